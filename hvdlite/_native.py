@@ -1,0 +1,36 @@
+"""The C library for the rest of the package: its only importer, and the one check of its codes."""
+
+from hvdlite import _mpi
+
+ffi, lib = _mpi.load()
+
+
+class HvdliteError(RuntimeError):
+    """Work on several ranks that could not be done; the text names the tensor and the ranks."""
+
+
+# What the caller got wrong is a ValueError, as in Horovod; all else is the job's.
+_ERRORS = {
+    lib.HVD_INVALID: ValueError,
+    lib.HVD_UNSUPPORTED: ValueError,
+    lib.HVD_NOT_INITIALIZED: ValueError,
+    lib.HVD_DUPLICATE: ValueError,
+    lib.HVD_NO_MEMORY: MemoryError,
+}
+
+
+def new_error():
+    """Return an ``hvd_error *`` for a call to fill."""
+    return ffi.new("hvd_error *")
+
+
+def raise_error(error) -> None:
+    """Raise what a failed call has put into its ``hvd_error *``."""
+    raise _ERRORS.get(error.code, HvdliteError)(ffi.string(error.text).decode(errors="replace"))
+
+
+def call(function, *args) -> None:
+    """Call a C function whose last argument is an ``hvd_error *``; raise what it reports."""
+    error = new_error()
+    if function(*args, error) != lib.HVD_OK:
+        raise_error(error)

@@ -1,0 +1,145 @@
+"""The life of a job: init, where this process is in it, shutdown, and an exit that never hangs."""
+
+import atexit
+import os
+import sys
+import time
+from typing import Optional, Sequence, Union
+
+from mpi4py import MPI
+
+from hvdlite._native import call, ffi, lib, new_error
+
+# A script that failed waits so long for the other ranks to hear of it before it ends the job.
+EXIT_PATIENCE_SECONDS = float(os.environ.get("HVDLITE_EXIT_TIMEOUT_SECONDS", "5"))
+
+_own_comm: Optional[MPI.Comm] = None  # made by init(list), freed at the end
+
+
+def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
+    """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
+
+    :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
+        those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
+    :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable makes no sense.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> hvd.rank() < hvd.size()
+    True
+    """
+    global _own_comm
+    if is_initialized():
+        return
+    given = comm
+    if comm is None:
+        comm = MPI.COMM_WORLD
+    elif not isinstance(comm, MPI.Comm):
+        comm = _own_comm = _comm_of_ranks(comm)
+    if comm == MPI.COMM_NULL:
+        raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
+    call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
+    run_first_at_exit()
+
+
+def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
+    ranks, size = list(ranks), MPI.COMM_WORLD.size
+    if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
+        raise ValueError(f"init({ranks}): expected different ranks from 0 to {size - 1}")
+    if MPI.COMM_WORLD.rank not in ranks:
+        raise ValueError(
+            f"init({ranks}): this process is rank {MPI.COMM_WORLD.rank}, which the list leaves out"
+        )
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def is_initialized() -> bool:
+    """Tell whether this process is between ``init()`` and ``shutdown()``."""
+    return bool(lib.hvd_is_initialized())
+
+
+def _where():
+    topology = ffi.new("hvd_topology *")
+    call(lib.hvd_where, topology)
+    return topology
+
+
+def rank() -> int:
+    """Return this process's number in the job, from 0; ValueError before init(), as below."""
+    return _where().rank
+
+
+def size() -> int:
+    """Return the number of processes in the job."""
+    return _where().size
+
+
+def local_rank() -> int:
+    """Return this process's number on its host, from 0."""
+    return _where().local_rank
+
+
+def local_size() -> int:
+    """Return the number of processes of the job on this host."""
+    return _where().local_size
+
+
+def cross_rank() -> int:
+    """Return this host's number among the hosts that have a process of this local rank."""
+    return _where().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have a process of this local rank."""
+    return _where().cross_size
+
+
+def shutdown() -> None:
+    """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
+
+    What all ranks have submitted is still done; what still needs this rank fails on the others.
+    ``init()`` may be called again afterwards.
+    """
+    if is_initialized():
+        _leave("it called shutdown()")
+
+
+def _leave(reason: str, patience: float = float("inf")) -> bool:
+    """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
+    global _own_comm
+    lib.hvd_leave(reason.encode())
+    deadline = time.monotonic() + patience
+    while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
+        if time.monotonic() > deadline:
+            return False
+    sound = lib.hvd_check(new_error()) == lib.HVD_OK
+    lib.hvd_close()
+    if _own_comm is not None and sound:
+        _own_comm.Free()
+    _own_comm = None
+    return sound
+
+
+def run_first_at_exit() -> None:
+    """Have the job left before exit functions registered so far run.
+
+    MXNet's waits for all its operations, so those still pending must have been ended before.
+    """
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    if not is_initialized():
+        return
+    error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
+    if error is None:
+        clean = _leave("its script has ended")
+    else:
+        clean = _leave(f"its script raised {type(error).__name__}: {error}", EXIT_PATIENCE_SECONDS)
+    if not clean:
+        # MPI is broken, or other ranks compute on and would make MPI_Finalize wait for them.
+        print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)

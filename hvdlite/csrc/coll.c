@@ -1,0 +1,70 @@
+#include "coll.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static const size_t ANY = SIZE_MAX;
+
+/* In the order in which they are asked. Below the thresholds rounds decide, above them bytes. */
+static const struct coll_algorithm TABLE[] = {
+    {"recursive doubling", HVD_ALLREDUCE, false, 16 * 1024, coll_doubling},
+    {"ring", HVD_ALLREDUCE, true, ANY, coll_ring_allreduce},
+    {"pairwise exchange", HVD_ALLREDUCE, false, ANY, coll_pairwise},
+    {"binomial tree", HVD_BROADCAST, false, 64 * 1024, coll_tree},
+    {"pipelined chain", HVD_BROADCAST, false, ANY, coll_chain},
+    {"ring allgather", HVD_ALLGATHER, false, ANY, coll_ring_allgather},
+};
+enum { ROWS = sizeof TABLE / sizeof *TABLE };
+
+const struct coll_algorithm *coll_table(size_t *rows) {
+    *rows = ROWS;
+    return TABLE;
+}
+
+bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
+    if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
+    return !row->own_accumulator || job->reduce->size == job->reduce->wide;
+}
+
+const struct coll_algorithm *coll_choose(const struct coll_job *job) {
+    const struct coll_algorithm *row = TABLE;
+    while (!coll_takes(row, job)) row++;
+    return row;
+}
+
+/* One rank: its own data is the sum. */
+static int run_alone(const struct coll_job *job, hvd_error *err) {
+    if (job->kind == HVD_ALLGATHER) memcpy(job->data, job->in, job->bytes);
+    if (job->kind != HVD_ALLREDUCE || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;
+    const struct reduce_kernels *k = job->reduce;
+    void *wide;
+    HVD_TRY(scratch_get(job->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));
+    struct coll_range all = {0, job->bytes}, part;
+    for (size_t i = 0; coll_length(part = coll_segment(all, COLL_SEGMENT, i)); i++) {
+        char *data = (char *)job->data + part.begin;
+        k->widen(wide, data, coll_length(part) / k->size, job->prescale);
+        k->narrow(data, wide, coll_length(part) / k->size, job->final);
+    }
+    return HVD_OK;
+}
+
+int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    if (!job->bytes) return HVD_OK;
+    if (t->at.size == 1) return run_alone(job, err);
+    const struct coll_algorithm *row = coll_choose(job);
+    int code = row->run(t, job, err);
+    return code ? error_while(err, "running a %s of %zu bytes", row->name, job->bytes) : HVD_OK;
+}
+
+struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk) {
+    size_t count = bytes / element, each = count / (size_t)n, longer = count % (size_t)n,
+           i = (size_t)chunk;
+    size_t begin = i * each + (i < longer ? i : longer);
+    return (struct coll_range){begin * element, (begin + each + (i < longer)) * element};
+}
+
+struct coll_range coll_segment(struct coll_range range, size_t length, size_t k) {
+    size_t begin = range.begin + k * length;
+    if (begin >= range.end) return (struct coll_range){range.end, range.end};
+    return (struct coll_range){begin, begin + length < range.end ? begin + length : range.end};
+}

@@ -1,0 +1,223 @@
+#include "engine.h"
+
+#include "clock.h"
+#include "execute.h"
+#include "negotiate.h"
+#include "wait.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct engine {
+    struct transport *t;
+    struct tensors *tensors;
+    struct log log;
+    pthread_t thread;
+    /* The engine thread's own: */
+    struct negotiation negotiation;
+    struct executor executor;
+    struct waiter waiter;
+    double looked_for_stalls;
+    /* Shared: */
+    atomic_bool leaving, stopping;
+    struct monitor monitor; /* guards what follows */
+    char reason[256];       /* why this rank leaves */
+    bool ended, failed;
+    hvd_error cause;
+};
+
+/* ---- the engine thread ---- */
+
+/* The first cause, in the same words on every rank. */
+static void fail(struct engine *e, const hvd_error *err) {
+    hvd_error cause = *err;
+    if (!e->negotiation.heard_abort)
+        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s", e->t->at.rank, err->text);
+    log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
+    negotiate_abort(&e->negotiation, &cause);
+    transport_abandon(e->t);
+    monitor_lock(&e->monitor);
+    e->failed = true;
+    e->cause = cause;
+    monitor_unlock(&e->monitor);
+    tensors_close(e->tensors, &cause);
+}
+
+static int leave_if_asked(struct engine *e, hvd_error *err) {
+    if (!atomic_load(&e->leaving)) return HVD_OK;
+    monitor_lock(&e->monitor);
+    char reason[sizeof e->reason];
+    snprintf(reason, sizeof reason, "%s", e->reason);
+    monitor_unlock(&e->monitor);
+    return negotiate_leave(&e->negotiation, reason, err);
+}
+
+/* The negotiation goes on while a batch is on the wire: this is the transport's on_wait, too. */
+static int negotiate(void *arg, hvd_error *err) {
+    struct engine *e = arg;
+    bool progress;
+    HVD_TRY(leave_if_asked(e, err));
+    return negotiate_step(&e->negotiation, &progress, err);
+}
+
+static int step(struct engine *e, bool *progress, hvd_error *err) {
+    if (atomic_load(&e->stopping))
+        return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job's end");
+    HVD_TRY(leave_if_asked(e, err));
+    HVD_TRY(negotiate_step(&e->negotiation, progress, err));
+    struct batch *batch = negotiate_next_batch(&e->negotiation);
+    if (!batch) return HVD_OK;
+    *progress = true;
+    int code = execute_batch(&e->executor, batch, err);
+    free(batch);
+    return code;
+}
+
+static void report_stalls(struct engine *e, double now) {
+    char text[1024];
+    if (!e->negotiation.coordinator || now - e->looked_for_stalls < 0.5) return;
+    e->looked_for_stalls = now;
+    while (coordinator_stalled(e->negotiation.coordinator, now, text, sizeof text))
+        log_line(&e->log, LOG_WARNING,
+                 "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets "
+                 "when this is said)",
+                 text);
+}
+
+/* Idle without pending work: sleep at once, and ever longer; the few looks keep MPI's own progress
+ * and a lost wake-up from ever mattering. With pending work: the waiting policy. */
+static void idle(struct engine *e, unsigned ticket) {
+    static const double IDLE_NAP = 1e-3, LONGEST_NAP = 1.0;
+    double now = clock_now();
+    report_stalls(e, now);
+    bool pending = tensors_count(e->tensors) > 0;
+    double nap = waiter_next(&e->waiter, now, e->t->may_spin, LONGEST_NAP);
+    if (!pending && nap < IDLE_NAP) nap = IDLE_NAP;
+    if (nap > 0)
+        transport_sleep(e->t, ticket, nap);
+    else if (nap < 0)
+        clock_yield();
+}
+
+/* MPI sends only while it is called: the last words must get out before this thread ends. */
+static void linger(struct engine *e) {
+    static const double LINGER = 0.2, LOOK = 2e-3;
+    struct message m;
+    for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
+        if (transport_receive(e->t, &m, NULL)) return;
+        free(m.data);
+    }
+}
+
+static void *run(void *arg) {
+    struct engine *e = arg;
+    hvd_error err;
+    while (!e->negotiation.bye || e->negotiation.first) {
+        unsigned ticket = transport_listen(e->t);
+        bool progress = false;
+        if (step(e, &progress, &err)) {
+            fail(e, &err);
+            linger(e);
+            break;
+        }
+        if (progress)
+            e->waiter.since = 0;
+        else
+            idle(e, ticket);
+    }
+    monitor_lock(&e->monitor);
+    e->ended = true;
+    monitor_notify(&e->monitor);
+    monitor_unlock(&e->monitor);
+    return NULL;
+}
+
+/* ---- any thread ---- */
+
+static void release(struct engine *e) {
+    negotiate_close(&e->negotiation);
+    execute_free(&e->executor);
+    tensors_free(e->tensors);
+    monitor_destroy(&e->monitor);
+    free(e);
+}
+
+static int prepare(struct engine *e, struct transport *t, const struct engine_config *config,
+                   hvd_error *err) {
+    struct coordinator_config coordinator = {
+        .size = t->at.size,
+        .fusion_bytes = config->fusion_bytes,
+        .cache_capacity = config->cache_capacity,
+        .stall_warning = config->stall_warning,
+        .stall_failure = config->stall_failure,
+    };
+    monitor_init(&e->monitor);
+    e->t = t;
+    e->log = config->log;
+    e->tensors = tensors_new();
+    if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
+    HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
+    e->executor = (struct executor){.t = t, .tensors = e->tensors, .log = &e->log};
+    t->on_wait = negotiate;
+    t->on_wait_arg = e;
+    return HVD_OK;
+}
+
+int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
+                 hvd_error *err) {
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) return error_set(err, HVD_NO_MEMORY, "no memory for the engine");
+    int code = prepare(e, t, config, err);
+    if (!code) code = thread_start(&e->thread, run, e, "hvdlite", err);
+    if (code)
+        release(e);
+    else
+        *out = e;
+    return code;
+}
+
+int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
+    HVD_TRY(tensors_add(e->tensors, tensor, err));
+    transport_wake(e->t);
+    return HVD_OK;
+}
+
+void engine_leave(struct engine *e, const char *reason) {
+    hvd_error left;
+    error_set(&left, HVD_NOT_INITIALIZED,
+              "this rank has left the job (%.200s): it can't submit tensors any more", reason);
+    tensors_refuse(e->tensors, &left);
+    monitor_lock(&e->monitor);
+    if (!atomic_load(&e->leaving)) snprintf(e->reason, sizeof e->reason, "%s", reason);
+    monitor_unlock(&e->monitor);
+    atomic_store(&e->leaving, true);
+    transport_wake(e->t);
+}
+
+bool engine_ended(struct engine *e, double seconds) {
+    double until = clock_now() + seconds;
+    monitor_lock(&e->monitor);
+    for (double left; !e->ended && (left = until - clock_now()) > 0;)
+        monitor_wait(&e->monitor, left);
+    bool ended = e->ended;
+    monitor_unlock(&e->monitor);
+    return ended;
+}
+
+bool engine_failed(struct engine *e, hvd_error *why) {
+    monitor_lock(&e->monitor);
+    bool failed = e->failed;
+    if (failed) *why = e->cause;
+    monitor_unlock(&e->monitor);
+    return failed;
+}
+
+void engine_stop(struct engine *e) {
+    atomic_store(&e->stopping, true);
+    transport_wake(e->t);
+    thread_join(e->thread);
+    e->t->on_wait = NULL;
+    release(e);
+}

@@ -1,0 +1,75 @@
+/* The public C interface of hvdlite: one job a process, tensors in, completions out.
+ *
+ * Layer 5. What lies between the markers is also what Python sees, through cffi. A function that
+ * can fail returns an hvd_code and fills *err. Any thread may call anything; the calls of a child
+ * that was forked after hvd_init fail. */
+#ifndef HVDLITE_HVD_H
+#define HVDLITE_HVD_H
+
+#include "error.h"
+#include "types.h"
+
+/* cdef begin */
+/* Where this process is in the job. A host is a shared-memory domain. */
+typedef struct hvd_topology {
+    int rank, size;             /* among all */
+    int local_rank, local_size; /* on this host */
+    int cross_rank, cross_size; /* among those with this local rank, one a host */
+} hvd_topology;
+
+/* One piece of work. Everything but the memory of `in` and `out` is copied when it is submitted. */
+typedef struct hvd_tensor {
+    const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
+    int kind;                   /* hvd_kind */
+    int dtype;                  /* hvd_dtype */
+    int op;                     /* hvd_op; allreduce */
+    int root;                   /* rank; broadcast */
+    int priority;               /* higher goes first among tensors that are ready */
+    double prescale, postscale; /* allreduce: op(x * prescale) * postscale */
+    int ndim;
+    const int64_t *dims;
+    const void *in;
+    void *out;        /* as large as `in`, may be the same; an allgather's: out_rows rows */
+    int64_t out_rows; /* allgather: the sum of all ranks' first dimensions */
+} hvd_tensor;
+
+/* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
+typedef void hvd_complete(void *arg, const hvd_error *error);
+
+/* Work that somebody waits for. */
+typedef struct hvd_handle hvd_handle;
+
+/* Collective over the MPI communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*.
+ */
+int hvd_init(const void *mpi_comm, hvd_error *err);
+
+/* 1 between hvd_init and hvd_close, else 0. */
+int hvd_is_initialized(void);
+int hvd_where(hvd_topology *out, hvd_error *err);
+
+/* HVD_OK while the job is sound; after a transport failure its first cause. */
+int hvd_check(hvd_error *err);
+
+/* What hvd_submit would refuse at once, all but a name that is under way; nothing is submitted. */
+int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
+
+/* Submits the tensor; on an error `complete` will not be called. */
+int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_error *err);
+
+/* The same with a handle to wait for; NULL: see *err. */
+hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
+/* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
+int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+
+/* The end, in three steps: this rank submits nothing any more and says why; wait until every rank
+ * has said so (1) or until the seconds have passed (0); free everything. */
+void hvd_leave(const char *reason);
+int hvd_wait_end(double seconds);
+void hvd_close(void);
+
+/* The MPI this library was compiled for, and the one it is linked to, as those call themselves. */
+void hvd_mpi_built_for(char *text, size_t size);
+void hvd_mpi_loaded(char *text, size_t size);
+/* cdef end */
+
+#endif

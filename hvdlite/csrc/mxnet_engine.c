@@ -1,0 +1,331 @@
+#define _GNU_SOURCE /* RTLD_NOLOAD */
+#include "mxnet_engine.h"
+
+#include "sync.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- MXNet's C API, as in its c_api.h and engine.h ---- */
+
+typedef void *NDArrayHandle;
+
+/* mxnet::engine::CallbackOnComplete: three words, the same in all versions. `error` is a
+ * dmlc::Error. */
+struct on_complete {
+    void (*call)(void *engine, void *param, const void *error);
+    void *engine, *param;
+};
+
+struct device {
+    int32_t type, id;
+};
+
+enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
+enum {
+    CPU_PRIORITIZED = 3
+}; /* FnProperty: an own pool and a queue by priority, so we never wait behind operators */
+enum { DENSE = 0 }; /* storage type */
+
+typedef void async_function(void *run_context, struct on_complete *done, void *param);
+typedef void async_function4(void *run_context, void *on_start, struct on_complete *done,
+                             void *param);
+
+struct hvd_mxnet {
+    int (*push)(void *function, void *param, void (*deleter)(void *), const struct device *,
+                NDArrayHandle *reads, int nreads, NDArrayHandle *writes, int nwrites,
+                const int *property, int priority, const char *name, bool wait);
+    int (*shallow_copy)(NDArrayHandle, NDArrayHandle *);
+    int (*release)(NDArrayHandle);
+    int (*get_data)(NDArrayHandle, void **);
+    int (*get_shape)(NDArrayHandle, int *ndim, const int64_t **dims);
+    int (*get_shape32)(NDArrayHandle, int *ndim, const int **dims); /* where get_shape is missing */
+    int (*get_dtype)(NDArrayHandle, int *);
+    int (*get_storage_type)(NDArrayHandle, int *);
+    int (*get_context)(NDArrayHandle, int *type, int *id);
+    int (*wait_to_read)(NDArrayHandle);
+    const char *(*last_error)(void);
+    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL where not
+     * exported. */
+    bool (*is_blocked)(void *chunk);
+    void (*unblock)(void *chunk);
+    /* std::runtime_error, which dmlc::Error is without more members. */
+    void (*make_error)(void *error, const char *text);
+    void (*destroy_error)(void *error);
+    void *function; /* run3 or run4 */
+    bool naive;
+    struct monitor
+        reporting; /* MXNet's list of exceptions has no lock: report one error at a time */
+};
+
+/* One pushed operation; MXNet's deleter frees it, inside the completion at the earliest. */
+struct operation {
+    hvd_mxnet *lib;
+    NDArrayHandle in, out; /* our own handles: the user's may be gone when we run; in may be NULL */
+    hvd_tensor tensor;
+    char name[HVD_MAX_NAME];
+    int64_t dims[HVD_MAX_DIMS];
+    struct on_complete done;
+    hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
+};
+
+/* ---- running: on MXNet's threads and on the engine thread ---- */
+
+static void complete_with_error(const struct operation *op, const hvd_error *error) {
+    _Alignas(16) unsigned char exception[64] = {0};
+    hvd_mxnet *lib = op->lib;
+    struct on_complete done = op->done; /* the call may free the operation */
+    monitor_lock(&lib->reporting);
+    lib->make_error(exception, error->text);
+    done.call(done.engine, done.param, exception);
+    lib->destroy_error(exception);
+    monitor_unlock(&lib->reporting);
+}
+
+static void complete(void *arg, const hvd_error *error) {
+    struct operation *op = arg;
+    struct on_complete done = op->done;
+    if (error && op->report) *op->report = *error;
+    if (error && !op->lib->naive)
+        complete_with_error(op, error);
+    else
+        done.call(done.engine, done.param, NULL);
+}
+
+/* NDArray's first member is the shared pointer to its chunk. */
+static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
+
+/* The array's memory in plain layout; only here, where MXNet grants us the array, does it hold
+ * still. */
+static int memory_of(hvd_mxnet *lib, NDArrayHandle array, const char *name, void **data,
+                     hvd_error *err) {
+    if (lib->is_blocked && lib->is_blocked(chunk_of(array))) lib->unblock(chunk_of(array));
+    if (lib->get_data(array, data))
+        return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet gives no data: %s", name,
+                         lib->last_error());
+    return HVD_OK;
+}
+
+static int submit(struct operation *op, hvd_error *err) {
+    void *out, *in;
+    HVD_TRY(memory_of(op->lib, op->out, op->name, &out, err));
+    in = out;
+    if (op->in) HVD_TRY(memory_of(op->lib, op->in, op->name, &in, err));
+    op->tensor.in = in;
+    op->tensor.out = out;
+    return hvd_submit(&op->tensor, complete, op, err);
+}
+
+static void run3(void *run_context, struct on_complete *done, void *param) {
+    (void)run_context;
+    struct operation *op = param;
+    op->done = *done; /* theirs is on a stack */
+    hvd_error err;
+    if (submit(op, &err)) complete(op, &err);
+}
+
+static void run4(void *run_context, void *on_start, struct on_complete *done, void *param) {
+    (void)on_start; /* does nothing on CPUs */
+    run3(run_context, done, param);
+}
+
+static void free_operation(void *param) {
+    struct operation *op = param;
+    if (op->in) op->lib->release(op->in);
+    if (op->out) op->lib->release(op->out);
+    free(op);
+}
+
+/* ---- pushing: on the caller's thread ---- */
+
+static int mxnet_failed(const hvd_mxnet *lib, const char *name, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, lib->last_error());
+}
+
+static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
+    static const signed char DTYPES[] = {
+        /* by mshadow's type flag */
+        HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32, HVD_INT8,    HVD_INT64,
+        HVD_BOOL,    -1,          -1,          -1,        -1,        HVD_BFLOAT16};
+    bool known = flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0;
+    if (known) *dtype = DTYPES[flag];
+    return known
+               ? HVD_OK
+               : error_set(err, HVD_UNSUPPORTED,
+                           "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not "
+                           "handle: cast it to "
+                           "float16, bfloat16, float32, float64, uint8, int8, int32, int64 or bool",
+                           name, flag);
+}
+
+static int check_storage(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
+                         hvd_error *err) {
+    int storage, device, id;
+    if (lib->get_storage_type(array, &storage) || lib->get_context(array, &device, &id))
+        return mxnet_failed(lib, name, err);
+    if (storage != DENSE)
+        return error_set(
+            err, HVD_UNSUPPORTED,
+            "tensor '%s' has storage type %s: expected dense; convert it with tostype('default')",
+            name,
+            storage == 1   ? "row_sparse"
+            : storage == 2 ? "csr"
+                           : "undefined");
+    if (device != CPU && device != CPU_PINNED && device != CPU_SHARED)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' lies on device %d of type %d: expected a CPU array; copy it "
+                         "with as_in_context("
+                         "mx.cpu())",
+                         name, id, device);
+    return HVD_OK;
+}
+
+/* The shape's buffer is MXNet's, for this thread until its next call. */
+static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, struct operation *op,
+                      hvd_error *err) {
+    int ndim = 0;
+    const int64_t *dims = NULL;
+    const int *dims32 = NULL;
+    if (lib->get_shape ? lib->get_shape(array, &ndim, &dims)
+                       : lib->get_shape32(array, &ndim, &dims32))
+        return mxnet_failed(lib, op->name, err);
+    if (ndim < 0 || ndim > HVD_MAX_DIMS)
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
+                         op->name, ndim, HVD_MAX_DIMS);
+    for (int i = 0; i < ndim; i++) op->dims[i] = dims ? dims[i] : dims32[i];
+    op->tensor.ndim = ndim;
+    op->tensor.dims = op->dims;
+    return HVD_OK;
+}
+
+static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
+    int flag;
+    HVD_TRY(check_storage(op->lib, array, op->name, err));
+    if (op->lib->get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
+    HVD_TRY(translate_dtype(flag, op->name, &op->tensor.dtype, err));
+    return read_shape(op->lib, array, op, err);
+}
+
+/* Without the symbols for oneDNN layouts, get_data mends the layout, but must not be called by an
+ * operation that holds the array (it waits for it): so wait for the array here, before pushing. */
+static int settle_layout(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
+                         hvd_error *err) {
+    void *data;
+    if (lib->is_blocked || !array) return HVD_OK;
+    return lib->wait_to_read(array) || lib->get_data(array, &data) ? mxnet_failed(lib, name, err)
+                                                                   : HVD_OK;
+}
+
+static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hvd_error *err) {
+    HVD_TRY(describe(op, in ? in : out, err));
+    HVD_TRY(check_storage(op->lib, out, op->name, err));
+    HVD_TRY(hvd_validate(&op->tensor, err));
+    HVD_TRY(settle_layout(op->lib, in, op->name, err));
+    HVD_TRY(settle_layout(op->lib, out, op->name, err));
+    if (op->lib->shallow_copy(out, &op->out)) return mxnet_failed(op->lib, op->name, err);
+    if (in && op->lib->shallow_copy(in, &op->in)) return mxnet_failed(op->lib, op->name, err);
+    return HVD_OK;
+}
+
+int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
+    static const struct device ON_CPU = {CPU, 0};
+    static const int PROPERTY = CPU_PRIORITIZED;
+    if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
+    struct operation *op = calloc(1, sizeof *op);
+    if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
+    op->lib = lib;
+    op->tensor = *tensor;
+    strcpy(op->name, tensor->name);
+    op->tensor.name = op->name;
+    int code = prepare(op, in, out, err);
+    if (code) {
+        free_operation(op);
+        return code;
+    }
+    err->code = HVD_OK;
+    if (lib->naive) op->report = err;
+    /* `in` is written to as well: its layout may have to be mended. Both are different arrays. */
+    NDArrayHandle writes[2] = {op->out, op->in};
+    /* From here on MXNet frees the operation, also when the push fails. */
+    if (lib->push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, op->in ? 2 : 1,
+                  &PROPERTY, tensor->priority, "hvdlite", false))
+        return mxnet_failed(lib, tensor->name, err);
+    return lib->naive ? err->code : HVD_OK;
+}
+
+/* ---- finding MXNet ---- */
+
+/* Through memcpy: ISO C has no cast from an object pointer to a function pointer. */
+static bool find(void *library, const char *name, void *function) {
+    void *address = dlsym(library, name);
+    memcpy(function, &address, sizeof address);
+    return address != NULL;
+}
+
+static int find_api(hvd_mxnet *lib, void *libmxnet, hvd_error *err) {
+    struct {
+        const char *name;
+        void *function;
+    } const needed[] = {
+        {"MXEnginePushAsyncND", &lib->push},
+        {"MXShallowCopyNDArray", &lib->shallow_copy},
+        {"MXNDArrayFree", &lib->release},
+        {"MXNDArrayGetData", &lib->get_data},
+        {"MXNDArrayGetDType", &lib->get_dtype},
+        {"MXNDArrayGetStorageType", &lib->get_storage_type},
+        {"MXNDArrayGetContext", &lib->get_context},
+        {"MXNDArrayWaitToRead", &lib->wait_to_read},
+        {"MXGetLastError", &lib->last_error},
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!find(libmxnet, needed[i].name, needed[i].function))
+            return error_set(err, HVD_UNSUPPORTED,
+                             "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
+                             needed[i].name);
+    if (!find(libmxnet, "MXNDArrayGetShapeEx64", &lib->get_shape) &&
+        !find(libmxnet, "MXNDArrayGetShapeEx", &lib->get_shape32))
+        return error_set(err, HVD_UNSUPPORTED, "this MXNet does not export MXNDArrayGetShapeEx");
+    bool asks = find(libmxnet, "_ZNK5mxnet7NDArray5Chunk8IsMKLDNNEv", &lib->is_blocked) ||
+                find(libmxnet, "_ZNK5mxnet7NDArray5Chunk6IsDNNLEv", &lib->is_blocked);
+    if (!find(libmxnet, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", &lib->unblock) || !asks)
+        lib->is_blocked = NULL;
+    return HVD_OK;
+}
+
+static int find_exceptions(hvd_mxnet *lib, hvd_error *err) {
+    void *libstdcpp = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD);
+    if (libstdcpp && find(libstdcpp, "_ZNSt13runtime_errorC1EPKc", &lib->make_error) &&
+        find(libstdcpp, "_ZNSt13runtime_errorD1Ev", &lib->destroy_error))
+        return HVD_OK;
+    return error_set(err, HVD_UNSUPPORTED,
+                     "MXNet has not loaded libstdc++.so.6, whose exceptions carry errors to it");
+}
+
+int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int naive,
+                   hvd_error *err) {
+    void *library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
+    if (!library)
+        return error_set(err, HVD_UNSUPPORTED, "%s is not loaded: import mxnet first", libmxnet);
+    hvd_mxnet *lib = calloc(1, sizeof *lib);
+    if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
+    monitor_init(&lib->reporting);
+    lib->naive = naive != 0;
+    async_function *three = run3;
+    async_function4 *four = run4;
+    memcpy(&lib->function, three_or_four == 4 ? (void *)&four : (void *)&three,
+           sizeof lib->function);
+    int code = find_api(lib, library, err);
+    if (!code) code = find_exceptions(lib, err);
+    if (code)
+        hvd_mxnet_close(lib);
+    else
+        *out = lib;
+    return code;
+}
+
+void hvd_mxnet_close(hvd_mxnet *lib) {
+    monitor_destroy(&lib->reporting);
+    free(lib);
+}

@@ -1,0 +1,28 @@
+/* The MXNet binding: collectives as asynchronous operations of MXNet's engine.
+ *
+ * Layer 6. No header and no link of MXNet: its C API is looked up in the library that Python has
+ * loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its arrays are free,
+ * submits the tensor and returns; the engine thread completes it, and MXNet then runs what waits
+ * for the array. An error is raised by MXNet at the user's next wait for the array. */
+#ifndef HVDLITE_MXNET_ENGINE_H
+#define HVDLITE_MXNET_ENGINE_H
+
+#include "hvd.h"
+
+/* cdef begin */
+typedef struct hvd_mxnet hvd_mxnet;
+
+/* libmxnet: the path of the library that is loaded. three_or_four: the arguments of its
+ * asynchronous functions (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
+int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int naive,
+                   hvd_error *err);
+void hvd_mxnet_close(hvd_mxnet *lib);
+
+/* Pushes one collective on NDArrays, given by their handles; the arrays may be freed by the caller
+ * at once. in NULL: in place in `out`. Of *tensor it takes name, kind, op, root, priority, scales
+ * and out_rows; dtype, shape and memory are the arrays' own. Raises at once what can be known at
+ * once. With the naive engine it returns when the work is done, and the error is the work's. */
+int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err);
+/* cdef end */
+
+#endif

@@ -1,0 +1,112 @@
+#include "pending.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct pending *pending_new(const struct request *first, int size, double now) {
+    struct pending *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    size_t n = (size_t)size;
+    p->request = *first;
+    p->size = size;
+    p->since = now;
+    p->other = calloc(n, sizeof *p->other);
+    p->rows = calloc(n, sizeof *p->rows);
+    p->submitted = calloc(n, sizeof *p->submitted);
+    if (p->other && p->rows && p->submitted) return p;
+    pending_free(p);
+    return NULL;
+}
+
+void pending_free(struct pending *p) {
+    if (!p) return;
+    for (int i = 0; p->other && i < p->size; i++) free(p->other[i]);
+    free(p->other);
+    free(p->rows);
+    free(p->submitted);
+    free(p);
+}
+
+int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
+                hvd_error *err) {
+    if (p->submitted[rank])
+        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' twice", rank, request->name);
+    if (request_conflict(&p->request, request) != FIELD_NONE) {
+        p->other[rank] = malloc(sizeof **p->other);
+        if (!p->other[rank])
+            return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
+        *p->other[rank] = *request;
+        p->conflict = true;
+    }
+    if (p->nsubmitted == 0) p->id = id;
+    if (p->id != id) p->id = 0;
+    p->rows[rank] = request_rows(request);
+    p->submitted[rank] = true;
+    p->nsubmitted++;
+    return HVD_OK;
+}
+
+const struct request *pending_of(const struct pending *p, int rank) {
+    return p->other[rank] ? p->other[rank] : &p->request;
+}
+
+static size_t append(char *text, size_t length, size_t used, const char *piece) {
+    int more = snprintf(text + used, length - used, "%s", piece);
+    size_t end = used + (size_t)more;
+    return end < length ? end : length - 1;
+}
+
+void ranks_text(const bool *set, bool value, int size, char *text, size_t length) {
+    int count = 0;
+    for (int i = 0; i < size; i++) count += set[i] == value;
+    size_t used = append(text, length, 0, count == 1 ? "rank " : "ranks ");
+    const char *comma = "";
+    for (int i = 0; i < size; i++) {
+        if (set[i] != value) continue;
+        int last = i;
+        while (last + 1 < size && set[last + 1] == value) last++;
+        char piece[64];
+        snprintf(piece, sizeof piece, last > i ? (last > i + 1 ? "%s%d-%d" : "%s%d, %d") : "%s%d",
+                 comma, i, last);
+        used = append(text, length, used, piece);
+        comma = ", ";
+        i = last;
+    }
+}
+
+/* The first field on which any two ranks differ. */
+static enum request_field conflicting_field(const struct pending *p) {
+    enum request_field first = FIELD_NONE;
+    for (int i = 0; i < p->size; i++) {
+        enum request_field field =
+            p->other[i] ? request_conflict(&p->request, p->other[i]) : FIELD_NONE;
+        if (field != FIELD_NONE && (first == FIELD_NONE || field < first)) first = field;
+    }
+    return first;
+}
+
+void pending_explain_conflict(const struct pending *p, hvd_error *err) {
+    enum request_field field = conflicting_field(p);
+    char list[700] = "", value[160], other[160];
+    size_t used = 0;
+    bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
+    for (int i = 0; told && alike && i < p->size; i++) {
+        if (told[i]) continue;
+        field_text(pending_of(p, i), field, value, sizeof value);
+        for (int j = 0; j < p->size; j++) {
+            field_text(pending_of(p, j), field, other, sizeof other);
+            alike[j] = strcmp(value, other) == 0;
+            told[j] = told[j] || alike[j];
+        }
+        char ranks[200], piece[400];
+        ranks_text(alike, true, p->size, ranks, sizeof ranks);
+        snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
+        used = append(list, sizeof list, used, piece);
+    }
+    free(told);
+    free(alike);
+    error_set(err, HVD_MISMATCH,
+              "tensor '%s': ranks disagree on the %s: %s. Submit the same %s on every rank.",
+              p->request.name, field_name(field), list, field_name(field));
+}

@@ -1,0 +1,40 @@
+/* A pending tensor: one that some ranks have submitted and the coordinator waits for.
+ *
+ * Layer 1, pure. Holds who submitted what, and puts into words where ranks differ or are missing.
+ */
+#ifndef HVDLITE_PENDING_H
+#define HVDLITE_PENDING_H
+
+#include "request.h"
+
+struct pending {
+    struct request request; /* of the first rank that submitted it */
+    struct request **other; /* [rank]: its request where that differs, else NULL */
+    int64_t *rows;          /* [rank]: rows it brings (allgather) */
+    bool *submitted;        /* [rank] */
+    int size, nsubmitted;   /* ranks; how many have submitted */
+    uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
+    bool conflict;        /* some rank's request can't go with the first one's */
+    double since;         /* when the first rank submitted it */
+    bool warned;          /* a stall was reported */
+    struct pending *next; /* in the coordinator's order of arrival */
+};
+
+struct pending *pending_new(const struct request *first, int size,
+                            double now); /* NULL: no memory */
+void pending_free(struct pending *p);
+
+/* Rank brings its request (`rows` of an allgather beside it); id 0 for a whole request. */
+int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
+                hvd_error *err);
+
+/* The request of a rank that has submitted. */
+const struct request *pending_of(const struct pending *p, int rank);
+
+/* "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
+void pending_explain_conflict(const struct pending *p, hvd_error *err);
+
+/* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
+void ranks_text(const bool *set, bool value, int size, char *text, size_t length);
+
+#endif

@@ -1,0 +1,131 @@
+#define _POSIX_C_SOURCE 200809L /* strnlen */
+#include "request.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static int check_shape(const struct request *r, hvd_error *err) {
+    if (r->ndim < 0 || r->ndim > HVD_MAX_DIMS)
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
+                         r->name, r->ndim, HVD_MAX_DIMS);
+    uint64_t limit = (uint64_t)INT64_MAX / dtype_size(r->dtype), count = 1;
+    for (int i = 0; i < r->ndim; i++) {
+        if (r->dims[i] < 0)
+            return error_set(err, HVD_INVALID, "tensor '%s' has dimension %d of size %" PRId64,
+                             r->name, i, r->dims[i]);
+        if (r->dims[i] && count > limit / (uint64_t)r->dims[i])
+            return error_set(err, HVD_INVALID,
+                             "tensor '%s' has more bytes than a 64-bit count holds", r->name);
+        count *= (uint64_t)r->dims[i];
+    }
+    return HVD_OK;
+}
+
+static int check_scales(const struct request *r, hvd_error *err) {
+    if (r->kind != HVD_ALLREDUCE) return HVD_OK;
+    if (!isfinite(r->prescale) || !isfinite(r->postscale))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': prescale_factor %g and postscale_factor %g must be finite",
+                         r->name, r->prescale, r->postscale);
+    if (r->dtype == HVD_BOOL && (r->op == HVD_AVERAGE || r->prescale != 1 || r->postscale != 1))
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' is bool, which can't be averaged or scaled: use op=Sum "
+                         "(logical or) or cast it "
+                         "to float32",
+                         r->name);
+    return HVD_OK;
+}
+
+int request_check(const struct request *r, int size, hvd_error *err) {
+    size_t length = strnlen(r->name, HVD_MAX_NAME);
+    if (length == 0) return error_set(err, HVD_INVALID, "a tensor needs a name");
+    if (length == HVD_MAX_NAME)
+        return error_set(err, HVD_INVALID, "the tensor name '%.60s...' is longer than %d bytes",
+                         r->name, HVD_MAX_NAME - 1);
+    if (r->kind < 0 || r->kind >= HVD_KINDS || r->op < 0 || r->op >= HVD_OPS)
+        return error_set(err, HVD_INVALID, "tensor '%s': unknown kind %d or op %d", r->name,
+                         r->kind, r->op);
+    if (!dtype_size(r->dtype))
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s': unknown dtype %d", r->name, r->dtype);
+    if (r->kind == HVD_BROADCAST && (r->root < 0 || r->root >= size))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': root_rank %d is not a rank of this job: expected 0 to %d",
+                         r->name, r->root, size - 1);
+    HVD_TRY(check_shape(r, err));
+    return check_scales(r, err);
+}
+
+size_t request_count(const struct request *r) {
+    size_t count = 1;
+    for (int i = 0; i < r->ndim; i++) count *= (size_t)r->dims[i];
+    return count;
+}
+
+int64_t request_rows(const struct request *r) { return r->ndim ? r->dims[0] : 1; }
+
+size_t request_bytes(const struct request *r) { return request_count(r) * dtype_size(r->dtype); }
+
+size_t request_row_bytes(const struct request *r) {
+    size_t bytes = dtype_size(r->dtype);
+    for (int i = 1; i < r->ndim; i++) bytes *= (size_t)r->dims[i];
+    return bytes;
+}
+
+static bool same_shape(const struct request *a, const struct request *b, int from) {
+    if (a->ndim != b->ndim) return false;
+    for (int i = from; i < a->ndim; i++)
+        if (a->dims[i] != b->dims[i]) return false;
+    return true;
+}
+
+enum request_field request_conflict(const struct request *a, const struct request *b) {
+    if (a->kind != b->kind) return FIELD_KIND;
+    if (a->dtype != b->dtype) return FIELD_DTYPE;
+    if (!same_shape(a, b, a->kind == HVD_ALLGATHER ? 1 : 0)) return FIELD_SHAPE;
+    if (a->kind == HVD_ALLREDUCE && a->op != b->op) return FIELD_OP;
+    if (a->kind == HVD_ALLREDUCE && (a->prescale != b->prescale || a->postscale != b->postscale))
+        return FIELD_SCALES;
+    if (a->kind == HVD_BROADCAST && a->root != b->root) return FIELD_ROOT;
+    return FIELD_NONE;
+}
+
+bool request_same(const struct request *a, const struct request *b) {
+    return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) &&
+           strcmp(a->name, b->name) == 0;
+}
+
+const char *field_name(enum request_field field) {
+    static const char *const NAMES[] = {"nothing",  "kind", "dtype",
+                                        "shape",    "op",   "prescale_factor and postscale_factor",
+                                        "root_rank"};
+    return NAMES[field];
+}
+
+static void shape_text(const struct request *r, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "(");
+    for (int i = 0; i < r->ndim && used < size; i++)
+        used +=
+            (size_t)snprintf(text + used, size - used, i ? ", %" PRId64 : "%" PRId64, r->dims[i]);
+    if (used < size) snprintf(text + used, size - used, r->ndim == 1 ? ",)" : ")");
+}
+
+void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
+    switch (field) {
+    case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
+    case FIELD_DTYPE: snprintf(text, size, "%s", dtype_name(r->dtype)); break;
+    case FIELD_SHAPE: shape_text(r, text, size); break;
+    case FIELD_OP: snprintf(text, size, "%s", op_name(r->op)); break;
+    case FIELD_SCALES: snprintf(text, size, "%.17g and %.17g", r->prescale, r->postscale); break;
+    case FIELD_ROOT: snprintf(text, size, "%d", r->root); break;
+    default: snprintf(text, size, "-");
+    }
+}
+
+void request_text(const struct request *r, char *text, size_t size) {
+    char shape[128];
+    shape_text(r, shape, sizeof shape);
+    snprintf(text, size, "%s '%s' (%s, %s)", kind_name(r->kind), r->name, dtype_name(r->dtype),
+             shape);
+}

@@ -1,0 +1,56 @@
+/* A request: what a rank tells the coordinator about a tensor.
+ *
+ * Layer 1, pure. A plain value that owns nothing: copy it freely. */
+#ifndef HVDLITE_REQUEST_H
+#define HVDLITE_REQUEST_H
+
+#include "error.h"
+#include "types.h"
+
+#include <stdbool.h>
+
+struct request {
+    char name[HVD_MAX_NAME]; /* the same on every rank; tells kind and owner: "allreduce.trainer0.3"
+                              */
+    int32_t kind, dtype;     /* hvd_kind, hvd_dtype */
+    int32_t op;              /* hvd_op; allreduce */
+    int32_t root;            /* rank; broadcast */
+    int32_t priority;        /* higher goes first; never compared between ranks */
+    int32_t ndim;            /* 0: one element */
+    double prescale, postscale; /* allreduce */
+    int64_t dims[HVD_MAX_DIMS];
+};
+
+/* The parts on which ranks can disagree, in the order in which they are compared. */
+enum request_field {
+    FIELD_NONE,
+    FIELD_KIND,
+    FIELD_DTYPE,
+    FIELD_SHAPE,
+    FIELD_OP,
+    FIELD_SCALES,
+    FIELD_ROOT
+};
+
+/* Checks every value against its range (the name's too); the error names the tensor. */
+int request_check(const struct request *r, int size, hvd_error *err);
+
+/* Elements; rows are what an allgather joins: the first dimension, 1 for a 0-d tensor. */
+size_t request_count(const struct request *r);
+int64_t request_rows(const struct request *r);
+size_t request_bytes(const struct request *r);
+size_t request_row_bytes(const struct request *r);
+
+/* Where the collective itself would go wrong; an allgather's ranks may differ in rows. */
+enum request_field request_conflict(const struct request *a, const struct request *b);
+
+/* Equal in all that travels, priority aside: what a cache hit stands for. */
+bool request_same(const struct request *a, const struct request *b);
+
+const char *field_name(enum request_field field);
+/* The field as the user would write it: "float32", "(17, 3)", "Average". */
+void field_text(const struct request *r, enum request_field field, char *text, size_t size);
+/* "allreduce 'name' (float32, (17, 3))", for chains of causes. */
+void request_text(const struct request *r, char *text, size_t size);
+
+#endif

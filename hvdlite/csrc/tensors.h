@@ -1,0 +1,56 @@
+/* The tensor table: what this rank has submitted and not yet got back.
+ *
+ * Layer 1. Any thread submits; the engine thread takes, finds and finishes. The one lock guards the
+ * table's members; a completion is never called under it. */
+#ifndef HVDLITE_TENSORS_H
+#define HVDLITE_TENSORS_H
+
+#include "request.h"
+#include "sync.h"
+
+/* Called exactly once, with NULL or with the error, by the engine thread (or, when the submission
+ * itself fails, never). After the call the engine touches neither the tensor's memory nor `arg`. */
+typedef void tensor_complete(void *arg, const hvd_error *error);
+
+struct tensor {
+    struct request request;
+    const void *in; /* request_bytes() bytes */
+    void *out;      /* as many, may be `in`; an allgather's holds out_rows rows */
+    int64_t out_rows;
+    tensor_complete *complete;
+    void *arg;
+    /* The engine thread's own: */
+    uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
+    int64_t *rows; /* allgather: rows of every rank, once agreed on; owned */
+    /* The table's own: */
+    struct tensor *newer, *older;
+};
+
+struct tensors;
+
+struct tensors *tensors_new(void);    /* NULL: no memory */
+void tensors_free(struct tensors *t); /* it must be empty */
+
+/* Any thread. Copies *tensor into the table; fails when a tensor of that name is under way, and
+ * after tensors_refuse with the error given there. */
+int tensors_add(struct tensors *t, const struct tensor *tensor, hvd_error *err);
+size_t tensors_count(struct tensors *t); /* added and not finished */
+
+/* The engine thread. next: each tensor once, in the order in which they were added; NULL: no more.
+ */
+struct tensor *tensors_next(struct tensors *t);
+struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
+struct tensor *tensors_find_id(struct tensors *t,
+                               uint64_t id); /* the same, by the id it was sent by */
+
+/* Takes the tensor out of the table, completes it with error or NULL, frees it. */
+void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
+
+/* Later submissions fail with the error (the first one given); what is in the table stays. Any
+ * thread. */
+void tensors_refuse(struct tensors *t, const hvd_error *error);
+
+/* The same, and finishes everything with it. */
+void tensors_close(struct tensors *t, const hvd_error *error);
+
+#endif

@@ -1,0 +1,64 @@
+#include "transport.h"
+
+#include "clock.h"
+#include "wait.h"
+
+#include <assert.h>
+
+static const double LONGEST_DATA_NAP = 1e-3; /* MPI moves data only while it is called */
+
+int transport_isend(struct transport *t, const void *data, size_t bytes, int to, struct transfer *x,
+                    hvd_error *err) {
+    assert(!x->active && bytes <= (size_t)1 << 30);
+    *x = (struct transfer){.peer = to, .active = true};
+    return t->ops->isend(t, data, bytes, to, x, err);
+}
+
+int transport_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
+                    hvd_error *err) {
+    assert(!x->active && bytes <= (size_t)1 << 30);
+    *x = (struct transfer){.peer = from, .active = true};
+    return t->ops->irecv(t, data, bytes, from, x, err);
+}
+
+static int look(struct transport *t, struct transfer *x, hvd_error *err) {
+    HVD_TRY(t->ops->test(t, x, err));
+    return x->active && t->on_wait ? t->on_wait(t->on_wait_arg, err) : HVD_OK;
+}
+
+int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
+    struct waiter waiter = {0};
+    while (x->active) {
+        HVD_TRY(look(t, x, err));
+        if (!x->active) break;
+        waiter_pause(&waiter, t->may_spin, LONGEST_DATA_NAP);
+        if (t->timeout > 0 && clock_now() - waiter.since > t->timeout)
+            return error_set(
+                err, HVD_TRANSPORT,
+                "no data moved between rank %d and rank %d for %.0f s: is one of them dead "
+                "or stopped?",
+                t->at.rank, x->peer, t->timeout);
+    }
+    return HVD_OK;
+}
+
+int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    return t->ops->send(t, to, data, size, err);
+}
+
+int transport_receive(struct transport *t, struct message *message, hvd_error *err) {
+    *message = (struct message){.from = -1};
+    return t->ops->receive(t, message, err);
+}
+
+unsigned transport_listen(struct transport *t) { return t->ops->listen(t); }
+
+void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
+    t->ops->sleep(t, ticket, seconds < t->longest_nap ? seconds : t->longest_nap);
+}
+
+void transport_wake(struct transport *t) { t->ops->wake(t); }
+
+void transport_abandon(struct transport *t) { t->ops->abandon(t); }
+
+void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }

@@ -1,0 +1,21 @@
+/* The waiting policy: spin some tens of microseconds, then yield, then nap longer and longer.
+ *
+ * Layer 2. A spinning thread steals from training, so it spins only when every rank of the host has
+ * a core of its own, and naps grow with the time already waited: what was waited for long may be
+ * noticed a little late. One `struct waiter` a wait; one thread. */
+#ifndef HVDLITE_WAIT_H
+#define HVDLITE_WAIT_H
+
+#include <stdbool.h>
+
+struct waiter {
+    double since; /* when nothing happened for the first time; 0: not yet */
+};
+
+/* What to do next, after a look that found nothing. 0: look again at once; < 0: yield; else nap. */
+double waiter_next(struct waiter *w, double now, bool may_spin, double longest_nap);
+
+/* The same, done. */
+void waiter_pause(struct waiter *w, bool may_spin, double longest_nap);
+
+#endif

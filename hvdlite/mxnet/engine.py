@@ -1,0 +1,54 @@
+"""Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
+
+import os
+import re
+
+import mxnet as mx
+
+from hvdlite._native import call, ffi, lib
+
+
+def _open():
+    major, rest = mx.__version__.split(".", 1)
+    # 2.0.0b1 gave asynchronous functions a fourth argument; its alphas and b0 had three.
+    four = int(major) >= 2 and not re.match(r"0\.0(a|b0)", rest)
+    naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
+    library = ffi.new("hvd_mxnet **")
+    path = mx.libinfo.find_lib_path()[0].encode()
+    call(lib.hvd_mxnet_open, library, path, 4 if four else 3, naive)
+    return library[0]
+
+
+_mxnet = _open()
+
+
+def push(
+    kind,
+    name,
+    out,
+    source=None,
+    *,
+    priority=0,
+    op=0,
+    root=0,
+    prescale=1.0,
+    postscale=1.0,
+    out_rows=0,
+) -> None:
+    """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
+
+    Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
+    MXNet as MXNetError when somebody waits for ``out``.
+    """
+    if not isinstance(out, mx.nd.NDArray):
+        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(out).__name__}")
+    encoded = ffi.new("char[]", name.encode())
+    tensor = ffi.new(
+        "hvd_tensor *",
+        {
+            "name": encoded, "kind": kind, "op": op, "root": root, "priority": priority,
+            "prescale": prescale, "postscale": postscale, "out_rows": out_rows,
+        },
+    )  # fmt: skip
+    source_handle = ffi.NULL if source is None else ffi.cast("void *", source.handle.value)
+    call(lib.hvd_mxnet_push, _mxnet, source_handle, ffi.cast("void *", out.handle.value), tensor)

@@ -1,0 +1,53 @@
+"""The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
+
+from typing import Dict, Sequence
+
+from hvdlite.mxnet.compression import NoneCompressor
+from hvdlite.mxnet.ops import allreduce_
+from hvdlite.names import natural_order, shape_of_name
+from hvdlite.objects import agree
+
+
+class Gradients:
+    """Averages gradients over ranks, in place, under names that are the same on every rank.
+
+    :param owner: who they belong to, as in ``names.owner_name``.
+    :param compression: a class as in ``Compression``.
+    """
+
+    def __init__(self, owner: str, compression=NoneCompressor) -> None:
+        self.owner = owner
+        self.compression = compression
+        self._labels: Dict[int, int] = {}
+
+    def pair(self, params: Dict[int, object]) -> None:
+        """Pair parameters, given by their index, with those of the other ranks. Collective, once.
+
+        A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
+        by natural order instead, and all ranks check that they mean the same layers.
+        """
+        if self._labels:
+            return
+        for param in params.values():
+            if len(param.list_ctx()) > 1:
+                raise ValueError(
+                    f"parameter '{param.name}' lives on {len(param.list_ctx())} contexts: expected "
+                    "one per process; start one process per context"
+                )
+        indices = sorted(params)
+        order = [indices[i] for i in natural_order([params[i].name for i in indices])]
+        described = [
+            f"{shape_of_name(p.name)} ({p.dtype}, {p.shape}, grad_req {p.grad_req})"
+            for p in (params[i] for i in order)
+        ]
+        agree(self.owner, described)
+        self._labels = {index: label for label, index in enumerate(order)}
+
+    def average(self, indices: Sequence[int], grads: Sequence) -> None:
+        """Start to average each gradient over all ranks; those of lower index go first."""
+        for index, grad in zip(indices, grads):
+            label = self._labels.get(index, index)
+            sent, context = self.compression.compress(grad)
+            allreduce_(sent, name=f"{self.owner}.{label}", priority=-index)
+            if sent is not grad:
+                grad[:] = self.compression.decompress(sent, context)

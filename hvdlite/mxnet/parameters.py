@@ -1,0 +1,76 @@
+"""broadcast_parameters: the same weights on every rank before training starts."""
+
+import types
+from typing import Optional
+
+import mxnet as mx
+
+from hvdlite.mxnet.ops import broadcast_
+from hvdlite.names import natural_order, owner_name, shape_of_name
+from hvdlite.objects import agree
+
+
+def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = None) -> None:
+    """Replace the parameters of every rank by those of rank ``root_rank``.
+
+    Returns without waiting for the data. A Parameter whose shape is not known yet is broadcast
+    when its first forward has initialised it, on every rank.
+
+    :param params: a dict from names to Parameters or NDArrays, a ParameterDict, or what
+        ``net.collect_params()`` returns.
+    :param prefix: names the broadcast; by default calls are counted, so their order must be the
+        same on every rank.
+    :raises ValueError: ``params`` is something else, or a Parameter was never initialised.
+    :raises hvdlite.HvdliteError: the ranks have different parameters.
+    """
+    if not hasattr(params, "items"):
+        raise ValueError(
+            f"params is a {type(params).__name__}: expected a dict of Parameters or NDArrays, such as "
+            "net.collect_params()"
+        )
+    names, values = zip(*params.items()) if len(params) else ((), ())
+    for name, value in zip(names, values):
+        _check(name, value)
+    order = natural_order(list(names))
+    owner = owner_name("parameters") if prefix is None else prefix
+    agree(owner, [f"{shape_of_name(names[i])} ({values[i].dtype})" for i in order])
+    for label, i in enumerate(order):
+        _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label)
+
+
+def _check(name: str, value) -> None:
+    if isinstance(value, mx.nd.NDArray):
+        return
+    if not isinstance(value, mx.gluon.Parameter):
+        raise ValueError(
+            f"parameter '{name}' is a {type(value).__name__}: expected a Parameter or an NDArray"
+        )
+    if value._data is None and not value._deferred_init:
+        raise ValueError(
+            f"parameter '{name}' is not initialised: call initialize() before the broadcast"
+        )
+
+
+def _broadcast_value(value, root_rank: int, name: str, priority: int) -> None:
+    if isinstance(value, mx.nd.NDArray):
+        broadcast_(value, root_rank, name, priority)
+    elif value._data is None:
+        _broadcast_when_initialised(value, root_rank, name, priority)
+    else:
+        _broadcast_parameter(value, root_rank, name, priority)
+
+
+def _broadcast_parameter(param, root_rank: int, name: str, priority: int) -> None:
+    first, *others = param.list_data()
+    broadcast_(first, root_rank, name, priority)
+    for other in others:
+        first.copyto(other)
+
+
+def _broadcast_when_initialised(param, root_rank: int, name: str, priority: int) -> None:
+    def init_impl(self, *args, **kwargs):
+        del self._init_impl  # once: a later initialize(force_reinit=True) is this rank's own affair
+        self._init_impl(*args, **kwargs)
+        _broadcast_parameter(self, root_rank, name, priority)
+
+    param._init_impl = types.MethodType(init_impl, param)

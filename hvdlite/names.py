@@ -1,0 +1,51 @@
+"""Names that pair tensors across ranks: the same on every rank, whatever else a rank has done."""
+
+import os
+import re
+import sys
+from collections import Counter
+from typing import List, Optional
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_calls: Counter = Counter()  # unnamed calls at each place in the user's script
+_owners: Counter = Counter()  # trainers, optimizers, ... made so far
+
+
+def tensor_name(kind: str, name: Optional[str]) -> str:
+    """Return ``kind.name``; without a name, the place in the script that asks, and a count.
+
+    The count is per place, so that one more unnamed call on some rank can't shift all later ones.
+    """
+    if name is not None:
+        return f"{kind}.{name}"
+    frame = sys._getframe(1)
+    while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+        frame = frame.f_back
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    _calls[kind, place] += 1
+    return f"{kind}.{place}#{_calls[kind, place] - 1}"
+
+
+def owner_name(kind: str) -> str:
+    """Return ``trainer0``, ``trainer1``, ... in the order in which they are made."""
+    _owners[kind] += 1
+    return f"{kind}{_owners[kind] - 1}"
+
+
+def natural_order(names: List[str]) -> List[int]:
+    """Return the positions of names sorted with numbers by value: dense9 before dense10.
+
+    Gluon numbers its blocks in each process as they are made, so a rank that has built others
+    before calls the same layer differently; their order is the same everywhere.
+    """
+
+    def key(i: int) -> tuple:
+        parts = re.split(r"(\d+)", names[i])
+        return [int(part) if part.isdigit() else part for part in parts], i
+
+    return sorted(range(len(names)), key=key)
+
+
+def shape_of_name(name: str) -> str:
+    """Return the name with its numbers left out: what must be equal on every rank."""
+    return re.sub(r"\d+", "#", name)

@@ -1,0 +1,59 @@
+"""Python objects across ranks, by pickle; and the check that all ranks mean the same thing."""
+
+import hashlib
+import pickle
+from typing import Any, List, Optional, Sequence
+
+import numpy as np
+
+from hvdlite import context
+from hvdlite import numpy as collectives
+from hvdlite._native import HvdliteError
+from hvdlite.names import tensor_name
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+    """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> hvd.broadcast_object({"epoch": 3})
+    {'epoch': 3}
+    """
+    name = tensor_name("object", name)
+    is_root = context.rank() == root_rank
+    data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    length = collectives.broadcast(np.array([len(data)]), root_rank, f"{name}.length")[0]
+    if not is_root:
+        data = np.empty(length, np.uint8)
+    data = collectives.broadcast(data, root_rank, name)
+    return obj if is_root else pickle.loads(data.tobytes())
+
+
+def allgather_object(obj: Any, name: Optional[str] = None) -> List[Any]:
+    """Return the objects of all ranks, in the order of ranks."""
+    name = tensor_name("object", name)
+    data = np.frombuffer(pickle.dumps(obj), np.uint8)
+    lengths = collectives.gather_rows(len(data), f"{name}.length")
+    joined = collectives.allgather(data, name)
+    ends = np.cumsum(lengths)
+    return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
+
+
+def agree(what: str, lines: Sequence[str]) -> None:
+    """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
+
+    One small allgather when they do; only on a difference the lines themselves are sent.
+    """
+    digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
+    digests = collectives.allgather(digest[None], f"check.{what}")
+    if (digests == digests[0]).all():
+        return
+    everyone = allgather_object(list(lines), f"check.{what}")
+    length = max(map(len, everyone))
+    padded = [theirs + ["nothing"] * (length - len(theirs)) for theirs in everyone]
+    at = next(i for i in range(length) if len({theirs[i] for theirs in padded}) > 1)
+    values = "; ".join(f"rank {rank}: {theirs[at]}" for rank, theirs in enumerate(padded))
+    raise HvdliteError(
+        f"{what}: ranks disagree on entry {at}: {values}. Build the same network on every rank."
+    )
