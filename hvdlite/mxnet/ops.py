@@ -32,8 +32,8 @@ def allreduce(
     :param tensor: array of any shape, 0-d and empty ones too; it stays as it is.
     :param average: the older spelling of ``op``: True for Average, False for Sum.
     :param priority: higher goes first among tensors that wait.
-    :param op: ``hvd.Average`` (the default; integers are divided toward zero) or ``hvd.Sum`` (logical
-        or for bool). float16 and bfloat16 are summed in float32 and rounded once.
+    :param op: ``hvd.Average`` (the default; integers are divided toward zero) or ``hvd.Sum``
+        (logical or for bool). float16 and bfloat16 are summed in float32 and rounded once.
     :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
         or storage type, a bool average.
     """

@@ -25,8 +25,8 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
     """
     if not hasattr(params, "items"):
         raise ValueError(
-            f"params is a {type(params).__name__}: expected a dict of Parameters or NDArrays, such as "
-            "net.collect_params()"
+            f"params is a {type(params).__name__}: expected a dict of Parameters or NDArrays, such "
+            "as net.collect_params()"
         )
     names, values = zip(*params.items()) if len(params) else ((), ())
     for name, value in zip(names, values):
