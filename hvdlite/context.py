@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import time
-from typing import Optional, Sequence, Union
+from typing import Callable, List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
@@ -14,6 +14,8 @@ from hvdlite._native import call, ffi, lib, new_error
 EXIT_PATIENCE_SECONDS = float(os.environ.get("HVDLITE_EXIT_TIMEOUT_SECONDS", "5"))
 
 _own_comm: Optional[MPI.Comm] = None  # made by init(list), freed at the end
+_before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
+_after_exit: List[Callable[[], None]] = []  # and once this process has left it for good
 
 
 def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
@@ -39,7 +41,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
-    run_first_at_exit()
+    _run_first_at_exit()
 
 
 def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
@@ -101,6 +103,7 @@ def shutdown() -> None:
     ``init()`` may be called again afterwards.
     """
     if is_initialized():
+        _submit_all()
         _leave("it called shutdown()")
 
 
@@ -120,13 +123,25 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     return sound
 
 
-def run_first_at_exit() -> None:
-    """Have the job left before exit functions registered so far run.
+def at_end(before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register what a framework does before this process leaves the job, and after it has at exit.
 
-    MXNet's waits for all its operations, so those still pending must have been ended before.
+    The job is then left before exit functions registered so far run: MXNet's waits for all its
+    operations, so those that can't complete must have been ended before.
     """
+    _before_end.append(before)
+    _after_exit.append(after)
+    _run_first_at_exit()
+
+
+def _run_first_at_exit() -> None:
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def _submit_all() -> None:
+    for before in _before_end:
+        before()
 
 
 def _at_exit() -> None:
@@ -134,12 +149,19 @@ def _at_exit() -> None:
         return
     error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
     if error is None:
+        _submit_all()
         clean = _leave("its script has ended")
     else:
         clean = _leave(f"its script raised {type(error).__name__}: {error}", EXIT_PATIENCE_SECONDS)
     if not clean:
-        # MPI is broken, or other ranks compute on and would make MPI_Finalize wait for them.
-        print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        _end_job()
+    for after in _after_exit:
+        after()
+
+
+def _end_job() -> None:
+    """Kill all ranks: MPI is broken, or others compute on and MPI_Finalize would wait for them."""
+    print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)

@@ -4,6 +4,7 @@
 #include "sync.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,7 @@ struct hvd_mxnet {
     void (*destroy_error)(void *error);
     void *function; /* run3 or run4 */
     bool naive;
+    atomic_int waiting; /* operations pushed and not yet run */
     struct monitor
         reporting; /* MXNet's list of exceptions has no lock: report one error at a time */
 };
@@ -68,6 +70,7 @@ struct operation {
     char name[HVD_MAX_NAME];
     int64_t dims[HVD_MAX_DIMS];
     struct on_complete done;
+    bool ran;          /* false when MXNet drops it: an array that it writes to has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
 };
 
@@ -122,6 +125,8 @@ static void run3(void *run_context, struct on_complete *done, void *param) {
     (void)run_context;
     struct operation *op = param;
     op->done = *done; /* theirs is on a stack */
+    op->ran = true;
+    atomic_fetch_sub(&op->lib->waiting, 1);
     hvd_error err;
     if (submit(op, &err)) complete(op, &err);
 }
@@ -133,6 +138,7 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
 
 static void free_operation(void *param) {
     struct operation *op = param;
+    if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
     if (op->in) op->lib->release(op->in);
     if (op->out) op->lib->release(op->out);
     free(op);
@@ -236,6 +242,7 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
     struct operation *op = calloc(1, sizeof *op);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
     op->lib = lib;
+    atomic_fetch_add(&lib->waiting, 1);
     op->tensor = *tensor;
     strcpy(op->name, tensor->name);
     op->tensor.name = op->name;
@@ -254,6 +261,8 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
         return mxnet_failed(lib, tensor->name, err);
     return lib->naive ? err->code : HVD_OK;
 }
+
+int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
 /* ---- finding MXNet ---- */
 

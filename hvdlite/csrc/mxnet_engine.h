@@ -23,6 +23,9 @@ void hvd_mxnet_close(hvd_mxnet *lib);
  * and out_rows; dtype, shape and memory are the arrays' own. Raises at once what can be known at
  * once. With the naive engine it returns when the work is done, and the error is the work's. */
 int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err);
+
+/* How many pushed operations MXNet has not run yet: they are still to be submitted. */
+int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */
 
 #endif

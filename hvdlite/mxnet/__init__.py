@@ -24,7 +24,6 @@ from hvdlite import (
     shutdown,
     size,
 )
-from hvdlite.context import run_first_at_exit
 from hvdlite.mxnet.compression import Compression
 from hvdlite.mxnet.ops import allgather, allreduce, allreduce_, broadcast, broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
@@ -57,5 +56,3 @@ __all__ = [
     "shutdown",
     "size",
 ]
-
-run_first_at_exit()  # after importing mxnet, whose own exit function would wait for our operations

@@ -2,9 +2,12 @@
 
 import os
 import re
+import sys
+import time
 
 import mxnet as mx
 
+from hvdlite import context
 from hvdlite._native import call, ffi, lib
 
 
@@ -52,3 +55,21 @@ def push(
     )  # fmt: skip
     source_handle = ffi.NULL if source is None else ffi.cast("void *", source.handle.value)
     call(lib.hvd_mxnet_push, _mxnet, source_handle, ffi.cast("void *", out.handle.value), tensor)
+
+
+def _submit_all() -> None:
+    """Wait until MXNet has run what was pushed, as far as that does not wait for other ranks."""
+    deadline = time.monotonic() + context.EXIT_PATIENCE_SECONDS
+    while lib.hvd_mxnet_waiting(_mxnet) and time.monotonic() < deadline:
+        time.sleep(1e-3)
+
+
+def _report_failed() -> None:
+    """Say what nobody waited for and has failed; MXNet's own exit would print a traceback of it."""
+    try:
+        mx.nd.waitall()
+    except mx.MXNetError as error:
+        print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
+
+
+context.at_end(before=_submit_all, after=_report_failed)

@@ -28,10 +28,11 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
             f"params is a {type(params).__name__}: expected a dict of Parameters or NDArrays, such "
             "as net.collect_params()"
         )
-    names, values = zip(*params.items()) if len(params) else ((), ())
+    params = dict(params.items())  # a ParameterDict is not quite a dict
+    names, values = list(params), list(params.values())
     for name, value in zip(names, values):
         _check(name, value)
-    order = natural_order(list(names))
+    order = natural_order(names)
     owner = owner_name("parameters") if prefix is None else prefix
     agree(owner, [f"{shape_of_name(names[i])} ({values[i].dtype})" for i in order])
     for label, i in enumerate(order):
