@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from typing import List, Optional
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _calls: Counter = Counter()  # unnamed calls at each place in the user's script
 _owners: Counter = Counter()  # trainers, optimizers, ... made so far
 

@@ -48,8 +48,8 @@ static int read_config(struct engine_config *config, double *timeout, hvd_error 
 static int start(struct context *c, const void *mpi_comm, hvd_error *err) {
     struct engine_config config;
     double timeout = 300;
-    HVD_TRY(read_config(&config, &timeout, err));
     HVD_TRY(transport_mpi_open(&c->transport, mpi_comm, err));
+    HVD_TRY(transport_mpi_agree(c->transport, read_config(&config, &timeout, err), err));
     c->transport->timeout = timeout;
     c->process = getpid();
     config.log.rank = c->transport->at.rank;

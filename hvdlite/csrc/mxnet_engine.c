@@ -206,12 +206,14 @@ static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, struct operatio
     return HVD_OK;
 }
 
+/* Fills in what the array knows, and has all of it checked. */
 static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
     int flag;
     HVD_TRY(check_storage(op->lib, array, op->name, err));
     if (op->lib->get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
     HVD_TRY(translate_dtype(flag, op->name, &op->tensor.dtype, err));
-    return read_shape(op->lib, array, op, err);
+    HVD_TRY(read_shape(op->lib, array, op, err));
+    return hvd_validate(&op->tensor, err);
 }
 
 /* Without the symbols for oneDNN layouts, get_data mends the layout, but must not be called by an
@@ -227,7 +229,6 @@ static int settle_layout(const hvd_mxnet *lib, NDArrayHandle array, const char *
 static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hvd_error *err) {
     HVD_TRY(describe(op, in ? in : out, err));
     HVD_TRY(check_storage(op->lib, out, op->name, err));
-    HVD_TRY(hvd_validate(&op->tensor, err));
     HVD_TRY(settle_layout(op->lib, in, op->name, err));
     HVD_TRY(settle_layout(op->lib, out, op->name, err));
     if (op->lib->shallow_copy(out, &op->out)) return mxnet_failed(op->lib, op->name, err);
@@ -235,9 +236,8 @@ static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hv
     return HVD_OK;
 }
 
-int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
-    static const struct device ON_CPU = {CPU, 0};
-    static const int PROPERTY = CPU_PRIORITIZED;
+static int new_operation(hvd_mxnet *lib, const hvd_tensor *tensor, struct operation **out,
+                         hvd_error *err) {
     if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
     struct operation *op = calloc(1, sizeof *op);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
@@ -246,6 +246,23 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
     op->tensor = *tensor;
     strcpy(op->name, tensor->name);
     op->tensor.name = op->name;
+    *out = op;
+    return HVD_OK;
+}
+
+int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err) {
+    struct operation *op;
+    HVD_TRY(new_operation(lib, tensor, &op, err));
+    int code = describe(op, array, err);
+    free_operation(op);
+    return code;
+}
+
+int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
+    static const struct device ON_CPU = {CPU, 0};
+    static const int PROPERTY = CPU_PRIORITIZED;
+    struct operation *op;
+    HVD_TRY(new_operation(lib, tensor, &op, err));
     int code = prepare(op, in, out, err);
     if (code) {
         free_operation(op);

@@ -24,6 +24,9 @@ void hvd_mxnet_close(hvd_mxnet *lib);
  * once. With the naive engine it returns when the work is done, and the error is the work's. */
 int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err);
 
+/* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
+int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);
+
 /* How many pushed operations MXNet has not run yet: they are still to be submitted. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */

@@ -11,6 +11,11 @@
 /* Collective over the communicator, whose handle (an MPI_Comm) lies at `comm`. */
 int transport_mpi_open(struct transport **out, const void *comm, hvd_error *err);
 
+/* Collective: fails on every rank when `code`, with the error in *err, is not HVD_OK on some.
+ * Before the engine starts: so that a rank that can't start does not leave the others waiting for
+ * it. */
+int transport_mpi_agree(struct transport *t, int code, hvd_error *err);
+
 /* "Open MPI 5.0.11": the MPI that this file was compiled for, and the one that it is linked to in
  * this process, as that one calls itself. Both may be asked before MPI is initialised. */
 void transport_mpi_built_for(char *text, size_t size);

@@ -25,36 +25,35 @@ def _open():
 _mxnet = _open()
 
 
-def push(
-    kind,
-    name,
-    out,
-    source=None,
-    *,
-    priority=0,
-    op=0,
-    root=0,
-    prescale=1.0,
-    postscale=1.0,
-    out_rows=0,
-) -> None:
+def push(kind, name, out, source=None, **details) -> None:
     """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
 
     Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
     MXNet as MXNetError when somebody waits for ``out``.
+
+    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows.
     """
-    if not isinstance(out, mx.nd.NDArray):
-        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(out).__name__}")
+    source_handle = ffi.NULL if source is None else _handle(name, source)
+    tensor, _alive = _tensor(kind, name, details)
+    call(lib.hvd_mxnet_push, _mxnet, source_handle, _handle(name, out), tensor)
+
+
+def validate(kind, name, array) -> None:
+    """Raise what :func:`push` would raise at once for the array."""
+    tensor, _alive = _tensor(kind, name, {})
+    call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
+
+
+def _handle(name, array):
+    if not isinstance(array, mx.nd.NDArray):
+        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
+    return ffi.cast("void *", array.handle.value)
+
+
+def _tensor(kind, name, details):
     encoded = ffi.new("char[]", name.encode())
-    tensor = ffi.new(
-        "hvd_tensor *",
-        {
-            "name": encoded, "kind": kind, "op": op, "root": root, "priority": priority,
-            "prescale": prescale, "postscale": postscale, "out_rows": out_rows,
-        },
-    )  # fmt: skip
-    source_handle = ffi.NULL if source is None else ffi.cast("void *", source.handle.value)
-    call(lib.hvd_mxnet_push, _mxnet, source_handle, ffi.cast("void *", out.handle.value), tensor)
+    # The struct only points to the name: the caller holds on to both.
+    return ffi.new("hvd_tensor *", {"kind": kind, "name": encoded, **details}), encoded
 
 
 def _submit_all() -> None:

@@ -13,7 +13,7 @@ import mxnet as mx
 
 from hvdlite import numpy as collectives
 from hvdlite._native import lib
-from hvdlite.mxnet.engine import push
+from hvdlite.mxnet.engine import push, validate
 from hvdlite.names import tensor_name
 from hvdlite.numpy import Average, Sum
 
@@ -77,6 +77,7 @@ def allgather(tensor, name: Optional[str] = None, priority: int = 0):
     shape is known; the data itself follows asynchronously.
     """
     name = tensor_name("allgather", name)
+    validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
     rows = sum(collectives.gather_rows(tensor.shape[0] if tensor.shape else 1, name))
     is_numpy = isinstance(tensor, mx.np.ndarray)
     out = (mx.np if is_numpy else mx.nd).empty(
