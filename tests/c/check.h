@@ -1,0 +1,137 @@
+/* The harness of the C tests: checks that count and print, and the frame of every main().
+ *
+ * Include it before anything else. Checks may run on any thread; a program ends by itself, because
+ * an alarm stops it when it hangs. */
+#ifndef HVDLITE_CHECK_H
+#define HVDLITE_CHECK_H
+
+#define _POSIX_C_SOURCE 200809L
+
+#include "error.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Under a sanitizer big data costs ten times as much: fewer of the big cases are run there. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { CHECK_SLOW = 1 };
+#else
+enum { CHECK_SLOW = 0 };
+#endif
+
+enum { CHECK_SECONDS = 120, CHECK_MOST_LINES = 40 };
+
+static atomic_long check_passed, check_failed;
+static const char *check_running = "main"; /* written by main's thread alone */
+
+/* Counts the check; prints what went wrong, as long as that is of use to the reader. */
+__attribute__((format(printf, 4, 5))) static inline bool
+check_report(bool good, const char *file, int line, const char *format, ...) {
+    if (good) {
+        atomic_fetch_add_explicit(&check_passed, 1, memory_order_relaxed);
+        return true;
+    }
+    if (atomic_fetch_add(&check_failed, 1) >= CHECK_MOST_LINES) return false;
+    char text[3000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    printf("%s:%d: %s: %s\n", file, line, check_running, text);
+    fflush(stdout);
+    return false;
+}
+
+static inline bool check_int(const char *file, int line, const char *what, long long got,
+                             long long expected) {
+    return check_report(got == expected, file, line, "%s: got %lld, expected %lld", what, got,
+                        expected);
+}
+
+static inline bool check_double(const char *file, int line, const char *what, double got,
+                                double expected, double tolerance) {
+    return check_report(fabs(got - expected) <= tolerance, file, line,
+                        "%s: got %.17g, expected %.17g within %g", what, got, expected, tolerance);
+}
+
+static inline bool check_same_text(const char *file, int line, const char *got,
+                                   const char *expected) {
+    return check_report(strcmp(got, expected) == 0, file, line,
+                        "got text\n    \"%s\", expected\n    \"%s\"", got, expected);
+}
+
+static inline bool check_part(const char *file, int line, const char *got, const char *part) {
+    return check_report(strstr(got, part) != NULL, file, line,
+                        "got text\n    \"%s\", expected in it\n    \"%s\"", got, part);
+}
+
+static inline bool check_code(const char *file, int line, const char *call, int got, int expected,
+                              const char *text) {
+    return check_report(got == expected, file, line, "%s: got code %d (\"%s\"), expected %d", call,
+                        got, got ? text : "", expected);
+}
+
+#define CHECK(condition)                                                                           \
+    check_report((condition), __FILE__, __LINE__, "%s: got false, expected true", #condition)
+#define CHECK_INT(got, expected)                                                                   \
+    check_int(__FILE__, __LINE__, #got, (long long)(got), (long long)(expected))
+#define CHECK_NEAR(got, expected, tolerance)                                                       \
+    check_double(__FILE__, __LINE__, #got, (got), (expected), (tolerance))
+#define CHECK_TEXT(got, expected) check_same_text(__FILE__, __LINE__, (got), (expected))
+#define CHECK_HAS(got, part) check_part(__FILE__, __LINE__, (got), (part))
+
+/* A call that fills `err` (an hvd_error, no pointer): what it returned, and its text when it
+ * failed. */
+#define CHECK_CODE(call, expected, err)                                                            \
+    check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
+#define CHECK_OK(call, err) CHECK_CODE(call, HVD_OK, err)
+
+/* With more about the case than the line tells: CHECK_CASE(good, "%d ranks", p). */
+#define CHECK_CASE(condition, ...)                                                                 \
+    check_report((condition), __FILE__, __LINE__, #condition " is false for " __VA_ARGS__)
+
+/* What a test can't go on without. */
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!CHECK(condition)) abort();                                                            \
+    } while (0)
+
+static inline void check_hung(int signal_number) {
+    (void)signal_number;
+    const char *name = check_running;
+    ssize_t written = write(STDOUT_FILENO, "hung in ", 8);
+    written += write(STDOUT_FILENO, name, strlen(name));
+    written += write(STDOUT_FILENO, "\n", 1);
+    _exit(written > 0 ? 3 : 4);
+}
+
+static inline void check_begin(void) {
+    struct sigaction action = {.sa_handler = check_hung};
+    sigaction(SIGALRM, &action, NULL);
+    alarm(CHECK_SECONDS);
+}
+
+#define RUN(test)                                                                                  \
+    do {                                                                                           \
+        check_running = #test;                                                                     \
+        test();                                                                                    \
+    } while (0)
+
+/* What main returns. */
+static inline int check_end(const char *program) {
+    long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
+    if (failed)
+        printf("%s: %ld of %ld checks failed\n", program, failed, failed + passed);
+    else
+        printf("%s: %ld checks passed\n", program, passed);
+    return failed ? 1 : 0;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/* One collective as a test: fill this rank's memory, run, compare with the serial result.
+ *
+ * Data repeats with a prime period, so that a segment in a wrong place shows and a large expected
+ * result costs no more than a copy. */
+#ifndef HVDLITE_COLL_CASE_H
+#define HVDLITE_COLL_CASE_H
+
+#include "check.h"
+
+#include "coll.h"
+#include "elements.h"
+#include "ranks.h"
+
+enum { PERIOD = 1021 };
+
+struct coll_case {
+    const struct coll_algorithm *row; /* NULL: coll_run */
+    hvd_kind kind;
+    int dtype;
+    size_t n;            /* elements; an allgather's of one unit of `parts` */
+    struct scaling how;  /* allreduce */
+    int root;            /* broadcast */
+    const size_t *parts; /* allgather: [rank], in units of n elements */
+};
+
+/* What one rank keeps between cases. */
+struct coll_rank {
+    struct ranks *ranks;
+    int rank;
+    struct scratch scratch;
+    unsigned char **data; /* [rank], shared: every rank's result */
+};
+
+static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
+    snprintf(text, size, "%s of %s, %d ranks, %zu x %s, op %d, scales %g %g, root %d",
+             kind_name(c->kind), c->row ? c->row->name : "coll_run", ranks, c->n,
+             dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
+}
+
+/* PERIOD elements: rank r's input, or for r < 0 the allreduce's result. */
+static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
+    for (size_t i = 0; i < PERIOD; i++)
+        element_put(c->dtype, tile, i,
+                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i) : sample(c->dtype, r, i));
+}
+
+static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
+                        size_t period) {
+    for (size_t at = 0; at < bytes; at += period)
+        memcpy(data + at, tile, bytes - at < period ? bytes - at : period);
+}
+
+static inline bool filled(const unsigned char *data, size_t bytes, const unsigned char *tile,
+                          size_t period) {
+    for (size_t at = 0; at < bytes; at += period)
+        if (memcmp(data + at, tile, bytes - at < period ? bytes - at : period) != 0) return false;
+    return true;
+}
+
+/* The same where 1 / divisor was rounded: equal within the tolerance, element by element. */
+static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
+                                 const unsigned char *tile) {
+    for (size_t i = 0; i < n; i++) {
+        double expected = element_get(dtype, tile, i % PERIOD), got = element_get(dtype, data, i);
+        if (!(fabs(got - expected) <= sample_tolerance(dtype, expected))) return false;
+    }
+    return true;
+}
+
+/* Memory of `bytes` that is aligned to an element and no more; a byte out of it is seen. */
+struct slab {
+    unsigned char *whole, *data;
+    size_t front;
+};
+
+static inline struct slab slab_new(size_t bytes, size_t element) {
+    struct slab s = {malloc(bytes + element), NULL, element};
+    REQUIRE(s.whole != NULL);
+    memset(s.whole, 0xa5, element);
+    s.data = s.whole + element;
+    return s;
+}
+
+static inline void slab_free(struct slab *s) {
+    for (size_t i = 0; i < s->front; i++) CHECK_INT(s->whole[i], 0xa5);
+    free(s->whole);
+}
+
+static inline int case_run(struct coll_rank *self, const struct coll_case *c, struct coll_job *job,
+                           hvd_error *err) {
+    struct transport *t = rank_transport(self->ranks, self->rank);
+    job->kind = c->kind;
+    job->scratch = &self->scratch;
+    if (c->kind == HVD_ALLREDUCE) {
+        job->reduce = reduce_kernels((hvd_dtype)c->dtype);
+        job->prescale = c->how.prescale;
+        job->final.scale = c->how.postscale;
+        job->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;
+    }
+    job->root = c->root;
+    if (c->row && !coll_takes(c->row, job)) return HVD_UNSUPPORTED;
+    return c->row ? c->row->run(t, job, err) : coll_run(t, job, err);
+}
+
+/* All ranks hold the same bits. */
+static inline bool same_on_all(struct coll_rank *self, unsigned char *data, size_t bytes) {
+    self->data[self->rank] = data;
+    ranks_meet(self->ranks);
+    bool same = bytes == 0 || memcmp(data, self->data[0], bytes) == 0;
+    ranks_meet(self->ranks);
+    return same;
+}
+
+static inline void check_result(struct coll_rank *self, const struct coll_case *c, bool good,
+                                int code, const hvd_error *err) {
+    char text[300];
+    case_text(c, self->ranks->size, text, sizeof text);
+    CHECK_CASE(code == HVD_OK, "%s: %s", text, err->text);
+    CHECK_CASE(good, "%s, on rank %d: the result is wrong", text, self->rank);
+}
+
+static inline void check_allreduce(struct coll_rank *self, const struct coll_case *c) {
+    size_t element = dtype_size(c->dtype), bytes = c->n * element;
+    unsigned char tile[PERIOD * 8];
+    struct slab slab = slab_new(bytes, element);
+    fill_tile(c, self->ranks->size, self->rank, tile);
+    fill(slab.data, bytes, tile, PERIOD * element);
+    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    hvd_error err = {0};
+    int code = case_run(self, c, &job, &err);
+    if (code != HVD_UNSUPPORTED) {
+        fill_tile(c, self->ranks->size, -1, tile);
+        bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
+        bool good = rounded && c->how.op == HVD_AVERAGE
+                        ? nearly_filled(c->dtype, slab.data, c->n, tile)
+                        : filled(slab.data, bytes, tile, PERIOD * element);
+        check_result(self, c, good && same_on_all(self, slab.data, bytes), code, &err);
+    }
+    slab_free(&slab);
+}
+
+static inline void check_broadcast(struct coll_rank *self, const struct coll_case *c) {
+    size_t element = dtype_size(c->dtype), bytes = c->n * element;
+    unsigned char tile[PERIOD * 8];
+    struct slab slab = slab_new(bytes, element);
+    fill_tile(c, self->ranks->size, self->rank, tile);
+    fill(slab.data, bytes, tile, PERIOD * element);
+    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    hvd_error err = {0};
+    int code = case_run(self, c, &job, &err);
+    if (code != HVD_UNSUPPORTED) {
+        fill_tile(c, self->ranks->size, c->root, tile);
+        check_result(self, c, filled(slab.data, bytes, tile, PERIOD * element), code, &err);
+    }
+    slab_free(&slab);
+}
+
+/* Every part begins its rank's tile anew. */
+static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
+                            const size_t *part_end) {
+    unsigned char tile[PERIOD * 8];
+    bool good = true;
+    for (int r = 0; r < ranks; r++) {
+        size_t begin = r ? part_end[r - 1] : 0;
+        fill_tile(c, ranks, r, tile);
+        good &= filled(data + begin, part_end[r] - begin, tile, PERIOD * dtype_size(c->dtype));
+    }
+    return good;
+}
+
+static inline void check_allgather(struct coll_rank *self, const struct coll_case *c) {
+    size_t element = dtype_size(c->dtype), part_end[MOST_RANKS], total = 0;
+    for (int r = 0; r < self->ranks->size; r++) part_end[r] = total += c->parts[r] * c->n * element;
+    size_t own = c->parts[self->rank] * c->n * element;
+    unsigned char tile[PERIOD * 8];
+    struct slab in = slab_new(own, element), out = slab_new(total, element);
+    fill_tile(c, self->ranks->size, self->rank, tile);
+    fill(in.data, own, tile, PERIOD * element);
+    memset(out.data, 0x5a, total);
+    struct coll_job job = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
+    hvd_error err = {0};
+    int code = case_run(self, c, &job, &err);
+    if (code != HVD_UNSUPPORTED) {
+        check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, &err);
+        CHECK(filled(in.data, own, tile, PERIOD * element));
+    }
+    slab_free(&in);
+    slab_free(&out);
+}
+
+static inline void check_case(struct coll_rank *self, const struct coll_case *c) {
+    switch (c->kind) {
+    case HVD_ALLREDUCE: check_allreduce(self, c); break;
+    case HVD_BROADCAST: check_broadcast(self, c); break;
+    default: check_allgather(self, c);
+    }
+}
+
+/* By coll_run, and by every row of the table that takes it. */
+static inline void check_rows(struct coll_rank *self, struct coll_case c) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    c.row = NULL;
+    check_case(self, &c);
+    for (size_t i = 0; i < rows && self->ranks->size > 1; i++) {
+        c.row = &table[i];
+        if (c.row->kind == c.kind) check_case(self, &c);
+    }
+}
+
+/* Runs `cases` on every rank; shared is an array of MOST_RANKS pointers. */
+typedef void coll_cases(struct coll_rank *self);
+
+struct coll_run_shared {
+    coll_cases *cases;
+    unsigned char *data[MOST_RANKS];
+};
+
+static inline void coll_rank_main(struct ranks *ranks, int rank, void *arg) {
+    struct coll_run_shared *shared = arg;
+    struct coll_rank self = {.ranks = ranks, .rank = rank, .data = shared->data};
+    shared->cases(&self);
+    scratch_free(&self.scratch);
+}
+
+static inline void coll_cases_run(int size, coll_cases *cases) {
+    struct coll_run_shared shared = {.cases = cases};
+    ranks_run(size, coll_rank_main, &shared);
+}
+
+#endif

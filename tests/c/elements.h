@@ -1,0 +1,92 @@
+/* Elements of every dtype as doubles, and the slow reference of an allreduce.
+ *
+ * Inputs are small whole numbers, so that sums are exact in every accumulator and a result can be
+ * demanded bit by bit. */
+#ifndef HVDLITE_ELEMENTS_H
+#define HVDLITE_ELEMENTS_H
+
+#include "half.h"
+#include "random.h"
+#include "types.h"
+
+#include <math.h>
+
+static inline bool is_float(int dtype) { return dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64; }
+
+union element {
+    uint64_t whole; /* little-endian: the low bytes come first */
+    uint8_t u8;
+    int8_t i8;
+    uint16_t u16;
+    int32_t i32;
+    int64_t i64;
+    float f;
+    double d;
+};
+
+/* Memory need not be aligned for get and put. */
+static inline double element_get(int dtype, const void *data, size_t i) {
+    union element x = {0};
+    memcpy(&x, (const unsigned char *)data + i * dtype_size(dtype), dtype_size(dtype));
+    switch (dtype) {
+    case HVD_INT8: return x.i8;
+    case HVD_INT32: return x.i32;
+    case HVD_INT64: return (double)x.i64;
+    case HVD_FLOAT16: return (double)float_of_half(x.u16);
+    case HVD_BFLOAT16: return (double)float_of_bfloat(x.u16);
+    case HVD_FLOAT32: return (double)x.f;
+    case HVD_FLOAT64: return x.d;
+    default: return x.u8; /* uint8, bool */
+    }
+}
+
+/* Integers wrap. */
+static inline void element_put(int dtype, void *data, size_t i, double value) {
+    union element x = {0};
+    switch (dtype) {
+    case HVD_FLOAT16: x.u16 = half_of_float((float)value); break;
+    case HVD_BFLOAT16: x.u16 = bfloat_of_float((float)value); break;
+    case HVD_FLOAT32: x.f = (float)value; break;
+    case HVD_FLOAT64: x.d = value; break;
+    case HVD_BOOL: x.u8 = value != 0; break;
+    default: x.whole = (uint64_t)(int64_t)value;
+    }
+    memcpy((unsigned char *)data + i * dtype_size(dtype), &x, dtype_size(dtype));
+}
+
+/* What a rank puts in: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). */
+static inline double sample(int dtype, int rank, size_t i) {
+    int value = (int)(mixed((uint64_t)i * 16 + (uint64_t)rank) % 201);
+    if (dtype == HVD_BOOL) return value % 7 == 0;
+    return dtype == HVD_UINT8 ? value : value - 100;
+}
+
+struct scaling {
+    int op; /* hvd_op */
+    double prescale, postscale;
+};
+
+/* Element i of the allreduce of all ranks' samples, as the header of reduce.h promises it. */
+static inline double reduced_sample(int dtype, int ranks, struct scaling how, size_t i) {
+    double sum = 0, divisor = how.op == HVD_AVERAGE ? ranks : 1;
+    for (int r = 0; r < ranks; r++) {
+        double x = sample(dtype, r, i);
+        if (is_float(dtype))
+            sum += x * how.prescale;
+        else if (dtype == HVD_BOOL)
+            sum = sum != 0 || x != 0;
+        else
+            sum += trunc(x * how.prescale);
+    }
+    if (dtype == HVD_BOOL) return sum;
+    double result = sum * how.postscale / divisor;
+    return is_float(dtype) ? result : trunc(result);
+}
+
+/* How far a result may be from the reference: nothing, but where 1 / divisor was rounded first. */
+static inline double sample_tolerance(int dtype, double expected) {
+    if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
+    return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;
+}
+
+#endif

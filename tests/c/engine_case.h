@@ -1,0 +1,181 @@
+/* A rank with an engine, and tensors that it submits, waits for and compares with the serial
+ * result. */
+#ifndef HVDLITE_ENGINE_CASE_H
+#define HVDLITE_ENGINE_CASE_H
+
+#include "coll_case.h"
+
+#include "clock.h"
+#include "engine.h"
+
+static const double PATIENCE = 30; /* seconds; a core that takes longer has hung */
+
+struct member {
+    struct ranks *ranks;
+    int rank;
+    struct engine *engine;
+    struct monitor monitor; /* guards `running` and every work's result */
+    int running;
+};
+
+/* One tensor on one rank. */
+struct work {
+    struct coll_case what;
+    struct tensor tensor;
+    struct member *owner;
+    unsigned char *in, *out; /* the same for work in place */
+    size_t in_bytes, out_bytes;
+    size_t part_end[MOST_RANKS];
+    hvd_error error; /* how it ended */
+    int completions;
+};
+
+static const struct engine_config DEFAULT_CONFIG = {
+    .fusion_bytes = 1 << 20, .cache_capacity = 100, .log = {.level = LOG_OFF}};
+
+static inline void member_start(struct member *m, struct ranks *ranks, int rank,
+                                const struct engine_config *config) {
+    *m = (struct member){.ranks = ranks, .rank = rank};
+    hvd_error err = {0};
+    monitor_init(&m->monitor);
+    REQUIRE(engine_start(&m->engine, rank_transport(ranks, rank), config, &err) == HVD_OK);
+}
+
+/* Leaves and waits for the others to do so. */
+static inline void member_end(struct member *m) {
+    engine_leave(m->engine, "done");
+    CHECK_CASE(engine_ended(m->engine, PATIENCE), "rank %d of %d", m->rank, m->ranks->size);
+    engine_stop(m->engine);
+    monitor_destroy(&m->monitor);
+}
+
+static inline void work_completed(void *arg, const hvd_error *error) {
+    struct work *w = arg;
+    monitor_lock(&w->owner->monitor);
+    w->completions++;
+    w->error = error ? *error : (hvd_error){0};
+    w->owner->running--;
+    monitor_notify(&w->owner->monitor);
+    monitor_unlock(&w->owner->monitor);
+}
+
+static inline void work_describe(struct work *w, const char *name) {
+    const struct coll_case *c = &w->what;
+    struct request *r = &w->tensor.request;
+    snprintf(r->name, sizeof r->name, "%s", name);
+    r->kind = (int32_t)c->kind;
+    r->dtype = c->dtype;
+    r->op = c->how.op;
+    r->prescale = c->how.prescale;
+    r->postscale = c->how.postscale;
+    r->root = c->root;
+    r->ndim = 1;
+    r->dims[0] = (int64_t)c->n;
+    if (c->kind != HVD_ALLGATHER) return;
+    r->ndim = 2; /* rows of n elements */
+    r->dims[0] = (int64_t)c->parts[w->owner->rank];
+    r->dims[1] = (int64_t)c->n;
+}
+
+static inline void work_fill(struct work *w) {
+    unsigned char tile[PERIOD * 8];
+    fill_tile(&w->what, w->owner->ranks->size, w->owner->rank, tile);
+    fill(w->in, w->in_bytes, tile, PERIOD * dtype_size(w->what.dtype));
+    if (w->in != w->out) memset(w->out, 0x5a, w->out_bytes);
+    w->completions = 0;
+    w->error = (hvd_error){0};
+}
+
+/* In place, where the kind allows it, when asked for. */
+static inline void work_init(struct work *w, struct member *m, struct coll_case c, const char *name,
+                             bool in_place) {
+    *w = (struct work){.what = c, .owner = m};
+    size_t element = dtype_size(c.dtype);
+    work_describe(w, name);
+    w->in_bytes = w->out_bytes = request_count(&w->tensor.request) * element;
+    w->tensor.out_rows = w->tensor.request.dims[0];
+    if (c.kind == HVD_ALLGATHER) {
+        size_t end = 0;
+        w->tensor.out_rows = 0;
+        for (int r = 0; r < m->ranks->size; r++) {
+            w->part_end[r] = end += c.parts[r] * c.n * element;
+            w->tensor.out_rows += (int64_t)c.parts[r];
+        }
+        w->out_bytes = end;
+    }
+    w->in = malloc(w->in_bytes);
+    w->out = in_place && c.kind != HVD_ALLGATHER ? w->in : malloc(w->out_bytes);
+    REQUIRE(w->in && w->out);
+    w->tensor.in = w->in;
+    w->tensor.out = w->out;
+    w->tensor.complete = work_completed;
+    w->tensor.arg = w;
+    work_fill(w);
+}
+
+static inline void work_free(struct work *w) {
+    if (w->out != w->in) free(w->out);
+    free(w->in);
+}
+
+static inline int work_submit(struct work *w, hvd_error *err) {
+    struct member *m = w->owner;
+    monitor_lock(&m->monitor);
+    m->running++;
+    monitor_unlock(&m->monitor);
+    int code = engine_submit(m->engine, &w->tensor, err);
+    if (!code) return HVD_OK;
+    monitor_lock(&m->monitor);
+    m->running--;
+    monitor_unlock(&m->monitor);
+    return code;
+}
+
+/* All that was submitted is complete. */
+static inline bool member_wait(struct member *m) {
+    double until = clock_now() + PATIENCE;
+    monitor_lock(&m->monitor);
+    while (m->running > 0 && clock_now() < until) monitor_wait(&m->monitor, 1);
+    int running = m->running;
+    monitor_unlock(&m->monitor);
+    return CHECK_INT(running, 0);
+}
+
+static inline bool work_right(const struct work *w) {
+    const struct coll_case *c = &w->what;
+    int ranks = w->owner->ranks->size;
+    if (c->kind == HVD_ALLGATHER) return gathered(c, ranks, w->out, w->part_end);
+    unsigned char tile[PERIOD * 8];
+    fill_tile(c, ranks, c->kind == HVD_BROADCAST ? c->root : -1, tile);
+    if (c->kind == HVD_ALLREDUCE && c->how.op == HVD_AVERAGE)
+        return nearly_filled(c->dtype, w->out, c->n, tile);
+    return filled(w->out, w->out_bytes, tile, PERIOD * dtype_size(c->dtype));
+}
+
+static inline void check_work(const struct work *w) {
+    char text[300];
+    case_text(&w->what, w->owner->ranks->size, text, sizeof text);
+    CHECK_CASE(w->completions == 1, "%s '%s': %d completions", text, w->tensor.request.name,
+               w->completions);
+    if (CHECK_CASE(w->error.code == HVD_OK, "%s: %s", text, w->error.text))
+        CHECK_CASE(work_right(w), "%s '%s' on rank %d", text, w->tensor.request.name,
+                   w->owner->rank);
+}
+
+/* A sum of n float32: what most tests need. */
+static inline struct coll_case plain_sum(size_t n) {
+    return (struct coll_case){
+        .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = n, .how = {HVD_SUM, 1, 1}};
+}
+
+/* Submits one plain sum under the name and checks it: the job is in order. */
+static inline void check_in_order(struct member *m, const char *name) {
+    struct work w;
+    hvd_error err = {0};
+    work_init(&w, m, plain_sum(17), name, true);
+    CHECK_OK(work_submit(&w, &err), err);
+    if (member_wait(m)) check_work(&w);
+    work_free(&w);
+}
+
+#endif

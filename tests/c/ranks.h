@@ -1,0 +1,56 @@
+/* Ranks as threads: runs one function on every rank of a local hub. */
+#ifndef HVDLITE_RANKS_H
+#define HVDLITE_RANKS_H
+
+#include "check.h"
+
+#include "sync.h"
+#include "transport_local.h"
+
+enum { MOST_RANKS = 9 };
+
+struct ranks {
+    int size;
+    struct local_hub *hub;
+    pthread_barrier_t barrier; /* of all ranks */
+};
+
+typedef void rank_main(struct ranks *ranks, int rank, void *shared);
+
+struct rank_thread {
+    struct ranks *ranks;
+    int rank;
+    rank_main *run;
+    void *shared;
+    pthread_t thread;
+};
+
+static inline void *rank_thread_run(void *arg) {
+    struct rank_thread *self = arg;
+    self->run(self->ranks, self->rank, self->shared);
+    return NULL;
+}
+
+static inline struct transport *rank_transport(struct ranks *ranks, int rank) {
+    return local_hub_rank(ranks->hub, rank);
+}
+
+static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
+
+/* Returns when `run` has returned on every rank. */
+static inline void ranks_run(int size, rank_main *run, void *shared) {
+    struct ranks ranks = {.size = size, .hub = local_hub_new(size, 0)};
+    struct rank_thread threads[MOST_RANKS];
+    hvd_error err;
+    REQUIRE(ranks.hub != NULL);
+    pthread_barrier_init(&ranks.barrier, NULL, (unsigned)size);
+    for (int i = 0; i < size; i++) {
+        threads[i] = (struct rank_thread){&ranks, i, run, shared, 0};
+        REQUIRE(thread_start(&threads[i].thread, rank_thread_run, &threads[i], "rank", &err) == 0);
+    }
+    for (int i = 0; i < size; i++) thread_join(threads[i].thread);
+    pthread_barrier_destroy(&ranks.barrier);
+    local_hub_free(ranks.hub);
+}
+
+#endif

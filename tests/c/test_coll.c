@@ -1,0 +1,101 @@
+/* Chunks, segments, and the choice of an algorithm. */
+#include "check.h"
+
+#include "coll.h"
+
+#include <stdint.h>
+
+static void check_chunks(size_t bytes, size_t element, int n) {
+    size_t at = 0, least = SIZE_MAX, most = 0;
+    for (int i = 0; i < n; i++) {
+        struct coll_range r = coll_chunk(bytes, element, n, i);
+        CHECK_INT(r.begin, at);
+        CHECK(r.end >= r.begin);
+        size_t length = coll_length(r);
+        CHECK_INT(length % element, 0);
+        least = length < least ? length : least;
+        most = length > most ? length : most;
+        at = r.end;
+    }
+    CHECK_INT(at, bytes);
+    CHECK(most - least <= element);
+}
+
+static void test_chunks(void) {
+    static const size_t ELEMENTS[] = {1, 2, 4, 8};
+    static const size_t COUNTS[] = {0, 1, 2, 7, 8, 9, 10, 61, 1009, 65536, 1000003};
+    for (int n = 1; n <= 9; n++)
+        for (size_t e = 0; e < 4; e++)
+            for (size_t c = 0; c < sizeof COUNTS / sizeof *COUNTS; c++)
+                check_chunks(COUNTS[c] * ELEMENTS[e], ELEMENTS[e], n);
+    check_chunks((size_t)1 << 40, 4, 7);
+}
+
+static void check_segments(struct coll_range range, size_t length) {
+    size_t at = range.begin, k = 0;
+    for (struct coll_range r; coll_length(r = coll_segment(range, length, k)) > 0; k++) {
+        CHECK_INT(r.begin, at);
+        CHECK(coll_length(r) == length || r.end == range.end);
+        at = r.end;
+    }
+    CHECK_INT(at, range.end);
+    CHECK_INT(k, (coll_length(range) + length - 1) / length);
+    for (size_t past = 0; past < 3; past++)
+        CHECK_INT(coll_length(coll_segment(range, length, k + past)), 0);
+}
+
+static void test_segments(void) {
+    static const size_t LENGTHS[] = {8, 64, COLL_SEGMENT};
+    for (size_t l = 0; l < 3; l++) {
+        size_t length = LENGTHS[l];
+        const size_t ends[] = {0, 8, length - 8, length, length + 8, 4 * length, 5 * length + 8};
+        for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+            check_segments((struct coll_range){0, ends[e]}, length);
+            check_segments((struct coll_range){40, 40 + ends[e]}, length);
+        }
+    }
+}
+
+static const struct coll_algorithm *first_that_takes(const struct coll_job *job) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    for (size_t i = 0; i < rows; i++)
+        if (coll_takes(&table[i], job)) return &table[i];
+    return NULL;
+}
+
+static void test_every_job_is_taken(void) {
+    static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
+                                   1 << 16, 1 << 20, (size_t)1 << 40};
+    for (int kind = 0; kind < HVD_KINDS; kind++) {
+        for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+            for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
+                struct coll_job job = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
+                if (kind == HVD_ALLREDUCE) job.reduce = reduce_kernels((hvd_dtype)dtype);
+                const struct coll_algorithm *row = first_that_takes(&job);
+                if (!CHECK(row != NULL)) continue;
+                CHECK(coll_choose(&job) == row);
+                CHECK(row->kind == job.kind && job.bytes <= row->most_bytes);
+                if (kind != HVD_ALLREDUCE || !row->own_accumulator) continue;
+                CHECK_INT(job.reduce->size, job.reduce->wide);
+            }
+        }
+    }
+}
+
+/* No two of a kind share a name: benchmarks and error texts tell them by it. */
+static void test_names(void) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < i; j++) CHECK(strcmp(table[i].name, table[j].name) != 0);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_chunks);
+    RUN(test_segments);
+    RUN(test_every_job_is_taken);
+    RUN(test_names);
+    return check_end("test_coll");
+}

@@ -1,0 +1,146 @@
+/* Allreduce: every algorithm and dtype, 1 to 9 ranks, equal to the serial result on every rank. */
+#include "coll_case.h"
+
+static const struct scaling SCALINGS[] = {{HVD_SUM, 1, 1},
+                                          {HVD_AVERAGE, 1, 1},
+                                          {HVD_SUM, 0.5, 1},
+                                          {HVD_AVERAGE, 0.5, 4},
+                                          {HVD_SUM, 2, 0.25}};
+enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
+
+static struct coll_case allreduce(int dtype, size_t n, int scaling) {
+    return (struct coll_case){.kind = HVD_ALLREDUCE,
+                              .dtype = dtype,
+                              .n = n,
+                              .how = SCALINGS[dtype == HVD_BOOL ? 0 : scaling % NSCALINGS]};
+}
+
+static void small_cases(struct coll_rank *self) {
+    size_t p = (size_t)self->ranks->size;
+    const size_t sizes[] = {0, 1, p - 1, p, p + 1, 2 * p + 1, 61, 1009, 5003};
+    int turn = 0; /* over the sizes, every scaling comes to every dtype */
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            check_rows(self, allreduce(dtype, sizes[s], turn++));
+}
+
+static void test_small(void) {
+    for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, small_cases);
+}
+
+static void scaled_cases(struct coll_rank *self) {
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
+        for (int k = 0; k < NSCALINGS; k++) check_rows(self, allreduce(dtype, 127, k));
+}
+
+static void test_every_scaling(void) {
+    coll_cases_run(1, scaled_cases);
+    coll_cases_run(3, scaled_cases);
+    coll_cases_run(4, scaled_cases);
+}
+
+/* Chunks, and whole data, of about one segment, a window of them, and one more. */
+static void segment_cases(struct coll_rank *self) {
+    static const int DTYPES[] = {HVD_INT8, HVD_FLOAT32, HVD_BFLOAT16};
+    static const size_t SEGMENTS[] = {1, 5, 4};
+    size_t p = (size_t)self->ranks->size;
+    int most = CHECK_SLOW ? 2 : 3;
+    for (int d = 0; d < most; d++) {
+        for (int k = 0; k < most; k++) {
+            size_t n = SEGMENTS[k] * COLL_SEGMENT / dtype_size(DTYPES[d]);
+            check_rows(self, allreduce(DTYPES[d], n + 1, k));
+            check_rows(self, allreduce(DTYPES[d], n * p - 1, k));
+            check_rows(self, allreduce(DTYPES[d], n * p + 1, k));
+        }
+    }
+}
+
+static void test_segments(void) {
+    coll_cases_run(2, segment_cases);
+    if (!CHECK_SLOW) coll_cases_run(3, segment_cases);
+    if (!CHECK_SLOW) coll_cases_run(7, segment_cases);
+}
+
+static void million_cases(struct coll_rank *self) {
+    static const int DTYPES[] = {HVD_INT8, HVD_FLOAT16, HVD_FLOAT32, HVD_INT64};
+    for (int d = 0; d < 4; d++) check_rows(self, allreduce(DTYPES[d], 1000003, d));
+}
+
+static void test_million(void) {
+    coll_cases_run(1, million_cases);
+    coll_cases_run(CHECK_SLOW ? 2 : 5, million_cases);
+}
+
+/* ---- data whose sum depends on the order, or is no number ---- */
+
+/* Any bits, also infinities and NaNs that differ. */
+static void fill_bits(unsigned char *data, size_t bytes, int rank) {
+    uint64_t random = (uint64_t)rank + 77;
+    for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)(random_next(&random) >> 40);
+    for (size_t i = 0; i + 8 <= bytes; i += 24) memset(data + i, 0xff, 7); /* a NaN of any width */
+}
+
+static void fill_reals(float *data, size_t n, int rank) {
+    uint64_t random = (uint64_t)rank + 33;
+    for (size_t i = 0; i < n; i++) data[i] = (float)random_unit(&random);
+}
+
+static void check_reals(const float *data, size_t n, int ranks) {
+    double sum[PERIOD] = {0}, size[PERIOD] = {0};
+    float own[PERIOD];
+    for (int r = 0; r < ranks; r++) {
+        fill_reals(own, n, r);
+        for (size_t i = 0; i < n; i++) {
+            sum[i] += (double)own[i];
+            size[i] += fabs((double)own[i]);
+        }
+    }
+    for (size_t i = 0; i < n; i++) CHECK_NEAR((double)data[i], sum[i], size[i] * ranks * 0x1p-24);
+}
+
+/* The same bits on all ranks, whatever the input; every row, then coll_run. */
+static void unruly_case(struct coll_rank *self, int dtype, size_t n, bool reals) {
+    size_t rows, element = dtype_size(dtype), bytes = n * element;
+    const struct coll_algorithm *table = coll_table(&rows);
+    for (size_t i = 0; i <= rows; i++) {
+        struct coll_case c = allreduce(dtype, n, 0);
+        c.row = i < rows ? &table[i] : NULL;
+        struct slab slab = slab_new(bytes, element);
+        if (reals)
+            fill_reals((float *)(void *)slab.data, n, self->rank);
+        else
+            fill_bits(slab.data, bytes, self->rank);
+        struct coll_job job = {.data = slab.data, .bytes = bytes};
+        hvd_error err = {0};
+        int code = case_run(self, &c, &job, &err);
+        if (code != HVD_UNSUPPORTED) {
+            check_result(self, &c, same_on_all(self, slab.data, bytes), code, &err);
+            if (reals) check_reals((float *)(void *)slab.data, n, self->ranks->size);
+        }
+        slab_free(&slab);
+    }
+}
+
+static void unruly_cases(struct coll_rank *self) {
+    static const size_t SIZES[] = {1, 30, PERIOD};
+    for (int s = 0; s < 3; s++) {
+        for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++)
+            unruly_case(self, dtype, SIZES[s], false);
+        unruly_case(self, HVD_FLOAT32, SIZES[s], true);
+    }
+    unruly_case(self, HVD_FLOAT32, 30000, false);
+}
+
+static void test_same_bits_on_all_ranks(void) {
+    for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly_cases);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_small);
+    RUN(test_every_scaling);
+    RUN(test_segments);
+    RUN(test_million);
+    RUN(test_same_bits_on_all_ranks);
+    return check_end("test_coll_allreduce");
+}

@@ -1,0 +1,134 @@
+/* A link that breaks: the broken rank's call fails, the others get out, nothing hangs or leaks. */
+#include "coll_case.h"
+
+struct fault {
+    const struct coll_algorithm *row;
+    int dtype;
+    size_t n;
+    int broken;         /* rank */
+    int after;          /* waits until it breaks; 0: before the call */
+    atomic_bool spread; /* the broken rank's call has failed */
+    int codes[MOST_RANKS];
+    char texts[MOST_RANKS][1024];
+};
+
+struct watcher {
+    struct ranks *ranks;
+    struct fault *fault;
+    int rank, waits;
+};
+
+/* What the engine does in on_wait: it looks whether another rank has said that it failed. */
+static int watch(void *arg, hvd_error *err) {
+    struct watcher *w = arg;
+    if (w->rank == w->fault->broken && ++w->waits == w->fault->after)
+        local_hub_break(w->ranks->hub, w->rank);
+    return atomic_load(&w->fault->spread) ? error_set(err, HVD_STALLED, "told to stop") : HVD_OK;
+}
+
+static void make_job(const struct fault *f, int ranks, struct coll_job *job, size_t *part_end) {
+    size_t bytes = f->n * dtype_size(f->dtype);
+    job->kind = f->row->kind;
+    job->bytes = job->kind == HVD_ALLGATHER ? bytes * (size_t)ranks : bytes;
+    job->data = calloc(job->bytes, 1);
+    for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
+    job->part_end = part_end;
+    job->reduce = reduce_kernels((hvd_dtype)f->dtype);
+    job->prescale = job->final.scale = 1;
+    job->final.divisor = 1;
+}
+
+static void fault_main(struct ranks *ranks, int rank, void *arg) {
+    struct fault *f = arg;
+    struct scratch scratch = {0};
+    struct coll_job job = {.scratch = &scratch};
+    size_t part_end[MOST_RANKS];
+    struct watcher watcher = {ranks, f, rank, 0};
+    struct transport *t = rank_transport(ranks, rank);
+    hvd_error err = {0};
+    make_job(f, ranks->size, &job, part_end);
+    void *in = malloc(part_end[0]); /* `in` must not lie inside data */
+    memset(in, 1, part_end[0]);
+    job.in = in;
+    t->on_wait = watch;
+    t->on_wait_arg = &watcher;
+    if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
+    f->codes[rank] = coll_takes(f->row, &job) ? f->row->run(t, &job, &err) : HVD_UNSUPPORTED;
+    memcpy(f->texts[rank], err.text, sizeof err.text);
+    if (rank == f->broken) atomic_store(&f->spread, true);
+    scratch_free(&scratch);
+    free(in);
+    free(job.data);
+}
+
+/* The broken rank may have been done before the fault; then so are all. */
+static void check_fault(struct fault *f, int ranks) {
+    int got = f->codes[f->broken];
+    if (got == HVD_UNSUPPORTED) return;
+    CHECK_CASE(got == HVD_TRANSPORT || (f->after && got == HVD_OK), "%s, %d ranks, code %d (%s)",
+               f->row->name, ranks, got, f->texts[f->broken]);
+    if (got) CHECK_HAS(f->texts[f->broken], "link is broken");
+    for (int r = 0; r < ranks; r++) {
+        if (r == f->broken || f->codes[r] == HVD_OK) continue;
+        CHECK_INT(f->codes[r], HVD_STALLED);
+        CHECK_HAS(f->texts[r], "told to stop");
+    }
+}
+
+static void run_fault(const struct coll_algorithm *row, int ranks, int broken, int after,
+                      size_t n) {
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16};
+    for (int d = 0; d < 2; d++) {
+        struct fault f = {.row = row, .dtype = DTYPES[d], .n = n, .broken = broken, .after = after};
+        ranks_run(ranks, fault_main, &f);
+        check_fault(&f, ranks);
+    }
+}
+
+static void run_everywhere(int after, size_t n) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    for (size_t i = 0; i < rows; i++)
+        for (int ranks = 2; ranks <= (CHECK_SLOW ? 4 : 5); ranks++)
+            for (int broken = 0; broken < ranks; broken++)
+                run_fault(&table[i], ranks, broken, after, n);
+}
+
+static void test_broken_before(void) {
+    run_everywhere(0, 1);
+    run_everywhere(0, 1009);
+}
+
+static void test_broken_in_the_midst(void) {
+    run_everywhere(1, 1009);
+    run_everywhere(CHECK_SLOW ? 3 : 1, CHECK_SLOW ? 70001 : 300007);
+    if (!CHECK_SLOW) run_everywhere(7, 300007);
+}
+
+/* A wait without any progress ends by itself when the transport has a timeout. */
+static void silent_main(struct ranks *ranks, int rank, void *arg) {
+    struct coll_case *c = arg;
+    struct coll_rank self = {.ranks = ranks, .rank = rank};
+    struct transport *t = rank_transport(ranks, rank);
+    if (rank == 1) return; /* never comes */
+    float data[10] = {0};
+    struct coll_job job = {.data = data, .bytes = sizeof data};
+    hvd_error err = {0};
+    t->timeout = 0.05;
+    CHECK_CODE(case_run(&self, c, &job, &err), HVD_TRANSPORT, err);
+    CHECK_HAS(err.text, "rank 1");
+    scratch_free(&self.scratch);
+}
+
+static void test_silent_peer(void) {
+    struct coll_case c = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .how = {HVD_SUM, 1, 1}};
+    ranks_run(2, silent_main, &c);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_broken_before);
+    RUN(test_broken_in_the_midst);
+    RUN(test_silent_peer);
+    return check_end("test_coll_faults");
+}

@@ -1,0 +1,261 @@
+/* What the coordinator waits for in vain: ranks that have left, ranks that stall; and words for
+ * ranks. */
+#include "coordinator_case.h"
+
+#include "pending.h"
+
+static struct coordinator_config config_of(int size) {
+    return (struct coordinator_config){.size = size,
+                                       .fusion_bytes = 1000,
+                                       .cache_capacity = 100,
+                                       .stall_warning = 10,
+                                       .stall_failure = 60};
+}
+
+static void check_left(const struct scene *s, const char *name, const char *ranks) {
+    CHECK_INT(s->got[0].item.error.code, HVD_RANK_LEFT);
+    CHECK_HAS(s->got[0].item.error.text, name);
+    CHECK_HAS(s->got[0].item.error.text, ranks);
+    CHECK_HAS(s->got[0].item.error.text, "out of data");
+}
+
+static void test_leave_before_submission(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    says(&s, 0, request_of("waits", 3), 0);
+    CHECK_DECIDES(&s, 0, "");
+    coordinator_leave(s.c, 1, "out of data");
+    CHECK_DECIDES(&s, 0, "Fwaits");
+    check_left(&s, "'waits'", "rank 1");
+    says(&s, 2, request_of("new", 3), 0);
+    CHECK_DECIDES(&s, 0, "Fnew");
+    check_left(&s, "'new'", "rank 1");
+    CHECK_DECIDES(&s, 0, "");
+    scene_close(&s);
+}
+
+static void test_leave_after_submission(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    says(&s, 1, request_of("a", 3), 0);
+    says(&s, 0, request_of("a", 3), 0);
+    coordinator_leave(s.c, 1, "out of data");
+    CHECK_DECIDES(&s, 0, "");
+    says(&s, 2, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    scene_close(&s);
+}
+
+/* The first reason is told; later ones are mostly consequences. */
+static void test_first_reason(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    coordinator_leave(s.c, 1, "out of data");
+    coordinator_leave(s.c, 2, "because rank 1 left");
+    coordinator_leave(s.c, 2, "again");
+    says(&s, 0, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 0, "Fa");
+    check_left(&s, "'a'", "ranks 1, 2");
+    scene_close(&s);
+}
+
+/* An error is for those that had submitted; another may have the name under way in its next round.
+ */
+static void test_error_names_its_ranks(void) {
+    struct scene s;
+    scene_open(&s, config_of(4));
+    says(&s, 3, request_of("a", 3), 0);
+    says(&s, 1, request_of("a", 3), 0);
+    coordinator_leave(s.c, 2, "out of data");
+    CHECK_DECIDES(&s, 0, "Fa");
+    CHECK_INT(s.got[0].item.nrows, 2);
+    CHECK(s.got[0].rows[0] == 1 && s.got[0].rows[1] == 3);
+    scene_close(&s);
+}
+
+/* It left while it was asked for its request again: what it had submitted still runs. */
+static void test_leave_owing_an_answer(void) {
+    struct scene s;
+    struct request r = request_of("a", 3);
+    hvd_error err = {0};
+    scene_open(&s, config_of(2));
+    hits(&s, 1, 12345, 0);
+    coordinator_leave(s.c, 1, "out of data");
+    says(&s, 0, r, 0);
+    CHECK_DECIDES(&s, 0, "S1");
+    CHECK_OK(coordinator_resent(s.c, 1, &r, 0, &err), err);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    says(&s, 0, r, 0);
+    CHECK_DECIDES(&s, 0, "Fa");
+    scene_close(&s);
+}
+
+/* Who has left after its submission is not to blame. */
+static void test_left_after_its_submission(void) {
+    struct scene s;
+    scene_open(&s, config_of(4));
+    says(&s, 0, request_of("a", 3), 0);
+    says(&s, 1, request_of("a", 3), 0);
+    coordinator_leave(s.c, 1, "out of data");
+    CHECK_DECIDES(&s, 0, "");
+    coordinator_leave(s.c, 3, "out of data");
+    CHECK_DECIDES(&s, 0, "Fa");
+    check_left(&s, "'a'", "rank 3 left");
+    CHECK_HAS(s.got[0].item.error.text, "submitted by ranks 0, 1");
+    scene_close(&s);
+}
+
+static void test_long_reason(void) {
+    char reason[5000];
+    struct scene s;
+    memset(reason, 'r', sizeof reason - 1);
+    reason[sizeof reason - 1] = 0;
+    scene_open(&s, config_of(2));
+    coordinator_leave(s.c, 1, reason);
+    says(&s, 0, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 0, "Fa");
+    CHECK_HAS(s.got[0].item.error.text, "rank 1");
+    CHECK_HAS(s.got[0].item.error.text, "rrrrrrrr");
+    scene_close(&s);
+}
+
+static void test_bye(void) {
+    for (int size = 1; size <= 5; size++) {
+        struct scene s;
+        scene_open(&s, config_of(size));
+        all_say(&s, size, request_of("last", 3));
+        for (int i = 0; i < size; i++) coordinator_leave(s.c, i, "done");
+        CHECK_DECIDES(&s, 0, "Tlast R B");
+        CHECK_DECIDES(&s, 0, "");
+        scene_close(&s);
+    }
+}
+
+static void test_stall_warning_once(void) {
+    struct scene s;
+    char text[1024];
+    scene_open(&s, config_of(3));
+    says(&s, 0, request_of("first", 3), 100);
+    says(&s, 2, request_of("first", 3), 105);
+    says(&s, 1, request_of("second", 3), 108);
+    CHECK(!coordinator_stalled(s.c, 109, text, sizeof text));
+    CHECK(coordinator_stalled(s.c, 111, text, sizeof text));
+    CHECK_HAS(text, "'first'");
+    CHECK_HAS(text, "11 s");
+    CHECK_HAS(text, "ranks 0, 2");
+    CHECK_HAS(text, "rank 1 waits for 'second'");
+    CHECK(!coordinator_stalled(s.c, 112, text, sizeof text));
+    CHECK(coordinator_stalled(s.c, 119, text, sizeof text));
+    CHECK_HAS(text, "'second'");
+    CHECK_HAS(text, "waits for 'first'");
+    CHECK(!coordinator_stalled(s.c, 159, text, sizeof text));
+    says(&s, 1, request_of("first", 3), 159);
+    CHECK_DECIDES(&s, 159, "Tfirst R");
+    scene_close(&s);
+}
+
+static void test_stall_failure(void) {
+    struct scene s;
+    scene_open(&s, config_of(2));
+    says(&s, 0, request_of("stuck", 3), 100);
+    CHECK_DECIDES(&s, 160, "");
+    CHECK_DECIDES(&s, 160.5, "Fstuck");
+    CHECK_INT(s.got[0].item.error.code, HVD_STALLED);
+    CHECK_HAS(s.got[0].item.error.text, "'stuck'");
+    CHECK_HAS(s.got[0].item.error.text, "not by rank 1");
+    CHECK_DECIDES(&s, 500, "");
+    all_say(&s, 2, request_of("stuck", 3));
+    CHECK_DECIDES(&s, 500, "Tstuck R"); /* late, but by all */
+    scene_close(&s);
+}
+
+static void test_never_stalls(void) {
+    struct scene s;
+    char text[100];
+    struct coordinator_config config = config_of(2);
+    config.stall_warning = config.stall_failure = 0;
+    scene_open(&s, config);
+    says(&s, 0, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 1e9, "");
+    CHECK(!coordinator_stalled(s.c, 1e9, text, sizeof text));
+    scene_close(&s);
+}
+
+/* Thousands wait when the coordinator is freed. */
+static void test_freed_while_waiting(void) {
+    struct scene s;
+    scene_open(&s, config_of(2));
+    for (int i = 0; i < 3000; i++) says(&s, 0, numbered_request(i, i), 0);
+    for (int i = 0; i < 3000; i += 2) says(&s, 1, numbered_request(i, i), 0);
+    scene_close(&s);
+    coordinator_free(NULL);
+}
+
+static void ranks_are(const char *pattern, const char *expected) {
+    bool set[16] = {false};
+    char text[64];
+    int n = (int)strlen(pattern);
+    for (int i = 0; i < n; i++) set[i] = pattern[i] == '1';
+    ranks_text(set, true, n, text, sizeof text);
+    CHECK_TEXT(text, expected);
+    for (int i = 0; i < n; i++) set[i] = !set[i];
+    ranks_text(set, false, n, text, sizeof text);
+    CHECK_TEXT(text, expected);
+}
+
+static void test_words_for_ranks(void) {
+    ranks_are("1", "rank 0");
+    ranks_are("010", "rank 1");
+    ranks_are("0110", "ranks 1, 2");
+    ranks_are("111001", "ranks 0-2, 5");
+    ranks_are("1010111011", "ranks 0, 2, 4-6, 8, 9");
+    bool set[9] = {true, false, true, false, true, false, true, false, true};
+    for (size_t size = 1; size < 30; size++) {
+        char *text = malloc(size);
+        REQUIRE(text != NULL);
+        ranks_text(set, true, 9, text, size);
+        CHECK(strlen(text) < size);
+        free(text);
+    }
+}
+
+static void test_pending(void) {
+    struct request r = request_of("a", 3), other = request_of("a", 4);
+    hvd_error err = {0};
+    struct pending *p = pending_new(&r, 3, 7.5);
+    REQUIRE(p != NULL);
+    CHECK_OK(pending_add(p, 2, &r, 5, &err), err);
+    CHECK(p->nsubmitted == 1 && p->id == 5 && !p->conflict && p->submitted[2] && p->since >= 7.5);
+    CHECK_OK(pending_add(p, 0, &r, 5, &err), err);
+    CHECK(p->id == 5);
+    CHECK_OK(pending_add(p, 1, &other, 0, &err), err);
+    CHECK(p->id == 0 && p->conflict && p->nsubmitted == 3);
+    CHECK_INT(pending_of(p, 1).dims[0], 4);
+    CHECK_INT(pending_of(p, 2).dims[0], 3);
+    pending_explain_conflict(p, &err);
+    CHECK_INT(err.code, HVD_MISMATCH);
+    CHECK_HAS(err.text, "ranks 0, 2: (3,)");
+    CHECK_HAS(err.text, "rank 1: (4,)");
+    CHECK_CODE(pending_add(p, 1, &r, 0, &err), HVD_INTERNAL, err);
+    pending_free(p);
+    pending_free(NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_leave_before_submission);
+    RUN(test_leave_after_submission);
+    RUN(test_first_reason);
+    RUN(test_error_names_its_ranks);
+    RUN(test_leave_owing_an_answer);
+    RUN(test_left_after_its_submission);
+    RUN(test_long_reason);
+    RUN(test_bye);
+    RUN(test_stall_warning_once);
+    RUN(test_stall_failure);
+    RUN(test_never_stalls);
+    RUN(test_freed_while_waiting);
+    RUN(test_words_for_ranks);
+    RUN(test_pending);
+    return check_end("test_coordinator_waiting");
+}

@@ -1,0 +1,191 @@
+/* The engine: the same tensors in another order on every rank, from several threads. */
+#include "engine_case.h"
+
+enum { NAMES = 40, MOST_THREADS = 3 };
+
+struct plan {
+    struct engine_config config;
+    int names, rounds;
+};
+
+/* Tensor i of the plan, the same on every rank: all kinds, dtypes, ops and roots, sizes from 0. */
+static struct coll_case planned(size_t i, int ranks, size_t *parts) {
+    static const size_t SIZES[] = {0, 1, 7, 64, 1009, 3};
+    struct coll_case c = {.kind = HVD_ALLREDUCE,
+                          .dtype = (int)(i % HVD_DTYPES),
+                          .n = SIZES[i % 6],
+                          .how = {HVD_SUM, 1, 1},
+                          .parts = parts};
+    if (i % 5 == 3) c.kind = HVD_BROADCAST;
+    if (i % 5 == 4) c.kind = HVD_ALLGATHER;
+    c.root = (int)i % ranks;
+    for (int r = 0; r < ranks; r++) parts[r] = (i + 3 * (size_t)r) % 4;
+    if (c.kind == HVD_ALLREDUCE && c.dtype != HVD_BOOL && i % 2)
+        c.how = (struct scaling){HVD_AVERAGE, 0.5, 4};
+    return c;
+}
+
+/* Works of one thread of a rank. */
+struct share {
+    struct work *works;
+    size_t *order, first, step, n;
+    pthread_t thread;
+};
+
+static void *submit_share(void *arg) {
+    struct share *s = arg;
+    for (size_t i = s->first; i < s->n; i += s->step) {
+        hvd_error err = {0};
+        CHECK_OK(work_submit(&s->works[s->order[i]], &err), err);
+    }
+    return NULL;
+}
+
+/* In random order, from 1 to 3 threads. */
+static void submit_all(struct work *works, size_t n, uint64_t *random) {
+    size_t order[128], threads = 1 + random_below(random, MOST_THREADS);
+    struct share shares[MOST_THREADS];
+    hvd_error err;
+    random_order(random, order, n);
+    for (size_t i = 0; i < threads; i++) {
+        shares[i] = (struct share){works, order, i, threads, n, 0};
+        REQUIRE(thread_start(&shares[i].thread, submit_share, &shares[i], "submitter", &err) == 0);
+    }
+    for (size_t i = 0; i < threads; i++) thread_join(shares[i].thread);
+}
+
+static void plan_main(struct ranks *ranks, int rank, void *arg) {
+    const struct plan *plan = arg;
+    struct member m;
+    struct work *works = calloc((size_t)plan->names, sizeof *works);
+    size_t (*parts)[MOST_RANKS] = calloc((size_t)plan->names, sizeof *parts);
+    uint64_t random = (uint64_t)(rank + 10 * ranks->size);
+    member_start(&m, ranks, rank, &plan->config);
+    for (int i = 0; i < plan->names; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "work.%d", i);
+        work_init(&works[i], &m, planned((size_t)i, ranks->size, parts[i]), name, i % 3 == 0);
+        works[i].tensor.request.priority = -i;
+    }
+    for (int round = 0; round < plan->rounds; round++) {
+        for (int i = 0; i < plan->names; i++) work_fill(&works[i]);
+        submit_all(works, (size_t)plan->names, &random);
+        if (!member_wait(&m)) break;
+        for (int i = 0; i < plan->names; i++) check_work(&works[i]);
+    }
+    member_end(&m);
+    for (int i = 0; i < plan->names; i++) work_free(&works[i]);
+    free(parts);
+    free(works);
+}
+
+static void test_every_number_of_ranks(void) {
+    struct plan plan = {DEFAULT_CONFIG, NAMES, 3};
+    for (int p = 1; p <= MOST_RANKS; p++) ranks_run(p, plan_main, &plan);
+}
+
+static void test_fusion_thresholds(void) {
+    static const size_t BYTES[] = {0, 1, 64, 4096, SIZE_MAX};
+    struct plan plan = {DEFAULT_CONFIG, NAMES, 2};
+    for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
+        plan.config.fusion_bytes = BYTES[i];
+        ranks_run(3, plan_main, &plan);
+    }
+}
+
+/* Allgathers too, whose rows the caches keep. */
+static void test_cache_evictions(void) {
+    static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
+    struct plan plan = {DEFAULT_CONFIG, 50, 5};
+    for (size_t i = 0; i < sizeof CAPACITIES / sizeof *CAPACITIES; i++) {
+        plan.config.cache_capacity = CAPACITIES[i];
+        ranks_run(2, plan_main, &plan);
+        ranks_run(4, plan_main, &plan);
+    }
+}
+
+/* The same name with another shape, dtype or kind in every round, agreed by all. */
+static void changing_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (size_t round = 0; round < 60; round++) {
+        size_t parts[MOST_RANKS];
+        struct work w;
+        hvd_error err = {0};
+        work_init(&w, &m, planned(round / 2, ranks->size, parts), "same.name", round % 2);
+        CHECK_OK(work_submit(&w, &err), err);
+        if (member_wait(&m)) check_work(&w);
+        work_free(&w);
+    }
+    member_end(&m);
+}
+
+static void test_changing_tensor(void) {
+    for (int p = 1; p <= 4; p++) ranks_run(p, changing_main, NULL);
+}
+
+/* An allgather whose rows change on one rank only: the others send the id, this one all of it. */
+static void growing_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (size_t round = 0; round < 12; round++) {
+        size_t parts[MOST_RANKS];
+        for (int r = 0; r < ranks->size; r++) parts[r] = r == 1 ? round / 2 : 2;
+        struct coll_case c = {.kind = HVD_ALLGATHER, .dtype = HVD_INT32, .n = 5, .parts = parts};
+        struct work w;
+        hvd_error err = {0};
+        work_init(&w, &m, c, "growing", false);
+        CHECK_OK(work_submit(&w, &err), err);
+        if (member_wait(&m)) check_work(&w);
+        work_free(&w);
+    }
+    member_end(&m);
+}
+
+static void test_growing_allgather(void) {
+    ranks_run(2, growing_main, NULL);
+    ranks_run(5, growing_main, NULL);
+}
+
+/* Bigger than segments, fused and alone. */
+static void big_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT16};
+    struct engine_config config = DEFAULT_CONFIG;
+    config.fusion_bytes = 4 << 20;
+    struct member m;
+    struct work works[4];
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &config);
+    for (int i = 0; i < 4; i++) {
+        char name[8] = {'b', (char)('0' + i), 0};
+        struct coll_case c = plain_sum(CHECK_SLOW ? 100003 : 400009);
+        c.dtype = DTYPES[i];
+        work_init(&works[i], &m, c, name, i % 2);
+        CHECK_OK(work_submit(&works[i], &err), err);
+    }
+    member_wait(&m);
+    for (int i = 0; i < 4; i++) {
+        check_work(&works[i]);
+        work_free(&works[i]);
+    }
+    member_end(&m);
+}
+
+static void test_big(void) {
+    ranks_run(1, big_main, NULL);
+    ranks_run(3, big_main, NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_every_number_of_ranks);
+    RUN(test_fusion_thresholds);
+    RUN(test_cache_evictions);
+    RUN(test_changing_tensor);
+    RUN(test_growing_allgather);
+    RUN(test_big);
+    return check_end("test_engine");
+}

@@ -1,0 +1,195 @@
+/* What users do wrong: ranks that disagree, names used twice, values out of range, ranks that
+ * stall. It fails one tensor, with one text on every rank, and the job goes on. */
+#include "engine_case.h"
+
+struct disagreement {
+    const char *what; /* part of the text */
+    const char *odd_value;
+    struct coll_case usual, odd;
+    int odd_rank;
+    char texts[MOST_RANKS][1024];
+};
+
+static void disagree_main(struct ranks *ranks, int rank, void *arg) {
+    struct disagreement *d = arg;
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    size_t parts[MOST_RANKS] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    struct coll_case c = rank == d->odd_rank ? d->odd : d->usual;
+    c.parts = parts;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (int round = 0; round < 2; round++) {
+        work_init(&w, &m, c, "model.weight", true);
+        CHECK_OK(work_submit(&w, &err), err);
+        member_wait(&m);
+        CHECK_CASE(w.error.code == HVD_MISMATCH, "%s: code %d (%s)", d->what, w.error.code,
+                   w.error.text);
+        CHECK_INT(w.completions, 1);
+        memcpy(d->texts[rank], w.error.text, sizeof w.error.text);
+        ranks_meet(ranks);
+        CHECK_TEXT(w.error.text, d->texts[0]);
+        CHECK_HAS(w.error.text, "model.weight");
+        CHECK_HAS(w.error.text, d->what);
+        CHECK_HAS(w.error.text, d->odd_value);
+        work_free(&w);
+        check_in_order(&m, "other");
+        ranks_meet(ranks);
+    }
+    check_in_order(&m, "model.weight");
+    member_end(&m);
+}
+
+static struct coll_case of(hvd_kind kind, int dtype, size_t n, int op, double prescale,
+                           double postscale, int root) {
+    return (struct coll_case){
+        .kind = kind, .dtype = dtype, .n = n, .how = {op, prescale, postscale}, .root = root};
+}
+
+static void test_disagreements(void) {
+    const struct coll_case sum = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
+    const struct coll_case sent = of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
+    const struct coll_case joined = of(HVD_ALLGATHER, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
+    const struct disagreement rows[] = {
+        {.what = "kind", .odd_value = "broadcast", .usual = sum, .odd = sent},
+        {.what = "dtype",
+         .odd_value = "float64",
+         .usual = sum,
+         .odd = of(HVD_ALLREDUCE, HVD_FLOAT64, 17, HVD_SUM, 1, 1, 0)},
+        {.what = "shape",
+         .odd_value = "(18,)",
+         .usual = sum,
+         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 18, HVD_SUM, 1, 1, 0)},
+        {.what = "op",
+         .odd_value = "Average",
+         .usual = sum,
+         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_AVERAGE, 1, 1, 0)},
+        {.what = "prescale",
+         .odd_value = "0.5",
+         .usual = sum,
+         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 0.5, 1, 0)},
+        {.what = "postscale",
+         .odd_value = "0.25",
+         .usual = sum,
+         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 0.25, 0)},
+        {.what = "root",
+         .odd_value = "1",
+         .usual = sent,
+         .odd = of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 1)},
+        {.what = "shape",
+         .odd_value = "(1, 9)",
+         .usual = joined,
+         .odd = of(HVD_ALLGATHER, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int p = 2; p <= 4; p++) {
+            struct disagreement d = rows[i];
+            d.odd_rank = (int)i % p;
+            ranks_run(p, disagree_main, &d);
+        }
+    }
+}
+
+/* A second tensor of a name that is under way is refused at once; the first is not disturbed. */
+static void duplicate_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    struct work first, second;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&first, &m, plain_sum(5), "twice", false);
+    work_init(&second, &m, plain_sum(5), "twice", false);
+    if (rank != 0) ranks_meet(ranks);
+    CHECK_OK(work_submit(&first, &err), err);
+    if (rank == 0) {
+        CHECK_CODE(work_submit(&second, &err), HVD_DUPLICATE, err);
+        CHECK_HAS(err.text, "twice");
+        ranks_meet(ranks);
+    }
+    member_wait(&m);
+    check_work(&first);
+    CHECK_INT(second.completions, 0);
+    CHECK_OK(work_submit(&second, &err), err);
+    member_wait(&m);
+    check_work(&second);
+    work_free(&first);
+    work_free(&second);
+    member_end(&m);
+}
+
+static void test_duplicate(void) {
+    ranks_run(2, duplicate_main, NULL);
+    ranks_run(3, duplicate_main, NULL);
+}
+
+static void refused(struct member *m, int32_t kind, int32_t dtype, int32_t root, const char *name,
+                    int code) {
+    struct work w;
+    hvd_error err = {0};
+    work_init(&w, m, plain_sum(5), name, false);
+    w.tensor.request.kind = kind;
+    w.tensor.request.dtype = dtype;
+    w.tensor.request.root = root;
+    CHECK_CODE(work_submit(&w, &err), code, err);
+    CHECK_HAS(err.text, name);
+    CHECK_INT(w.completions, 0);
+    work_free(&w);
+}
+
+/* Refused before anything is sent: the other rank never hears of it. */
+static void refused_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    if (rank == 0) {
+        refused(&m, HVD_ALLREDUCE, 99, 0, "bad.dtype", HVD_UNSUPPORTED);
+        refused(&m, 77, HVD_FLOAT32, 0, "bad.kind", HVD_INVALID);
+        refused(&m, HVD_BROADCAST, HVD_FLOAT32, 2, "bad.root", HVD_INVALID);
+        refused(&m, HVD_BROADCAST, HVD_FLOAT32, -1, "bad.root", HVD_INVALID);
+        refused(&m, HVD_ALLREDUCE, HVD_FLOAT32, 0, "", HVD_INVALID);
+    }
+    check_in_order(&m, "bad.dtype");
+    member_end(&m);
+}
+
+static void test_refused(void) { ranks_run(2, refused_main, NULL); }
+
+/* Rank 1 never submits; later it submits alone. */
+static void stall_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct engine_config config = DEFAULT_CONFIG;
+    config.stall_failure = 0.1;
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &config);
+    for (int round = 0; round < 2; round++) {
+        work_init(&w, &m, plain_sum(5), "stuck", false);
+        if ((round == 0) == (rank != 1)) {
+            CHECK_OK(work_submit(&w, &err), err);
+            member_wait(&m);
+            CHECK_INT(w.error.code, HVD_STALLED);
+            CHECK_HAS(w.error.text, "stuck");
+            CHECK_HAS(w.error.text, "rank 1");
+        }
+        work_free(&w);
+        ranks_meet(ranks);
+        check_in_order(&m, "not.stuck");
+    }
+    check_in_order(&m, "stuck");
+    member_end(&m);
+}
+
+static void test_stall(void) {
+    ranks_run(2, stall_main, NULL);
+    ranks_run(4, stall_main, NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_disagreements);
+    RUN(test_duplicate);
+    RUN(test_refused);
+    RUN(test_stall);
+    return check_end("test_engine_errors");
+}

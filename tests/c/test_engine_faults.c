@@ -1,0 +1,187 @@
+/* A broken link ends everything on every rank with the first cause; an idle engine costs nothing.
+ */
+#include "engine_case.h"
+
+#include <sys/resource.h>
+
+struct breaking {
+    int rank;
+    bool alone; /* ranks have tensors, too, that nobody else submits */
+    size_t n;
+};
+
+enum { WORKS = 6 };
+
+static void check_cause(int code, const hvd_error *error, int broken) {
+    char cause[64];
+    snprintf(cause, sizeof cause, "rank %d's link is broken", broken);
+    CHECK_CODE(code, HVD_TRANSPORT, *error);
+    CHECK_HAS(error->text, cause);
+}
+
+static void submit_until_closed(struct member *m, int broken) {
+    struct work w;
+    hvd_error err = {0};
+    work_init(&w, m, plain_sum(3), "later", false);
+    for (int i = 0; i < 3; i++) check_cause(work_submit(&w, &err), &err, broken);
+    CHECK_INT(w.completions, 0);
+    work_free(&w);
+}
+
+static void break_main(struct ranks *ranks, int rank, void *arg) {
+    const struct breaking *b = arg;
+    struct member m;
+    struct work works[WORKS];
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "before");
+    ranks_meet(ranks);
+    if (rank == b->rank) local_hub_break(ranks->hub, rank);
+    ranks_meet(ranks);
+    for (int i = 0; i < WORKS; i++) {
+        char name[32];
+        bool alone = b->alone && i % 2;
+        snprintf(name, sizeof name, "work.%d.%d", i, alone ? rank : -1);
+        work_init(&works[i], &m, plain_sum(b->n), name, false);
+    }
+    int submitted = 0; /* the failure may come between two submissions */
+    while (submitted < WORKS && work_submit(&works[submitted], &err) == HVD_OK) submitted++;
+    if (submitted < WORKS) check_cause(err.code, &err, b->rank);
+    member_wait(&m);
+    for (int i = 0; i < submitted; i++) {
+        check_cause(works[i].error.code, &works[i].error, b->rank);
+        CHECK_INT(works[i].completions, 1);
+    }
+    CHECK(engine_ended(m.engine, PATIENCE)); /* without having left */
+    CHECK(engine_failed(m.engine, &err));
+    check_cause(err.code, &err, b->rank);
+    submit_until_closed(&m, b->rank);
+    member_end(&m);
+    for (int i = 0; i < WORKS; i++) work_free(&works[i]);
+}
+
+static void test_broken_link(void) {
+    for (int p = 2; p <= 5; p++) {
+        for (int rank = 0; rank < p; rank++) {
+            bool alone = (p + rank) % 2;
+            ranks_run(p, break_main, &(struct breaking){rank, alone, p % 2 ? 100 : 20011});
+        }
+    }
+}
+
+/* The link breaks while data moves, at a moment nobody chose. */
+static void midst_main(struct ranks *ranks, int rank, void *arg) {
+    const int *broken = arg;
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &m, plain_sum(300007), "big", true);
+    bool failed = false;
+    for (int i = 0; i < 1000 && !failed; i++) {
+        if (rank == *broken && i == 5) local_hub_break(ranks->hub, rank);
+        failed = work_submit(&w, &err) != HVD_OK;
+        if (!failed && !member_wait(&m)) break;
+        if (!failed) err = w.error;
+        failed = err.code != HVD_OK;
+    }
+    check_cause(err.code, &err, *broken);
+    CHECK(engine_ended(m.engine, PATIENCE));
+    member_end(&m);
+    work_free(&w);
+}
+
+static void test_broken_in_the_midst(void) {
+    for (int broken = 0; broken < 3; broken++) ranks_run(3, midst_main, &broken);
+}
+
+/* A rank breaks while it has left already, or while the others are leaving: the end still comes. */
+static void leaving_main(struct ranks *ranks, int rank, void *arg) {
+    const int *broken = arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "before");
+    ranks_meet(ranks);
+    if (rank == *broken) local_hub_break(ranks->hub, rank);
+    member_end(&m);
+}
+
+static void test_broken_while_leaving(void) {
+    for (int broken = 0; broken < 3; broken++) ranks_run(3, leaving_main, &broken);
+}
+
+static double cpu_seconds(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static void idle_main(struct ranks *ranks, int rank, void *arg) {
+    double *least = arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "before");
+    for (int i = 0; i < 3; i++) { /* the first may catch the end of the work before */
+        ranks_meet(ranks);
+        if (rank == 0) {
+            double before = cpu_seconds();
+            clock_nap(0.5);
+            *least = fmin(*least, cpu_seconds() - before);
+        }
+        ranks_meet(ranks);
+    }
+    member_end(&m);
+}
+
+static void test_idle_costs_nothing(void) {
+    double least = 1;
+    ranks_run(4, idle_main, &least);
+    CHECK_NEAR(least, 0, 2e-3);
+}
+
+/* A completion may submit: it is called under no lock. */
+struct relay {
+    struct work work;
+    int left;
+};
+
+static void relayed(void *arg, const hvd_error *error) {
+    struct relay *r = arg;
+    hvd_error err = {0};
+    bool more = --r->left > 0 && !error;
+    if (more) CHECK_OK(work_submit(&r->work, &err), err);
+    work_completed(&r->work, error);
+}
+
+static void relay_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    struct relay r = {.left = 100};
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&r.work, &m, plain_sum(3), "relay", false);
+    r.work.tensor.complete = relayed;
+    r.work.tensor.arg = &r;
+    CHECK_OK(work_submit(&r.work, &err), err);
+    member_wait(&m);
+    CHECK_INT(r.work.completions, 100);
+    CHECK_INT(r.work.error.code, HVD_OK);
+    member_end(&m);
+    work_free(&r.work);
+}
+
+static void test_completion_submits(void) {
+    ranks_run(1, relay_main, NULL);
+    ranks_run(3, relay_main, NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_broken_link);
+    RUN(test_broken_in_the_midst);
+    RUN(test_broken_while_leaving);
+    RUN(test_idle_costs_nothing);
+    RUN(test_completion_submits);
+    return check_end("test_engine_faults");
+}

@@ -1,0 +1,174 @@
+/* Ranks that leave: early, with work pending, all at once; and engines that are stopped without. */
+#include "engine_case.h"
+
+struct leaving {
+    int rank;
+    bool after; /* the others submit before the rank leaves, or after */
+};
+
+static void check_left(struct work *w, int left) {
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", left);
+    CHECK_INT(w->completions, 1);
+    CHECK_CODE(w->error.code, HVD_RANK_LEFT, w->error);
+    CHECK_HAS(w->error.text, w->tensor.request.name);
+    CHECK_HAS(w->error.text, name);
+    CHECK_HAS(w->error.text, "out of data");
+}
+
+static void submit_for_nothing(struct member *m, int left, const char *name) {
+    struct work w;
+    hvd_error err = {0};
+    work_init(&w, m, plain_sum(9), name, false);
+    CHECK_OK(work_submit(&w, &err), err);
+    if (member_wait(m)) check_left(&w, left);
+    work_free(&w);
+}
+
+static void early_main(struct ranks *ranks, int rank, void *arg) {
+    const struct leaving *l = arg;
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "together");
+    work_init(&w, &m, plain_sum(9), "together", false); /* cached by now */
+    bool leaves = rank == l->rank;
+    if (leaves && !l->after) engine_leave(m.engine, "out of data");
+    if (!l->after) ranks_meet(ranks);
+    if (!leaves) CHECK_OK(work_submit(&w, &err), err);
+    if (l->after) ranks_meet(ranks);
+    if (leaves && l->after) engine_leave(m.engine, "out of data");
+    if (!leaves && member_wait(&m)) check_left(&w, l->rank);
+    if (!leaves) submit_for_nothing(&m, l->rank, "new");
+    if (!leaves) submit_for_nothing(&m, l->rank, "together");
+    if (leaves) CHECK(work_submit(&w, &err) != HVD_OK);
+    CHECK_INT(w.completions, leaves ? 0 : 1);
+    work_free(&w);
+    ranks_meet(ranks);
+    member_end(&m);
+}
+
+static void test_early(void) {
+    for (int p = 2; p <= 5; p++) {
+        for (int rank = 0; rank < p; rank++) {
+            ranks_run(p, early_main, &(struct leaving){rank, false});
+            ranks_run(p, early_main, &(struct leaving){rank, true});
+        }
+    }
+}
+
+/* Everybody leaves with work under way that all have submitted: it still runs. */
+static void pending_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    enum { WORKS = 20 };
+    struct member m;
+    struct work works[WORKS];
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < WORKS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "work.%d", i);
+        work_init(&works[i], &m, plain_sum((size_t)i * 50), name, false);
+        CHECK_OK(work_submit(&works[i], &err), err);
+    }
+    engine_leave(m.engine, "done");
+    engine_leave(m.engine, "done twice");
+    CHECK(engine_ended(m.engine, PATIENCE));
+    member_wait(&m);
+    CHECK(!engine_failed(m.engine, &err));
+    member_end(&m);
+    for (int i = 0; i < WORKS; i++) {
+        check_work(&works[i]);
+        work_free(&works[i]);
+    }
+}
+
+static void test_pending_work_still_runs(void) {
+    for (int p = 1; p <= 5; p++) ranks_run(p, pending_main, NULL);
+}
+
+static void after_leave_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    CHECK(!engine_ended(m.engine, 0));
+    CHECK(!engine_failed(m.engine, &err));
+    ranks_meet(ranks);
+    work_init(&w, &m, plain_sum(3), "late", false);
+    engine_leave(m.engine, "done");
+    CHECK(work_submit(&w, &err) != HVD_OK);
+    CHECK(err.text[0] != 0);
+    CHECK_INT(w.completions, 0);
+    member_end(&m);
+    work_free(&w);
+}
+
+static void test_submission_after_leave(void) {
+    for (int p = 1; p <= 3; p++) ranks_run(p, after_leave_main, NULL);
+}
+
+/* engine_stop without leave: what is pending fails, once, and nothing hangs. */
+static void stop_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    struct work w;
+    char name[32];
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "together");
+    snprintf(name, sizeof name, "only.%d", rank);
+    work_init(&w, &m, plain_sum(3), name, false);
+    CHECK_OK(work_submit(&w, &err), err);
+    ranks_meet(ranks);
+    engine_stop(m.engine);
+    CHECK_INT(w.completions, 1);
+    CHECK(w.error.code != HVD_OK || ranks->size == 1);
+    work_free(&w);
+    monitor_destroy(&m.monitor);
+}
+
+static void test_stop_without_leave(void) {
+    for (int p = 2; p <= 4; p++) ranks_run(p, stop_main, NULL);
+}
+
+static void life_main(struct ranks *ranks, int rank, void *arg) {
+    const bool *works = arg;
+    struct member m;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    if (*works) check_in_order(&m, "one");
+    member_end(&m);
+}
+
+static void test_many_lives(void) {
+    for (int i = 0; i < 20; i++) {
+        bool works = i % 2;
+        ranks_run(1 + i % 4, life_main, &works);
+    }
+}
+
+/* Engines one after the other on the same transports. */
+static void lives_main(struct ranks *ranks, int rank, void *arg) {
+    for (int i = 0; i < 20; i++) {
+        life_main(ranks, rank, arg);
+        ranks_meet(ranks);
+    }
+}
+
+static void test_many_lives_of_a_transport(void) {
+    bool works = true;
+    ranks_run(3, lives_main, &works);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_early);
+    RUN(test_pending_work_still_runs);
+    RUN(test_submission_after_leave);
+    RUN(test_stop_without_leave);
+    RUN(test_many_lives);
+    RUN(test_many_lives_of_a_transport);
+    return check_end("test_engine_leave");
+}

@@ -1,0 +1,97 @@
+/* An error of the coordinator must reach the submission that it is about and no other one, though a
+ * rank may have submitted the same name again, or not yet, when the error arrives. */
+#include "engine_case.h"
+
+/* Rank 1 leaves right after its last broadcast; the root, first to be done, submits the name again
+ * and gets that refused, while the others are still receiving the broadcast that all had submitted.
+ */
+static void next_round_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    struct work w, again;
+    hvd_error err = {0};
+    struct coll_case c = plain_sum(400003);
+    c.kind = HVD_BROADCAST;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &m, c, "weights", false);
+    work_init(&again, &m, c, "weights", false);
+    CHECK_OK(work_submit(&w, &err), err);
+    if (rank == 1) {
+        engine_leave(m.engine, "out of data");
+    } else if (rank == 0) {
+        member_wait(&m);
+        CHECK_OK(work_submit(&again, &err), err);
+        member_wait(&m);
+        CHECK_CODE(again.error.code, HVD_RANK_LEFT, again.error);
+    }
+    member_wait(&m);
+    check_work(&w);
+    member_end(&m);
+    work_free(&w);
+    work_free(&again);
+}
+
+static void test_error_of_the_next_round(void) {
+    for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
+}
+
+/* Both ranks submit, are refused and submit again as fast as they can, after rank 2 has left. Each
+ * submission ends once, with HVD_RANK_LEFT, and the job ends as it should. */
+static void hasty_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct member m;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "hasty");
+    for (int i = 0; i < 200 && rank != 2; i++) {
+        struct work w;
+        work_init(&w, &m, plain_sum(9), "hasty", false);
+        CHECK_OK(work_submit(&w, &err), err);
+        member_wait(&m);
+        CHECK_INT(w.completions, 1);
+        if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;
+        work_free(&w);
+    }
+    member_end(&m);
+    CHECK_INT(m.running, 0);
+}
+
+static void test_refused_again_and_again(void) {
+    for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
+}
+
+/* Ranks come to a tensor at times around the stall limit: it runs on all or stalls, and a rank
+ * whose submission came after the stall waits for the next round; the job goes on. */
+static void stalling_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct engine_config config = DEFAULT_CONFIG;
+    config.stall_failure = 0.003;
+    struct member m;
+    uint64_t random = (uint64_t)rank;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &config);
+    for (int i = 0; i < 150; i++) {
+        struct work w;
+        work_init(&w, &m, plain_sum(9), "slow", false);
+        ranks_meet(ranks);
+        clock_nap(0.004 * fabs(random_unit(&random)));
+        CHECK_OK(work_submit(&w, &err), err);
+        member_wait(&m);
+        CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
+                   w.error.code, w.error.text);
+        if (w.error.code == HVD_OK) CHECK(work_right(&w));
+        work_free(&w);
+    }
+    member_end(&m);
+    CHECK_INT(m.running, 0);
+}
+
+static void test_submitted_while_it_stalls(void) { ranks_run(3, stalling_main, NULL); }
+
+int main(void) {
+    check_begin();
+    RUN(test_error_of_the_next_round);
+    RUN(test_refused_again_and_again);
+    RUN(test_submitted_while_it_stalls);
+    return check_end("test_engine_stale");
+}

@@ -1,0 +1,100 @@
+/* The environment: which prefix wins, what is a number, how a bad value is refused. */
+#include "check.h"
+
+#include "env.h"
+
+#include <stdint.h>
+
+static void set(const char *own, const char *horovod) {
+    unsetenv("HVDLITE_TEST_VALUE");
+    unsetenv("HOROVOD_TEST_VALUE");
+    if (own) setenv("HVDLITE_TEST_VALUE", own, 1);
+    if (horovod) setenv("HOROVOD_TEST_VALUE", horovod, 1);
+}
+
+static void test_prefixes(void) {
+    set(NULL, NULL);
+    CHECK(env_text("TEST_VALUE") == NULL);
+    set(NULL, "theirs");
+    CHECK_TEXT(env_text("TEST_VALUE"), "theirs");
+    set("ours", "theirs");
+    CHECK_TEXT(env_text("TEST_VALUE"), "ours");
+    set("ours", NULL);
+    CHECK_TEXT(env_text("TEST_VALUE"), "ours");
+}
+
+static void test_unset_keeps_the_value(void) {
+    hvd_error err = {0};
+    size_t size = 7;
+    double seconds = 2.5;
+    set(NULL, NULL);
+    CHECK_OK(env_size("TEST_VALUE", &size, &err), err);
+    CHECK_OK(env_seconds("TEST_VALUE", &seconds, &err), err);
+    CHECK_INT(size, 7);
+    CHECK_NEAR(seconds, 2.5, 0);
+}
+
+static void test_sizes(void) {
+    static const struct {
+        const char *text;
+        size_t value;
+    } GOOD[] = {{"0", 0}, {"1", 1}, {"67108864", 67108864}, {"18446744073709551615", SIZE_MAX}};
+    hvd_error err = {0};
+    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
+        size_t value = 7;
+        set(GOOD[i].text, NULL);
+        CHECK_OK(env_size("TEST_VALUE", &value, &err), err);
+        CHECK(value == GOOD[i].value);
+    }
+}
+
+static void test_bad_sizes(void) {
+    static const char *const BAD[] = {"-1",  "1.5", "abc", "12x", "18446744073709551616",
+                                      "1e6", " ",   " -1", "+-1", "0x10"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        hvd_error err = {0};
+        size_t value = 7;
+        set(NULL, BAD[i]);
+        CHECK_CASE(env_size("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(err.text, "HOROVOD_TEST_VALUE");
+        CHECK_HAS(err.text, BAD[i]);
+        CHECK_INT(value, 7);
+    }
+}
+
+static void test_seconds(void) {
+    static const struct {
+        const char *text;
+        double value;
+    } GOOD[] = {{"0", 0}, {"0.25", 0.25}, {"60", 60}, {"1e3", 1000}};
+    hvd_error err = {0};
+    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
+        double value = 7;
+        set(GOOD[i].text, NULL);
+        CHECK_OK(env_seconds("TEST_VALUE", &value, &err), err);
+        CHECK_NEAR(value, GOOD[i].value, 0);
+    }
+}
+
+static void test_bad_seconds(void) {
+    static const char *const BAD[] = {"-1", "abc", "1s", "nan", "inf", "-0.5", " "};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        hvd_error err = {0};
+        double value = 7;
+        set(BAD[i], NULL);
+        CHECK_CASE(env_seconds("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(err.text, "HVDLITE_TEST_VALUE");
+        CHECK_NEAR(value, 7, 0);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_prefixes);
+    RUN(test_unset_keeps_the_value);
+    RUN(test_sizes);
+    RUN(test_bad_sizes);
+    RUN(test_seconds);
+    RUN(test_bad_seconds);
+    return check_end("test_env");
+}

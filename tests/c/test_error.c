@@ -1,0 +1,89 @@
+/* Error values: codes, texts, the chain of causes, texts too long. */
+#include "check.h"
+
+static void test_set(void) {
+    hvd_error err = {0};
+    CHECK_INT(error_set(&err, HVD_MISMATCH, "tensor '%s' on rank %d", "w", 3), HVD_MISMATCH);
+    CHECK_INT(err.code, HVD_MISMATCH);
+    CHECK_TEXT(err.text, "tensor 'w' on rank 3");
+    error_set(&err, HVD_INVALID, "new");
+    CHECK_INT(err.code, HVD_INVALID);
+    CHECK_TEXT(err.text, "new");
+}
+
+static void test_chain(void) {
+    hvd_error err = {0};
+    error_set(&err, HVD_TRANSPORT, "link down");
+    CHECK_INT(error_while(&err, "ring step %d of %d", 3, 7), HVD_TRANSPORT);
+    CHECK_TEXT(err.text, "link down, while ring step 3 of 7");
+    error_while(&err, "allreduce '%s'", "w");
+    CHECK_TEXT(err.text, "link down, while ring step 3 of 7, while allreduce 'w'");
+    CHECK_INT(err.code, HVD_TRANSPORT);
+}
+
+static void test_nowhere_to_write(void) {
+    CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
+}
+
+static void test_long_text_is_cut(void) {
+    char text[3000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    struct {
+        hvd_error err;
+        char guard[8];
+    } at;
+    memset(&at, 'g', sizeof at);
+    error_set(&at.err, HVD_INTERNAL, "%s", text);
+    CHECK_INT(strlen(at.err.text), sizeof at.err.text - 1);
+    CHECK_INT(error_while(&at.err, "%s", text), HVD_INTERNAL);
+    CHECK_INT(strlen(at.err.text), sizeof at.err.text - 1);
+    CHECK(memcmp(at.guard, "gggggggg", 8) == 0);
+}
+
+/* Cut, but what came first is never lost. */
+static void test_chain_is_cut(void) {
+    for (size_t room = 0; room < 20; room++) {
+        hvd_error err;
+        char whole[sizeof err.text + 20];
+        size_t length = sizeof err.text - 1 - room;
+        memset(whole, 'x', length);
+        whole[length] = 0;
+        error_set(&err, HVD_INTERNAL, "%s", whole);
+        strcat(whole, ", while step 1");
+        error_while(&err, "step 1");
+        size_t got = strlen(err.text);
+        CHECK(got >= length && strncmp(err.text, whole, got) == 0);
+        if (strlen(whole) < sizeof err.text - 1) CHECK_TEXT(err.text, whole);
+    }
+}
+
+static int fails(bool fail, hvd_error *err) {
+    return fail ? error_set(err, HVD_NO_MEMORY, "inner") : HVD_OK;
+}
+
+static int tries(bool fail, int *reached, hvd_error *err) {
+    HVD_TRY(fails(fail, err));
+    (*reached)++;
+    return HVD_OK;
+}
+
+static void test_try(void) {
+    hvd_error err = {0};
+    int reached = 0;
+    CHECK_INT(tries(true, &reached, &err), HVD_NO_MEMORY);
+    CHECK_INT(reached, 0);
+    CHECK_INT(tries(false, &reached, &err), HVD_OK);
+    CHECK_INT(reached, 1);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_set);
+    RUN(test_chain);
+    RUN(test_nowhere_to_write);
+    RUN(test_long_text_is_cut);
+    RUN(test_chain_is_cut);
+    RUN(test_try);
+    return check_end("test_error");
+}

@@ -1,0 +1,100 @@
+/* The map: thousands of keys, removed and put again, in random order. */
+#include "check.h"
+
+#include "map.h"
+#include "random.h"
+
+enum { KEYS = 5000 };
+
+struct value {
+    char key[32];
+    bool in;
+};
+
+static struct value *values_new(void) {
+    struct value *values = calloc(KEYS, sizeof *values);
+    REQUIRE(values != NULL);
+    for (int i = 0; i < KEYS; i++)
+        snprintf(values[i].key, sizeof values[i].key, "allreduce.t.%d", i);
+    return values;
+}
+
+static size_t check_all(const struct map *map, struct value *values) {
+    size_t in = 0;
+    for (int i = 0; i < KEYS; i++) {
+        void *expected = values[i].in ? &values[i] : NULL;
+        CHECK(map_get(map, values[i].key) == expected);
+        in += values[i].in;
+    }
+    CHECK_INT(map->count, in);
+    return in;
+}
+
+static void test_empty(void) {
+    struct map map = {0};
+    CHECK(map_get(&map, "a") == NULL);
+    CHECK(map_remove(&map, "a") == NULL);
+    map_clear(&map);
+    CHECK_INT(map.count, 0);
+}
+
+static void test_many(void) {
+    struct map map = {0};
+    struct value *values = values_new();
+    hvd_error err = {0};
+    for (int i = 0; i < KEYS; i++) {
+        CHECK_OK(map_put(&map, values[i].key, &values[i], &err), err);
+        values[i].in = true;
+    }
+    CHECK_INT(check_all(&map, values), KEYS);
+    map_clear(&map);
+    CHECK(map_get(&map, values[0].key) == NULL);
+    CHECK_OK(map_put(&map, values[0].key, &values[0], &err), err);
+    CHECK(map_get(&map, values[0].key) == &values[0]);
+    map_clear(&map);
+    free(values);
+}
+
+static void test_removed_and_put_again(void) {
+    struct map map = {0};
+    struct value *values = values_new();
+    hvd_error err = {0};
+    uint64_t random = 1;
+    for (int step = 0; step < 60000; step++) {
+        struct value *v = &values[random_below(&random, KEYS)];
+        if (v->in)
+            CHECK(map_remove(&map, v->key) == v);
+        else
+            CHECK_OK(map_put(&map, v->key, v, &err), err);
+        v->in = !v->in;
+        if (v->in) continue;
+        CHECK(map_remove(&map, v->key) == NULL);
+    }
+    check_all(&map, values);
+    map_clear(&map);
+    free(values);
+}
+
+/* The key that is looked up need not be the pointer that was put. */
+static void test_keys_by_text(void) {
+    struct map map = {0};
+    char key[8] = "weight", other[8] = "weight";
+    hvd_error err = {0};
+    CHECK_OK(map_put(&map, key, key, &err), err);
+    CHECK(map_get(&map, other) == key);
+    CHECK(map_get(&map, "weigh") == NULL);
+    CHECK(map_get(&map, "") == NULL);
+    CHECK(map_remove(&map, other) == key);
+    CHECK_OK(map_put(&map, "", key, &err), err);
+    CHECK(map_get(&map, "") == key);
+    map_clear(&map);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_empty);
+    RUN(test_many);
+    RUN(test_removed_and_put_again);
+    RUN(test_keys_by_text);
+    return check_end("test_map");
+}

@@ -1,0 +1,208 @@
+/* Reduce kernels against the slow reference: every dtype, op and scale, and integers at their
+ * limits. */
+#include "check.h"
+
+#include "elements.h"
+#include "reduce.h"
+
+enum { MOST = 1009 };
+
+static const struct scaling SCALINGS[] = {
+    {HVD_SUM, 1, 1},   {HVD_AVERAGE, 1, 1},      {HVD_SUM, 0.5, 1}, {HVD_SUM, 1, 0.25},
+    {HVD_SUM, 2, 0.5}, {HVD_AVERAGE, 0.5, 4},    {HVD_SUM, -1, 1},  {HVD_AVERAGE, 1, -0.125},
+    {HVD_SUM, 0, 1},   {HVD_AVERAGE, 1.5, 0.75},
+};
+enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
+
+/* Not what request_check refuses, nor ties of 16 bits that hang on how a factor was rounded. */
+static bool allowed(int dtype, struct scaling how) {
+    if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
+    return dtype != HVD_BOOL || (how.op == HVD_SUM && how.prescale == 1 && how.postscale == 1);
+}
+
+/* Sums the samples of all ranks as an algorithm does: by `add` when nothing is scaled or the caller
+ * asks for it, else each widened first. Memory is aligned to the element only, and exactly as
+ * large. */
+static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+    unsigned char *in = malloc(k->size * (n + 1)), *wide = malloc(k->wide * (n + 1) * 2);
+    REQUIRE(in && wide);
+    unsigned char *x = in + k->size, *sum = wide + k->wide, *own = sum + k->wide * n;
+    for (int r = 0; r < ranks; r++) {
+        for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, r, i));
+        if (r && how.prescale == 1) {
+            k->add(sum, x, n);
+        } else {
+            k->widen(r ? own : sum, x, n, how.prescale);
+            if (r) k->add_wide(sum, r % 2 ? sum : own, r % 2 ? own : sum, n);
+        }
+    }
+    k->narrow(out, sum, n, (struct reduce_final){how.postscale, how.op == HVD_AVERAGE ? ranks : 1});
+    free(in);
+    free(wide);
+}
+
+static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
+    unsigned char *out = malloc((n + 1) * dtype_size(dtype)), *o = out + dtype_size(dtype);
+    REQUIRE(out != NULL);
+    reduce_samples(dtype, ranks, how, n, o);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char stored[8];
+        element_put(dtype, stored, 0, reduced_sample(dtype, ranks, how, i));
+        double got = element_get(dtype, o, i), expected = element_get(dtype, stored, 0);
+        if (!CHECK_CASE(fabs(got - expected) <= sample_tolerance(dtype, expected),
+                        "%s, %d ranks, op %d, scales %g %g, element %zu: got %.17g, expected %.17g",
+                        dtype_name(dtype), ranks, how.op, how.prescale, how.postscale, i, got,
+                        expected))
+            break;
+    }
+    free(out);
+}
+
+static void test_all(void) {
+    static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 31, 64, 65, MOST};
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
+        for (int ranks = 1; ranks <= 9; ranks++)
+            for (int k = 0; k < NSCALINGS; k++)
+                for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++)
+                    if (allowed(dtype, SCALINGS[k]))
+                        check_samples(dtype, ranks, SCALINGS[k], SIZES[s]);
+}
+
+static void test_sizes(void) {
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+        bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT32 ||
+                      dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
+        CHECK_INT(k->size, dtype_size(dtype));
+        CHECK(narrow ? k->wide > k->size : k->wide == k->size);
+    }
+}
+
+/* The sum of `ranks` equal integers, averaged or not. */
+static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+    int64_t wide = 0, in = 0, out = 0;
+    memcpy(&in, &value, k->size);
+    k->widen(&wide, &in, 1, 1.0);
+    for (int r = 1; r < ranks; r++) k->add(&wide, &in, 1);
+    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, op == HVD_AVERAGE ? ranks : 1});
+    switch (dtype) {
+    case HVD_UINT8: return (uint8_t)out;
+    case HVD_INT8: return (int8_t)out;
+    case HVD_INT32: return (int32_t)out;
+    default: return out;
+    }
+}
+
+static void test_averages_of_extremes_are_exact(void) {
+    static const struct {
+        int dtype;
+        int64_t value;
+    } ROWS[] = {{HVD_INT8, 127},         {HVD_INT8, -128},       {HVD_UINT8, 255},
+                {HVD_INT32, INT32_MAX},  {HVD_INT32, INT32_MIN}, {HVD_INT64, INT64_MAX / 300},
+                {HVD_INT64, 1000000007}, {HVD_INT32, 1},         {HVD_UINT8, 1},
+                {HVD_INT8, -1}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
+        for (int ranks = 1; ranks <= 300; ranks++) /* 49 * (1.0 / 49) < 1 in double */
+            CHECK_INT(of_equal(ROWS[i].dtype, ranks, ROWS[i].value, HVD_AVERAGE), ROWS[i].value);
+}
+
+static void test_sums_wrap(void) {
+    CHECK_INT(of_equal(HVD_INT8, 2, 127, HVD_SUM), -2);
+    CHECK_INT(of_equal(HVD_INT8, 2, -128, HVD_SUM), 0);
+    CHECK_INT(of_equal(HVD_UINT8, 3, 200, HVD_SUM), 600 - 512);
+    CHECK_INT(of_equal(HVD_INT32, 2, INT32_MAX, HVD_SUM), -2);
+    CHECK_INT(of_equal(HVD_INT32, 3, INT32_MIN, HVD_SUM), INT32_MIN);
+    CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_SUM), -2);
+    CHECK_INT(of_equal(HVD_INT64, 2, INT64_MIN, HVD_SUM), 0);
+}
+
+static void test_averages_truncate(void) {
+    static const int32_t SUMS[] = {7, -7, 8, -8, 1, -1};
+    const struct reduce_kernels *k = reduce_kernels(HVD_INT32);
+    for (size_t i = 0; i < sizeof SUMS / sizeof *SUMS; i++) {
+        int64_t wide;
+        int32_t out;
+        k->widen(&wide, &SUMS[i], 1, 1.0);
+        k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 3});
+        CHECK_INT(out, SUMS[i] / 3);
+    }
+}
+
+static void test_bool_is_or(void) {
+    const struct reduce_kernels *k = reduce_kernels(HVD_BOOL);
+    static const uint8_t A[] = {0, 1, 0, 1, 2, 0, 128, 255}, B[] = {0, 0, 1, 1, 0, 4, 64, 255};
+    uint8_t wide[8], out[8];
+    k->widen(wide, A, 8, 1.0);
+    k->add(wide, B, 8);
+    k->narrow(out, wide, 8, (struct reduce_final){1.0, 1});
+    for (int i = 0; i < 8; i++) CHECK_INT(out[i], i > 0);
+    k->widen(wide, A, 8, 1.0);
+    k->widen(out, B, 8, 1.0);
+    k->add_wide(wide, wide, out, 8);
+    k->narrow(wide, wide, 8, (struct reduce_final){1.0, 1});
+    for (int i = 0; i < 8; i++) CHECK_INT(wide[i], i > 0);
+}
+
+/* 2048 + 1 + 1: two roundings would lose both ones. */
+static void test_half_rounds_once(void) {
+    static const int DTYPES[] = {HVD_FLOAT16, HVD_BFLOAT16};
+    static const double BIG[] = {2048, 256};
+    for (int d = 0; d < 2; d++) {
+        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)DTYPES[d]);
+        uint16_t big, one, out;
+        float wide;
+        element_put(DTYPES[d], &big, 0, BIG[d]);
+        element_put(DTYPES[d], &one, 0, 1);
+        k->widen(&wide, &big, 1, 1.0);
+        k->add(&wide, &one, 1);
+        k->add(&wide, &one, 1);
+        k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
+        CHECK_NEAR(element_get(DTYPES[d], &out, 0), BIG[d] + 2, 0);
+    }
+}
+
+/* 2 * 40000 is beyond float16, its average is not. */
+static void test_half_average_does_not_overflow(void) {
+    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16);
+    uint16_t x, out;
+    float wide;
+    element_put(HVD_FLOAT16, &x, 0, 40000);
+    k->widen(&wide, &x, 1, 1.0);
+    k->add(&wide, &x, 1);
+    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 2});
+    CHECK_INT(out, x);
+    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
+    CHECK(isinf(float_of_half(out)));
+}
+
+static void test_random_float32(void) {
+    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32);
+    float x[3][MOST], wide[MOST], out[MOST];
+    uint64_t random = 5;
+    for (int r = 0; r < 3; r++)
+        for (int i = 0; i < MOST; i++) x[r][i] = (float)random_unit(&random);
+    k->widen(wide, x[0], MOST, 0.3);
+    k->add(wide, x[1], MOST);
+    k->add(wide, x[2], MOST);
+    k->narrow(out, wide, MOST, (struct reduce_final){0.7, 3});
+    for (int i = 0; i < MOST; i++) {
+        double sum = (double)x[0][i] * 0.3 + (double)x[1][i] + (double)x[2][i];
+        CHECK_NEAR((double)out[i], sum * 0.7 / 3, 4 * 0x1p-24);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_all);
+    RUN(test_sizes);
+    RUN(test_averages_of_extremes_are_exact);
+    RUN(test_sums_wrap);
+    RUN(test_averages_truncate);
+    RUN(test_bool_is_or);
+    RUN(test_half_rounds_once);
+    RUN(test_half_average_does_not_overflow);
+    RUN(test_random_float32);
+    return check_end("test_reduce");
+}

@@ -1,0 +1,207 @@
+/* Requests: every refusal, sizes, what is a conflict, how they are put into words. */
+#include "requests.h"
+
+static void refused(struct request r, int code) {
+    hvd_error err = {0};
+    CHECK_CODE(request_check(&r, 4, &err), code, err);
+    CHECK_HAS(err.text, r.name);
+}
+
+static void test_good(void) {
+    hvd_error err = {0};
+    struct request good[] = {request_of("a", 5), request_of("b", 0), gather_of("c", 0, 3),
+                             broadcast_of("d", 7, 0), broadcast_of("e", 7, 3)};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        CHECK_OK(request_check(&good[i], 4, &err), err);
+    struct request r = request_of("many", 1);
+    r.ndim = HVD_MAX_DIMS;
+    for (int i = 0; i < HVD_MAX_DIMS; i++) r.dims[i] = 1;
+    CHECK_OK(request_check(&r, 4, &err), err);
+    r = request_of("zero", 0);
+    r.ndim = 3;
+    r.dims[1] = r.dims[2] = INT64_MAX; /* no elements at all */
+    r.root = 99;                       /* an allreduce has none */
+    CHECK_OK(request_check(&r, 4, &err), err);
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+        r = request_of("dtype", 3);
+        r.dtype = dtype;
+        CHECK_OK(request_check(&r, 1, &err), err);
+    }
+}
+
+static void test_names(void) {
+    hvd_error err = {0};
+    struct request r = request_of("", 3);
+    CHECK_CODE(request_check(&r, 4, &err), HVD_INVALID, err);
+    memset(r.name, 'n', sizeof r.name); /* no final zero */
+    CHECK_CODE(request_check(&r, 4, &err), HVD_INVALID, err);
+    CHECK_HAS(err.text, "nnnnnnnn");
+    r.name[HVD_MAX_NAME - 1] = 0;
+    CHECK_OK(request_check(&r, 4, &err), err);
+}
+
+static void test_ranges(void) {
+    static const int32_t BAD[] = {-1, 99, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < 4; i++) {
+        struct request r = request_of("weight", 3);
+        r.kind = BAD[i];
+        refused(r, HVD_INVALID);
+        r = request_of("weight", 3);
+        r.op = BAD[i];
+        refused(r, HVD_INVALID);
+        r = request_of("weight", 3);
+        r.dtype = BAD[i];
+        refused(r, HVD_UNSUPPORTED);
+        refused(broadcast_of("weight", 3, BAD[i]), HVD_INVALID);
+        r = request_of("weight", 3);
+        r.ndim = BAD[i];
+        refused(r, HVD_UNSUPPORTED);
+    }
+    refused(broadcast_of("weight", 3, 4), HVD_INVALID);
+    struct request r = request_of("weight", 3);
+    r.dtype = HVD_DTYPES;
+    refused(r, HVD_UNSUPPORTED);
+    r.dtype = HVD_UINT8;
+    r.ndim = HVD_MAX_DIMS + 1;
+    refused(r, HVD_UNSUPPORTED);
+}
+
+static void test_shapes(void) {
+    refused(request_of("weight", -1), HVD_INVALID);
+    refused(gather_of("weight", 3, -2), HVD_INVALID);
+    refused(request_of("weight", INT64_MAX), HVD_INVALID);
+    refused(gather_of("weight", (int64_t)1 << 40, (int64_t)1 << 40), HVD_INVALID);
+    refused(request_of("weight", (int64_t)1 << 61), HVD_INVALID); /* 2^63 bytes */
+}
+
+static void test_scales(void) {
+    static const double BAD[] = {NAN, HUGE_VAL, -HUGE_VAL};
+    hvd_error err = {0};
+    for (int i = 0; i < 3; i++) {
+        struct request r = request_of("weight", 3);
+        r.prescale = BAD[i];
+        refused(r, HVD_INVALID);
+        r = request_of("weight", 3);
+        r.postscale = BAD[i];
+        refused(r, HVD_INVALID);
+    }
+    struct request r = request_of("flag", 3);
+    r.dtype = HVD_BOOL;
+    CHECK_OK(request_check(&r, 4, &err), err);
+    r.prescale = 2;
+    refused(r, HVD_UNSUPPORTED);
+    r.prescale = 1;
+    r.postscale = 0.5;
+    refused(r, HVD_UNSUPPORTED);
+    r.postscale = 1;
+    r.op = HVD_AVERAGE;
+    refused(r, HVD_UNSUPPORTED);
+}
+
+static void test_sizes(void) {
+    struct request r = gather_of("x", 3, 5);
+    CHECK_INT(request_count(&r), 15);
+    CHECK_INT(request_rows(&r), 3);
+    CHECK_INT(request_bytes(&r), 60);
+    CHECK_INT(request_row_bytes(&r), 20);
+    r.ndim = 0;
+    CHECK_INT(request_count(&r), 1);
+    CHECK_INT(request_rows(&r), 1);
+    CHECK_INT(request_bytes(&r), 4);
+    CHECK_INT(request_row_bytes(&r), 4);
+    r = gather_of("x", 0, 5);
+    CHECK_INT(request_bytes(&r), 0);
+    CHECK_INT(request_row_bytes(&r), 20);
+}
+
+static void test_conflicts(void) {
+    struct request sum = request_of("x", 3), other = sum;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_NONE);
+    other.root = 2; /* not an allreduce's */
+    other.priority = 9;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_NONE);
+    CHECK(request_same(&sum, &other));
+    other.postscale = 2;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_SCALES);
+    other.op = HVD_AVERAGE;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_OP);
+    other.dims[0] = 4;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_SHAPE);
+    other.dtype = HVD_FLOAT64;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_DTYPE);
+    other.kind = HVD_BROADCAST;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_KIND);
+    CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
+    struct request from = broadcast_of("x", 3, 0);
+    other = broadcast_of("x", 3, 1);
+    CHECK_INT(request_conflict(&from, &other), FIELD_ROOT);
+    other = from;
+    other.op = HVD_AVERAGE; /* not a broadcast's */
+    other.prescale = 7;
+    CHECK_INT(request_conflict(&from, &other), FIELD_NONE);
+    other.ndim = 0;
+    CHECK_INT(request_conflict(&from, &other), FIELD_SHAPE);
+}
+
+static void test_allgather_rows_may_differ(void) {
+    struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
+    CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
+    CHECK(!request_same(&a, &b)); /* a hit stands for the rows, too */
+    CHECK_INT(request_conflict(&a, &c), FIELD_SHAPE);
+    b = gather_of("y", 3, 5);
+    CHECK(!request_same(&a, &b));
+}
+
+static void test_words(void) {
+    struct request r = gather_of("conv0_weight", 17, 3);
+    char text[400];
+    request_text(&r, text, sizeof text);
+    CHECK_TEXT(text, "allgather 'conv0_weight' (float32, (17, 3))");
+    field_text(&r, FIELD_SHAPE, text, sizeof text);
+    CHECK_TEXT(text, "(17, 3)");
+    field_text(&r, FIELD_DTYPE, text, sizeof text);
+    CHECK_TEXT(text, "float32");
+    field_text(&r, FIELD_KIND, text, sizeof text);
+    CHECK_TEXT(text, "allgather");
+    r.op = HVD_AVERAGE;
+    field_text(&r, FIELD_OP, text, sizeof text);
+    CHECK_TEXT(text, "Average");
+    r.ndim = 0;
+    field_text(&r, FIELD_SHAPE, text, sizeof text);
+    CHECK_TEXT(text, "()");
+    r.ndim = 1;
+    field_text(&r, FIELD_SHAPE, text, sizeof text);
+    CHECK_TEXT(text, "(17,)");
+    for (int f = FIELD_NONE; f <= FIELD_ROOT; f++) CHECK(field_name((enum request_field)f)[0] != 0);
+}
+
+/* The longest shape in the shortest buffers. */
+static void test_words_are_cut(void) {
+    struct request r = request_of("x", INT64_MAX);
+    r.ndim = HVD_MAX_DIMS;
+    for (int i = 0; i < HVD_MAX_DIMS; i++) r.dims[i] = INT64_MAX;
+    for (size_t size = 1; size < 40; size++) {
+        char *text = malloc(size);
+        REQUIRE(text != NULL);
+        field_text(&r, FIELD_SHAPE, text, size);
+        CHECK_INT(strlen(text), size - 1);
+        request_text(&r, text, size);
+        CHECK_INT(strlen(text), size - 1);
+        free(text);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_good);
+    RUN(test_names);
+    RUN(test_ranges);
+    RUN(test_shapes);
+    RUN(test_scales);
+    RUN(test_sizes);
+    RUN(test_conflicts);
+    RUN(test_allgather_rows_may_differ);
+    RUN(test_words);
+    RUN(test_words_are_cut);
+    return check_end("test_request");
+}

@@ -1,0 +1,160 @@
+/* The tensor table: duplicates, order, ids, closing, and many threads that add at once. */
+#include "requests.h"
+
+#include "tensors.h"
+
+struct result {
+    int completions;
+    hvd_error error;
+};
+
+static void completed(void *arg, const hvd_error *error) {
+    struct result *r = arg;
+    r->completions++;
+    if (error) r->error = *error;
+}
+
+static struct tensor tensor_of(int number, struct result *result) {
+    return (struct tensor){
+        .request = numbered_request(number, number), .complete = completed, .arg = result};
+}
+
+static void add(struct tensors *t, int number, struct result *result, int code) {
+    struct tensor tensor = tensor_of(number, result);
+    hvd_error err = {0};
+    CHECK_CODE(tensors_add(t, &tensor, &err), code, err);
+    if (code) CHECK(err.text[0] != 0);
+    memset(&tensor, 0xee, sizeof tensor); /* it was copied */
+}
+
+static void test_order(void) {
+    struct tensors *t = tensors_new();
+    struct result results[10] = {{0}};
+    CHECK(tensors_next(t) == NULL);
+    for (int i = 0; i < 5; i++) add(t, i, &results[i], HVD_OK);
+    CHECK_INT(tensors_next(t)->request.dims[0], 0);
+    CHECK_INT(tensors_next(t)->request.dims[0], 1);
+    tensors_finish(t, tensors_find(t, "tensor.2"), NULL); /* not given out yet */
+    tensors_finish(t, tensors_find(t, "tensor.0"), NULL);
+    add(t, 5, &results[5], HVD_OK);
+    for (int i = 3; i <= 5; i++) CHECK_INT(tensors_next(t)->request.dims[0], i);
+    CHECK(tensors_next(t) == NULL);
+    CHECK(tensors_next(t) == NULL);
+    add(t, 0, &results[6], HVD_OK);
+    CHECK_INT(tensors_next(t)->request.dims[0], 0);
+    CHECK_INT(tensors_count(t), 5);
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+    CHECK_INT(tensors_count(t), 0);
+    for (int i = 0; i <= 6; i++) {
+        CHECK_INT(results[i].completions, 1);
+        CHECK_INT(results[i].error.code, i == 0 || i == 2 ? HVD_OK : HVD_TRANSPORT);
+    }
+    tensors_free(t);
+}
+
+static void test_duplicates(void) {
+    struct tensors *t = tensors_new();
+    struct result result = {0}, other = {0};
+    struct tensor tensor = tensor_of(1, &other);
+    hvd_error err = {0};
+    add(t, 1, &result, HVD_OK);
+    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_DUPLICATE, err);
+    CHECK_HAS(err.text, "tensor.1");
+    CHECK_INT(tensors_count(t), 1);
+    tensors_finish(t, tensors_next(t), &(hvd_error){.code = HVD_MISMATCH, .text = "differ"});
+    CHECK_INT(result.error.code, HVD_MISMATCH);
+    CHECK_TEXT(result.error.text, "differ");
+    CHECK_INT(other.completions, 0);
+    add(t, 1, &other, HVD_OK);
+    tensors_finish(t, tensors_find(t, "tensor.1"), NULL);
+    tensors_free(t);
+}
+
+static void test_find(void) {
+    struct tensors *t = tensors_new();
+    struct result result = {0};
+    for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
+    for (struct tensor *x; (x = tensors_next(t));) x->id = (uint64_t)x->request.dims[0] + 1000;
+    CHECK(tensors_find(t, "tensor.100") == NULL && tensors_find_id(t, 5) == NULL);
+    for (int i = 99; i >= 0; i--) {
+        struct tensor *x = tensors_find_id(t, (uint64_t)i + 1000);
+        if (!CHECK(x != NULL)) continue;
+        CHECK(tensors_find(t, x->request.name) == x);
+        x->rows = malloc(8); /* freed with the tensor */
+        tensors_finish(t, x, NULL);
+        CHECK(tensors_find_id(t, (uint64_t)i + 1000) == NULL);
+    }
+    CHECK_INT(result.completions, 100);
+    tensors_free(t);
+    tensors_free(NULL);
+}
+
+static void test_refuse_then_close(void) {
+    struct tensors *t = tensors_new();
+    struct result result = {0}, late = {0};
+    struct tensor tensor = tensor_of(2, &late);
+    hvd_error err = {0};
+    add(t, 1, &result, HVD_OK);
+    tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
+    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_NOT_INITIALIZED, err);
+    CHECK_TEXT(err.text, "left");
+    CHECK(tensors_count(t) == 1 && result.completions == 0);
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+    CHECK_INT(result.error.code, HVD_TRANSPORT);
+    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_NOT_INITIALIZED, err);
+    CHECK_INT(late.completions, 0);
+    tensors_free(t);
+}
+
+/* ---- many threads add while one finishes ---- */
+
+enum { ADDERS = 4, EACH = 500 };
+
+struct adder {
+    struct tensors *table;
+    int first;
+    struct result *results;
+    pthread_t thread;
+};
+
+static void *run_adder(void *arg) {
+    struct adder *a = arg;
+    for (int i = 0; i < EACH; i++) add(a->table, a->first + i, &a->results[a->first + i], HVD_OK);
+    return NULL;
+}
+
+static void test_concurrent_adders(void) {
+    struct tensors *t = tensors_new();
+    struct result *results = calloc(ADDERS * EACH, sizeof *results);
+    struct adder adders[ADDERS];
+    int last[ADDERS] = {-1, -1, -1, -1}, n = 0;
+    hvd_error err;
+    for (int i = 0; i < ADDERS; i++) {
+        adders[i] = (struct adder){t, i * EACH, results, 0};
+        REQUIRE(thread_start(&adders[i].thread, run_adder, &adders[i], "adder", &err) == HVD_OK);
+    }
+    while (n < ADDERS * EACH) {
+        struct tensor *x = tensors_next(t);
+        if (!x) continue;
+        int number = (int)x->request.dims[0];
+        CHECK(number > last[number / EACH]); /* each thread's in order */
+        last[number / EACH] = number;
+        tensors_finish(t, x, NULL);
+        n++;
+    }
+    for (int i = 0; i < ADDERS; i++) thread_join(adders[i].thread);
+    for (int i = 0; i < ADDERS * EACH; i++) CHECK_INT(results[i].completions, 1);
+    CHECK_INT(tensors_count(t), 0);
+    tensors_free(t);
+    free(results);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_order);
+    RUN(test_duplicates);
+    RUN(test_find);
+    RUN(test_refuse_then_close);
+    RUN(test_concurrent_adders);
+    return check_end("test_tensors");
+}

@@ -1,0 +1,178 @@
+/* The local transport: order per pair, messages beside transfers, sleep and wake, topology, faults.
+ */
+#include "check.h"
+
+#include "clock.h"
+#include "random.h"
+#include "ranks.h"
+
+static void test_topology(void) {
+    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
+                                               {1, 5, 1, 2, 0, 2},
+                                               {2, 5, 0, 2, 1, 3},
+                                               {3, 5, 1, 2, 1, 2},
+                                               {4, 5, 0, 1, 2, 3}};
+    struct local_hub *hub = local_hub_new(5, 2);
+    for (int i = 0; i < 5; i++)
+        CHECK(memcmp(&local_hub_rank(hub, i)->at, &EXPECTED[i], sizeof EXPECTED[i]) == 0);
+    local_hub_free(hub);
+    hub = local_hub_new(3, 0);
+    CHECK(local_hub_rank(hub, 2)->at.local_size == 3 && local_hub_rank(hub, 2)->at.cross_size == 1);
+    local_hub_free(hub);
+}
+
+enum { ROUNDS = 300 };
+
+static size_t length_of(int from, int to, int round) {
+    return (size_t)(from * 31 + to * 17 + round * 7) % 97;
+}
+
+static unsigned char byte_of(int from, int to, int round, size_t i) {
+    return (unsigned char)mixed((uint64_t)from << 40 | (uint64_t)to << 32 | (uint64_t)round << 16 |
+                                i);
+}
+
+static void make_bytes(unsigned char *data, int from, int to, int round) {
+    for (size_t i = 0; i < length_of(from, to, round); i++) data[i] = byte_of(from, to, round, i);
+}
+
+static int receive_messages(struct transport *t, int size, int *from, int wanted) {
+    hvd_error err = {0};
+    for (int n = 0; n < wanted; n++) {
+        struct message m;
+        CHECK_OK(transport_receive(t, &m, &err), err);
+        if (!m.data) return n;
+        unsigned char expected[97];
+        if (!CHECK(m.from >= 0 && m.from < size)) return wanted;
+        int round = from[m.from]++;
+        make_bytes(expected, m.from, t->at.rank, round);
+        CHECK_INT(m.size, length_of(m.from, t->at.rank, round));
+        CHECK(memcmp(m.data, expected, m.size) == 0);
+        free(m.data);
+    }
+    return wanted;
+}
+
+/* Everyone sends everyone transfers and messages; each pair's come in order, the lanes never mix.
+ */
+static void traffic_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct transport *t = rank_transport(ranks, rank);
+    int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);
+    hvd_error err = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        struct transfer in[MOST_RANKS] = {{{0}, 0, 0}}, out[MOST_RANKS] = {{{0}, 0, 0}};
+        unsigned char got[MOST_RANKS][97], data[MOST_RANKS][97], expected[97];
+        for (int p = 0; p < ranks->size; p++) {
+            if (p == rank) continue;
+            make_bytes(data[p], rank, p, round);
+            CHECK_OK(transport_irecv(t, got[p], length_of(p, rank, round), p, &in[p], &err), err);
+            CHECK_OK(transport_send(t, p, data[p], length_of(rank, p, round), &err), err);
+            CHECK_OK(transport_isend(t, data[p], length_of(rank, p, round), p, &out[p], &err), err);
+        }
+        for (int p = ranks->size - 1; p >= 0; p--) {
+            CHECK_OK(transport_wait(t, &out[p], &err), err);
+            CHECK_OK(transport_wait(t, &in[p], &err), err);
+            CHECK(!in[p].active && !out[p].active);
+            if (p == rank) continue;
+            make_bytes(expected, p, rank, round);
+            CHECK(memcmp(got[p], expected, length_of(p, rank, round)) == 0);
+        }
+        heard += receive_messages(t, ranks->size, from, all - heard);
+    }
+    while (heard < all) heard += receive_messages(t, ranks->size, from, all - heard);
+    CHECK_INT(receive_messages(t, ranks->size, from, 1), 0);
+    transport_close(t, true);
+}
+
+static void test_traffic(void) {
+    for (int p = 2; p <= 5; p++) ranks_run(p, traffic_main, NULL);
+}
+
+/* A ticket from before a message or a wake lets nobody oversleep. */
+static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct transport *t = rank_transport(ranks, rank);
+    hvd_error err = {0};
+    int peer = 1 - rank;
+    t->longest_nap = 60;
+    for (int i = 0; i < 2000; i++) { /* one message to and fro, asleep in between */
+        if (rank == i % 2) CHECK_OK(transport_send(t, peer, &i, sizeof i, &err), err);
+        while (rank != i % 2) {
+            unsigned ticket = transport_listen(t);
+            struct message m;
+            CHECK_OK(transport_receive(t, &m, &err), err);
+            if (m.data) {
+                CHECK(*(int *)m.data == i && m.from == peer);
+                free(m.data);
+                break;
+            }
+            transport_sleep(t, ticket, 60);
+        }
+    }
+}
+
+static void test_no_lost_wake_up(void) { ranks_run(2, sleeping_main, NULL); }
+
+static void test_sleep(void) {
+    struct local_hub *hub = local_hub_new(2, 0);
+    struct transport *t = local_hub_rank(hub, 0);
+    double start = clock_now();
+    unsigned ticket = transport_listen(t);
+    transport_wake(t);
+    transport_sleep(t, ticket, 60);
+    t->longest_nap = 60;
+    ticket = transport_listen(t);
+    hvd_error err = {0};
+    CHECK_OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, &err),
+             err); /* never received: no leak */
+    transport_sleep(t, ticket, 60);
+    CHECK(clock_now() - start < 20);
+    t->longest_nap = 0.001;
+    transport_sleep(t, transport_listen(t), 60);
+    transport_sleep(t, transport_listen(t), 0);
+    CHECK(clock_now() - start < 20);
+    local_hub_free(hub);
+}
+
+static int give_up(void *arg, hvd_error *err) {
+    int *calls = arg;
+    return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;
+}
+
+static void test_wait_ends_on_errors(void) {
+    struct local_hub *hub = local_hub_new(2, 0);
+    struct transport *t = local_hub_rank(hub, 0);
+    struct transfer x = {{0}, 0, 0};
+    hvd_error err = {0};
+    int calls = 0;
+    char data[4];
+    t->on_wait = give_up;
+    t->on_wait_arg = &calls;
+    CHECK_OK(transport_irecv(t, data, sizeof data, 1, &x, &err), err);
+    CHECK_CODE(transport_wait(t, &x, &err), HVD_STALLED, err);
+    CHECK_INT(calls, 10);
+    t->timeout = 0.02;
+    CHECK_CODE(transport_wait(t, &x, &err), HVD_TRANSPORT, err);
+    CHECK_HAS(err.text, "rank 1");
+    t->timeout = 0;
+    local_hub_break(hub, 0);
+    CHECK_CODE(transport_wait(t, &x, &err), HVD_TRANSPORT, err);
+    struct transfer y = {{0}, 0, 0}, z = {{0}, 0, 0};
+    CHECK_CODE(transport_isend(t, data, 1, 1, &y, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(transport_irecv(t, data, 1, 1, &z, &err), HVD_TRANSPORT, err);
+    CHECK_OK(transport_send(t, 1, "x", 1, &err), err); /* messages still go */
+    transport_abandon(t);
+    transport_close(t, false);
+    local_hub_free(hub);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_topology);
+    RUN(test_traffic);
+    RUN(test_no_lost_wake_up);
+    RUN(test_sleep);
+    RUN(test_wait_ends_on_errors);
+    return check_end("test_transport");
+}

@@ -1,0 +1,80 @@
+/* The waiting policy by a clock of the test: spin, yield, nap longer and longer; and scratch
+ * memory. */
+#include "check.h"
+
+#include "scratch.h"
+#include "wait.h"
+
+#include <stdint.h>
+
+/* Phases in order, never back: 0 spin, 1 yield, 2 nap. */
+static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
+
+static void check_phases(bool may_spin, double longest_nap) {
+    struct waiter w = {0};
+    double last_nap = 0;
+    int last = may_spin ? 0 : 1;
+    CHECK_INT(phase_of(waiter_next(&w, 1000, may_spin, longest_nap)), last);
+    for (double waited = 1e-6; waited < 100; waited *= 1.1) {
+        double next = waiter_next(&w, 1000 + waited, may_spin, longest_nap);
+        int phase = phase_of(next);
+        CHECK(phase >= last);
+        CHECK(next <= longest_nap);
+        if (phase == 2) CHECK(next >= last_nap);
+        if (phase == 2) last_nap = next;
+        if (phase == 2) CHECK(next <= waited); /* noticed late by less than was waited */
+        last = phase;
+    }
+    CHECK_INT(last, 2);
+    CHECK_NEAR(last_nap, longest_nap, 0);
+}
+
+static void test_phases(void) {
+    static const double NAPS[] = {1e-4, 1e-3, 1};
+    for (int i = 0; i < 3; i++) {
+        check_phases(true, NAPS[i]);
+        check_phases(false, NAPS[i]);
+    }
+}
+
+static void test_each_wait_begins_anew(void) {
+    for (int i = 0; i < 5; i++) {
+        struct waiter w = {0};
+        CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, true, 1), 0, 0);
+        CHECK(waiter_next(&w, i * 10.0 + 2, true, 1) > 0);
+    }
+}
+
+static void test_pause_returns(void) {
+    struct waiter w = {0};
+    for (int i = 0; i < 20; i++) waiter_pause(&w, i % 2, 1e-4);
+    CHECK(w.since > 0);
+}
+
+static void test_scratch(void) {
+    struct scratch s = {0};
+    hvd_error err = {0};
+    void *first = NULL, *again = NULL;
+    static const size_t SIZES[] = {1, 63, 64, 65, 1000003, 7};
+    for (int i = 0; i < 6; i++) {
+        CHECK_OK(scratch_get(&s, SIZES[i], &first, &err), err);
+        memset(first, 1, SIZES[i]);
+        CHECK_INT((uintptr_t)first % 64, 0);
+        CHECK_OK(scratch_get(&s, SIZES[i], &again, &err), err);
+        CHECK(again == first);
+    }
+    if (!CHECK_SLOW) /* sanitizers end the program instead */
+        CHECK_CODE(scratch_get(&s, SIZE_MAX - 1000, &again, &err), HVD_NO_MEMORY, err);
+    scratch_free(&s);
+    CHECK_OK(scratch_get(&s, 10, &again, &err), err);
+    scratch_free(&s);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_phases);
+    RUN(test_each_wait_begins_anew);
+    RUN(test_pause_returns);
+    RUN(test_scratch);
+    return check_end("test_wait");
+}
