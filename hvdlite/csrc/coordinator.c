@@ -18,9 +18,11 @@ struct coordinator {
     struct pending **ready;        /* submitted by all, not decided yet */
     size_t nready, ready_capacity;
     bool *left; /* [rank] */
-    int nleft;
+    int *owed;  /* [rank]: RESENDs that it has not answered */
+    int nleft, nowed;
     bool said_bye;
-    char reason[256]; /* why the first rank left */
+    char (*reason)[256]; /* [rank]: why it left */
+    bool *missing;       /* [rank]: for one look at a time */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config) {
@@ -30,7 +32,10 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     c->last = &c->first;
     c->cache = cache_new(config->cache_capacity);
     c->left = calloc((size_t)config->size, sizeof *c->left);
-    if (c->cache && c->left) return c;
+    c->owed = calloc((size_t)config->size, sizeof *c->owed);
+    c->reason = calloc((size_t)config->size, sizeof *c->reason);
+    c->missing = calloc((size_t)config->size, sizeof *c->missing);
+    if (c->cache && c->left && c->owed && c->reason && c->missing) return c;
     coordinator_free(c);
     return NULL;
 }
@@ -46,6 +51,9 @@ void coordinator_free(struct coordinator *c) {
     map_clear(&c->names);
     cache_free(c->cache);
     free(c->left);
+    free(c->owed);
+    free(c->reason);
+    free(c->missing);
     free(c);
 }
 
@@ -105,45 +113,64 @@ int coordinator_request(struct coordinator *c, int rank, const struct request *r
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err) {
     const struct cache_entry *entry = cache_by_id(c->cache, id);
-    if (!entry)
+    if (!entry) {
+        c->owed[rank]++;
+        c->nowed++;
         return wire_put(out, &(struct wire_item){.type = WIRE_RESEND, .rank = rank, .id = id}, err);
+    }
     if (!entry->nrows) return submit(c, rank, &entry->request, id, now, err);
     struct request own = entry->request;
     if (own.ndim) own.dims[0] = entry->rows[rank];
     return submit(c, rank, &own, id, now, err);
 }
 
+int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
+                       hvd_error *err) {
+    if (!c->owed[rank])
+        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' again, unasked", rank,
+                         request->name);
+    c->owed[rank]--;
+    c->nowed--;
+    return coordinator_request(c, rank, request, now, err);
+}
+
 void coordinator_leave(struct coordinator *c, int rank, const char *reason) {
     if (c->left[rank]) return;
-    if (c->nleft == 0)
-        snprintf(c->reason, sizeof c->reason, "%.*s", (int)sizeof c->reason - 1, reason);
+    snprintf(c->reason[rank], sizeof c->reason[rank], "%s", reason);
     c->left[rank] = true;
     c->nleft++;
 }
 
 /* ---- what the coordinator decides ---- */
 
-static int fail(const struct pending *p, const hvd_error *why, struct wire_writer *out,
-                hvd_error *err) {
-    struct wire_item item = {.type = WIRE_FAIL, .error = *why};
+/* Listed are the ranks that have submitted it: on others the name may stand for a round to come. */
+static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
+    struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
+    for (int i = 0; i < p->size; i++)
+        if (p->submitted[i]) p->rows[item.nrows++] = i; /* its rows are of no use any more */
     return wire_put(out, &item, err);
 }
 
-static bool waits_for_the_left(const struct coordinator *c, const struct pending *p) {
-    for (int i = 0; i < c->config.size; i++)
-        if (c->left[i] && !p->submitted[i]) return true;
-    return false;
+/* The ranks that have left without submitting it go into `missing`; the first one, or -1: none. */
+static int first_left(struct coordinator *c, const struct pending *p) {
+    int first = -1;
+    for (int i = c->config.size - 1; i >= 0; i--) {
+        c->missing[i] = c->left[i] && !c->owed[i] && !p->submitted[i];
+        if (c->missing[i]) first = i;
+    }
+    return first;
 }
 
-static void explain_left(const struct coordinator *c, const struct pending *p, hvd_error *why) {
+static void explain_left(const struct coordinator *c, const struct pending *p, int first,
+                         hvd_error *why) {
     char left[200], waiting[200];
-    ranks_text(c->left, true, c->config.size, left, sizeof left);
+    ranks_text(c->missing, true, c->config.size, left, sizeof left);
     ranks_text(p->submitted, true, c->config.size, waiting, sizeof waiting);
-    error_set(
-        why, HVD_RANK_LEFT,
-        "tensor '%s' can't complete: %s left the job (%s) before submitting it; submitted by %s.",
-        p->request.name, left, c->reason, waiting);
+    error_set(why, HVD_RANK_LEFT,
+              "tensor '%s' can't complete: %s left the job (%s) before submitting it; submitted by "
+              "%s.",
+              p->request.name, left, c->reason[first], waiting);
 }
 
 /* "rank 1 (waits for 'broadcast.w')": what the missing ranks do instead is what the user looks for.
@@ -180,8 +207,9 @@ static int decide_waiting(struct coordinator *c, double now, struct wire_writer 
     for (struct pending *p = c->first, *next; p; p = next) {
         next = p->next;
         hvd_error why = {0};
-        if (c->nleft && waits_for_the_left(c, p)) {
-            explain_left(c, p, &why);
+        int left = c->nleft ? first_left(c, p) : -1;
+        if (left >= 0) {
+            explain_left(c, p, left, &why);
         } else if (limit > 0 && now - p->since > limit) {
             why.code = HVD_STALLED;
             explain_wait(c, p, now, why.text, sizeof why.text);
@@ -278,7 +306,7 @@ static int decide_ready(struct coordinator *c, struct wire_writer *out, hvd_erro
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     HVD_TRY(decide_ready(c, out, err));
     HVD_TRY(decide_waiting(c, now, out, err));
-    if (c->nleft < c->config.size || c->said_bye) return HVD_OK;
+    if (c->nleft < c->config.size || c->nowed || c->said_bye) return HVD_OK;
     c->said_bye = true;
     return wire_put(out, &(struct wire_item){.type = WIRE_BYE}, err);
 }

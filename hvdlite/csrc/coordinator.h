@@ -28,6 +28,9 @@ int coordinator_request(struct coordinator *c, int rank, const struct request *r
 /* Asks the rank for the whole request, through `out`, when the id has been dropped. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);
+/* The answer to that. A rank is taken to have left only when it owes no more answers. */
+int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
+                       hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 
 /* Writes all that can be decided by now to `out`; nothing new leaves `out` as it was. */

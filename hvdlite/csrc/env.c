@@ -1,5 +1,6 @@
 #include "env.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ int env_size(const char *name, size_t *value, hvd_error *err) {
     char *end;
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
-    if (end == text || *end || errno || *text == '-')
+    if (!isdigit((unsigned char)*text) || *end || errno)
         return error_set(err, HVD_INVALID, "%s%s is '%s': expected a whole number of at least 0",
                          prefix, name, text);
     *value = (size_t)number;

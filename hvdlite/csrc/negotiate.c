@@ -39,10 +39,11 @@ struct batch *negotiate_next_batch(struct negotiation *n) {
 
 /* ---- this rank to the coordinator ---- */
 
-static int say_whole(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+/* `asked` is the id that a RESEND asks for, else 0. */
+static int say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked, hvd_error *err) {
     tensor->id = 0;
-    return wire_put(&n->out, &(struct wire_item){.type = WIRE_REQUEST, .request = tensor->request},
-                    err);
+    struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
+    return wire_put(&n->out, &item, err);
 }
 
 static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
@@ -57,7 +58,7 @@ static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, h
 static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     const struct cache_entry *known = cache_by_name(n->cache, tensor->request.name);
     if (!known || !request_same(&known->request, &tensor->request))
-        return say_whole(n, tensor, err);
+        return say_whole(n, tensor, 0, err);
     tensor->id = known->id;
     HVD_TRY(keep_rows(tensor, known->rows, known->nrows, err));
     return wire_put(&n->out, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
@@ -89,7 +90,8 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
                      hvd_error *err) {
     switch (item->type) {
     case WIRE_REQUEST:
-        return coordinator_request(n->coordinator, from, &item->request, clock_now(), err);
+        return (item->id ? coordinator_resent : coordinator_request)(
+            n->coordinator, from, &item->request, clock_now(), err);
     case WIRE_HIT:
         return coordinator_hit(n->coordinator, from, item->id, clock_now(), &n->decided, err);
     case WIRE_LEAVE: coordinator_leave(n->coordinator, from, item->error.text); return HVD_OK;
@@ -107,13 +109,15 @@ static struct tensor *find(struct negotiation *n, const struct wire_item *item) 
                                : tensors_find_id(n->tensors, item->id);
 }
 
+static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "the coordinator means tensor '%s' (id %llu), which this rank does not have",
+                     item->request.name, (unsigned long long)item->id);
+}
+
 static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     struct tensor *tensor = find(n, item);
-    if (!tensor)
-        return error_set(
-            err, HVD_INTERNAL,
-            "the coordinator runs tensor '%s' (id %llu), which this rank does not have",
-            item->request.name, (unsigned long long)item->id);
+    if (!tensor) return unknown_tensor(item, err);
     HVD_TRY(keep_rows(tensor, item->rows, item->nrows, err));
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, &tensor->request, item->rows, item->nrows, err));
@@ -141,21 +145,27 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
 }
 
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    struct tensor *tensor =
-        item->rank == n->t->at.rank ? tensors_find_id(n->tensors, item->id) : NULL;
-    return tensor ? say_whole(n, tensor, err) : HVD_OK;
+    if (item->rank != n->t->at.rank) return HVD_OK;
+    struct tensor *tensor = tensors_find_id(n->tensors, item->id);
+    return tensor ? say_whole(n, tensor, item->id, err) : unknown_tensor(item, err);
+}
+
+static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    bool ours = false;
+    for (uint32_t i = 0; i < item->nrows; i++) ours |= item->rows[i] == n->t->at.rank;
+    if (!ours) return HVD_OK;
+    struct tensor *tensor = tensors_find(n->tensors, item->request.name);
+    if (!tensor) return unknown_tensor(item, err);
+    tensors_finish(n->tensors, tensor, &item->error);
+    return HVD_OK;
 }
 
 static int obey_item(struct negotiation *n, int from, const struct wire_item *item,
                      hvd_error *err) {
-    struct tensor *failed;
     switch (item->type) {
     case WIRE_TENSOR: return open_tensor(n, item, err);
     case WIRE_RUN: return append_batch(n, err);
-    case WIRE_FAIL:
-        failed = tensors_find(n->tensors, item->request.name);
-        if (failed) tensors_finish(n->tensors, failed, &item->error);
-        return HVD_OK;
+    case WIRE_FAIL: return finish_failed(n, item, err);
     case WIRE_RESEND: return resend(n, item, err);
     case WIRE_ABORT: return hear_abort(n, item, err);
     case WIRE_BYE: n->bye = true; return HVD_OK;

@@ -47,8 +47,10 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
     return HVD_OK;
 }
 
-const struct request *pending_of(const struct pending *p, int rank) {
-    return p->other[rank] ? p->other[rank] : &p->request;
+struct request pending_of(const struct pending *p, int rank) {
+    struct request own = p->other[rank] ? *p->other[rank] : p->request;
+    if (own.kind == HVD_ALLGATHER && own.ndim) own.dims[0] = p->rows[rank];
+    return own;
 }
 
 static size_t append(char *text, size_t length, size_t used, const char *piece) {
@@ -86,6 +88,12 @@ static enum request_field conflicting_field(const struct pending *p) {
     return first;
 }
 
+static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
+                     size_t size) {
+    struct request own = pending_of(p, rank);
+    field_text(&own, field, text, size);
+}
+
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     enum request_field field = conflicting_field(p);
     char list[700] = "", value[160], other[160];
@@ -93,9 +101,9 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
     for (int i = 0; told && alike && i < p->size; i++) {
         if (told[i]) continue;
-        field_text(pending_of(p, i), field, value, sizeof value);
+        own_text(p, i, field, value, sizeof value);
         for (int j = 0; j < p->size; j++) {
-            field_text(pending_of(p, j), field, other, sizeof other);
+            own_text(p, j, field, other, sizeof other);
             alike[j] = strcmp(value, other) == 0;
             told[j] = told[j] || alike[j];
         }

@@ -29,7 +29,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
                 hvd_error *err);
 
 /* The request of a rank that has submitted. */
-const struct request *pending_of(const struct pending *p, int rank);
+struct request pending_of(const struct pending *p, int rank);
 
 /* "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);

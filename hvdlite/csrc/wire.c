@@ -49,11 +49,15 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     for (int i = 0; i < r->ndim; i++) put_uint(w, (uint64_t)r->dims[i], 8);
 }
 
+static void put_rows(struct wire_writer *w, const struct wire_item *item) {
+    put_uint(w, item->nrows, 4);
+    for (uint32_t i = 0; i < item->nrows; i++) put_uint(w, (uint64_t)item->rows[i], 8);
+}
+
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
     put_text(w, item->request.name);
-    put_uint(w, item->nrows, 4);
-    for (uint32_t i = 0; i < item->nrows; i++) put_uint(w, (uint64_t)item->rows[i], 8);
+    put_rows(w, item);
 }
 
 static void put_error(struct wire_writer *w, const hvd_error *error) {
@@ -67,13 +71,17 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
     if (w->size == 0) put_uint(w, WIRE_VERSION, 1);
     put_uint(w, item->type, 1);
     switch (item->type) {
-    case WIRE_REQUEST: put_request(w, &item->request); break;
+    case WIRE_REQUEST:
+        put_uint(w, item->id, 8);
+        put_request(w, &item->request);
+        break;
     case WIRE_HIT: put_uint(w, item->id, 8); break;
     case WIRE_LEAVE: put_text(w, item->error.text); break;
     case WIRE_ABORT: put_error(w, &item->error); break;
     case WIRE_TENSOR: put_tensor(w, item); break;
     case WIRE_FAIL:
         put_text(w, item->request.name);
+        put_rows(w, item);
         put_error(w, &item->error);
         break;
     case WIRE_RESEND:
@@ -202,13 +210,16 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     HVD_TRY(get_uint(r, 1, &type, err));
     item->type = (enum wire_type)type;
     switch (item->type) {
-    case WIRE_REQUEST: return get_request(r, &item->request, err);
+    case WIRE_REQUEST:
+        HVD_TRY(get_uint(r, 8, &item->id, err));
+        return get_request(r, &item->request, err);
     case WIRE_HIT: return get_uint(r, 8, &item->id, err);
     case WIRE_LEAVE: return get_text(r, item->error.text, sizeof item->error.text, err);
     case WIRE_ABORT: return get_error(r, &item->error, err);
     case WIRE_TENSOR: return get_tensor(r, item, err);
     case WIRE_FAIL:
         HVD_TRY(get_text(r, item->request.name, sizeof item->request.name, err));
+        HVD_TRY(get_rows(r, item, err));
         return get_error(r, &item->error, err);
     case WIRE_RESEND:
         HVD_TRY(get_int(r, 4, &item->rank, err));

@@ -3,16 +3,19 @@
  * Layer 1, pure. Every integer is little-endian; every length is checked against what is left of
  * the message before it is used, so a damaged or foreign message is an error, never a wild read.
  *
- *   rank -> coordinator    REQUEST  a tensor seen for the first time, or changed
- *                          HIT      a cached tensor, by its id
- *                          LEAVE    this rank submits nothing any more, and why
- *                          ABORT    this rank can't go on
- *   coordinator -> ranks   TENSOR   one tensor of the batch that the next RUN closes
- *                          RUN      append the batch to the run log
- *                          FAIL     this tensor ends with an error, on every rank that submitted it
- *                          RESEND   rank `rank`: id is not known here any more, send the whole
- * request ABORT    the job can't go on; everything pending ends with this error BYE      every rank
- * has left: stop */
+ * From a rank to the coordinator:
+ *   - REQUEST: a tensor seen for the first time, or changed; id: what RESEND asked for, else 0
+ *   - HIT: a cached tensor, by its id
+ *   - LEAVE: this rank submits nothing any more, and why
+ *   - ABORT: this rank can't go on
+ * From the coordinator to all ranks:
+ *   - TENSOR: one tensor of the batch that the next RUN closes
+ *   - RUN: append the batch to the run log
+ *   - FAIL: this tensor ends with an error on the ranks that are listed, those that had submitted
+ *     it; on others the name may stand for a round to come
+ *   - RESEND: rank `rank`: the id is not known here any more, send the whole request
+ *   - ABORT: the job can't go on; everything pending ends with this error
+ *   - BYE: every rank has left: stop */
 #ifndef HVDLITE_WIRE_H
 #define HVDLITE_WIRE_H
 
@@ -34,10 +37,10 @@ enum wire_type {
 struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST; TENSOR and FAIL carry only its name ("": go by the id) */
-    uint64_t id;            /* HIT, TENSOR (0: not cached), RESEND */
+    uint64_t id;            /* HIT, TENSOR (0: not cached), RESEND, REQUEST (0: not asked for) */
     int32_t rank;           /* RESEND */
     hvd_error error;        /* LEAVE (text), ABORT, FAIL */
-    uint32_t nrows;         /* TENSOR of an allgather: rows of every rank; 0 for other kinds */
+    uint32_t nrows;         /* TENSOR of an allgather: rows of every rank; FAIL: the ranks */
     const int64_t *rows;    /* decoded: valid until the next wire_next or wire_reader_free */
 };
 
