@@ -7,12 +7,18 @@ static const size_t ANY = SIZE_MAX;
 
 /* In the order in which they are asked. Below the thresholds rounds decide, above them bytes. */
 static const struct coll_algorithm TABLE[] = {
-    {"recursive doubling", HVD_ALLREDUCE, false, 16 * 1024, coll_doubling},
-    {"ring", HVD_ALLREDUCE, true, ANY, coll_ring_allreduce},
-    {"pairwise exchange", HVD_ALLREDUCE, false, ANY, coll_pairwise},
-    {"binomial tree", HVD_BROADCAST, false, 64 * 1024, coll_tree},
-    {"pipelined chain", HVD_BROADCAST, false, ANY, coll_chain},
-    {"ring allgather", HVD_ALLGATHER, false, ANY, coll_ring_allgather},
+    {"window allreduce", HVD_ALLREDUCE, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_allreduce},
+    {"window broadcast", HVD_BROADCAST, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_move},
+    {"window allgather", HVD_ALLGATHER, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_move},
+    {"recursive doubling", HVD_ALLREDUCE, .most_bytes = 16 * 1024, .run = coll_doubling},
+    {"ring", HVD_ALLREDUCE, .own_accumulator = true, .most_bytes = ANY, .run = coll_ring_allreduce},
+    {"pairwise exchange", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise},
+    {"binomial tree", HVD_BROADCAST, .most_bytes = 64 * 1024, .run = coll_tree},
+    {"pipelined chain", HVD_BROADCAST, .most_bytes = ANY, .run = coll_chain},
+    {"ring allgather", HVD_ALLGATHER, .most_bytes = ANY, .run = coll_ring_allgather},
 };
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 
@@ -23,6 +29,7 @@ const struct coll_algorithm *coll_table(size_t *rows) {
 
 bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
     if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
+    if (row->on_window && !job->window) return false;
     return !row->own_accumulator || job->reduce->size == job->reduce->wide;
 }
 

@@ -26,6 +26,8 @@ struct coll_job {
     const void *in;         /* allgather: this rank's part, not inside data */
     const size_t *part_end; /* allgather: [rank]: where its part ends in data */
 
+    struct window *window; /* of all ranks, when they are on one host, else NULL */
+
     struct scratch *scratch; /* the algorithm's own working memory, kept between calls */
 };
 
@@ -33,6 +35,7 @@ struct coll_algorithm {
     const char *name;
     hvd_kind kind;
     bool own_accumulator; /* only for dtypes that are their own accumulators */
+    bool on_window;       /* only where all ranks share a window */
     size_t most_bytes;    /* this row takes jobs of up to so many */
     int (*run)(struct transport *t, const struct coll_job *job, hvd_error *err);
 };
@@ -65,6 +68,8 @@ struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
 /* Segment k, of `length` bytes, of a range; shorter at its end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
+int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_move(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_pairwise(struct transport *t, const struct coll_job *job, hvd_error *err);

@@ -37,6 +37,7 @@ static void unpack(const struct executor *x, const struct batch *batch, const ch
 
 static struct coll_job job_of(struct executor *x, const struct request *r) {
     struct coll_job job = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
+    if (x->t->at.local_size == x->t->at.size) job.window = x->t->window;
     if (r->kind != HVD_ALLREDUCE) return job;
     job.reduce = reduce_kernels((hvd_dtype)r->dtype);
     job.prescale = r->prescale;

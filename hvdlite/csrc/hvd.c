@@ -48,12 +48,16 @@ static int read_config(struct engine_config *config, double *timeout, hvd_error 
 static int start(struct context *c, const void *mpi_comm, hvd_error *err) {
     struct engine_config config;
     double timeout = 300;
-    HVD_TRY(transport_mpi_open(&c->transport, mpi_comm, err));
+    const char *window = env_text("WINDOW");
+    HVD_TRY(transport_mpi_open(&c->transport, mpi_comm, !window || strcmp(window, "0") != 0, err));
     HVD_TRY(transport_mpi_agree(c->transport, read_config(&config, &timeout, err), err));
     c->transport->timeout = timeout;
     c->process = getpid();
     config.log.rank = c->transport->at.rank;
     config.log.size = c->transport->at.size;
+    if (c->transport->no_window.code)
+        log_line(&config.log, LOG_WARNING, "everything goes through MPI, which is slower: %s",
+                 c->transport->no_window.text);
     return engine_start(&c->engine, c->transport, &config, err);
 }
 

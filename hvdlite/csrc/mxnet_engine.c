@@ -251,7 +251,7 @@ static int new_operation(hvd_mxnet *lib, const hvd_tensor *tensor, struct operat
 }
 
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err) {
-    struct operation *op;
+    struct operation *op = NULL;
     HVD_TRY(new_operation(lib, tensor, &op, err));
     int code = describe(op, array, err);
     free_operation(op);
@@ -261,7 +261,7 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
 int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
     static const struct device ON_CPU = {CPU, 0};
     static const int PROPERTY = CPU_PRIORITIZED;
-    struct operation *op;
+    struct operation *op = NULL;
     HVD_TRY(new_operation(lib, tensor, &op, err));
     int code = prepare(op, in, out, err);
     if (code) {

@@ -21,24 +21,32 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
     return t->ops->irecv(t, data, bytes, from, x, err);
 }
 
-static int look(struct transport *t, struct transfer *x, hvd_error *err) {
-    HVD_TRY(t->ops->test(t, x, err));
-    return x->active && t->on_wait ? t->on_wait(t->on_wait_arg, err) : HVD_OK;
+/* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */
+static int keep_waiting(struct transport *t, struct waiter *waiter, const char *whom, int peer,
+                        hvd_error *err) {
+    if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
+    waiter_pause(waiter, t->may_spin, LONGEST_DATA_NAP);
+    if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
+    return error_set(err, HVD_TRANSPORT,
+                     "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "
+                     "stopped?",
+                     t->at.rank, whom, peer, t->timeout);
 }
 
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     struct waiter waiter = {0};
     while (x->active) {
-        HVD_TRY(look(t, x, err));
-        if (!x->active) break;
-        waiter_pause(&waiter, t->may_spin, LONGEST_DATA_NAP);
-        if (t->timeout > 0 && clock_now() - waiter.since > t->timeout)
-            return error_set(
-                err, HVD_TRANSPORT,
-                "no data moved between rank %d and rank %d for %.0f s: is one of them dead "
-                "or stopped?",
-                t->at.rank, x->peer, t->timeout);
+        HVD_TRY(t->ops->test(t, x, err));
+        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", x->peer, err));
     }
+    return HVD_OK;
+}
+
+int transport_wait_flag(struct transport *t, const _Atomic uint64_t *flag, uint64_t value,
+                        int local_rank, hvd_error *err) {
+    struct waiter waiter = {0};
+    while (atomic_load_explicit(flag, memory_order_acquire) < value)
+        HVD_TRY(keep_waiting(t, &waiter, "local rank", local_rank, err));
     return HVD_OK;
 }
 

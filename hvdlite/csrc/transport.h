@@ -8,6 +8,7 @@
 #define HVDLITE_TRANSPORT_H
 
 #include "error.h"
+#include "window.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,9 +55,11 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     struct topology at;
-    bool may_spin;      /* each rank of this host has a core of its own */
-    double longest_nap; /* seconds that sleep may last without missing a message */
-    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
+    struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
+    hvd_error no_window;   /* why not */
+    bool may_spin;         /* each rank of this host has a core of its own */
+    double longest_nap;    /* seconds that sleep may last without missing a message */
+    double timeout;        /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
@@ -72,6 +75,10 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
 /* Returns when the transfer is complete. It spins briefly, yields, then naps, and calls on_wait
  * meanwhile. On an error the transfer may still be active and the transport is of no more use. */
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err);
+
+/* Returns when another process has raised the flag to `value` at least. Waits as transport_wait. */
+int transport_wait_flag(struct transport *t, const _Atomic uint64_t *flag, uint64_t value,
+                        int local_rank, hvd_error *err);
 
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);

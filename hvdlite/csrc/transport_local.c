@@ -23,6 +23,7 @@ struct local_rank {
     struct queue messages, *transfers; /* [from] */
     unsigned events;
     bool broken;
+    struct window window;
 };
 
 struct local_hub {
@@ -197,6 +198,23 @@ struct local_hub *local_hub_new(int size, int per_host) {
     return NULL;
 }
 
+bool local_hub_share(struct local_hub *hub) {
+    void *memory = NULL;
+    for (int i = 0; i < hub->size; i++) {
+        struct local_rank *r = &hub->ranks[i];
+        struct topology *at = &r->transport.at;
+        if (at->local_rank == 0) {
+            size_t bytes = window_bytes(at->local_size);
+            memory = aligned_alloc(alignof(struct window_member), bytes);
+            if (!memory) return false;
+            memset(memory, 0, bytes);
+        }
+        window_init(&r->window, memory, at->local_size, at->local_rank);
+        r->transport.window = &r->window;
+    }
+    return true;
+}
+
 static void drain(struct queue *q) {
     for (struct parcel *p; (p = pop(q));) free(p);
 }
@@ -207,6 +225,7 @@ void local_hub_free(struct local_hub *hub) {
         drain(&r->messages);
         for (int j = 0; r->transfers && j < hub->size; j++) drain(&r->transfers[j]);
         free(r->transfers);
+        if (r->transport.window && r->transport.at.local_rank == 0) free(r->window.members);
         monitor_destroy(&r->monitor);
     }
     free(hub->ranks);

@@ -13,6 +13,9 @@ struct local_hub;
 struct local_hub *local_hub_new(int size, int per_host);
 void local_hub_free(struct local_hub *hub); /* after every rank's thread has ended */
 
+/* Gives the ranks of each host a window. Before they start; false: no memory. */
+bool local_hub_share(struct local_hub *hub);
+
 /* The transport of one rank; it belongs to the hub. */
 struct transport *local_hub_rank(struct local_hub *hub, int rank);
 

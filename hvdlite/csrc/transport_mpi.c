@@ -1,14 +1,13 @@
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "transport_mpi.h"
 
-#include "bell.h"
+#include "host.h"
+#include "shared.h"
+#include "wait.h"
 
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { TAG = 0 };
 
@@ -27,9 +26,11 @@ struct mpi_transport {
     struct outgoing *outgoing;
     MPI_Request incoming; /* of the one message that is coming in */
     struct message arriving;
-    struct bells *bells; /* [local rank], or only this rank's own */
-    int own_bell;
-    int *bell_of; /* [rank]: its bell, -1: not within reach */
+    struct host host;            /* zeroed: this host has no window */
+    struct bell own_bell, *bell; /* this rank's: in the window, or without one its own */
+    int *local_of;    /* [rank]: its local rank, -1: it is not within reach of our window */
+    int *rank_of;     /* [local rank] */
+    bool all_on_host; /* everybody is: messages need no MPI */
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -46,36 +47,35 @@ static int check(int code, const char *call, hvd_error *err) {
 
 /* ---- data ---- */
 
-/* A free place among the requests. */
-static int claim(struct mpi_transport *m, size_t *place, hvd_error *err) {
-    for (*place = 0; *place < m->nrequests; ++*place)
-        if (m->requests[*place] == MPI_REQUEST_NULL) return HVD_OK;
-    size_t n = 2 * m->nrequests + 16;
-    MPI_Request *requests = realloc(m->requests, n * sizeof *requests);
-    if (!requests) return error_set(err, HVD_NO_MEMORY, "no memory for %zu MPI requests", n);
-    for (size_t i = m->nrequests; i < n; i++) requests[i] = MPI_REQUEST_NULL;
-    m->requests = requests;
-    m->nrequests = n;
+/* A free place among the requests, kept by its number: the array may move. */
+static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
+    size_t i = 0, n = 2 * m->nrequests + 16;
+    while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
+    if (i == m->nrequests) {
+        MPI_Request *requests = realloc(m->requests, n * sizeof *requests);
+        if (!requests) return error_set(err, HVD_NO_MEMORY, "no memory for %zu MPI requests", n);
+        for (size_t k = i; k < n; k++) requests[k] = MPI_REQUEST_NULL;
+        m->requests = requests;
+        m->nrequests = n;
+    }
+    x->handle[0] = i;
+    *out = &m->requests[i];
     return HVD_OK;
 }
 
 static int mpi_isend(struct transport *t, const void *data, size_t bytes, int to,
                      struct transfer *x, hvd_error *err) {
-    struct mpi_transport *m = self(t);
-    size_t place;
-    HVD_TRY(claim(m, &place, err));
-    x->handle[0] = place;
-    TRY_MPI(MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, m->data, &m->requests[place]));
+    MPI_Request *request = NULL;
+    HVD_TRY(claim(self(t), x, &request, err));
+    TRY_MPI(MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, self(t)->data, request));
     return HVD_OK;
 }
 
 static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                      hvd_error *err) {
-    struct mpi_transport *m = self(t);
-    size_t place;
-    HVD_TRY(claim(m, &place, err));
-    x->handle[0] = place;
-    TRY_MPI(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, m->data, &m->requests[place]));
+    MPI_Request *request = NULL;
+    HVD_TRY(claim(self(t), x, &request, err));
+    TRY_MPI(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, self(t)->data, request));
     return HVD_OK;
 }
 
@@ -112,8 +112,8 @@ static int release_sent(struct mpi_transport *m, hvd_error *err) {
     return HVD_OK;
 }
 
-static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
-    struct mpi_transport *m = self(t);
+static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t size,
+                       hvd_error *err) {
     HVD_TRY(release_sent(m, err));
     struct outgoing *o = malloc(sizeof *o + size);
     if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
@@ -126,8 +126,15 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     }
     o->next = m->outgoing;
     m->outgoing = o;
-    if (m->bell_of[to] >= 0) bell_ring(m->bells, m->bell_of[to]);
     return HVD_OK;
+}
+
+static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    struct mpi_transport *m = self(t);
+    int local = m->local_of[to];
+    if (local >= 0 && host_reaches(&m->host, local))
+        return host_send(&m->host, local, data, size, err);
+    return send_by_mpi(m, to, data, size, err);
 }
 
 /* Starts to receive the next message, if there is one. */
@@ -146,8 +153,7 @@ static int match(struct mpi_transport *m, hvd_error *err) {
     return HVD_OK;
 }
 
-static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
-    struct mpi_transport *m = self(t);
+static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_error *err) {
     if (m->outgoing) HVD_TRY(release_sent(m, err));
     if (!m->arriving.data) HVD_TRY(match(m, err));
     if (!m->arriving.data) return HVD_OK;
@@ -159,17 +165,26 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
     return HVD_OK;
 }
 
-static void mpi_wake(struct transport *t) { bell_ring(self(t)->bells, self(t)->own_bell); }
-
-static unsigned mpi_listen(struct transport *t) {
-    return bell_listen(self(t)->bells, self(t)->own_bell);
+static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
+    struct mpi_transport *m = self(t);
+    if (m->host.window.members) {
+        int from;
+        host_flush(&m->host);
+        HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
+        if (message->data) message->from = m->rank_of[from];
+    }
+    return message->data || m->all_on_host ? HVD_OK : receive_by_mpi(m, message, err);
 }
+
+static void mpi_wake(struct transport *t) { bell_ring(self(t)->bell); }
+
+static unsigned mpi_listen(struct transport *t) { return bell_listen(self(t)->bell); }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
-    /* What MPI has not sent yet it sends only while it is called. */
-    if (m->outgoing && seconds > 1e-3) seconds = 1e-3;
-    bell_sleep(m->bells, m->own_bell, ticket, seconds);
+    /* MPI sends only while it is called; and nobody rings when a mailbox has room again. */
+    bool waiting = m->outgoing || (m->host.window.members && !host_flush(&m->host));
+    bell_sleep(m->bell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
 
 /* ---- opening and closing ---- */
@@ -204,60 +219,61 @@ static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *er
     return HVD_OK;
 }
 
-/* All ranks of the host share bells, or none does. */
-static int share_bells(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
+/* All ranks of the host map the window, or none does. */
+static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, void **memory,
+                        hvd_error *err) {
     struct topology *at = &m->transport.at;
-    char name[BELL_NAME] = "";
-    hvd_error ignored;
-    if (at->local_rank == 0 && bells_create(&m->bells, at->local_size, name, &ignored)) name[0] = 0;
+    hvd_error *why = &m->transport.no_window;
+    size_t bytes = window_bytes(at->local_size);
+    char name[SHARED_NAME] = "";
+    if (at->local_rank == 0 && wanted && shared_create(memory, bytes, name, why)) name[0] = 0;
     TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, local));
-    if (at->local_rank && *name) bells_open(&m->bells, at->local_size, name, &ignored);
-    int mapped = m->bells != NULL, all = 0;
+    if (at->local_rank && wanted && *name) shared_open(memory, bytes, name, why);
+    int mapped = *memory != NULL, all = 0;
     TRY_MPI(MPI_Allreduce(&mapped, &all, 1, MPI_INT, MPI_MIN, local));
-    if (at->local_rank == 0 && *name) bells_unlink(name);
-    if (all) return HVD_OK;
-    bells_close(m->bells);
-    m->bells = NULL;
-    return HVD_OK;
-}
-
-/* Which of all ranks are within reach of the shared bells. */
-static int find_bells(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
-    struct topology *at = &m->transport.at;
-    size_t n = (size_t)at->size;
-    int *ranks = malloc((size_t)at->local_size * sizeof *ranks);
-    m->bell_of = malloc(n * sizeof *m->bell_of);
-    if (!ranks || !m->bell_of) {
-        free(ranks);
-        return error_set(err, HVD_NO_MEMORY, "no memory for %zu ranks", n);
+    if (at->local_rank == 0 && *name) shared_unlink(name);
+    if (!all) {
+        shared_close(*memory, bytes);
+        *memory = NULL;
     }
-    for (size_t i = 0; i < n; i++) m->bell_of[i] = -1;
-    int code =
-        check(MPI_Allgather(&at->rank, 1, MPI_INT, ranks, 1, MPI_INT, local), "MPI_Allgather", err);
-    for (int i = 0; !code && m->bells && i < at->local_size; i++) m->bell_of[ranks[i]] = i;
-    free(ranks);
-    m->own_bell = m->bells ? at->local_rank : 0;
-    if (!code && !m->bells && !(m->bells = bells_private(1)))
-        return error_set(err, HVD_NO_MEMORY, "no memory for a bell");
-    return code;
-}
-
-static int open_bells(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
-    HVD_TRY(share_bells(m, local, err));
-    HVD_TRY(find_bells(m, local, err));
-    bool all_within_reach = true;
-    for (int i = 0; i < m->transport.at.size; i++) all_within_reach &= m->bell_of[i] >= 0;
-    m->transport.longest_nap = all_within_reach ? 1.0 : 10e-3;
     return HVD_OK;
 }
 
-static bool cores_for_all(int local_size) {
-    cpu_set_t own;
-    bool bound = sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) < 2;
-    return !bound && sysconf(_SC_NPROCESSORS_ONLN) >= local_size;
+static int open_window(struct mpi_transport *m, MPI_Comm local, bool wanted, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    void *memory = NULL;
+    HVD_TRY(share_memory(m, local, wanted, &memory, err));
+    if (!memory) return HVD_OK;
+    HVD_TRY(host_open(&m->host, memory, at->local_size, at->local_rank, err));
+    m->transport.window = &m->host.window;
+    m->bell = &window_self(&m->host.window)->bell;
+    return HVD_OK;
 }
 
-static int open_all(struct mpi_transport *m, MPI_Comm comm, hvd_error *err) {
+/* Which ranks are on this host, in both directions. */
+static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    m->rank_of = calloc((size_t)at->local_size, sizeof *m->rank_of);
+    m->local_of = calloc((size_t)at->size, sizeof *m->local_of);
+    if (!m->rank_of || !m->local_of)
+        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", at->size);
+    TRY_MPI(MPI_Allgather(&at->rank, 1, MPI_INT, m->rank_of, 1, MPI_INT, local));
+    for (int i = 0; i < at->size; i++) m->local_of[i] = -1;
+    for (int i = 0; i < at->local_size; i++) m->local_of[m->rank_of[i]] = i;
+    return HVD_OK;
+}
+
+static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    m->bell = &m->own_bell;
+    HVD_TRY(find_neighbours(m, local, err));
+    HVD_TRY(open_window(m, local, window, err));
+    m->all_on_host = m->transport.window && at->local_size == at->size;
+    m->transport.longest_nap = m->all_on_host ? 1.0 : 10e-3; /* MPI wakes nobody */
+    return HVD_OK;
+}
+
+static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_error *err) {
     MPI_Comm local;
     HVD_TRY(check_threads(err));
     TRY_MPI(MPI_Comm_dup(comm, &m->data));
@@ -265,9 +281,9 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, hvd_error *err) {
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
     HVD_TRY(find_topology(m, &local, err));
-    HVD_TRY(open_bells(m, local, err));
+    HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    m->transport.may_spin = cores_for_all(m->transport.at.local_size);
+    m->transport.may_spin = wait_may_spin(m->transport.at.local_size);
     return HVD_OK;
 }
 
@@ -284,8 +300,9 @@ static void mpi_close(struct transport *t, bool clean) {
         MPI_Comm_free(&m->data);
         MPI_Comm_free(&m->control);
     }
-    bells_close(m->bells);
-    free(m->bell_of);
+    host_close(&m->host);
+    free(m->local_of);
+    free(m->rank_of);
     free(m->requests);
     free(m);
 }
@@ -303,7 +320,7 @@ static const struct transport_ops MPI_OPS = {
     .close = mpi_close,
 };
 
-int transport_mpi_open(struct transport **out, const void *comm, hvd_error *err) {
+int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     m->transport.ops = &MPI_OPS;
@@ -311,7 +328,7 @@ int transport_mpi_open(struct transport **out, const void *comm, hvd_error *err)
     m->arriving.from = -1;
     MPI_Comm handle;
     memcpy(&handle, comm, sizeof handle);
-    int code = open_all(m, handle, err);
+    int code = open_all(m, handle, window, err);
     if (code)
         mpi_close(&m->transport, false);
     else

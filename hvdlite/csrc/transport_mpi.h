@@ -8,8 +8,9 @@
 
 #include "transport.h"
 
-/* Collective over the communicator, whose handle (an MPI_Comm) lies at `comm`. */
-int transport_mpi_open(struct transport **out, const void *comm, hvd_error *err);
+/* Collective over the communicator, whose handle (an MPI_Comm) lies at `comm`. Ranks of one host share
+ * a window, if `window` and if they can; without one everything goes through MPI. */
+int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err);
 
 /* Collective: fails on every rank when `code`, with the error in *err, is not HVD_OK on some.
  * Before the engine starts: so that a rank that can't start does not leave the others waiting for

@@ -18,4 +18,8 @@ double waiter_next(struct waiter *w, double now, bool may_spin, double longest_n
 /* The same, done. */
 void waiter_pause(struct waiter *w, bool may_spin, double longest_nap);
 
+/* Every rank of this host has a core of its own, and this one is not bound to a single core, which
+ * its training would have to share with a spinning thread. */
+bool wait_may_spin(int local_size);
+
 #endif

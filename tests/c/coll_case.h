@@ -91,6 +91,7 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c, st
     struct transport *t = rank_transport(self->ranks, self->rank);
     job->kind = c->kind;
     job->scratch = &self->scratch;
+    job->window = t->window;
     if (c->kind == HVD_ALLREDUCE) {
         job->reduce = reduce_kernels((hvd_dtype)c->dtype);
         job->prescale = c->how.prescale;
@@ -225,7 +226,8 @@ static inline void coll_rank_main(struct ranks *ranks, int rank, void *arg) {
 
 static inline void coll_cases_run(int size, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    ranks_run(size, coll_rank_main, &shared);
+    ranks_run(size, coll_rank_main, &shared);           /* by messages, */
+    ranks_run_on_window(size, coll_rank_main, &shared); /* and by memory that they share */
 }
 
 #endif

@@ -37,9 +37,8 @@ static inline struct transport *rank_transport(struct ranks *ranks, int rank) {
 
 static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
 
-/* Returns when `run` has returned on every rank. */
-static inline void ranks_run(int size, rank_main *run, void *shared) {
-    struct ranks ranks = {.size = size, .hub = local_hub_new(size, 0)};
+static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {
+    struct ranks ranks = {.size = size, .hub = hub};
     struct rank_thread threads[MOST_RANKS];
     hvd_error err;
     REQUIRE(ranks.hub != NULL);
@@ -51,6 +50,18 @@ static inline void ranks_run(int size, rank_main *run, void *shared) {
     for (int i = 0; i < size; i++) thread_join(threads[i].thread);
     pthread_barrier_destroy(&ranks.barrier);
     local_hub_free(ranks.hub);
+}
+
+/* Returns when `run` has returned on every rank. */
+static inline void ranks_run(int size, rank_main *run, void *shared) {
+    ranks_run_hub(size, local_hub_new(size, 0), run, shared);
+}
+
+/* The same where all ranks share a window. */
+static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
+    struct local_hub *hub = local_hub_new(size, 0);
+    REQUIRE(hub && local_hub_share(hub));
+    ranks_run_hub(size, hub, run, shared);
 }
 
 #endif

@@ -1,0 +1,130 @@
+/* Mailboxes: messages of any length between two threads, in order and whole. */
+#include "check.h"
+
+#include "host.h"
+#include "random.h"
+#include "shared.h"
+#include "sync.h"
+
+enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };
+
+/* Message i: mostly short, now and then longer than the ring. */
+static size_t length_of(uint64_t *random, int i) {
+    uint64_t bits = random_next(random) >> 20;
+    if (i % 500 == 7) return MAILBOX_BYTES + bits % (2 * MAILBOX_BYTES);
+    return bits % (i % 10 ? 60 : 9000);
+}
+
+static unsigned char byte_of(int i, size_t at) { return (unsigned char)((size_t)i * 31 + at); }
+
+static void *write_all(void *arg) {
+    struct mailbox *box = arg;
+    struct mail_out out = {0};
+    hvd_error err = {0};
+    uint64_t random = 5;
+    static unsigned char data[3 * MAILBOX_BYTES];
+    for (int i = 0; i < MESSAGES; i++) {
+        size_t size = length_of(&random, i);
+        for (size_t k = 0; k < size; k++) data[k] = byte_of(i, k);
+        CHECK_OK(mailbox_send(box, &out, data, size, &err), err);
+    }
+    while (!mailbox_flush(box, &out)) sched_yield();
+    mail_out_free(&out);
+    return NULL;
+}
+
+static bool right(const unsigned char *data, size_t size, int i) {
+    for (size_t k = 0; k < size; k++)
+        if (data[k] != byte_of(i, k)) return false;
+    return true;
+}
+
+static void test_stream(void) {
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    struct mail_in in = {0};
+    pthread_t writer;
+    hvd_error err = {0};
+    uint64_t random = 5;
+    REQUIRE(box != NULL);
+    memset(box, 0, sizeof *box);
+    REQUIRE(thread_start(&writer, write_all, box, "writer", &err) == 0);
+    for (int i = 0; i < MESSAGES;) {
+        void *data;
+        size_t size;
+        CHECK_OK(mailbox_receive(box, &in, &data, &size, &err), err);
+        if (!data) {
+            sched_yield();
+            continue;
+        }
+        CHECK_INT(size, length_of(&random, i));
+        CHECK(right(data, size, i));
+        free(data);
+        i++;
+    }
+    thread_join(writer);
+    CHECK(!mailbox_filled(box));
+    mail_in_free(&in);
+    free(box);
+}
+
+/* What does not fit waits with the writer; what is half read is freed with the reader. */
+static void test_full(void) {
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    struct mail_out out = {0};
+    struct mail_in in = {0};
+    hvd_error err = {0};
+    void *data;
+    size_t size;
+    static unsigned char big[2 * MAILBOX_BYTES];
+    REQUIRE(box != NULL);
+    memset(box, 0, sizeof *box);
+    CHECK_OK(mailbox_send(box, &out, big, sizeof big, &err), err);
+    CHECK(!mailbox_flush(box, &out));
+    CHECK_OK(mailbox_receive(box, &in, &data, &size, &err), err);
+    CHECK(data == NULL);
+    CHECK(!mailbox_flush(box, &out));
+    mail_out_free(&out);
+    mail_in_free(&in);
+    free(box);
+}
+
+/* Three ranks on real shared memory: the leader talks with each, the others not among themselves. */
+static void test_host(void) {
+    enum { N = 3 };
+    char name[SHARED_NAME];
+    struct host hosts[N];
+    void *memory;
+    hvd_error err = {0};
+    for (int i = 0; i < N; i++) {
+        CHECK_OK(i ? shared_open(&memory, window_bytes(N), name, &err)
+                   : shared_create(&memory, window_bytes(N), name, &err),
+                 err);
+        CHECK_OK(host_open(&hosts[i], memory, N, i, &err), err);
+    }
+    shared_unlink(name);
+    CHECK(shared_open(&memory, window_bytes(N), name, &err) == HVD_NO_MEMORY);
+    CHECK(host_reaches(&hosts[0], 2) && host_reaches(&hosts[2], 0) && !host_reaches(&hosts[1], 2));
+    for (int i = 1; i < N; i++) {
+        int from = -1;
+        void *data;
+        size_t size;
+        CHECK_OK(host_send(&hosts[i], 0, &i, sizeof i, &err), err);
+        CHECK_OK(host_receive(&hosts[0], &from, &data, &size, &err), err);
+        CHECK_INT(from, i);
+        CHECK(data && size == sizeof i && memcmp(data, &i, size) == 0);
+        free(data);
+        CHECK_OK(host_send(&hosts[0], i, "hello", 6, &err), err);
+        CHECK_OK(host_receive(&hosts[i], &from, &data, &size, &err), err);
+        CHECK(from == 0 && data && strcmp(data, "hello") == 0);
+        free(data);
+    }
+    for (int i = 0; i < N; i++) host_close(&hosts[i]);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_stream);
+    RUN(test_full);
+    RUN(test_host);
+    return check_end("test_mailbox");
+}
