@@ -30,6 +30,7 @@ _ON_MXNET = (
     "broadcast",
     "broadcast_",
     "broadcast_parameters",
+    "share_gradients",
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from hvdlite.names import tensor_name
 Sum = lib.HVD_SUM
 Average = lib.HVD_AVERAGE
 
-_DTYPES = {
+DTYPES = {
     np.dtype(name): getattr(lib, "HVD_" + name.upper())
     for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 }
@@ -69,8 +69,8 @@ def gather_rows(rows: int, name: str) -> list:
 
 def _dense(array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, order="C")
-    if array.dtype not in _DTYPES:
-        known = ", ".join(str(dtype) for dtype in _DTYPES)
+    if array.dtype not in DTYPES:
+        known = ", ".join(str(dtype) for dtype in DTYPES)
         raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
     return array
 
@@ -81,7 +81,7 @@ def _run(kind, name, array, out, op=Sum, root=0, prescale=1.0, postscale=1.0, ou
     tensor = ffi.new(
         "hvd_tensor *",
         {
-            "name": encoded, "kind": kind, "dtype": _DTYPES[array.dtype], "op": op, "root": root,
+            "name": encoded, "kind": kind, "dtype": DTYPES[array.dtype], "op": op, "root": root,
             "prescale": prescale, "postscale": postscale, "ndim": array.ndim, "dims": dims,
             "in": ffi.cast("void *", array.ctypes.data), "out": ffi.cast("void *", out.ctypes.data),
             "out_rows": out_rows,

@@ -7,12 +7,14 @@ static const size_t ANY = SIZE_MAX;
 
 /* In the order in which they are asked. Below the thresholds rounds decide, above them bytes. */
 static const struct coll_algorithm TABLE[] = {
+    {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
+     .run = coll_direct_allreduce},
     {"window allreduce", HVD_ALLREDUCE, .on_window = true, .most_bytes = ANY,
      .run = coll_window_allreduce},
     {"window broadcast", HVD_BROADCAST, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_move},
+     .run = coll_window_broadcast},
     {"window allgather", HVD_ALLGATHER, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_move},
+     .run = coll_window_allgather},
     {"recursive doubling", HVD_ALLREDUCE, .most_bytes = 16 * 1024, .run = coll_doubling},
     {"ring", HVD_ALLREDUCE, .own_accumulator = true, .most_bytes = ANY, .run = coll_ring_allreduce},
     {"pairwise exchange", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise},
@@ -30,6 +32,7 @@ const struct coll_algorithm *coll_table(size_t *rows) {
 bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
     if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
     if (row->on_window && !job->window) return false;
+    if (row->direct != (job->memory != NULL)) return false;
     return !row->own_accumulator || job->reduce->size == job->reduce->wide;
 }
 

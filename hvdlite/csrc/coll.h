@@ -11,11 +11,23 @@
 #include "scratch.h"
 #include "transport.h"
 
+/* One tensor of a batch: `in` may be `out`. */
+struct coll_piece {
+    const char *in;
+    char *out;
+    size_t bytes;
+};
+
 /* Equal on every rank, except for the pointers, the scratch and an allgather's `in`. */
 struct coll_job {
     hvd_kind kind;
     void *data;   /* allreduce, broadcast: in place; allgather: all parts, in the order of ranks */
     size_t bytes; /* of data */
+
+    /* allreduce, broadcast on a window: the tensors themselves, `bytes` in all, instead of data */
+    const struct coll_piece *pieces;
+    size_t npieces;
+    char *const *memory; /* [local rank]: the parts of the region in which they all lie, or NULL */
 
     const struct reduce_kernels *reduce; /* allreduce */
     double prescale;
@@ -35,6 +47,7 @@ struct coll_algorithm {
     const char *name;
     hvd_kind kind;
     bool own_accumulator; /* only for dtypes that are their own accumulators */
+    bool direct;          /* for jobs whose memory is shared; the others are for the others */
     bool on_window;       /* only where all ranks share a window */
     size_t most_bytes;    /* this row takes jobs of up to so many */
     int (*run)(struct transport *t, const struct coll_job *job, hvd_error *err);
@@ -68,8 +81,10 @@ struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
 /* Segment k, of `length` bytes, of a range; shorter at its end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
+int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_move(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_pairwise(struct transport *t, const struct coll_job *job, hvd_error *err);

@@ -4,106 +4,104 @@
  *   Intra-Node Collective Operations using Shared Memory", SC'18; flags instead of barriers.
  *
  * The data goes in rounds of one slot. In a round every rank stages its input in its slot; rank r adds
- * chunk r of all inputs, in the order of ranks, and leaves the sum in its slot; all take all sums.
+ * chunk r of all slots, in the order of ranks, and leaves the sum in its own; all take all sums.
  * p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
  *
  *            slot of a          slot of b          slot of c
- *   stage    .  a1 a2           b0 .  b2           c0 c1 .
+ *   stage    a0 a1 a2           b0 b1 b2           c0 c1 c2
  *   reduce   S0 a1 a2           b0 S1 b2           c0 c1 S2
  *   take     all ranks read S0, S1, S2
  *
  * The rounds overlap: round k is staged before round k - 1 is reduced and k - 2 taken, so that nobody
- * waits who has work. Four slots a rank stay in the cache: memory sees each input read and each
- * result written once. Small data is not cut: every rank adds all inputs itself, one hop instead of
- * two. Sums are made in the accumulator and rounded once; their order is the ranks', whatever the
- * size of the data or what it was fused with.
+ * waits who has work. Tensors are packed straight into the slots and unpacked straight from them, and
+ * the slots stay in the cache: memory sees each input read and each result written once. Small data is
+ * not cut: every rank adds all inputs itself, one hop instead of two. Sums are made in the accumulator
+ * and rounded once; their order is the ranks', whatever the size or what they were fused with.
  *
- * Cost: S/B copied in, S/B reduced, S/B copied out, of p S bytes at memory bandwidth B; 2 flags. */
+ * Cost: S/B packed, S/B added, S/B unpacked on each rank at bandwidth B of the cache; 2 flags. */
 #include "coll.h"
 
 #include <string.h>
+
+/* How far the pieces have been gone through. */
+struct cursor {
+    size_t piece, at; /* bytes of that piece */
+};
 
 struct pass {
     struct transport *t;
     const struct coll_job *job;
     struct window *w;
     size_t rounds;
+    struct cursor staged, taken;
     char *sum, *scaled; /* accumulators of one slot */
 };
-
-/* ---- slots and flags ---- */
 
 static char *slot_of(const struct pass *p, int member, uint64_t round) {
     return (char *)p->w->members[member].slots[round % WINDOW_SLOTS];
 }
 
-static struct window_flags *own_flags(const struct pass *p) { return &window_self(p->w)->flags; }
-
-static void raise_flag(_Atomic uint64_t *flag, uint64_t round) {
-    atomic_store_explicit(flag, round + 1, memory_order_release);
-}
-
-/* Waits until every other rank's flag, at that place in its flags, has passed the round. */
-static int wait_flags(const struct pass *p, size_t flag, uint64_t round, hvd_error *err) {
-    for (int d = 1; d < p->w->n; d++) {
-        int member = (p->w->self + d) % p->w->n;
-        char *flags = (char *)&p->w->members[member].flags;
-        HVD_TRY(transport_wait_flag(p->t, (_Atomic uint64_t *)(void *)(flags + flag), round + 1,
-                                    member, err));
-    }
-    return HVD_OK;
-}
-
-#define WAIT_ALL(p, flag, round, err) wait_flags(p, offsetof(struct window_flags, flag), round, err)
-
 /* The slot that a round uses was used WINDOW_SLOTS rounds ago. */
 static int wait_for_slot(const struct pass *p, uint64_t round, hvd_error *err) {
-    return round < WINDOW_SLOTS ? HVD_OK : WAIT_ALL(p, taken, round - WINDOW_SLOTS, err);
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return transport_wait_flags(p->t, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
 }
 
 static void copy(void *to, const void *from, size_t bytes) {
     if (bytes) memcpy(to, from, bytes);
 }
 
+/* The next `bytes` of the pieces. */
+static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
+    while (bytes) {
+        const struct coll_piece *piece = &p->job->pieces[c->piece];
+        size_t n = piece->bytes - c->at < bytes ? piece->bytes - c->at : bytes;
+        copy(to, piece->in + c->at, n);
+        to += n;
+        bytes -= n;
+        c->at += n;
+        if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    }
+}
+
+static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
+    while (bytes) {
+        const struct coll_piece *piece = &p->job->pieces[c->piece];
+        size_t n = piece->bytes - c->at < bytes ? piece->bytes - c->at : bytes;
+        copy(piece->out + c->at, from, n);
+        from += n;
+        bytes -= n;
+        c->at += n;
+        if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    }
+}
+
 /* ---- allreduce ---- */
 
-/* The bytes of the data that round k moves. */
-static struct coll_range round_range(const struct pass *p, size_t k) {
-    return coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k);
+/* Bytes of round k, and the chunk of it that one rank adds. */
+static size_t round_bytes(const struct pass *p, size_t k) {
+    return coll_length(coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k));
 }
 
-/* Chunk of the round, relative to its begin: the part that one rank adds. */
 static struct coll_range chunk_of(const struct pass *p, size_t k, int member) {
-    return coll_chunk(coll_length(round_range(p, k)), p->job->reduce->size, p->w->n, member);
+    return coll_chunk(round_bytes(p, k), p->job->reduce->size, p->w->n, member);
 }
 
-static int stage(const struct pass *p, size_t k, hvd_error *err) {
+static int stage(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range whole = round_range(p, k), own = chunk_of(p, k, p->w->self);
-    const char *data = (const char *)p->job->data + whole.begin;
-    char *slot = slot_of(p, p->w->self, round);
     HVD_TRY(wait_for_slot(p, round, err));
-    copy(slot, data, own.begin);
-    copy(slot + own.end, data + own.end, coll_length(whole) - own.end);
-    raise_flag(&own_flags(p)->staged, round);
+    pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+    window_raise(p->w, WINDOW_STAGED, round);
     return HVD_OK;
 }
 
-/* Rank `member`'s input of [range) of the round. */
-static const char *input(const struct pass *p, size_t k, int member, size_t begin, bool staged) {
-    if (member == p->w->self && !staged)
-        return (const char *)p->job->data + round_range(p, k).begin + begin;
-    return slot_of(p, member, p->w->rounds + k) + begin;
-}
-
-/* Adds all inputs of the range in the order of ranks. `out` may be this rank's input. */
-static void add_all(const struct pass *p, size_t k, struct coll_range range, bool staged,
-                    char *out) {
+/* Adds the range of all slots, in the order of ranks. */
+static void add_all(const struct pass *p, uint64_t round, struct coll_range range, char *out) {
     const struct reduce_kernels *kernels = p->job->reduce;
     size_t n = coll_length(range) / kernels->size;
-    kernels->widen(p->sum, input(p, k, 0, range.begin, staged), n, p->job->prescale);
+    kernels->widen(p->sum, slot_of(p, 0, round) + range.begin, n, p->job->prescale);
     for (int i = 1; i < p->w->n; i++) {
-        const char *in = input(p, k, i, range.begin, staged);
+        const char *in = slot_of(p, i, round) + range.begin;
         if (p->job->prescale == 1) {
             kernels->add(p->sum, in, n);
         } else {
@@ -117,38 +115,32 @@ static void add_all(const struct pass *p, size_t k, struct coll_range range, boo
 static int reduce(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     struct coll_range own = chunk_of(p, k, p->w->self);
-    char *sums = slot_of(p, p->w->self, round) + own.begin;
-    HVD_TRY(WAIT_ALL(p, staged, round, err));
-    add_all(p, k, own, false, sums);
-    copy((char *)p->job->data + round_range(p, k).begin + own.begin, sums, coll_length(own));
-    raise_flag(&own_flags(p)->reduced, round);
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    add_all(p, round, own, slot_of(p, p->w->self, round) + own.begin);
+    window_raise(p->w, WINDOW_REDUCED, round);
     return HVD_OK;
 }
 
-static int take(const struct pass *p, size_t k, hvd_error *err) {
+static int take(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    char *data = (char *)p->job->data + round_range(p, k).begin;
-    HVD_TRY(WAIT_ALL(p, reduced, round, err));
-    for (int d = 1; d < p->w->n; d++) {
-        int member = (p->w->self + d) % p->w->n;
-        struct coll_range theirs = chunk_of(p, k, member);
-        copy(data + theirs.begin, slot_of(p, member, round) + theirs.begin, coll_length(theirs));
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_REDUCED, round, err));
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        unpack(p, &p->taken, slot_of(p, i, round) + chunk.begin, coll_length(chunk));
     }
-    raise_flag(&own_flags(p)->taken, round);
+    window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
 /* Small data, one round: everyone adds everything. */
-static int add_at_once(const struct pass *p, hvd_error *err) {
+static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
-    struct coll_range whole = {0, p->job->bytes};
-    HVD_TRY(wait_for_slot(p, round, err));
-    copy(slot_of(p, p->w->self, round), p->job->data, p->job->bytes);
-    raise_flag(&own_flags(p)->staged, round);
-    raise_flag(&own_flags(p)->reduced, round); /* nobody waits for it, but flags never go back */
-    HVD_TRY(WAIT_ALL(p, staged, round, err));
-    add_all(p, 0, whole, true, p->job->data);
-    raise_flag(&own_flags(p)->taken, round);
+    HVD_TRY(stage(p, 0, err));
+    window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    add_all(p, round, (struct coll_range){0, p->job->bytes}, p->scaled);
+    unpack(p, &p->taken, p->scaled, p->job->bytes);
+    window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
@@ -180,51 +172,83 @@ int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_e
     return HVD_OK;
 }
 
-/* ---- broadcast and allgather: what some ranks stage, the others take ---- */
+/* ---- broadcast and allgather: what some ranks stage, all take ---- */
 
-/* The bytes of a rank's part in the data. */
-static struct coll_range part_of(const struct coll_job *job, int member) {
-    if (job->kind == HVD_BROADCAST)
-        return (struct coll_range){0, member == job->root ? job->bytes : 0};
-    return (struct coll_range){member ? job->part_end[member - 1] : 0, job->part_end[member]};
+static void raise_staged(const struct pass *p, uint64_t round) {
+    window_raise(p->w, WINDOW_STAGED, round);
+    window_raise(p->w, WINDOW_REDUCED, round);
+}
+
+/* Broadcast on the root: the others take what it packs. */
+static int give(struct pass *p, hvd_error *err) {
+    for (size_t i = 0; i < p->job->npieces; i++) {
+        const struct coll_piece *piece = &p->job->pieces[i];
+        if (piece->in != piece->out) copy(piece->out, piece->in, piece->bytes);
+    }
+    for (size_t k = 0; k < p->rounds; k++) {
+        uint64_t round = p->w->rounds + k;
+        HVD_TRY(wait_for_slot(p, round, err));
+        pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+        raise_staged(p, round);
+        window_raise(p->w, WINDOW_TAKEN, round);
+    }
+    return HVD_OK;
+}
+
+static int receive(struct pass *p, hvd_error *err) {
+    for (size_t k = 0; k < p->rounds; k++) {
+        uint64_t round = p->w->rounds + k;
+        raise_staged(p, round);
+        HVD_TRY(transport_wait_flag(p->t, p->job->root, WINDOW_STAGED, round, err));
+        unpack(p, &p->taken, slot_of(p, p->job->root, round), round_bytes(p, k));
+        window_raise(p->w, WINDOW_TAKEN, round);
+    }
+    return HVD_OK;
+}
+
+int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pass p;
+    HVD_TRY(open_pass(&p, t, job, job->bytes, err));
+    HVD_TRY(t->at.rank == job->root ? give(&p, err) : receive(&p, err));
+    p.w->rounds += p.rounds;
+    return HVD_OK;
+}
+
+/* Allgather: where a rank's part lies in the data. */
+static struct coll_range part_of(const struct coll_job *job, int rank) {
+    return (struct coll_range){rank ? job->part_end[rank - 1] : 0, job->part_end[rank]};
 }
 
 static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range part = part_of(p->job, p->w->self),
-                      piece = coll_segment(part, WINDOW_SLOT, k);
+    struct coll_range piece = coll_segment(part_of(p->job, p->w->self), WINDOW_SLOT, k);
     HVD_TRY(wait_for_slot(p, round, err));
     copy(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
          coll_length(piece));
-    raise_flag(&own_flags(p)->staged, round);
-    raise_flag(&own_flags(p)->reduced, round);
+    raise_staged(p, round);
     return HVD_OK;
 }
 
 static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(WAIT_ALL(p, staged, round, err));
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     for (int d = 1; d < p->w->n; d++) {
         int member = (p->w->self + d) % p->w->n;
         struct coll_range piece = coll_segment(part_of(p->job, member), WINDOW_SLOT, k);
         copy((char *)p->job->data + piece.begin, slot_of(p, member, round), coll_length(piece));
     }
-    raise_flag(&own_flags(p)->taken, round);
+    window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
-int coll_window_move(struct transport *t, const struct coll_job *job, hvd_error *err) {
+int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
     size_t longest = 0;
-    for (int i = 0; i < t->at.size; i++) {
-        size_t length = coll_length(part_of(job, i));
-        if (length > longest) longest = length;
-    }
+    for (int i = 0; i < t->at.size; i++)
+        if (coll_length(part_of(job, i)) > longest) longest = coll_length(part_of(job, i));
     struct pass p;
+    struct coll_range own = part_of(job, t->at.rank);
     HVD_TRY(open_pass(&p, t, job, longest, err));
-    if (job->kind == HVD_ALLGATHER) {
-        struct coll_range own = part_of(job, t->at.rank);
-        copy((char *)job->data + own.begin, job->in, coll_length(own));
-    }
+    copy((char *)job->data + own.begin, job->in, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
         if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));

@@ -77,6 +77,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
         c->ready_capacity = capacity;
     }
     unlink_pending(c, p);
+    if (!p->direct) p->request.region = 0; /* a place that not every rank shares is of no use */
     c->ready[c->nready++] = p;
     return HVD_OK;
 }
@@ -221,7 +222,7 @@ static int decide_waiting(struct coordinator *c, double now, struct wire_writer 
 
 static int announce(struct coordinator *c, const struct pending *p, struct wire_writer *out,
                     hvd_error *err) {
-    struct wire_item item = {.type = WIRE_TENSOR, .id = p->id};
+    struct wire_item item = {.type = WIRE_TENSOR, .id = p->id, .direct = p->direct};
     if (!p->id) {
         memcpy(item.request.name, p->request.name, sizeof item.request.name);
         if (c->config.cache_capacity) item.id = ++c->last_id;

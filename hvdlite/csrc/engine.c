@@ -12,6 +12,7 @@
 struct engine {
     struct transport *t;
     struct tensors *tensors;
+    struct regions regions;
     struct log log;
     pthread_t thread;
     /* The engine thread's own: */
@@ -139,6 +140,7 @@ static void release(struct engine *e) {
     negotiate_close(&e->negotiation);
     execute_free(&e->executor);
     tensors_free(e->tensors);
+    regions_free(&e->regions);
     monitor_destroy(&e->monitor);
     free(e);
 }
@@ -153,6 +155,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
         .stall_failure = config->stall_failure,
     };
     monitor_init(&e->monitor);
+    regions_init(&e->regions);
     e->t = t;
     e->log = config->log;
     e->tensors = tensors_new();
@@ -177,9 +180,29 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
     return code;
 }
 
+/* Where the tensor lies, if it is to be reduced in place in memory that all ranks map. */
+static void place(struct engine *e, struct tensor *tensor) {
+    struct request *r = &tensor->request;
+    tensor->region = NULL;
+    if (r->kind == HVD_ALLREDUCE && tensor->in == tensor->out)
+        tensor->region = regions_find(&e->regions, tensor->out, request_bytes(r), &r->offset);
+    r->region = tensor->region ? tensor->region->id : 0;
+    if (!tensor->region) r->offset = 0;
+}
+
+void engine_add_region(struct engine *e, struct region *region) {
+    regions_add(&e->regions, region);
+}
+
+void engine_remove_region(struct engine *e, struct region *region) {
+    regions_remove(&e->regions, region);
+}
+
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
-    HVD_TRY(tensors_add(e->tensors, tensor, err));
+    struct tensor placed = *tensor;
+    place(e, &placed);
+    HVD_TRY(tensors_add(e->tensors, &placed, err));
     transport_wake(e->t);
     return HVD_OK;
 }

@@ -10,6 +10,7 @@
 #define HVDLITE_ENGINE_H
 
 #include "log.h"
+#include "regions.h"
 #include "tensors.h"
 #include "transport.h"
 
@@ -31,6 +32,11 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
 /* Any thread. Checks and copies *tensor; its memory must live until it completes. On an error
  * nothing was submitted and `complete` is not called. */
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err);
+
+/* Memory that all ranks map, added by all of them: tensors that are reduced in place in it need no
+ * copy. It must stay until it is removed, and no tensor may be under way in it then. Any thread. */
+void engine_add_region(struct engine *e, struct region *region);
+void engine_remove_region(struct engine *e, struct region *region);
 
 /* This rank submits nothing any more: later submissions fail. What all ranks have submitted still
  * runs; what needs a rank that has left fails, with the reason given there. */

@@ -46,18 +46,46 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     return job;
 }
 
-static int run_in_place(struct executor *x, const struct batch *batch, hvd_error *err) {
+/* By messages: one tensor in its own memory, more in the fusion buffer. */
+static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
+                          hvd_error *err) {
+    if (batch->n == 1) {
+        job->data = own_memory(x, batch->tensors[0]);
+        return coll_run(x->t, job, err);
+    }
+    HVD_TRY(scratch_get(&x->fusion, job->bytes ? job->bytes : 1, &job->data, err));
+    pack(x, batch, job->data);
+    HVD_TRY(coll_run(x->t, job, err));
+    unpack(x, batch, job->data);
+    return HVD_OK;
+}
+
+/* By the window: from and to the tensors themselves. */
+static int run_pieces(struct executor *x, const struct batch *batch, struct coll_job *job,
+                      hvd_error *err) {
+    const struct tensor *first = batch->tensors[0];
+    size_t parts = first->direct ? (size_t)first->region->n : 0;
+    void *memory;
+    HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_piece) + parts * sizeof(char *),
+                        &memory, err));
+    struct coll_piece *pieces = memory;
+    char **part = (char **)(void *)(pieces + batch->n);
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        pieces[i] = (struct coll_piece){tensor->in, tensor->out, request_bytes(&tensor->request)};
+    }
+    for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
+    job->pieces = pieces;
+    job->npieces = batch->n;
+    job->memory = parts ? part : NULL;
+    return coll_run(x->t, job, err);
+}
+
+static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct coll_job job = job_of(x, &batch->tensors[0]->request);
     for (size_t i = 0; i < batch->n; i++) job.bytes += request_bytes(&batch->tensors[i]->request);
-    if (batch->n == 1) {
-        job.data = own_memory(x, batch->tensors[0]);
-        return coll_run(x->t, &job, err);
-    }
-    HVD_TRY(scratch_get(&x->fusion, job.bytes ? job.bytes : 1, &job.data, err));
-    pack(x, batch, job.data);
-    HVD_TRY(coll_run(x->t, &job, err));
-    unpack(x, batch, job.data);
-    return HVD_OK;
+    return job.window && x->t->at.size > 1 ? run_pieces(x, batch, &job, err)
+                                           : run_contiguous(x, batch, &job, err);
 }
 
 static int run_allgather(struct executor *x, const struct tensor *tensor, hvd_error *err) {
@@ -84,7 +112,7 @@ static int run_allgather(struct executor *x, const struct tensor *tensor, hvd_er
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
     return first->request.kind == HVD_ALLGATHER ? run_allgather(x, first, err)
-                                                : run_in_place(x, batch, err);
+                                                : run_reduce_or_broadcast(x, batch, err);
 }
 
 static void trace(const struct executor *x, const struct batch *batch, const char *what) {

@@ -8,6 +8,7 @@
 #include "coll.h"
 #include "log.h"
 #include "negotiate.h"
+#include "regions.h"
 
 struct executor {
     struct transport *t;

@@ -3,6 +3,7 @@
 
 #include "engine.h"
 #include "env.h"
+#include "shared.h"
 #include "transport_mpi.h"
 
 #include <stdlib.h>
@@ -183,6 +184,69 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     monitor_unlock(&h->monitor);
     if (done) free_handle(h);
     return done;
+}
+
+/* ---- regions ---- */
+
+struct hvd_region {
+    struct region region; /* first: the engine knows no more */
+    size_t bytes;         /* of all parts */
+};
+
+/* The topology of a job that can have regions: all ranks in one window. */
+static int where_on_window(hvd_topology *at, hvd_error *err) {
+    HVD_TRY(hvd_where(at, err));
+    HVD_TRY(enter(err));
+    bool window = current->transport->window && at->local_size == at->size;
+    leave();
+    return window ? HVD_OK
+                  : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");
+}
+
+static hvd_region *add_region(int id, size_t bytes, void *memory, const hvd_topology *at,
+                              hvd_error *err) {
+    hvd_region *r = calloc(1, sizeof *r);
+    if (!r || enter(err)) {
+        shared_close(memory, bytes * (size_t)at->local_size);
+        free(r);
+        if (!r) error_set(err, HVD_NO_MEMORY, "no memory for a region");
+        return NULL;
+    }
+    r->region = (struct region){
+        .id = id, .memory = memory, .stride = bytes, .n = at->local_size, .self = at->local_rank};
+    r->bytes = bytes * (size_t)at->local_size;
+    engine_add_region(current->engine, &r->region);
+    leave();
+    return r;
+}
+
+hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], hvd_error *err) {
+    hvd_topology at;
+    void *memory;
+    if (where_on_window(&at, err)) return NULL;
+    if (shared_create(&memory, bytes * (size_t)at.local_size, name, err)) return NULL;
+    return add_region(id, bytes, memory, &at, err);
+}
+
+hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err) {
+    hvd_topology at;
+    void *memory;
+    if (where_on_window(&at, err)) return NULL;
+    if (shared_open(&memory, bytes * (size_t)at.local_size, name, err)) return NULL;
+    return add_region(id, bytes, memory, &at, err);
+}
+
+void hvd_region_unlink(const char *name) { shared_unlink(name); }
+
+void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
+
+void hvd_region_close(hvd_region *r) {
+    if (!enter(NULL)) {
+        engine_remove_region(current->engine, &r->region);
+        leave();
+    }
+    shared_close(r->region.memory, r->bytes);
+    free(r);
 }
 
 /* ---- end ---- */

@@ -61,6 +61,18 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 
+/* Memory that all ranks of this host map, one part a rank: what is reduced in place in it, at the same
+ * offset on every rank, is not copied. Local rank 0 creates it and gets its name, the others open it
+ * by the name; when all have, hvd_region_unlink. The id, not 0, and the bytes of a part are the same
+ * on all. NULL: see *err. No window (one host, shared memory): HVD_UNSUPPORTED. */
+typedef struct hvd_region hvd_region;
+#define HVD_REGION_NAME 64
+hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], hvd_error *err);
+hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err);
+void hvd_region_unlink(const char *name);
+void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
+void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
+
 /* The end, in three steps: this rank submits nothing any more and says why; wait until every rank
  * has said so (1) or until the seconds have passed (0); free everything. */
 void hvd_leave(const char *reason);

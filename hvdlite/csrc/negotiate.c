@@ -118,6 +118,7 @@ static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
 static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     struct tensor *tensor = find(n, item);
     if (!tensor) return unknown_tensor(item, err);
+    tensor->direct = item->direct;
     HVD_TRY(keep_rows(tensor, item->rows, item->nrows, err));
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, &tensor->request, item->rows, item->nrows, err));

@@ -14,6 +14,7 @@ struct pending {
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
     uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
+    bool direct;          /* all so far lie at the same place of a region */
     bool conflict;        /* some rank's request can't go with the first one's */
     double since;         /* when the first rank submitted it */
     bool warned;          /* a stall was reported */

@@ -91,9 +91,13 @@ enum request_field request_conflict(const struct request *a, const struct reques
     return FIELD_NONE;
 }
 
+bool request_same_place(const struct request *a, const struct request *b) {
+    return a->region == b->region && a->offset == b->offset;
+}
+
 bool request_same(const struct request *a, const struct request *b) {
     return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) &&
-           strcmp(a->name, b->name) == 0;
+           request_same_place(a, b) && strcmp(a->name, b->name) == 0;
 }
 
 const char *field_name(enum request_field field) {

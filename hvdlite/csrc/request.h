@@ -18,6 +18,8 @@ struct request {
     int32_t priority;        /* higher goes first; never compared between ranks */
     int32_t ndim;            /* 0: one element */
     double prescale, postscale; /* allreduce */
+    int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
+    int64_t offset; /* in the region's part, bytes */
     int64_t dims[HVD_MAX_DIMS];
 };
 
@@ -40,6 +42,9 @@ size_t request_count(const struct request *r);
 int64_t request_rows(const struct request *r);
 size_t request_bytes(const struct request *r);
 size_t request_row_bytes(const struct request *r);
+
+/* Both lie at the same place of the same region. */
+bool request_same_place(const struct request *a, const struct request *b);
 
 /* Where the collective itself would go wrong; an allgather's ranks may differ in rows. */
 enum request_field request_conflict(const struct request *a, const struct request *b);

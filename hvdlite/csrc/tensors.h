@@ -19,7 +19,9 @@ struct tensor {
     int64_t out_rows;
     tensor_complete *complete;
     void *arg;
+    const struct region *region; /* of request.region; NULL: in none */
     /* The engine thread's own: */
+    bool direct;   /* every rank's lies at the same place of that region */
     uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
     int64_t *rows; /* allgather: rows of every rank, once agreed on; owned */
     /* The table's own: */

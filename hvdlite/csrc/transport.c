@@ -42,11 +42,20 @@ int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     return HVD_OK;
 }
 
-int transport_wait_flag(struct transport *t, const _Atomic uint64_t *flag, uint64_t value,
-                        int local_rank, hvd_error *err) {
+int transport_wait_flag(struct transport *t, int member, enum window_flag flag, uint64_t round,
+                        hvd_error *err) {
     struct waiter waiter = {0};
-    while (atomic_load_explicit(flag, memory_order_acquire) < value)
-        HVD_TRY(keep_waiting(t, &waiter, "local rank", local_rank, err));
+    while (!window_raised(t->window, member, flag, round))
+        HVD_TRY(keep_waiting(t, &waiter, "local rank", member, err));
+    return HVD_OK;
+}
+
+int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
+                         hvd_error *err) {
+    for (int d = 1; d < t->window->n; d++) {
+        int member = (t->window->self + d) % t->window->n;
+        HVD_TRY(transport_wait_flag(t, member, flag, round, err));
+    }
     return HVD_OK;
 }
 

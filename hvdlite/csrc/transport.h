@@ -76,9 +76,12 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
  * meanwhile. On an error the transfer may still be active and the transport is of no more use. */
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err);
 
-/* Returns when another process has raised the flag to `value` at least. Waits as transport_wait. */
-int transport_wait_flag(struct transport *t, const _Atomic uint64_t *flag, uint64_t value,
-                        int local_rank, hvd_error *err);
+/* Returns when that rank of this host, or all others, have raised the flag for the round. Wait as
+ * transport_wait does. */
+int transport_wait_flag(struct transport *t, int member, enum window_flag flag, uint64_t round,
+                        hvd_error *err);
+int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
+                         hvd_error *err);
 
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);

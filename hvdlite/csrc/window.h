@@ -14,16 +14,21 @@
 
 enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024 };
 
-/* How many rounds this rank has ... */
-struct window_flags {
-    _Alignas(64) _Atomic uint64_t staged;  /* put its input of into its slot */
-    _Alignas(64) _Atomic uint64_t reduced; /* added its part of, and put the sum into its slot */
-    _Alignas(64) _Atomic uint64_t taken;   /* nothing more to read of, in anybody's slot */
+/* What a flag counts: the rounds in which this rank has ... */
+enum window_flag {
+    WINDOW_STAGED,  /* put its input into its slot */
+    WINDOW_REDUCED, /* added its part, and put the sum into its slot */
+    WINDOW_TAKEN,   /* nothing more to read in anybody's slot */
+    WINDOW_FLAGS
+};
+
+struct window_line {
+    _Alignas(64) _Atomic uint64_t rounds;
 };
 
 struct window_member {
     struct bell bell;
-    struct window_flags flags;
+    struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* local rank 0 */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
 };
@@ -37,6 +42,11 @@ struct window {
 /* The memory must be zeroed when the first rank comes. */
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
+
+/* This rank has done the round. */
+void window_raise(struct window *w, enum window_flag flag, uint64_t round);
+/* That rank has. */
+bool window_raised(const struct window *w, int member, enum window_flag flag, uint64_t round);
 
 static inline struct window_member *window_self(struct window *w) { return &w->members[w->self]; }
 

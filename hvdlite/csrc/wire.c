@@ -44,6 +44,8 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, (uint64_t)r->ndim, 1);
     put_uint(w, (uint32_t)r->root, 4);
     put_uint(w, (uint32_t)r->priority, 4);
+    put_uint(w, (uint32_t)r->region, 4);
+    put_uint(w, (uint64_t)r->offset, 8);
     put_double(w, r->prescale);
     put_double(w, r->postscale);
     for (int i = 0; i < r->ndim; i++) put_uint(w, (uint64_t)r->dims[i], 8);
@@ -56,6 +58,7 @@ static void put_rows(struct wire_writer *w, const struct wire_item *item) {
 
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
+    put_uint(w, item->direct, 1);
     put_text(w, item->request.name);
     put_rows(w, item);
 }
@@ -140,7 +143,7 @@ static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *e
 }
 
 static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim;
+    uint64_t dim, place;
     HVD_TRY(get_text(r, q->name, sizeof q->name, err));
     HVD_TRY(get_int(r, 1, &q->kind, err));
     HVD_TRY(get_int(r, 1, &q->dtype, err));
@@ -148,6 +151,9 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     HVD_TRY(get_int(r, 1, &q->ndim, err));
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
+    HVD_TRY(get_int(r, 4, &q->region, err));
+    HVD_TRY(get_uint(r, 8, &place, err));
+    q->offset = (int64_t)place;
     HVD_TRY(get_double(r, &q->prescale, err));
     HVD_TRY(get_double(r, &q->postscale, err));
     if (q->ndim > HVD_MAX_DIMS) return damaged(r, err);
@@ -180,7 +186,10 @@ static int get_rows(struct wire_reader *r, struct wire_item *item, hvd_error *er
 }
 
 static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *err) {
+    uint64_t direct;
     HVD_TRY(get_uint(r, 8, &item->id, err));
+    HVD_TRY(get_uint(r, 1, &direct, err));
+    item->direct = direct != 0;
     HVD_TRY(get_text(r, item->request.name, sizeof item->request.name, err));
     return get_rows(r, item, err);
 }

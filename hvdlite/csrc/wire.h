@@ -38,6 +38,7 @@ struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST; TENSOR and FAIL carry only its name ("": go by the id) */
     uint64_t id;            /* HIT, TENSOR (0: not cached), RESEND, REQUEST (0: not asked for) */
+    bool direct;            /* TENSOR: it lies at the same place of a region on every rank */
     int32_t rank;           /* RESEND */
     hvd_error error;        /* LEAVE (text), ABORT, FAIL */
     uint32_t nrows;         /* TENSOR of an allgather: rows of every rank; FAIL: the ranks */

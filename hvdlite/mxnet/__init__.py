@@ -29,6 +29,7 @@ from hvdlite.mxnet.ops import allgather, allreduce, allreduce_, broadcast, broad
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.trainer import DistributedTrainer
+from hvdlite.mxnet.zero_copy import share_gradients
 
 __all__ = [
     "Average",
@@ -53,6 +54,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "rank",
+    "share_gradients",
     "shutdown",
     "size",
 ]

@@ -86,12 +86,24 @@ static inline void slab_free(struct slab *s) {
     free(s->whole);
 }
 
+/* The data as two tensors. */
+static inline void split_pieces(struct coll_piece whole[2], const struct coll_job *job) {
+    size_t front = job->bytes / 3;
+    char *data = job->data;
+    whole[0] = (struct coll_piece){data, data, front};
+    whole[1] = (struct coll_piece){data + front, data + front, job->bytes - front};
+}
+
 static inline int case_run(struct coll_rank *self, const struct coll_case *c, struct coll_job *job,
                            hvd_error *err) {
     struct transport *t = rank_transport(self->ranks, self->rank);
     job->kind = c->kind;
     job->scratch = &self->scratch;
     job->window = t->window;
+    struct coll_piece whole[2];
+    split_pieces(whole, job);
+    job->pieces = whole;
+    job->npieces = 2;
     if (c->kind == HVD_ALLREDUCE) {
         job->reduce = reduce_kernels((hvd_dtype)c->dtype);
         job->prescale = c->how.prescale;

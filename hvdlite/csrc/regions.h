@@ -1,0 +1,41 @@
+/* Regions: memory of this host's ranks in which tensors live, so that a collective needs no copy.
+ *
+ * Layer 2. A region is shared memory with one part a rank, all alike: what lies at one offset in every
+ * part is one tensor. The table says where a pointer lies; any thread. */
+#ifndef HVDLITE_REGIONS_H
+#define HVDLITE_REGIONS_H
+
+#include "error.h"
+#include "sync.h"
+
+#include <stdint.h>
+
+struct region {
+    struct region *next;
+    int32_t id;   /* the same on every rank, not 0 */
+    char *memory; /* n parts of `stride` bytes, in the order of local ranks */
+    size_t stride;
+    int n, self;
+};
+
+struct regions {
+    struct monitor monitor; /* guards the list; a region's members do not change */
+    struct region *first;
+};
+
+void regions_init(struct regions *t);
+void regions_free(struct regions *t); /* forgets the regions, which stay their owners' */
+
+void regions_add(struct regions *t, struct region *region);
+void regions_remove(struct regions *t, struct region *region);
+
+/* The region in whose own part all of [memory, memory + bytes) lies, and the offset; NULL: none. */
+const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
+                                  int64_t *offset);
+const struct region *regions_by_id(struct regions *t, int32_t id);
+
+static inline char *region_part(const struct region *r, int local_rank) {
+    return r->memory + (size_t)local_rank * r->stride;
+}
+
+#endif
