@@ -1,0 +1,182 @@
+"""Trains a small convolutional net to read handwritten digits, on any number of processes.
+
+    python examples/mnist.py                    one process
+    mpirun -n 2 python examples/mnist.py        two ranks, each with its own part of the images
+    python examples/mnist.py --help             epochs, batch size, MNIST's own files, ...
+
+The lines that end in "# hvdlite" are all that many ranks take. Without them it is a script for one
+process, which runs as well:
+
+    grep -v '# hvdlite$' examples/mnist.py > one_process.py
+"""
+
+import argparse
+import gzip
+import signal
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from tqdm import tqdm
+
+import hvdlite as hvd  # hvdlite
+
+
+def main():
+    args = parse_args()
+    rank, ranks = 0, 1
+    hvd.init()  # hvdlite
+    rank, ranks = hvd.rank(), hvd.size()  # hvdlite
+    mx.random.seed(args.seed + rank)
+    np.random.seed(args.seed + rank)
+
+    train_set, held_back = read_mnist(args.data_dir) if args.data_dir else read_digits()
+    train_set = train_set.take(len(train_set) // ranks * ranks)  # equal parts, so equal steps
+    train_set = train_set.shard(ranks, rank)  # hvdlite
+    held_back = held_back.shard(ranks, rank)  # hvdlite
+    batches = gluon.data.DataLoader(train_set, args.batch_size, shuffle=True)
+
+    net = lenet()
+    net.initialize(mx.init.Xavier())
+    hvd.broadcast_parameters(net.collect_params())  # hvdlite
+
+    start = time.perf_counter()
+    with progress_bar(args.epochs * len(batches), hidden=rank > 0) as bar:
+        train(net, batches, args.epochs, args.lr * ranks, bar)
+    seconds = time.perf_counter() - start
+
+    part = accuracy(net, gluon.data.DataLoader(held_back, args.batch_size))
+    if rank == 0:
+        speed = args.epochs * len(train_set) * ranks / seconds
+        print(f"{speed:,.0f} images/s, accuracy {part:.4f}, {seconds:.1f} s, ranks: {ranks}")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description="Train a small convolutional net to read handwritten digits."
+    )
+    add = parser.add_argument
+    add("--epochs", type=count, default=20, help="passes over the images (%(default)s)")
+    add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
+    add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
+    add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
+    add("--data-dir", type=Path, help="folder of MNIST's four IDX files, plain or .gz (without it: "
+        "the 1,797 digits of scikit-learn)")  # fmt: skip
+    return parser.parse_args()
+
+
+def count(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def lenet():
+    net = nn.HybridSequential()
+    net.add(
+        nn.HybridLambda(lambda F, x: F.cast(x, "float32") / 255),
+        nn.Conv2D(16, kernel_size=5, activation="relu"),
+        nn.MaxPool2D(),
+        nn.Dropout(0.25),
+        nn.Conv2D(32, kernel_size=5, activation="relu"),
+        nn.MaxPool2D(),
+        nn.Dropout(0.25),
+        nn.Dense(128, activation="relu"),
+        nn.Dropout(0.5),
+        nn.Dense(10),
+    )
+    net.hybridize()
+    return net
+
+
+def train(net, batches, epochs, lr, bar):
+    steps = epochs * len(batches)
+    schedule = mx.lr_scheduler.CosineScheduler(steps, lr, warmup_steps=steps // 10)
+    optimizer = mx.optimizer.SGD(momentum=0.9, lr_scheduler=schedule)
+    optimizer = hvd.DistributedOptimizer(optimizer)  # hvdlite
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    for _ in range(epochs):
+        for images, labels in batches:
+            with autograd.record():
+                loss = loss_of(net(images), labels)
+            loss.backward()
+            trainer.step(len(labels))
+            bar.set_postfix_str(f"loss {loss.mean().asscalar():.3f}", refresh=False)
+            bar.update()
+    mx.nd.waitall()
+
+
+def accuracy(net, batches):
+    """Return which part of the images, those of all ranks together, the net reads right."""
+    metric = mx.metric.Accuracy()
+    for images, labels in batches:
+        metric.update(labels, net(images))
+    counts = mx.nd.array([metric.sum_metric, metric.num_inst])
+    counts = hvd.allreduce(counts, op=hvd.Sum, name="accuracy")  # hvdlite
+    right, seen = counts.asnumpy()
+    return right / seen
+
+
+def progress_bar(steps, hidden):
+    """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
+    try:
+        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
+    except OSError:  # no terminal: a batch job, or a test
+        terminal = None
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # under `stty tostop` a write would stop the rank
+    return tqdm(total=steps, unit="step", file=terminal, disable=not terminal, leave=False,
+                dynamic_ncols=True)  # fmt: skip
+
+
+def read_digits():
+    """Return scikit-learn's 8 x 8 scans in MNIST's form: 20 x 20, in a border of 4."""
+    digits = load_digits()
+    scans = mx.nd.array(digits.images[..., None] * (255 / 16)).astype("uint8")
+    scans = mx.nd.image.resize(scans, size=20, interp=2).asnumpy()  # 2: bicubic
+    images = np.pad(scans, ((0, 0), (4, 4), (4, 4), (0, 0))).transpose(0, 3, 1, 2)
+    x, x_held, y, y_held = train_test_split(
+        images, digits.target, test_size=0.2, stratify=digits.target, random_state=0
+    )
+    return gluon.data.ArrayDataset(x, y), gluon.data.ArrayDataset(x_held, y_held)
+
+
+def read_mnist(folder):
+    return [read_part(folder, "train"), read_part(folder, "t10k")]
+
+
+def read_part(folder, name):
+    images = read_idx(folder / f"{name}-images-idx3-ubyte", ndim=3)
+    labels = read_idx(folder / f"{name}-labels-idx1-ubyte", ndim=1)
+    if len(images) != len(labels):
+        sys.exit(
+            f"--data-dir: {folder} has {len(images)} images but {len(labels)} labels for {name}"
+        )
+    return gluon.data.ArrayDataset(images[:, None], labels)
+
+
+def read_idx(path, ndim):
+    """Return the array in an IDX file of bytes: 0, 0, 8, ndim; its shape; its elements."""
+    packed = path.with_name(f"{path.name}.gz")
+    try:
+        data = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+        if data[:4] != bytes([0, 0, 8, ndim]):
+            raise ValueError(f"it starts with {list(data[:4])} instead of {[0, 0, 8, ndim]}")
+        shape = np.frombuffer(data, ">u4", ndim, offset=4)
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * ndim).reshape(shape)
+    except (FileNotFoundError, NotADirectoryError):
+        sys.exit(f"--data-dir: no {path.name} or {packed.name} in {path.parent}")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        sys.exit(f"--data-dir: {path} is damaged: {error}")
+
+
+if __name__ == "__main__":
+    main()
