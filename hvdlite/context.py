@@ -10,8 +10,17 @@ from mpi4py import MPI
 
 from hvdlite._native import call, ffi, lib, new_error
 
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise ValueError(f"{variable} is '{text}': expected a number of seconds") from None
+
+
 # A script that failed waits so long for the other ranks to hear of it before it ends the job.
-EXIT_PATIENCE_SECONDS = float(os.environ.get("HVDLITE_EXIT_TIMEOUT_SECONDS", "5"))
+EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 
 _own_comm: Optional[MPI.Comm] = None  # made by init(list), freed at the end
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands

@@ -35,10 +35,20 @@ static void leave(void) { pthread_rwlock_unlock(&lock); }
 
 /* ---- start ---- */
 
+static int read_log_level(enum log_level *level, hvd_error *err) {
+    const char *text = env_text("LOG_LEVEL");
+    *level = text ? log_parse(text, LOG_UNKNOWN) : LOG_WARNING;
+    if (*level != LOG_UNKNOWN) return HVD_OK;
+    return error_set(
+        err, HVD_INVALID,
+        "HVDLITE_LOG_LEVEL is '%s': expected trace, debug, info, warning, error, fatal or off",
+        text);
+}
+
 static int read_config(struct engine_config *config, double *timeout, hvd_error *err) {
     *config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
-    config->log.level = log_parse(env_text("LOG_LEVEL"), LOG_WARNING);
+    HVD_TRY(read_log_level(&config->log.level, err));
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
@@ -59,6 +69,10 @@ static int start(struct context *c, const void *mpi_comm, hvd_error *err) {
     if (c->transport->no_window.code)
         log_line(&config.log, LOG_WARNING, "everything goes through MPI, which is slower: %s",
                  c->transport->no_window.text);
+    log_line(&config.log, LOG_INFO,
+             "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
+             c->transport->at.local_rank, c->transport->at.local_size,
+             c->transport->window ? "with a" : "no", config.fusion_bytes, config.cache_capacity);
     return engine_start(&c->engine, c->transport, &config, err);
 }
 

@@ -6,7 +6,16 @@
 
 #include <stdbool.h>
 
-enum log_level { LOG_TRACE, LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_FATAL, LOG_OFF };
+enum log_level {
+    LOG_TRACE,
+    LOG_DEBUG,
+    LOG_INFO,
+    LOG_WARNING,
+    LOG_ERROR,
+    LOG_FATAL,
+    LOG_OFF,
+    LOG_UNKNOWN
+};
 
 struct log {
     enum log_level level; /* lines below it are dropped */

@@ -1,65 +1,19 @@
-#define _GNU_SOURCE /* RTLD_NOLOAD */
 #include "mxnet_engine.h"
 
+#include "mxnet_api.h"
 #include "sync.h"
 
-#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- MXNet's C API, as in its c_api.h and engine.h ---- */
-
-typedef void *NDArrayHandle;
-
-/* mxnet::engine::CallbackOnComplete: three words, the same in all versions. `error` is a
- * dmlc::Error. */
-struct on_complete {
-    void (*call)(void *engine, void *param, const void *error);
-    void *engine, *param;
-};
-
-struct device {
-    int32_t type, id;
-};
-
-enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-enum {
-    CPU_PRIORITIZED = 3
-}; /* FnProperty: an own pool and a queue by priority, so we never wait behind operators */
-enum { DENSE = 0 }; /* storage type */
-
-typedef void async_function(void *run_context, struct on_complete *done, void *param);
-typedef void async_function4(void *run_context, void *on_start, struct on_complete *done,
-                             void *param);
-
 struct hvd_mxnet {
-    int (*push)(void *function, void *param, void (*deleter)(void *), const struct device *,
-                NDArrayHandle *reads, int nreads, NDArrayHandle *writes, int nwrites,
-                const int *property, int priority, const char *name, bool wait);
-    int (*shallow_copy)(NDArrayHandle, NDArrayHandle *);
-    int (*release)(NDArrayHandle);
-    int (*get_data)(NDArrayHandle, void **);
-    int (*get_shape)(NDArrayHandle, int *ndim, const int64_t **dims);
-    int (*get_shape32)(NDArrayHandle, int *ndim, const int **dims); /* where get_shape is missing */
-    int (*get_dtype)(NDArrayHandle, int *);
-    int (*get_storage_type)(NDArrayHandle, int *);
-    int (*get_context)(NDArrayHandle, int *type, int *id);
-    int (*wait_to_read)(NDArrayHandle);
-    const char *(*last_error)(void);
-    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL where not
-     * exported. */
-    bool (*is_blocked)(void *chunk);
-    void (*unblock)(void *chunk);
-    /* std::runtime_error, which dmlc::Error is without more members. */
-    void (*make_error)(void *error, const char *text);
-    void (*destroy_error)(void *error);
+    struct mxnet_api api;
     void *function; /* run3 or run4 */
     bool naive;
-    atomic_int waiting; /* operations pushed and not yet run */
-    struct monitor
-        reporting; /* MXNet's list of exceptions has no lock: report one error at a time */
+    atomic_int waiting;       /* operations pushed and not yet run */
+    struct monitor reporting; /* MXNet's list of exceptions has no lock: report one at a time */
 };
 
 /* One pushed operation; MXNet's deleter frees it, inside the completion at the earliest. */
@@ -81,9 +35,9 @@ static void complete_with_error(const struct operation *op, const hvd_error *err
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* the call may free the operation */
     monitor_lock(&lib->reporting);
-    lib->make_error(exception, error->text);
+    lib->api.make_error(exception, error->text);
     done.call(done.engine, done.param, exception);
-    lib->destroy_error(exception);
+    lib->api.destroy_error(exception);
     monitor_unlock(&lib->reporting);
 }
 
@@ -104,10 +58,11 @@ static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
  * still. */
 static int memory_of(hvd_mxnet *lib, NDArrayHandle array, const char *name, void **data,
                      hvd_error *err) {
-    if (lib->is_blocked && lib->is_blocked(chunk_of(array))) lib->unblock(chunk_of(array));
-    if (lib->get_data(array, data))
+    if (lib->api.is_blocked && lib->api.is_blocked(chunk_of(array)))
+        lib->api.unblock(chunk_of(array));
+    if (lib->api.get_data(array, data))
         return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet gives no data: %s", name,
-                         lib->last_error());
+                         lib->api.last_error());
     return HVD_OK;
 }
 
@@ -139,15 +94,15 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
 static void free_operation(void *param) {
     struct operation *op = param;
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    if (op->in) op->lib->release(op->in);
-    if (op->out) op->lib->release(op->out);
+    if (op->in) op->lib->api.release(op->in);
+    if (op->out) op->lib->api.release(op->out);
     free(op);
 }
 
 /* ---- pushing: on the caller's thread ---- */
 
 static int mxnet_failed(const hvd_mxnet *lib, const char *name, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, lib->last_error());
+    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, lib->api.last_error());
 }
 
 static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
@@ -169,7 +124,7 @@ static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *er
 static int check_storage(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
                          hvd_error *err) {
     int storage, device, id;
-    if (lib->get_storage_type(array, &storage) || lib->get_context(array, &device, &id))
+    if (lib->api.get_storage_type(array, &storage) || lib->api.get_context(array, &device, &id))
         return mxnet_failed(lib, name, err);
     if (storage != DENSE)
         return error_set(
@@ -194,8 +149,8 @@ static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, struct operatio
     int ndim = 0;
     const int64_t *dims = NULL;
     const int *dims32 = NULL;
-    if (lib->get_shape ? lib->get_shape(array, &ndim, &dims)
-                       : lib->get_shape32(array, &ndim, &dims32))
+    if (lib->api.get_shape ? lib->api.get_shape(array, &ndim, &dims)
+                           : lib->api.get_shape32(array, &ndim, &dims32))
         return mxnet_failed(lib, op->name, err);
     if (ndim < 0 || ndim > HVD_MAX_DIMS)
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
@@ -210,7 +165,7 @@ static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, struct operatio
 static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
     int flag;
     HVD_TRY(check_storage(op->lib, array, op->name, err));
-    if (op->lib->get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
+    if (op->lib->api.get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
     HVD_TRY(translate_dtype(flag, op->name, &op->tensor.dtype, err));
     HVD_TRY(read_shape(op->lib, array, op, err));
     return hvd_validate(&op->tensor, err);
@@ -221,9 +176,10 @@ static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
 static int settle_layout(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
                          hvd_error *err) {
     void *data;
-    if (lib->is_blocked || !array) return HVD_OK;
-    return lib->wait_to_read(array) || lib->get_data(array, &data) ? mxnet_failed(lib, name, err)
-                                                                   : HVD_OK;
+    if (lib->api.is_blocked || !array) return HVD_OK;
+    return lib->api.wait_to_read(array) || lib->api.get_data(array, &data)
+               ? mxnet_failed(lib, name, err)
+               : HVD_OK;
 }
 
 static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hvd_error *err) {
@@ -231,8 +187,8 @@ static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hv
     HVD_TRY(check_storage(op->lib, out, op->name, err));
     HVD_TRY(settle_layout(op->lib, in, op->name, err));
     HVD_TRY(settle_layout(op->lib, out, op->name, err));
-    if (op->lib->shallow_copy(out, &op->out)) return mxnet_failed(op->lib, op->name, err);
-    if (in && op->lib->shallow_copy(in, &op->in)) return mxnet_failed(op->lib, op->name, err);
+    if (op->lib->api.shallow_copy(out, &op->out)) return mxnet_failed(op->lib, op->name, err);
+    if (in && op->lib->api.shallow_copy(in, &op->in)) return mxnet_failed(op->lib, op->name, err);
     return HVD_OK;
 }
 
@@ -273,67 +229,18 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
     /* `in` is written to as well: its layout may have to be mended. Both are different arrays. */
     NDArrayHandle writes[2] = {op->out, op->in};
     /* From here on MXNet frees the operation, also when the push fails. */
-    if (lib->push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, op->in ? 2 : 1,
-                  &PROPERTY, tensor->priority, "hvdlite", false))
+    if (lib->api.push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, op->in ? 2 : 1,
+                      &PROPERTY, tensor->priority, "hvdlite", false))
         return mxnet_failed(lib, tensor->name, err);
     return lib->naive ? err->code : HVD_OK;
 }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
-/* ---- finding MXNet ---- */
-
-/* Through memcpy: ISO C has no cast from an object pointer to a function pointer. */
-static bool find(void *library, const char *name, void *function) {
-    void *address = dlsym(library, name);
-    memcpy(function, &address, sizeof address);
-    return address != NULL;
-}
-
-static int find_api(hvd_mxnet *lib, void *libmxnet, hvd_error *err) {
-    struct {
-        const char *name;
-        void *function;
-    } const needed[] = {
-        {"MXEnginePushAsyncND", &lib->push},
-        {"MXShallowCopyNDArray", &lib->shallow_copy},
-        {"MXNDArrayFree", &lib->release},
-        {"MXNDArrayGetData", &lib->get_data},
-        {"MXNDArrayGetDType", &lib->get_dtype},
-        {"MXNDArrayGetStorageType", &lib->get_storage_type},
-        {"MXNDArrayGetContext", &lib->get_context},
-        {"MXNDArrayWaitToRead", &lib->wait_to_read},
-        {"MXGetLastError", &lib->last_error},
-    };
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!find(libmxnet, needed[i].name, needed[i].function))
-            return error_set(err, HVD_UNSUPPORTED,
-                             "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
-                             needed[i].name);
-    if (!find(libmxnet, "MXNDArrayGetShapeEx64", &lib->get_shape) &&
-        !find(libmxnet, "MXNDArrayGetShapeEx", &lib->get_shape32))
-        return error_set(err, HVD_UNSUPPORTED, "this MXNet does not export MXNDArrayGetShapeEx");
-    bool asks = find(libmxnet, "_ZNK5mxnet7NDArray5Chunk8IsMKLDNNEv", &lib->is_blocked) ||
-                find(libmxnet, "_ZNK5mxnet7NDArray5Chunk6IsDNNLEv", &lib->is_blocked);
-    if (!find(libmxnet, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", &lib->unblock) || !asks)
-        lib->is_blocked = NULL;
-    return HVD_OK;
-}
-
-static int find_exceptions(hvd_mxnet *lib, hvd_error *err) {
-    void *libstdcpp = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD);
-    if (libstdcpp && find(libstdcpp, "_ZNSt13runtime_errorC1EPKc", &lib->make_error) &&
-        find(libstdcpp, "_ZNSt13runtime_errorD1Ev", &lib->destroy_error))
-        return HVD_OK;
-    return error_set(err, HVD_UNSUPPORTED,
-                     "MXNet has not loaded libstdc++.so.6, whose exceptions carry errors to it");
-}
+/* ---- opening ---- */
 
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int naive,
                    hvd_error *err) {
-    void *library = dlopen(libmxnet, RTLD_NOW | RTLD_NOLOAD);
-    if (!library)
-        return error_set(err, HVD_UNSUPPORTED, "%s is not loaded: import mxnet first", libmxnet);
     hvd_mxnet *lib = calloc(1, sizeof *lib);
     if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
     monitor_init(&lib->reporting);
@@ -342,8 +249,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
     async_function4 *four = run4;
     memcpy(&lib->function, three_or_four == 4 ? (void *)&four : (void *)&three,
            sizeof lib->function);
-    int code = find_api(lib, library, err);
-    if (!code) code = find_exceptions(lib, err);
+    int code = mxnet_api_find(&lib->api, libmxnet, err);
     if (code)
         hvd_mxnet_close(lib);
     else

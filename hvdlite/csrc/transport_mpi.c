@@ -102,19 +102,18 @@ static int release_sent(struct mpi_transport *m, hvd_error *err) {
         struct outgoing *o = *at;
         int done = 0;
         TRY_MPI(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
-        if (!done) {
+        if (done) {
+            *at = o->next;
+            free(o);
+        } else {
             at = &o->next;
-            continue;
         }
-        *at = o->next;
-        free(o);
     }
     return HVD_OK;
 }
 
 static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t size,
                        hvd_error *err) {
-    HVD_TRY(release_sent(m, err));
     struct outgoing *o = malloc(sizeof *o + size);
     if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     memcpy(o->data, data, size);
@@ -177,7 +176,6 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
 }
 
 static void mpi_wake(struct transport *t) { bell_ring(self(t)->bell); }
-
 static unsigned mpi_listen(struct transport *t) { return bell_listen(self(t)->bell); }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
@@ -192,15 +190,12 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 static int check_threads(hvd_error *err) {
     int initialized = 0, level = MPI_THREAD_SINGLE;
     TRY_MPI(MPI_Initialized(&initialized));
-    if (!initialized)
-        return error_set(err, HVD_NOT_INITIALIZED,
-                         "MPI is not initialised: import mpi4py.MPI first");
+    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
     TRY_MPI(MPI_Query_thread(&level));
     if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,
                      "MPI was initialised without thread support (level %d): set "
-                     "mpi4py.rc.thread_level = 'multiple' "
-                     "before mpi4py.MPI is imported",
+                     "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported",
                      level);
 }
 
@@ -239,17 +234,6 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     return HVD_OK;
 }
 
-static int open_window(struct mpi_transport *m, MPI_Comm local, bool wanted, hvd_error *err) {
-    struct topology *at = &m->transport.at;
-    void *memory = NULL;
-    HVD_TRY(share_memory(m, local, wanted, &memory, err));
-    if (!memory) return HVD_OK;
-    HVD_TRY(host_open(&m->host, memory, at->local_size, at->local_rank, err));
-    m->transport.window = &m->host.window;
-    m->bell = &window_self(&m->host.window)->bell;
-    return HVD_OK;
-}
-
 /* Which ranks are on this host, in both directions. */
 static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
     struct topology *at = &m->transport.at;
@@ -265,9 +249,15 @@ static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *e
 
 static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_error *err) {
     struct topology *at = &m->transport.at;
+    void *memory = NULL;
     m->bell = &m->own_bell;
     HVD_TRY(find_neighbours(m, local, err));
-    HVD_TRY(open_window(m, local, window, err));
+    HVD_TRY(share_memory(m, local, window, &memory, err));
+    if (memory) {
+        HVD_TRY(host_open(&m->host, memory, at->local_size, at->local_rank, err));
+        m->transport.window = &m->host.window;
+        m->bell = &window_self(&m->host.window)->bell;
+    }
     m->all_on_host = m->transport.window && at->local_size == at->size;
     m->transport.longest_nap = m->all_on_host ? 1.0 : 10e-3; /* MPI wakes nobody */
     return HVD_OK;
@@ -307,18 +297,16 @@ static void mpi_close(struct transport *t, bool clean) {
     free(m);
 }
 
-static const struct transport_ops MPI_OPS = {
-    .isend = mpi_isend,
-    .irecv = mpi_irecv,
-    .test = mpi_test,
-    .send = mpi_send,
-    .receive = mpi_receive,
-    .wake = mpi_wake,
-    .listen = mpi_listen,
-    .sleep = mpi_sleep,
-    .abandon = mpi_abandon,
-    .close = mpi_close,
-};
+static const struct transport_ops MPI_OPS = {.isend = mpi_isend,
+                                             .irecv = mpi_irecv,
+                                             .test = mpi_test,
+                                             .send = mpi_send,
+                                             .receive = mpi_receive,
+                                             .wake = mpi_wake,
+                                             .listen = mpi_listen,
+                                             .sleep = mpi_sleep,
+                                             .abandon = mpi_abandon,
+                                             .close = mpi_close};
 
 int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
     struct mpi_transport *m = calloc(1, sizeof *m);
