@@ -87,11 +87,19 @@ static inline void slab_free(struct slab *s) {
 }
 
 /* The data as two tensors. */
-static inline void split_pieces(struct coll_piece whole[2], const struct coll_job *job) {
-    size_t front = job->bytes / 3;
+static inline void split_pieces(struct coll_piece whole[2], const struct coll_job *job,
+                                size_t element) {
+    size_t front = job->bytes / element / 3 * element;
     char *data = job->data;
     whole[0] = (struct coll_piece){data, data, front};
     whole[1] = (struct coll_piece){data + front, data + front, job->bytes - front};
+}
+
+/* Every rank's data as memory that all of them map. */
+static inline void map_all(struct coll_rank *self, struct coll_job *job) {
+    self->data[self->rank] = job->data;
+    ranks_meet(self->ranks);
+    job->memory = (char *const *)self->data;
 }
 
 static inline int case_run(struct coll_rank *self, const struct coll_case *c, struct coll_job *job,
@@ -101,9 +109,10 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c, st
     job->scratch = &self->scratch;
     job->window = t->window;
     struct coll_piece whole[2];
-    split_pieces(whole, job);
+    split_pieces(whole, job, dtype_size(c->dtype));
     job->pieces = whole;
     job->npieces = 2;
+    if (c->row && c->row->direct && job->window) map_all(self, job);
     if (c->kind == HVD_ALLREDUCE) {
         job->reduce = reduce_kernels((hvd_dtype)c->dtype);
         job->prescale = c->how.prescale;

@@ -1,0 +1,101 @@
+/* Tensors in a region: reduced where they lie, and by the window when not every rank's lies there. */
+#include "engine_case.h"
+
+enum { STRIDE = 1 << 20, WORKS = 12 };
+
+struct shared_region {
+    char *memory; /* a part for every rank */
+    int outside;  /* rank whose tensors lie elsewhere, -1: none */
+    int shifted;  /* rank whose tensors lie at other offsets, -1: none */
+};
+
+static void check_find(void) {
+    char memory[300];
+    int64_t offset = -1;
+    struct regions t;
+    struct region r = {.id = 7, .memory = memory, .stride = 100, .n = 3, .self = 1};
+    regions_init(&t);
+    CHECK(!regions_find(&t, memory + 100, 1, &offset));
+    regions_add(&t, &r);
+    CHECK(regions_find(&t, memory + 100, 100, &offset) == &r);
+    CHECK_INT(offset, 0);
+    CHECK(regions_find(&t, memory + 150, 50, &offset) == &r);
+    CHECK_INT(offset, 50);
+    CHECK(!regions_find(&t, memory + 150, 51, &offset));
+    CHECK(!regions_find(&t, memory + 99, 1, &offset));
+    CHECK(!regions_find(&t, memory + 201, 1, &offset));
+    CHECK(regions_by_id(&t, 7) == &r && !regions_by_id(&t, 8));
+    regions_remove(&t, &r);
+    regions_remove(&t, &r);
+    CHECK(!regions_find(&t, memory + 100, 1, &offset));
+    regions_free(&t);
+}
+
+/* A sum whose memory is moved to the region, behind those before. */
+static void place_work(struct work *w, struct member *m, int i, char *part, size_t *used) {
+    char name[32];
+    snprintf(name, sizeof name, "gradient.%d", i);
+    struct coll_case c = plain_sum((size_t)(i * i * 97 + 1));
+    if (i % 3 == 1) c.dtype = HVD_FLOAT16;
+    if (i % 3 == 2) c.how = (struct scaling){HVD_AVERAGE, 0.5, 2};
+    work_init(w, m, c, name, true);
+    if (!part) return;
+    char *place = part + *used;
+    *used += (w->in_bytes + 63) & ~(size_t)63;
+    REQUIRE(*used <= STRIDE);
+    memcpy(place, w->in, w->in_bytes);
+    free(w->in);
+    w->in = w->out = (unsigned char *)place;
+    w->tensor.in = w->tensor.out = place;
+}
+
+static void region_main(struct ranks *ranks, int rank, void *arg) {
+    const struct shared_region *s = arg;
+    struct member m;
+    struct work works[WORKS];
+    hvd_error err = {0};
+    struct region region = {
+        .id = 1, .memory = s->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_add_region(m.engine, &region);
+    char *part = rank == s->outside ? NULL : region_part(&region, rank);
+    size_t used = rank == s->shifted ? 4096 : 0;
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], &m, i, part, &used);
+    for (int round = 0; round < 3; round++) { /* the later ones by the cache */
+        for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
+        for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
+        if (member_wait(&m))
+            for (int i = 0; i < WORKS; i++) check_work(&works[i]);
+    }
+    engine_remove_region(m.engine, &region);
+    check_in_order(&m, "after");
+    member_end(&m);
+    for (int i = 0; i < WORKS && !part; i++) work_free(&works[i]);
+}
+
+static void run_region(int p, int outside, int shifted) {
+    struct shared_region s = {calloc((size_t)p, STRIDE), outside, shifted};
+    REQUIRE(s.memory != NULL);
+    ranks_run_on_window(p, region_main, &s);
+    free(s.memory);
+}
+
+static void test_all_in_the_region(void) {
+    for (int p = 1; p <= 5; p++) run_region(p, -1, -1);
+}
+
+static void test_one_rank_elsewhere(void) {
+    for (int p = 2; p <= 4; p++) {
+        run_region(p, 0, -1);
+        run_region(p, p - 1, -1);
+        run_region(p, -1, p - 1);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(check_find);
+    RUN(test_all_in_the_region);
+    RUN(test_one_rank_elsewhere);
+    return check_end("test_engine_region");
+}
