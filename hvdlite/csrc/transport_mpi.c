@@ -312,7 +312,6 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, hv
     struct mpi_transport *m = calloc(1, sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     m->transport.ops = &MPI_OPS;
-    m->incoming = MPI_REQUEST_NULL;
     m->arriving.from = -1;
     MPI_Comm handle;
     memcpy(&handle, comm, sizeof handle);
