@@ -1,10 +1,9 @@
 """The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
 
-from typing import Dict, List, Sequence
+from typing import Dict, Sequence
 
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.ops import allreduce_
-from hvdlite.mxnet.zero_copy import share_gradients
 from hvdlite.names import natural_order, shape_of_name
 from hvdlite.objects import agree
 
@@ -14,14 +13,11 @@ class Gradients:
 
     :param owner: who they belong to, as in ``names.owner_name``.
     :param compression: a class as in ``Compression``.
-    :param zero_copy: whether ``pair`` moves the gradients into shared memory.
     """
 
-    def __init__(self, owner: str, compression=NoneCompressor, zero_copy: bool = False) -> None:
+    def __init__(self, owner: str, compression=NoneCompressor) -> None:
         self.owner = owner
         self.compression = compression
-        self.zero_copy = zero_copy
-        self.shared: List[str] = []
         self._labels: Dict[int, int] = {}
 
     def pair(self, params: Dict[int, object]) -> None:
@@ -46,14 +42,13 @@ class Gradients:
         ]
         agree(self.owner, described)
         self._labels = {index: label for label, index in enumerate(order)}
-        if self.zero_copy:
-            self.shared = share_gradients([params[i] for i in order], self.owner)
 
     def average(self, indices: Sequence[int], grads: Sequence) -> None:
-        """Start to average each gradient over all ranks; those of lower index go first."""
+        """Start to average each gradient over all ranks; front layers, needed first, go first."""
         for index, grad in zip(indices, grads):
             label = self._labels.get(index, index)
+            priority = -label if isinstance(label, int) else 0
             sent, context = self.compression.compress(grad)
-            allreduce_(sent, name=f"{self.owner}.{label}", priority=-index)
+            allreduce_(sent, name=f"{self.owner}.{label}", priority=priority)
             if sent is not grad:
                 grad[:] = self.compression.decompress(sent, context)

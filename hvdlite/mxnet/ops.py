@@ -90,7 +90,8 @@ def allgather(tensor, name: Optional[str] = None, priority: int = 0):
 def _copy(tensor):
     if not isinstance(tensor, mx.nd.NDArray):
         raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
-    return tensor.copy()
+    with mx.util.np_shape():  # also outside of it 0-d and empty arrays may come
+        return tensor.copy()
 
 
 def _op(average: Optional[bool], op: Optional[int]) -> int:

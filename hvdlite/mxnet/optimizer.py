@@ -1,5 +1,7 @@
 """DistributedOptimizer: any MXNet optimizer, fed with gradients averaged over ranks."""
 
+import copy
+
 import mxnet as mx
 
 from hvdlite.mxnet.compression import NoneCompressor
@@ -59,6 +61,14 @@ class DistributedOptimizer:
             self._gradients.average(index, grad)
         else:
             self._gradients.average([index], [grad])
+
+    def __copy__(self):
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo):
+        """Return a copy under a name of its own: both may be at work at the same time."""
+        plain = copy.deepcopy(undistribute(self), memo)
+        return DistributedOptimizer(plain, self._gradients.compression)
 
     def __reduce__(self):
         plain = undistribute(self)

@@ -1,7 +1,6 @@
 """DistributedTrainer: gluon.Trainer with gradients averaged over ranks."""
 
 import warnings
-from typing import List
 
 import mxnet as mx
 
@@ -24,19 +23,10 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param compression: ``hvd.Compression.none`` or ``hvd.Compression.fp16``.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
-    :param zero_copy: whether the first step moves the gradients into memory that all ranks of the
-        host share, so that averaging them copies nothing (``share_gradients`` says which can be
-        moved). References to gradient arrays that were taken before the first step then go stale.
     """
 
     def __init__(
-        self,
-        params,
-        optimizer,
-        optimizer_params=None,
-        compression=NoneCompressor,
-        prefix=None,
-        zero_copy=True,
+        self, params, optimizer, optimizer_params=None, compression=NoneCompressor, prefix=None
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
@@ -46,13 +36,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             optimizer = undistribute(optimizer)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(
-            owner_name("trainer") if prefix is None else prefix, compression, zero_copy
+            owner_name("trainer") if prefix is None else prefix, compression
         )
-
-    @property
-    def zero_copy_parameters(self) -> List[str]:
-        """Names of the parameters whose gradients are averaged without a copy; [] before a step."""
-        return list(self._gradients.shared)
 
     def _allreduce_grads(self) -> None:
         params = dict(enumerate(self._params))

@@ -13,20 +13,28 @@ from hvdlite.shared import shared_bytes
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-def share_gradients(params: Sequence, owner: str = "") -> List[str]:
+def share_gradients(params: Sequence) -> List[str]:
     """Move the gradients of gluon Parameters into shared memory; return the names of those moved.
 
-    Collective; every rank passes the same parameters, initialised. Training goes on as before, bit
-    for bit. Left where they are: all of them where ranks are on several hosts or /dev/shm has no
-    room, and those that are sparse, on several contexts or not on a CPU, without gradient
+    Averaging them then copies nothing, for ``DistributedTrainer`` and ``DistributedOptimizer``
+    alike, and training is the same, bit for bit. Collective; every rank passes the same
+    parameters, initialised, before the first backward: a net with ``hybridize(static_shape=True)``
+    keeps writing to the arrays that its first backward wrote to, and a reference to a gradient
+    that was taken before goes stale::
+
+        net(batch)  # parameters whose shape was unknown are initialised by the first forward
+        hvd.share_gradients(net.collect_params().values())
+
+    Left where they are: all of them where ranks are on several hosts or /dev/shm has no room, and
+    those that are sparse, on several contexts or not on a CPU, without gradient
     (``grad_req='null'``) or of a dtype that NumPy lacks.
 
-    ``DistributedTrainer`` does this by itself. With ``DistributedOptimizer``, call it once after
-    the parameters are initialised::
-
-        hvd.share_gradients(net.collect_params().values())
+    :raises ValueError: a parameter is not initialised, or backward has written its gradient.
     """
-    owner = owner or owner_name("gradients")
+    owner = owner_name("gradients")
+    params = list(params)
+    for param in params:
+        _check_new(param)
     moved = [param for param in params if _can_move(param)]
     sizes = [_padded_bytes(param) for param in moved]
     agree(owner, [str(size) for size in sizes])
@@ -37,6 +45,19 @@ def share_gradients(params: Sequence, owner: str = "") -> List[str]:
     for param, size, end in zip(moved, sizes, ends):
         _move(param, memory[end - size : end])
     return [param.name for param in moved]
+
+
+def _check_new(param) -> None:
+    if param._data is None:
+        raise ValueError(
+            f"parameter '{param.name}' is not initialised: share_gradients comes after the first "
+            "forward and before the first backward"
+        )
+    if any(data._fresh_grad for data in param.list_data()):
+        raise ValueError(
+            f"the gradient of parameter '{param.name}' has been computed already: share_gradients "
+            "comes before the first backward"
+        )
 
 
 def _can_move(param) -> bool:
@@ -61,8 +82,5 @@ def _move(param, memory: np.ndarray) -> None:
     new = mx.nd.from_numpy(view, zero_copy=True)
     if isinstance(old, mx.np.ndarray):
         new = new.as_np_ndarray()
-    data = param.data()
-    fresh = data._fresh_grad  # whether backward has written it since the last update
     param._grad = [new]
-    mx.autograd.mark_variables([data], param._grad, param.grad_req)
-    data._fresh_grad = fresh
+    mx.autograd.mark_variables([param.data()], param._grad, param.grad_req)
