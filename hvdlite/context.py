@@ -8,6 +8,7 @@ from typing import Callable, List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
+from hvdlite import names
 from hvdlite._native import call, ffi, lib, new_error
 
 
@@ -23,6 +24,7 @@ def _seconds(variable: str, default: float) -> float:
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 
 _own_comm: Optional[MPI.Comm] = None  # made by init(list), freed at the end
+_joined = False  # ever
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
 _after_exit: List[Callable[[], None]] = []  # and once this process has left it for good
 
@@ -39,7 +41,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     >>> hvd.rank() < hvd.size()
     True
     """
-    global _own_comm
+    global _own_comm, _joined
     if is_initialized():
         return
     given = comm
@@ -50,7 +52,8 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
-    _run_first_at_exit()
+    names.forget()
+    _joined = True
 
 
 def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
@@ -154,9 +157,11 @@ def _submit_all() -> None:
 
 
 def _at_exit() -> None:
-    if not is_initialized():
-        return
     error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
+    if not is_initialized():
+        if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
+            _end_job()  # the others wait for it in init(), and it would for them when MPI ends
+        return
     if error is None:
         _submit_all()
         clean = _leave("its script has ended")
@@ -174,3 +179,6 @@ def _end_job() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     MPI.COMM_WORLD.Abort(1)
+
+
+_run_first_at_exit()

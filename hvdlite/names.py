@@ -11,6 +11,12 @@ _calls: Counter = Counter()  # unnamed calls at each place in the user's script
 _owners: Counter = Counter()  # trainers, optimizers, ... made so far
 
 
+def forget() -> None:
+    """Count from 0 again: a new job begins, whose ranks may have taken part in different ones."""
+    _calls.clear()
+    _owners.clear()
+
+
 def tensor_name(kind: str, name: Optional[str]) -> str:
     """Return ``kind.name``; without a name, the place in the script that asks, and a count.
 

@@ -22,7 +22,6 @@ struct coordinator {
     int nleft, nowed;
     bool said_bye;
     char (*reason)[256]; /* [rank]: why it left */
-    bool *missing;       /* [rank]: for one look at a time */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config) {
@@ -34,8 +33,7 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     c->left = calloc((size_t)config->size, sizeof *c->left);
     c->owed = calloc((size_t)config->size, sizeof *c->owed);
     c->reason = calloc((size_t)config->size, sizeof *c->reason);
-    c->missing = calloc((size_t)config->size, sizeof *c->missing);
-    if (c->cache && c->left && c->owed && c->reason && c->missing) return c;
+    if (c->cache && c->left && c->owed && c->reason) return c;
     coordinator_free(c);
     return NULL;
 }
@@ -53,7 +51,6 @@ void coordinator_free(struct coordinator *c) {
     free(c->left);
     free(c->owed);
     free(c->reason);
-    free(c->missing);
     free(c);
 }
 
@@ -138,8 +135,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
 void coordinator_leave(struct coordinator *c, int rank, const char *reason) {
     if (c->left[rank]) return;
     snprintf(c->reason[rank], sizeof c->reason[rank], "%s", reason);
-    c->left[rank] = true;
-    c->nleft++;
+    c->left[rank] = ++c->nleft;
 }
 
 /* ---- what the coordinator decides ---- */
@@ -153,25 +149,22 @@ static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out
     return wire_put(out, &item, err);
 }
 
-/* The ranks that have left without submitting it go into `missing`; the first one, or -1: none. */
-static int first_left(struct coordinator *c, const struct pending *p) {
+/* Of the ranks that have left without submitting it the one that left first, -1: there is none. Only
+ * that one is named, so that all who wait are told the same, though others may have left meanwhile. */
+static int first_left(const struct coordinator *c, const struct pending *p) {
     int first = -1;
-    for (int i = c->config.size - 1; i >= 0; i--) {
-        c->missing[i] = c->left[i] && !c->owed[i] && !p->submitted[i];
-        if (c->missing[i]) first = i;
-    }
+    for (int i = 0; i < c->config.size; i++)
+        if (c->left[i] && !c->owed[i] && !p->submitted[i] &&
+            (first < 0 || c->left[i] < c->left[first]))
+            first = i;
     return first;
 }
 
 static void explain_left(const struct coordinator *c, const struct pending *p, int first,
                          hvd_error *why) {
-    char left[200], waiting[200];
-    ranks_text(c->missing, true, c->config.size, left, sizeof left);
-    ranks_text(p->submitted, true, c->config.size, waiting, sizeof waiting);
     error_set(why, HVD_RANK_LEFT,
-              "tensor '%s' can't complete: %s left the job (%s) before submitting it; submitted by "
-              "%s.",
-              p->request.name, left, c->reason[first], waiting);
+              "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
+              p->request.name, first, c->reason[first]);
 }
 
 /* "rank 1 (waits for 'broadcast.w')": what the missing ranks do instead is what the user looks for.

@@ -89,11 +89,6 @@ int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t
     return HVD_OK;
 }
 
-bool mailbox_filled(struct mailbox *box) {
-    return atomic_load_explicit(&box->written, memory_order_relaxed) !=
-           atomic_load_explicit(&box->read, memory_order_relaxed);
-}
-
 void mail_out_free(struct mail_out *out) { free(out->waiting); }
 
 void mail_in_free(struct mail_in *in) { free(in->data); }

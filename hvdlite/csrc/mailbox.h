@@ -41,8 +41,6 @@ bool mailbox_flush(struct mailbox *box, struct mail_out *out);
 /* The next whole message, malloc'ed, or *data NULL. */
 int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t *size,
                     hvd_error *err);
-/* True: mailbox_receive would find something. */
-bool mailbox_filled(struct mailbox *box);
 
 void mail_out_free(struct mail_out *out);
 void mail_in_free(struct mail_in *in);

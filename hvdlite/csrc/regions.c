@@ -37,11 +37,3 @@ const struct region *regions_find(struct regions *t, const void *memory, size_t 
     monitor_unlock(&t->monitor);
     return r;
 }
-
-const struct region *regions_by_id(struct regions *t, int32_t id) {
-    monitor_lock(&t->monitor);
-    struct region *r = t->first;
-    while (r && r->id != id) r = r->next;
-    monitor_unlock(&t->monitor);
-    return r;
-}

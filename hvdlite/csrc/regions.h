@@ -32,7 +32,6 @@ void regions_remove(struct regions *t, struct region *region);
 /* The region in whose own part all of [memory, memory + bytes) lies, and the offset; NULL: none. */
 const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
                                   int64_t *offset);
-const struct region *regions_by_id(struct regions *t, int32_t id);
 
 static inline char *region_part(const struct region *r, int local_rank) {
     return r->memory + (size_t)local_rank * r->stride;

@@ -21,6 +21,7 @@ from hvdlite import (
     local_rank,
     local_size,
     rank,
+    run,
     shutdown,
     size,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "rank",
+    "run",
     "share_gradients",
     "shutdown",
     "size",

@@ -56,7 +56,7 @@ def _tensor(kind, name, details):
     return ffi.new("hvd_tensor *", {"kind": kind, "name": encoded, **details}), encoded
 
 
-def _submit_all() -> None:
+def submit_all() -> None:
     """Wait until MXNet has run what was pushed, as far as that does not wait for other ranks."""
     deadline = time.monotonic() + context.EXIT_PATIENCE_SECONDS
     while lib.hvd_mxnet_waiting(_mxnet) and time.monotonic() < deadline:
@@ -71,4 +71,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(before=_submit_all, after=_report_failed)
+context.at_end(before=submit_all, after=_report_failed)
