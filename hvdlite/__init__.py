@@ -1,65 +1,61 @@
 """Data-parallel training for Apache MXNet over MPI.
 
-``import hvdlite as hvd`` is all that a script needs. What works on MXNet's arrays comes from
-``hvdlite.mxnet``, which is imported when the first such name is used; the rest needs no MXNet.
+``import hvdlite as hvd`` is all that a script needs. A name is imported from where it is defined
+when it is first used: ``import hvdlite`` itself starts neither MPI nor MXNet, so that the launcher,
+which is part of the package, can look after processes of a job without being one.
 """
 
-from hvdlite._native import HvdliteError
+import importlib
+import sys
+
 from hvdlite._version import __version__
-from hvdlite.context import (
-    cross_rank,
-    cross_size,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from hvdlite.numpy import Average, Sum
-from hvdlite.objects import allgather_object, broadcast_object
 
-_ON_MXNET = (
-    "Compression",
-    "DistributedOptimizer",
-    "DistributedTrainer",
-    "allgather",
-    "allreduce",
-    "allreduce_",
-    "broadcast",
-    "broadcast_",
-    "broadcast_parameters",
-    "share_gradients",
-)
+_DEFINED_IN = {
+    "hvdlite._native": ("HvdliteError",),
+    "hvdlite.context": (
+        "cross_rank",
+        "cross_size",
+        "init",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "shutdown",
+        "size",
+    ),
+    "hvdlite.launch.api": ("run",),
+    "hvdlite.mxnet": (
+        "Compression",
+        "DistributedOptimizer",
+        "DistributedTrainer",
+        "allgather",
+        "allreduce",
+        "allreduce_",
+        "broadcast",
+        "broadcast_",
+        "broadcast_parameters",
+        "share_gradients",
+    ),
+    "hvdlite.numpy": ("Average", "Sum"),
+    "hvdlite.objects": ("allgather_object", "broadcast_object"),
+}
+_SUBMODULES = ("mxnet", "numpy")
+_MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}
 
-__all__ = [
-    "Average",
-    "HvdliteError",
-    "Sum",
-    "__version__",
-    "allgather_object",
-    "broadcast_object",
-    "cross_rank",
-    "cross_size",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
-    *_ON_MXNET,
-]
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name):
-    if name not in _ON_MXNET:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"hvdlite.{name}")
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'hvdlite' has no attribute '{name}'")
-    import hvdlite.mxnet
-
-    return getattr(hvdlite.mxnet, name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__():
-    return sorted({*globals(), *_ON_MXNET})
+    return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
+
+
+if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
+    importlib.import_module("hvdlite.context")

@@ -1,0 +1,257 @@
+"""Looks after one rank: an engine starts it, it starts the user's program and ends with it.
+
+    python -m hvdlite.launch.agent -- python train.py
+
+It sends what the program prints, and how it ended, to the launcher. When the launcher says stop, or
+is gone, or the engine ends the job, it ends the program and all that this has started. Without a
+launcher (HVDLITE_LAUNCHER is not set) it becomes the program.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+from hvdlite.launch import channel, environment, probe, shared_memory
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
+LEAVE_SECONDS = 1.3  # from there on, for all other ranks to have ended as well
+DRAIN_SECONDS = 0.3  # for output after the end, in case that others still hold the pipe
+DATA_VARIABLE = "HVDLITE_TASK"  # where a task of hvdlite.run finds its work and puts its result
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def main() -> int:
+    command = sys.argv[sys.argv.index("--") + 1 :]
+    where = os.environ.pop(channel.VARIABLE, None)
+    if where is None:
+        os.execvp(command[0], command)
+    try:
+        link, token = channel.connect(where)
+    except ConnectionError as error:
+        sys.exit(
+            f"hvdliterun: {socket.gethostname()} cannot reach the launcher ({error}): name the "
+            "network that all hosts share by --network-interfaces"
+        )
+    link.trusted = True
+    try:
+        return _run(command, link, token)
+    except channel.ChannelClosed:
+        return 1
+
+
+def _run(command: List[str], link: channel.Channel, token: str) -> int:
+    link.send_json(channel.HELLO, introduction(link.sock, token))
+    order, task = _wait_for_start(link)
+    agent = Agent(link)
+    if task is None:
+        return agent.leave(agent.run(command, order))
+    with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
+        path = Path(folder, "task")
+        path.write_bytes(task)
+        order["env"][DATA_VARIABLE] = str(path)
+        code = agent.run(command, order)
+        result = Path(f"{path}.result")
+        if result.exists():
+            link.send(channel.DATA, result.read_bytes())
+    return agent.leave(code)
+
+
+def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
+    """Return what the launcher must know of this process before it lets the job begin."""
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
+    with socket.socket() as spare:
+        spare.bind(("", 0))
+        port = spare.getsockname()[1]
+    return {
+        "token": token,
+        "rank": int(rank),
+        "host": socket.gethostname(),
+        "address": sock.getsockname()[0],
+        "port": port,
+        "versions": probe.versions(),
+    }
+
+
+def _wait_for_start(link: channel.Channel) -> Tuple[dict, Optional[bytes]]:
+    data = None
+    while True:
+        for kind, body in link.receive():
+            if kind == channel.DATA:
+                data = body
+            elif kind == channel.START:
+                return json.loads(body), data
+            elif kind == channel.STOP:
+                raise channel.ChannelClosed
+
+
+class Agent:
+    """The program's life: its pipes, the launcher's words and our own signals in one loop."""
+
+    def __init__(self, link: channel.Channel):
+        self._link: Optional[channel.Channel] = link
+        self._child: Optional[subprocess.Popen] = None
+        self._selector = selectors.DefaultSelector()
+        self._ended = False  # by the launcher or the engine, not by itself
+        self._kill_at = float("inf")
+        self._leave_by = float("inf")
+        self._began = time.time()
+        self._listen_to_signals()
+        self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
+
+    def run(self, command: List[str], order: dict) -> int:
+        """Run the program to its end; return its exit code, or minus the signal that ended it."""
+        try:
+            self._start(command, order)
+        except OSError as error:
+            return self._could_not_start(error)
+        while self._child.poll() is None:
+            self._turn(self._kill_at - time.monotonic())
+            if time.monotonic() >= self._kill_at:
+                self._signal_all(signal.SIGKILL)
+                self._kill_at = float("inf")
+        self._drain()
+        self._signal_all(signal.SIGKILL)  # what it may have left in the background
+        return self._child.returncode
+
+    def leave(self, code: int) -> int:
+        """Report the end. A failed rank stays until all are clean: engines kill all when one goes.
+
+        Some do it without a warning, and the others would leave shared memory behind.
+        """
+        self._send_json(channel.EXIT, {"code": code, "ended": self._ended})
+        if code != 0:
+            shared_memory.remove_leftovers(self._began)
+        self._send(channel.CLEAN, b"")
+        while code != 0 and self._link and time.monotonic() < self._leave_by:
+            self._turn(self._leave_by - time.monotonic())
+        return code if code >= 0 else 128 - code
+
+    def _start(self, command: List[str], order: dict) -> None:
+        environ = {**os.environ, **order["env"]}
+        environ.update(environment.threads(environ, order["local_size"]))
+        if environ.get("DMLC_ROLE") == "worker":
+            environ.update(environment.with_worker_site(environ))
+        self._child = subprocess.Popen(
+            command,
+            env=environ,
+            cwd=order["cwd"],
+            stdin=subprocess.DEVNULL,  # engines differ in what a rank may read; Open MPI 5 hangs
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
+            preexec_fn=_own_group,
+        )
+        for stream, pipe in enumerate((self._child.stdout, self._child.stderr)):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, self._reader(stream))
+
+    def _could_not_start(self, error: OSError) -> int:
+        host, what = socket.gethostname(), f"'{error.filename}': {error.strerror}"
+        self._send(channel.OUTPUT, b"\1" + f"hvdliterun: {host} cannot start {what}\n".encode())
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+    def _listen_to_signals(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(reader, selectors.EVENT_READ, self._signalled)
+
+    def _turn(self, seconds: float) -> bool:
+        timeout = None if seconds == float("inf") else max(seconds, 0)
+        events = self._selector.select(timeout)
+        for key, _ in events:
+            key.data(key.fileobj)
+        return bool(events)
+
+    def _signalled(self, reader: int) -> None:
+        if any(number != signal.SIGCHLD for number in os.read(reader, 512)):
+            self._end()
+
+    def _hear(self, _) -> None:
+        try:
+            kinds = [kind for kind, _ in self._link.receive()]
+        except channel.ChannelClosed:
+            return self._lose_launcher()
+        if channel.BYE in kinds:
+            self._leave_by = 0
+        elif channel.STOP in kinds:
+            self._end()
+
+    def _lose_launcher(self) -> None:
+        if self._link:
+            self._selector.unregister(self._link.sock)
+            self._link.close()
+            self._link = None
+        self._end()
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._leave_by = time.monotonic() + LEAVE_SECONDS
+        if self._child and self._child.poll() is None:
+            self._signal_all(signal.SIGTERM)
+            self._kill_at = time.monotonic() + TERM_SECONDS
+
+    def _signal_all(self, number: int) -> None:
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.killpg(self._child.pid, number)
+
+    def _reader(self, stream: int):
+        def forward(pipe) -> None:
+            try:
+                data = os.read(pipe.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            if data:
+                self._send(channel.OUTPUT, bytes([stream]) + data)
+            else:
+                self._selector.unregister(pipe)
+
+        return forward
+
+    def _drain(self) -> None:
+        """Take what is left in the pipes: until nothing has come for a moment."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._pipes_open() and time.monotonic() < deadline:
+            self._turn(deadline - time.monotonic())
+
+    def _pipes_open(self) -> bool:
+        open_files = {key.fileobj for key in self._selector.get_map().values()}
+        return bool(open_files & {self._child.stdout, self._child.stderr})
+
+    def _send(self, kind: int, data: bytes) -> None:
+        try:
+            if self._link:
+                self._link.send(kind, data)
+        except channel.ChannelClosed:
+            self._lose_launcher()
+
+    def _send_json(self, kind: int, value: object) -> None:
+        self._send(kind, json.dumps(value).encode())
+
+
+def _own_group() -> None:
+    """In the child: be the head of a process group, and die with the agent, whatever kills that."""
+    os.setpgrp()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

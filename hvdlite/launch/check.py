@@ -1,0 +1,107 @@
+"""What is wrong with a host, before anything is started on it; and ``--check``, a table of it."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from hvdlite.launch import probe, remote
+from hvdlite.launch.hosts import is_here
+from hvdlite.launch.job import SSH, Job, LaunchError
+from hvdlite.launch.ranks import version_difference
+
+TIMEOUT = 20.0  # seconds for one host to answer
+
+
+class Report(NamedTuple):
+    """What a host has, or why that is not known."""
+
+    host: str
+    facts: Optional[Dict[str, Any]] = None
+    reachable: bool = False
+    trouble: Optional[str] = None  # one sentence
+
+
+def ask_all(job: Job) -> List[Report]:
+    """Ask every host of the job; this one, if it names none."""
+    names = [host.name for host in job.hosts] or ["localhost"]
+    return remote.on_each(lambda name: ask(job.ssh, name), names)
+
+
+def ask(ssh: SSH, host: str) -> Report:
+    """Have the same Python on a host run probe.py, which travels there on its standard input."""
+    if is_here(host):
+        return Report(host, probe.describe(), True)
+    program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + Path(probe.__file__).read_text()
+    done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} -", program, TIMEOUT)
+    if done.returncode == 255:
+        return Report(host, trouble=f"{host} cannot be reached by ssh: {remote.reason(done)}")
+    if done.returncode in (126, 127):
+        return Report(
+            host,
+            reachable=True,
+            trouble=f"{host} has no {sys.executable}: install Python and hvdlite at the same path "
+            "on every host",
+        )
+    if done.returncode:
+        return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
+    return _judge(Report(host, json.loads(done.stdout), True))
+
+
+def _search_path() -> List[str]:
+    """Where Python finds modules here because of the user, not of its installation."""
+    return [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+
+
+def _judge(report: Report) -> Report:
+    theirs, ours = report.facts["versions"], probe.versions()
+    if not theirs["hvdlite"]:
+        return report._replace(
+            trouble=f"{report.host} has no hvdlite: install it there for {sys.executable}"
+        )
+    return report._replace(trouble=version_difference(report.host, theirs, ours))
+
+
+def before_start(job: Job) -> None:
+    """Raise LaunchError with what is wrong on the hosts, one sentence a host."""
+    troubles = [report.trouble for report in ask_all(job) if report.trouble]
+    if troubles:
+        raise LaunchError("\n".join(troubles))
+
+
+COLUMNS = (
+    "host",
+    "reachable",
+    "Python",
+    "hvdlite",
+    "MXNet",
+    "MPI",
+    "cores",
+    "interfaces",
+    "/dev/shm",
+)
+
+
+def table(reports: List[Report]) -> str:
+    """Lay out the reports, and below them what is wrong."""
+    rows = [COLUMNS, *map(_row, reports)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *(r.trouble for r in reports if r.trouble)])
+
+
+def _row(report: Report) -> List[str]:
+    facts = report.facts
+    if not facts:
+        return [report.host, "yes" if report.reachable else "NO", *["-"] * (len(COLUMNS) - 2)]
+    versions = [facts["versions"][name] or "none" for name in ("Python", "hvdlite", "MXNet")]
+    networks = [f"{n}={a}" for n, a in facts["interfaces"].items() if not a.startswith("127.")]
+    memory = f"{_gib(facts['shm_free'])} of {_gib(facts['shm'])} GiB free"
+    tail = [facts["MPI"] or "none", str(facts["cores"]), " ".join(networks) or "none", memory]
+    return [report.host, "yes", *versions, *tail]
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"

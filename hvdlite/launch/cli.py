@@ -1,0 +1,178 @@
+"""``hvdliterun``: from what was typed to an exit code."""
+
+import os
+import shlex
+import signal
+import sys
+from typing import Dict, List, Optional
+
+from hvdlite._version import __version__
+from hvdlite.launch import build, check, environment, hosts, network, options, submit, sync
+from hvdlite.launch.engines import ENGINES, default
+from hvdlite.launch.job import SSH, Job, LaunchError, Plan
+from hvdlite.launch.output import Console, Files, Output
+from hvdlite.launch.watch import Interrupted, Outcome, Watch
+
+USAGE_ERROR = 2
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the command line; a mistake in it or an unfit host is one sentence and exit code 2."""
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except (LaunchError, ValueError) as error:
+        for line in str(error).splitlines():
+            print(f"hvdliterun: {line}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _main(argv: List[str]) -> int:
+    args = options.parser(list(ENGINES)).parse_args(argv)
+    if args.version:
+        print(__version__)
+        return 0
+    if args.check_build:
+        return build.show()
+    job = job_of(args, argv)
+    if args.check:
+        reports = check.ask_all(job)
+        print(check.table(reports))
+        return int(any(report.trouble for report in reports))
+    for option in args.without_effect:
+        print(f"hvdliterun: {option} has no effect in hvdlite", file=sys.stderr)
+    plan = ENGINES[job.launcher].plan(job)
+    if args.dry_run:
+        show(job, plan)
+        return 0
+    return start(job, plan) if plan.watched else submit.run(job, plan)
+
+
+def job_of(args, argv: List[str]) -> Job:
+    """Make a job of the options."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    given = _hosts(args)
+    mode = args.mode or ("ps" if args.servers else "mpi")
+    job = Job(
+        command=command,
+        workers=_workers(args, given),
+        launcher=args.launcher or default(bool(given)),
+        mode=mode,
+        hosts=given,
+        env=_environment(args),
+        env_of={
+            "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
+            "server": environment.parse_assignments(args.env_server, "--env-server"),
+        },
+        sync_dir=args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
+        interfaces=(args.interfaces or "").split(",") if args.interfaces else [],
+        ssh=SSH(
+            shlex.split(os.environ.get("HVDLITE_SSH", "ssh")),
+            args.ssh_port,
+            args.ssh_identity_file,
+        ),
+        mpi_args=shlex.split(args.mpi_args),
+        binding=shlex.split(args.binding_args),
+        start_timeout=args.start_timeout,
+        output_dir=args.output_filename,
+        timestamps=args.prefix_output_with_timestamp,
+        verbose=args.verbose,
+        name=args.jobname,
+        queue=args.queue,
+        parallel_environment=args.pe,
+        batch=args.batch,
+        image=args.image,
+        arguments=argv[: len(argv) - len(args.command)],
+    )
+    if mode == "ps":
+        job.servers = job.workers if args.servers is None else args.servers
+    _refuse_nonsense(job, args)
+    return job
+
+
+def _hosts(args) -> List[hosts.Host]:
+    if args.hostfile:
+        return hosts.read_file(args.hostfile)
+    if args.hosts and os.path.isfile(args.hosts):
+        return hosts.read_file(args.hosts)
+    return hosts.parse_list(args.hosts) if args.hosts else []
+
+
+def _workers(args, given: List[hosts.Host]) -> int:
+    """Return -n; without it, all slots that the hosts have."""
+    if args.workers is None and given:
+        return sum(host.slots or 1 for host in given)
+    return 1 if args.workers is None else args.workers
+
+
+def _environment(args) -> Dict[str, str]:
+    env = {}
+    for row in options.TUNING:
+        value = getattr(args, row.option.lstrip("-").replace("-", "_"))
+        if value is not None and value is not False:
+            number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
+            env[row.variable] = str(number)
+    if args.p3:
+        env["DMLC_PS_VAN_TYPE"] = "p3"
+    return {**env, **environment.parse_assignments(args.env, "--env")}
+
+
+def _refuse_nonsense(job: Job, args) -> None:
+    if not job.command and not args.check:
+        raise ValueError("which program? hvdliterun -n 2 python train.py")
+    if job.workers < 1:
+        raise ValueError(f"-n {job.workers}: at least one rank is needed")
+    if job.mode == "ps" and job.servers < 1:
+        raise ValueError("--mode ps needs servers: give -s 1 or more, or use --mode mpi")
+    if job.hosts and not ENGINES[job.launcher].takes_hosts:
+        raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H away, or use ssh")
+    if job.sync_dir and not job.hosts:
+        raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
+    unknown = network.unknown_interface(job.interfaces)
+    if unknown:
+        raise ValueError(f"--network-interfaces: this host has no {unknown}")
+
+
+def show(job: Job, plan: Plan) -> None:
+    """Print exactly what would be run, as a shell takes it."""
+    for name, value in {**environment.added(job), **plan.env}.items():
+        print(f"# every rank gets {name}={shlex.quote(value)}")
+    for note in plan.notes:
+        print(f"# {note}")
+    for argv in sync.commands(job) if job.sync_dir else []:
+        print(shlex.join(argv))
+    if plan.script:
+        print(f"# the input of: {shlex.join(plan.argv)}")
+        print(plan.script, end="")
+    else:
+        print(shlex.join(plan.argv))
+
+
+def start(job: Job, plan: Plan) -> int:
+    """Look at the hosts, copy to them, run, and tell what failed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
+    except Interrupted as interrupt:
+        return 128 + interrupt.number
+    for line in outcome.report:
+        print(line, file=sys.stderr)
+    return outcome.code
+
+
+def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = None) -> Outcome:
+    """Run the job after all that comes before it."""
+    if job.launcher == "ssh":
+        check.before_start(job)
+    if job.sync_dir:
+        sync.run(job)
+    if job.verbose:
+        show(job, plan)
+    output = Output(console, Files(job.output_dir) if job.output_dir else None)
+    return Watch(job, plan, output, task).run()
+
+
+def _interrupt(number: int, _) -> None:
+    raise Interrupted(number)

@@ -1,0 +1,80 @@
+"""The running command of an engine (mpirun, srun, ...): what it prints itself, and its end."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from typing import IO, Dict, List, Tuple
+
+from hvdlite.launch import environment
+from hvdlite.launch.job import LaunchError, Plan
+from hvdlite.launch.output import Lines
+
+HOLD_BACK = 0.5  # seconds: if a rank has failed, its report explains more than the engine's words
+_NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: parent and child race for a call, harmless
+
+# Where mpirun of Open MPI 5 and 4 keeps its files on this host: it leaves them if it is killed.
+_SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
+
+
+class EngineProcess:
+    """Started at once, in a process group of its own: Ctrl-C on the terminal is not for it."""
+
+    def __init__(self, plan: Plan, extra_env: Dict[str, str]):
+        self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
+        env = {**plan.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
+        try:
+            self._process = subprocess.Popen(
+                plan.argv,
+                env=environment.for_engine(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=os.setpgrp,
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+        self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
+        self._held: List[Tuple[float, str]] = []
+
+    @property
+    def pipes(self) -> List[IO[bytes]]:
+        return [self._process.stdout, self._process.stderr]
+
+    def read(self, pipe: IO[bytes]) -> bool:
+        """Take what has come on a pipe; False: it is at its end."""
+        data = os.read(pipe.fileno(), 1 << 16)
+        lines = self._pipes[pipe].feed(data) if data else self._pipes.pop(pipe).end()
+        now = time.monotonic()
+        self._held += [(now, line) for line in lines if not any(n in line for n in _NOISE)]
+        return bool(data)
+
+    def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
+        """Return what it printed, but for the last moment's."""
+        until = time.monotonic() - hold_back
+        due = [line for when, line in self._held if when <= until]
+        del self._held[: len(due)]
+        return due
+
+    def exit_code(self) -> int:
+        """Return the code of an ended one."""
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def over(self) -> bool:
+        return not self.running() and not self._pipes
+
+    def signal(self, number: int) -> None:
+        if self.running():
+            os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in self.pipes:
+            pipe.close()
+        self._folder.cleanup()

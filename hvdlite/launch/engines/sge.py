@@ -1,0 +1,62 @@
+"""Grid Engine: qsub of a script that runs hvdliterun on the hosts of its parallel environment.
+
+Inside the job, PE_HOSTFILE names the hosts and their slots. Processes on other hosts are started by
+``qrsh -inherit``, which Grid Engine accounts for, in ssh's place.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import List
+
+from hvdlite.launch import mpirun
+from hvdlite.launch.engines import again
+from hvdlite.launch.hosts import Host, is_here
+from hvdlite.launch.job import SSH, Job, LaunchError, Plan
+
+
+class QRSH(SSH):
+    """Grid Engine's own way to the hosts of a job."""
+
+    def command(self) -> List[str]:
+        return ["qrsh", "-inherit", "-nostdin", "-V"]
+
+
+def inside() -> bool:
+    return "PE_HOSTFILE" in os.environ
+
+
+def plan(job: Job) -> Plan:
+    return _inside(job) if inside() else _submit(job)
+
+
+def _inside(job: Job) -> Plan:
+    hosts = granted_hosts(Path(os.environ["PE_HOSTFILE"]).read_text())
+    if len(hosts) == 1 and is_here(hosts[0].name):
+        return mpirun.plan(job, where="here")
+    return mpirun.plan(replace(job, hosts=hosts, ssh=QRSH()), where="ssh")
+
+
+def granted_hosts(text: str) -> List[Host]:
+    """Parse a PE_HOSTFILE: a host a line, its slots, its queue, its processor range.
+
+    >>> granted_hosts("node1 4 all.q@node1 UNDEFINED")
+    [Host(name='node1', slots=4)]
+    """
+    words = [line.split() for line in text.splitlines() if line.strip()]
+    return [Host(name, int(slots)) for name, slots, *_ in words]
+
+
+def _submit(job: Job) -> Plan:
+    if not job.parallel_environment:
+        raise LaunchError(
+            "--launcher sge needs the name of a parallel environment: give --pe (qconf -spl lists "
+            "them)"
+        )
+    log = f"{job.name}.$JOB_ID.out"
+    argv = ["qsub", "-terse", "-cwd", "-V", "-S", "/bin/sh", "-N", job.name, "-j", "y", "-o", log]
+    argv += ["-pe", job.parallel_environment, str(job.processes)]
+    argv += ["-q", job.queue] if job.queue else []
+    argv += [] if job.batch else ["-sync", "y"]
+    script = again.script([], again.command(job))
+    return Plan(argv, script=script, watched=False, log=log, cancel=["qdel"])

@@ -1,0 +1,67 @@
+"""Slurm: mpirun or srun inside an allocation; outside, salloc or sbatch gets one first.
+
+``srun --mpi=pmix`` starts ranks directly, but only if Slurm's PMIx can talk to that of the MPI
+library. Where it can't, each rank believes that it is alone: so two ranks are asked, once.
+"""
+
+import os
+import subprocess
+import sys
+
+from hvdlite.launch import mpirun
+from hvdlite.launch.engines import again
+from hvdlite.launch.job import Job, Plan
+
+_SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
+_ALONE = "from mpi4py import MPI; import sys; sys.exit(MPI.COMM_WORLD.size != 2)"
+TEST_SECONDS = 20
+
+
+def inside() -> bool:
+    return "SLURM_JOB_ID" in os.environ
+
+
+def plan(job: Job) -> Plan:
+    if inside():
+        return _inside(job)
+    if job.batch:
+        return Plan(["sbatch"], script=_script(job), watched=False)
+    options = [f"--ntasks={job.processes}", f"--job-name={job.name}"]
+    options += [f"--partition={job.queue}"] if job.queue else []
+    return Plan(["salloc", *options, *again.command(job)], watched=False)
+
+
+def _inside(job: Job) -> Plan:
+    if srun_wires_up(job):
+        return Plan([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
+    plan = mpirun.plan(job, where="")
+    plan.notes.append("srun --mpi=pmix does not join ranks of this MPI: mpirun starts them")
+    return plan
+
+
+def srun_wires_up(job: Job) -> bool:
+    """Try with two ranks whether srun makes them one MPI job; a parameter server needs none."""
+    if job.mode == "ps":
+        return True
+    if job.processes < 2 or "pmix" not in _srun_types():
+        return False
+    argv = [*_SRUN, "--ntasks=2", "--quiet", sys.executable, "-c", _ALONE]
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=TEST_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _srun_types() -> str:
+    try:
+        done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout + done.stderr
+
+
+def _script(job: Job) -> str:
+    lines = [f"#SBATCH --job-name={job.name}", f"#SBATCH --ntasks={job.processes}"]
+    lines += [f"#SBATCH --partition={job.queue}"] if job.queue else []
+    lines += [f"#SBATCH --output={job.name}-%j.out"]
+    return again.script(lines, again.command(job))

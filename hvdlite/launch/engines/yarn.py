@@ -1,0 +1,31 @@
+"""Hadoop YARN: the distributed shell that comes with it starts hvdliterun in a container.
+
+MPI has no way to start processes in YARN's containers, so all ranks of a job share one, as large as
+they need; MXNet's parameter server, whose processes find each other by themselves, could do with
+several, but takes one too.
+"""
+
+import os
+import shlex
+
+from hvdlite.launch.engines import again
+from hvdlite.launch.job import Job, Plan
+
+_JAR = "share/hadoop/yarn/hadoop-yarn-applications-distributedshell-*.jar"
+_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
+MEMORY_PER_PROCESS = 2048  # MiB
+
+
+def plan(job: Job) -> Plan:
+    jar = f"{os.environ.get('HADOOP_HOME', '$HADOOP_HOME')}/{_JAR}"
+    options = [
+        *("-appname", job.name),
+        *("-shell_command", shlex.join(again.command(job, "--launcher", "local"))),
+        *("-num_containers", "1"),
+        *("-container_vcores", str(job.processes)),
+        *("-container_memory", str(job.processes * MEMORY_PER_PROCESS)),
+    ]
+    options += ["-queue", job.queue] if job.queue else []
+    # sh expands the jar's version
+    line = f"exec yarn jar {jar} {_CLIENT} -jar {jar} {shlex.join(options)}"
+    return Plan(["sh", "-c", line], watched=False)

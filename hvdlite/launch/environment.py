@@ -1,0 +1,100 @@
+"""Which variables a rank gets: those of the user's shell, what the options mean, its part."""
+
+import os
+from pathlib import Path
+from typing import Dict, List, Mapping
+
+from hvdlite.launch.job import Job
+
+# Of a login on one host, or set by an engine for each process: never taken to another.
+_OWN = {
+    *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
+    *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),
+}
+_OWN_PREFIXES = (
+    "BASH_FUNC",
+    "DBUS_",
+    "SSH_",
+    "XDG_",
+    "LS_",
+    "SLURM_",
+    "SBATCH_",
+    "SALLOC_",
+    "SGE_",
+)
+_OF_A_RANK = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_", "HVDLITE_LAUNCHER")
+_NOT_OF_A_RANK = (
+    "OMPI_MCA_",
+    "PRTE_MCA_",
+    "PMIX_MCA_",
+    "HYDRA_LAUNCHER_",
+    "OMPI_ALLOW_",
+    "PRTE_ALLOW_",
+)
+
+
+def of_a_rank(name: str) -> bool:
+    """Tell whether an engine sets this variable for each process that it starts."""
+    return name.startswith(_OF_A_RANK) and not name.startswith(_NOT_OF_A_RANK)
+
+
+def for_engine(extra: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment of mpirun and the like; hvdliterun may itself run in a rank."""
+    kept = {name: value for name, value in os.environ.items() if not of_a_rank(name)}
+    return {**kept, **extra}
+
+
+def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return what of the user's environment every rank gets."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _OWN and not name.startswith(_OWN_PREFIXES) and not of_a_rank(name)
+    }
+
+
+def added(job: Job) -> Dict[str, str]:
+    """Return what the options add to it for every rank."""
+    defaults = {
+        "PYTHONUNBUFFERED": "1",  # lines appear when printed, and the last ones before a crash
+        # A rank that failed tells the others and waits for them no longer than this: the job shall
+        # be over within 5 seconds.
+        "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
+    }
+    unset = {name: value for name, value in defaults.items() if name not in os.environ}
+    mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
+    interfaces = (
+        {"DMLC_INTERFACE": job.interfaces[0]} if job.mode == "ps" and job.interfaces else {}
+    )
+    return {**unset, **mode, **interfaces, **job.env}
+
+
+def with_worker_site(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Put worker_site/sitecustomize.py first where Python looks for modules."""
+    folder = str(Path(__file__).parent / "worker_site")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [folder, environ.get("PYTHONPATH")]))}
+
+
+def threads(environ: Mapping[str, str], local_size: int) -> Dict[str, str]:
+    """Share the cores of a host among its ranks; MXNet would start a thread per core in each."""
+    if "OMP_NUM_THREADS" in environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // local_size))}
+
+
+def parse_assignments(texts: List[str], option: str) -> Dict[str, str]:
+    """Parse NAME=VALUE, MXNet's NAME:VALUE, or NAME, which takes over the user's own value.
+
+    >>> parse_assignments(["A=1:2", "B:x=y"], "--env-worker")
+    {'A': '1:2', 'B': 'x=y'}
+    """
+    found = {}
+    for text in texts:
+        cut = min((i for i in (text.find("="), text.find(":")) if i > 0), default=None)
+        if cut is not None:
+            found[text[:cut]] = text[cut + 1 :]
+        elif text in os.environ:
+            found[text] = os.environ[text]
+        elif not text or not text.isidentifier():
+            raise ValueError(f"{option} '{text}': expected NAME=VALUE or NAME")
+    return found

@@ -1,0 +1,81 @@
+"""Who was the first to fail, and what the user is told about it."""
+
+import signal
+from typing import List, Mapping, NamedTuple, Optional, Sequence
+
+# A rank waits no longer than this for the others to hear of its exception (HVDLITE_EXIT_TIMEOUT_
+# SECONDS), and a little more.
+PATIENCE = 6.0
+
+# MPI ends a rank whose peer has gone with one of these exit codes (its error classes "unknown",
+# "other" and "internal"), a few milliseconds after the peer; what we hear first is then chance.
+LOST_PEER = (14, 15, 16, 17)
+SIMULTANEOUS = 0.5  # seconds
+
+
+class Ending(NamedTuple):
+    """How a rank ended."""
+
+    rank: int
+    label: str
+    host: str
+    code: int  # negative: the signal that killed it
+    ended: bool  # by the launcher or the engine, because of something else
+    after: float  # seconds since the ranks were started
+
+    @property
+    def status(self) -> int:
+        """What a shell makes of it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+
+def culprit(endings: Sequence[Ending], troubled: Mapping[int, float]) -> Optional[Ending]:
+    """Find the rank that failed first.
+
+    A rank that raised tells the others and waits for them, so it may be the last to end; but its
+    traceback came first: ``troubled`` says when each rank began to print its latest one, in the
+    seconds of ``Ending.after``. Of a rank that was killed, the end itself is the first sign.
+    """
+    failed = [e for e in endings if e.failed]
+    if not failed:
+        return None
+    since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
+
+    def first_sign(e: Ending) -> float:
+        traceback = troubled.get(e.rank, float("-inf"))
+        own_end = float("inf") if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
+        return traceback if traceback >= since else own_end
+
+    first = min(failed, key=first_sign)
+    return None if first_sign(first) == float("inf") else first
+
+
+def exit_code(first: Ending) -> int:
+    """Return the job's exit code; a rank that had only printed its traceback was to end with 1."""
+    return 1 if first.ended else first.status
+
+
+def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:
+    """Return the lines that the user reads."""
+    label = f"rank {first.label}" if first.label.isdigit() else first.label
+    how = f"failed with exit code {code}"
+    if first.code < 0 and not first.ended:
+        how = f"was killed by {_signal_name(-first.code)} (exit code {code})"
+    ends = "; its last lines:" if last_lines else ", and had printed nothing"
+    lines = [f"hvdliterun: {label} on {first.host} {how} after {first.after:.1f} s{ends}"]
+    lines += [f"    {line}" for line in last_lines]
+    if others:
+        lines.append(f"hvdliterun: the other {others} were ended")
+    return lines
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return name + (", perhaps for lack of memory" if name == "SIGKILL" else "")

@@ -1,0 +1,76 @@
+"""What is to be run: the description that the options give and that every engine reads."""
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional
+
+from hvdlite.launch.hosts import Host
+
+
+class LaunchError(Exception):
+    """What keeps a job from being run; its text is one sentence that says what to do."""
+
+
+@dataclass
+class SSH:
+    """How a host is reached."""
+
+    program: List[str] = field(default_factory=lambda: ["ssh"])  # HVDLITE_SSH: options included
+    port: Optional[int] = None
+    identity: Optional[str] = None
+
+    def command(self) -> List[str]:
+        """Return the ssh command up to the host's name; it never asks a question."""
+        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+        options += ["-o", "ConnectTimeout=10"]
+        options += ["-p", str(self.port)] if self.port else []
+        options += ["-i", self.identity] if self.identity else []
+        return [*self.program, *options]
+
+
+@dataclass
+class Job:
+    """One run of a program on many ranks."""
+
+    command: List[str]
+    workers: int  # ranks that train
+    launcher: str = "local"  # the name of an engine
+    mode: str = "mpi"  # or ps: MXNet's parameter server
+    servers: int = 0
+    hosts: List[Host] = field(default_factory=list)  # empty: this host, or what the engine gives
+    env: Dict[str, str] = field(default_factory=dict)  # for every process
+    env_of: Dict[str, Dict[str, str]] = field(default_factory=dict)  # for a role of mode ps
+    sync_dir: Optional[str] = None  # where the hosts get a copy of the current folder
+    interfaces: List[str] = field(default_factory=list)
+    ssh: SSH = field(default_factory=SSH)
+    mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
+    binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
+    start_timeout: float = 30.0  # seconds until all ranks must be there
+    output_dir: Optional[str] = None
+    timestamps: bool = False
+    verbose: bool = False
+    # Of batch engines.
+    name: str = "hvdlite"
+    queue: Optional[str] = None
+    parallel_environment: Optional[str] = None
+    batch: bool = False
+    image: Optional[str] = None
+    arguments: List[str] = field(default_factory=list)  # hvdliterun's own, to call it again inside
+
+    @property
+    def processes(self) -> int:
+        """How many the engine starts; a parameter server has a scheduler too."""
+        return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
+
+
+@dataclass
+class Plan:
+    """What an engine wants run: a command, and a file that it submits if it is a batch engine."""
+
+    argv: List[str]
+    env: Dict[str, str] = field(default_factory=dict)  # on top of the environment
+    script: Optional[str] = None  # given to the command on its standard input
+    watched: bool = True  # it starts agents; else it is only submitted, and prints for itself
+    remote: bool = True  # agents on other hosts connect to this one
+    notes: List[str] = field(default_factory=list)
+    log: Optional[str] = None  # the file that a batch engine writes, $JOB_ID in its name
+    cancel: List[str] = field(default_factory=list)  # the command that takes a job's id

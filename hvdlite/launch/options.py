@@ -1,0 +1,188 @@
+"""What can be typed: MXNet's launch.py options and horovodrun's, in one parser."""
+
+import argparse
+from typing import List, NamedTuple, Optional
+
+from hvdlite.launch.config import ConfigAction
+
+USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher ENGINE] [option ...] command ..."
+EPILOG = """\
+hvdliterun -n 2 python train.py                        two ranks on this host
+hvdliterun -n 8 -H server1:4,server2:4 python train.py  over ssh
+hvdliterun -n 2 -s 2 python train.py                   MXNet's own parameter server
+hvdliterun --check -H hosts                            what every host has
+"""
+
+
+class Tuning(NamedTuple):
+    """An option of horovodrun that becomes a variable of every rank."""
+
+    option: str
+    variable: str
+    kind: type
+    help: str
+    factor: int = 1
+    constant: Optional[str] = None  # the value that a plain flag stands for
+
+
+TUNING = (
+    Tuning(
+        "--fusion-threshold-mb",
+        "HVDLITE_FUSION_THRESHOLD",
+        float,
+        "MiB that one batch of small tensors may have",
+        1 << 20,
+    ),
+    Tuning("--cache-capacity", "HVDLITE_CACHE_CAPACITY", int, "tensors that need no new request"),
+    Tuning("--disable-cache", "HVDLITE_CACHE_CAPACITY", int, "the same as 0", constant="0"),
+    Tuning("--timeline-filename", "HVDLITE_TIMELINE", str, "write a timeline there"),
+    Tuning(
+        "--stall-check-warning-time-seconds",
+        "HVDLITE_STALL_CHECK_TIME_SECONDS",
+        float,
+        "say after this time which ranks a tensor waits for",
+    ),
+    Tuning(
+        "--stall-check-shutdown-time-seconds",
+        "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
+        float,
+        "and fail after this time",
+    ),
+    Tuning(
+        "--no-stall-check",
+        "HVDLITE_STALL_CHECK_TIME_SECONDS",
+        float,
+        "never say it",
+        constant="0",
+    ),
+    Tuning("--log-level", "HVDLITE_LOG_LEVEL", str, "trace, debug, info, warning, error or fatal"),
+)
+
+# Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("--mpi", "--tcp", "--mpi-threads-disable", "--autotune"), False),
+    **dict.fromkeys(("--timeline-mark-cycles", "--no-timeline-mark-cycles"), False),
+    **dict.fromkeys(("--hierarchical-allreduce", "--no-hierarchical-allreduce"), False),
+    **dict.fromkeys(("--hierarchical-allgather", "--no-hierarchical-allgather"), False),
+    **dict.fromkeys(("--torus-allreduce", "--no-torus-allreduce"), False),
+    **dict.fromkeys(("--stall-check", "--log-with-timestamp", "--log-without-timestamp"), False),
+    **dict.fromkeys(("--cycle-time-ms", "--num-nccl-streams", "--thread-affinity"), True),
+    **dict.fromkeys(("--gloo-timeout-seconds", "--autotune-log-file"), True),
+    **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
+    **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
+    **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
+}
+REFUSED = {
+    "--gloo": "hvdlite runs over MPI alone",
+    "--jsrun": "use --launcher mpi inside the allocation",
+    **dict.fromkeys(
+        ("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
+        "hvdlite has no elastic jobs",
+    ),
+    **dict.fromkeys(
+        ("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
+        "hvdlite has no elastic jobs",
+    ),
+}
+
+
+class _NoEffect(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.without_effect = [*namespace.without_effect, option_string]
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"{option_string}: {REFUSED[option_string]}")
+
+
+def parser(launchers: List[str]) -> argparse.ArgumentParser:
+    """Return the parser; what is given to it before the command's first word is an option."""
+    new = argparse.ArgumentParser(
+        prog="hvdliterun",
+        usage=USAGE,
+        description="Start a training job on one or many hosts.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for add in (_add_job, _add_hosts, _add_ps, _add_output, _add_mpi, _add_batch, _add_questions):
+        add(new)
+    new.add_argument("--launcher", choices=launchers, help="the engine that starts the processes")
+    _add_tuning(new.add_argument_group("tuning, as in horovodrun"))
+    new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    return new
+
+
+def _add_job(new: argparse.ArgumentParser) -> None:
+    names = ("-n", "-np", "--num-proc", "--num-workers")
+    new.add_argument(*names, dest="workers", type=int, metavar="N", help="ranks that train")
+    new.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
+    new.add_argument("--config-file", action=ConfigAction, help="options in YAML, as horovodrun's")
+    new.add_argument("--start-timeout", type=float, default=30, help="seconds for all to start")
+    new.add_argument(
+        "--sync-dst-dir", help="copy the current folder there on all hosts, with rsync"
+    )
+
+
+def _add_hosts(new: argparse.ArgumentParser) -> None:
+    new.add_argument("-H", "--hosts", help="a host file, or server1:4,server2:4")
+    new.add_argument("-hostfile", "--hostfile", "--host-file", help="a host file")
+    new.add_argument("-p", "--ssh-port", type=int)
+    new.add_argument("-i", "--ssh-identity-file")
+    new.add_argument(
+        *("--network-interfaces", "--network-interface"),
+        dest="interfaces",
+        help="eth0,eth1 or 10.1.0.0/16: networks that may be used",
+    )
+
+
+def _add_ps(new: argparse.ArgumentParser) -> None:
+    group = new.add_argument_group("MXNet's parameter server")
+    group.add_argument("--mode", choices=["mpi", "ps"], help="ps if -s is given, else mpi")
+    group.add_argument("-s", "--num-servers", dest="servers", type=int, help="as many as workers")
+    group.add_argument("--env-worker", action="append", default=[], metavar="NAME:VALUE")
+    group.add_argument("--env-server", action="append", default=[], metavar="NAME:VALUE")
+    group.add_argument("--p3", action="store_true", help="its priority-based transport")
+
+
+def _add_output(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--output-filename", help="a folder: one file a rank in place of the screen")
+    new.add_argument("--prefix-output-with-timestamp", action="store_true")
+    new.add_argument("--verbose", action="store_true", help="say what is run")
+    new.add_argument("--dry-run", action="store_true", help="print what would be run")
+
+
+def _add_mpi(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--mpi-args", default="", help="more options for mpirun, in one word")
+    new.add_argument("--binding-args", default="", help="in place of --bind-to none and the like")
+
+
+def _add_batch(new: argparse.ArgumentParser) -> None:
+    group = new.add_argument_group("batch systems")
+    group.add_argument("--batch", action="store_true", help="submit, and do not wait (slurm, sge)")
+    group.add_argument("--jobname", default="hvdlite")
+    group.add_argument("--queue", help="queue or partition")
+    group.add_argument("--pe", help="parallel environment of Grid Engine")
+    group.add_argument("--image", help="container image for k8s")
+
+
+def _add_questions(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--check", action="store_true", help="print what every host has")
+    new.add_argument("-cb", "--check-build", action="store_true", help="print what this build has")
+    new.add_argument("-v", "--version", action="store_true")
+
+
+def _add_tuning(group) -> None:
+    for row in TUNING:
+        if row.constant is None:
+            group.add_argument(row.option, type=row.kind, help=row.help)
+        else:
+            group.add_argument(row.option, action="store_true", help=row.help)
+    group.set_defaults(without_effect=[])
+    for option, takes_one in WITHOUT_EFFECT.items():
+        group.add_argument(
+            option, action=_NoEffect, nargs=None if takes_one else 0, help=argparse.SUPPRESS
+        )
+    for option in REFUSED:
+        group.add_argument(option, action=_Refuse, nargs="?", help=argparse.SUPPRESS)

@@ -1,0 +1,113 @@
+"""What ranks print: told apart by a prefix, or split into files; the last lines are kept."""
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Deque, Dict, List, Optional, TextIO
+
+LAST_LINES = 20
+STDOUT, STDERR = 0, 1
+_COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
+
+
+class Lines:
+    """Cuts bytes into lines. Of a line that was redrawn (\\r), the last state counts."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> List[str]:
+        *lines, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
+        self._rest = self._rest[self._rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+        return [_shown(line) for line in lines]
+
+    def end(self) -> List[str]:
+        rest, self._rest = self._rest, b""
+        return [_shown(rest)] if rest else []
+
+
+def _shown(line: bytes) -> str:
+    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace")
+
+
+class Console:
+    """Prints lines with the label of their rank in front."""
+
+    def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):
+        self._streams = (out, err)
+        self._timestamps = timestamps
+        self._colours = [wants_colour(stream) for stream in self._streams]
+
+    def write(self, rank: int, label: str, stream: int, line: str) -> None:
+        prefix = time.strftime(f"%H:%M:%S [{label}]") if self._timestamps else f"[{label}]"
+        if self._colours[stream]:
+            prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
+        print(prefix, line, file=self._streams[stream], flush=True)
+
+
+def wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+class Files:
+    """Writes FOLDER/rank.N/stdout and stderr, as Horovod does; bytes as they come."""
+
+    def __init__(self, folder: str):
+        self._folder = Path(folder)
+        self._open: Dict[str, object] = {}
+
+    def write(self, label: str, stream: int, data: bytes) -> None:
+        name = f"{file_label(label)}/{('stdout', 'stderr')[stream]}"
+        if name not in self._open:
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open[name] = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._open[name].write(data)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+
+
+def file_label(label: str) -> str:
+    """Return "rank.3" for "3" and "server.0" for "server 0"."""
+    return f"rank.{label}" if label.isdigit() else label.replace(" ", ".")
+
+
+class Output:
+    """All that the ranks print, to the console or to files."""
+
+    def __init__(self, console: Console, files: Optional[Files] = None):
+        self.console = console
+        self._files = files
+        self._lines: Dict[tuple, Lines] = {}
+        self._last: Dict[int, Deque[str]] = {}
+        self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
+
+    def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
+        lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
+        self._show(rank, label, stream, lines)
+        if self._files:
+            self._files.write(label, stream, data)
+
+    def end(self, rank: int, label: str) -> None:
+        """Print what a rank has left without a line's end."""
+        for stream in (STDOUT, STDERR):
+            if (rank, stream) in self._lines:
+                self._show(rank, label, stream, self._lines[rank, stream].end())
+
+    def last_lines(self, rank: int) -> List[str]:
+        return list(self._last.get(rank, ()))
+
+    def close(self) -> None:
+        if self._files:
+            self._files.close()
+
+    def _show(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
+        self._last.setdefault(rank, deque(maxlen=LAST_LINES)).extend(lines)
+        for line in lines:
+            if line.startswith("Traceback (most recent call last)"):
+                self.troubled[rank] = time.monotonic()
+            if not self._files:
+                self.console.write(rank, label, stream, line)

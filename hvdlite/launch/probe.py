@@ -1,0 +1,98 @@
+"""What a host has: versions, MPI, cores, interfaces, shared memory.
+
+Runs on its own as well: the launcher sends this file to a Python on the other host, which may have
+no hvdlite. So it imports only the standard library, and neither MPI nor MXNet, which take seconds.
+"""
+
+import fcntl
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+
+SIOCGIFADDR = 0x8915
+
+
+def versions():
+    """Return what must be the same on all hosts; None is what this host lacks."""
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "hvdlite": _version_in("hvdlite", "_version.py"),
+        "MXNet": _version_in("mxnet", "libinfo.py"),
+    }
+
+
+def _version_in(package, file):
+    """Read ``__version__`` without importing the package: that would start it."""
+    try:
+        folder = os.path.dirname(importlib.util.find_spec(package).origin)
+        with open(os.path.join(folder, file)) as source:
+            return re.search(r"__version__ *= *['\"](.+?)['\"]", source.read()).group(1)
+    except (AttributeError, ImportError, OSError, TypeError, ValueError):
+        return None
+
+
+def find_program(name):
+    """Return the path of an MPI program: that of this Python's environment, else of PATH."""
+    here = os.path.dirname(sys.executable)
+    return shutil.which(name, path=here) or shutil.which(name)
+
+
+def mpi_version():
+    """Return the first words of what ``mpirun --version`` says, or None."""
+    mpirun = find_program("mpirun") or find_program("mpiexec")
+    if not mpirun:
+        return None
+    done = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return name_of_mpi(done.stdout.decode(errors="replace"))
+
+
+def name_of_mpi(text):
+    """Shorten what an mpirun says about itself: "Open MPI 5.0.11", "MPICH 5.0.2"."""
+    for name, pattern in (
+        ("Open MPI", r"\(Open MPI\) ([\w.]+)"),
+        ("Intel MPI", r"Intel\(R\) MPI Library.*?Version ([\w. ]+)"),
+        ("MPICH", r"HYDRA build details:\s+Version:\s+([\w.]+)"),
+    ):
+        match = re.search(pattern, text)
+        if match:
+            return f"{name} {match.group(1)}"
+    return text.strip().split("\n")[0] or None
+
+
+def interfaces():
+    """Return the IPv4 address of each network interface that has one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(sock.fileno(), SIOCGIFADDR, request)
+            except OSError:
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def describe():
+    """Return all of it."""
+    memory = os.statvfs("/dev/shm")
+    return {
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "MPI": mpi_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "interfaces": interfaces(),
+        "shm": memory.f_blocks * memory.f_frsize,
+        "shm_free": memory.f_bavail * memory.f_frsize,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe()))

@@ -1,0 +1,72 @@
+"""The ranks as the launcher knows them, and whether they may begin."""
+
+from dataclasses import dataclass
+from typing import Dict, List, Optional
+
+from hvdlite.launch import ps
+from hvdlite.launch.channel import Channel
+from hvdlite.launch.failure import Ending
+from hvdlite.launch.job import Job
+
+
+@dataclass
+class Rank:
+    """One process of the job and the connection to its agent."""
+
+    number: int
+    link: Channel
+    host: str
+    address: str
+    port: int  # free on its host
+    versions: Dict[str, Optional[str]]
+    role: Optional[ps.Role] = None  # in mode ps
+    ending: Optional[Ending] = None
+    clean: bool = False  # and what it has left is removed
+    result: Optional[bytes] = None  # of hvdlite.run
+
+    @property
+    def label(self) -> str:
+        return self.role.label if self.role else str(self.number)
+
+
+def difference(ranks: List[Rank], ours: Dict[str, Optional[str]]) -> Optional[str]:
+    """Say which host has another version than this one, in a sentence; None if all agree."""
+    for rank in ranks:
+        text = version_difference(rank.host, rank.versions, ours)
+        if text:
+            return text
+    return None
+
+
+def version_difference(
+    host: str, theirs: Dict[str, Optional[str]], ours: Dict[str, Optional[str]]
+) -> Optional[str]:
+    for name, version in ours.items():
+        if theirs.get(name) != version:
+            there = f"{name} {theirs[name]}" if theirs.get(name) else f"no {name}"
+            here = f"{name} {version}" if version else f"no {name}"
+            return (
+                f"{host} has {there}, but this host has {here}: install the same version on every "
+                "host"
+            )
+    return None
+
+
+def give_roles(ranks: List[Rank], servers: int) -> None:
+    for rank, role in zip(ranks, ps.assign([rank.host for rank in ranks], servers)):
+        rank.role = role
+
+
+def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
+    """Return what this rank alone gets, or its kind; in mode mpi nothing."""
+    if rank.role is None:
+        return {}
+    root = ranks[0]
+    parts = ps.environment(rank.role, job.workers, job.servers, root.address, root.port)
+    own = {"DMLC_NODE_HOST": rank.address}
+    return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
+
+
+def still_needed(ranks: List[Rank]) -> List[Rank]:
+    """Return the ranks whose end the job waits for; servers end by themselves after the workers."""
+    return [r for r in ranks if r.ending is None and (r.role is None or r.role.kind == "worker")]

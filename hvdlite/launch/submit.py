@@ -1,0 +1,70 @@
+"""Runs what a batch engine is given: it starts hvdliterun again where the job gets its hosts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Optional
+
+from hvdlite.launch.job import Job, LaunchError, Plan
+
+LOOK = 0.2  # seconds between looks at a log that grows
+
+
+def run(job: Job, plan: Plan) -> int:
+    """Submit; return the job's exit code, or that of a submission that is not waited for."""
+    try:
+        if plan.log and not job.batch:
+            return _follow(plan)
+        # Ctrl-C reaches the engine's command, which ends what it has started; it is not for us.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return subprocess.run(plan.argv, input=plan.script, text=True).returncode
+    except FileNotFoundError as error:
+        raise LaunchError(f"there is no {plan.argv[0]} on this host") from error
+
+
+def _follow(plan: Plan) -> int:
+    """Submit, print the log while it grows, and wait for the end."""
+    reader, terminal = (
+        os.openpty()
+    )  # into a pipe, qsub would print the job's number only at its end
+    process = subprocess.Popen(
+        plan.argv, stdin=subprocess.PIPE, stdout=terminal, text=True, preexec_fn=os.setpgrp
+    )
+    process.stdin.write(plan.script)
+    process.stdin.close()
+    os.close(terminal)
+    job_id = _first_line(reader)
+    log, done = plan.log.replace("$JOB_ID", job_id), 0
+    try:
+        while process.poll() is None:
+            time.sleep(LOOK)
+            done = _print_from(log, done)
+    except KeyboardInterrupt:
+        subprocess.run([*plan.cancel, job_id])
+        return 128 + signal.SIGINT
+    _print_from(log, done)
+    return process.returncode
+
+
+def _first_line(reader: int) -> str:
+    text = b""
+    while not text.endswith(b"\n"):
+        try:
+            text += os.read(reader, 1)
+        except OSError:  # it has ended without a word on its standard output
+            break
+    return text.decode().strip()
+
+
+def _print_from(log: str, position: int) -> int:
+    """Print what is new in the log; return how far it has been printed."""
+    text: Optional[bytes] = None
+    if os.path.exists(log):
+        with open(log, "rb") as file:
+            file.seek(position)
+            text = file.read()
+        sys.stdout.write(text.decode(errors="replace"))
+        sys.stdout.flush()
+    return position + len(text or b"")

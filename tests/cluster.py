@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""A cluster on one machine: hosts with their own name, address, /dev/shm, processes and sshd.
+
+    python tests/cluster.py -- hostname                     one command on host h0
+    python tests/cluster.py --hosts 4 --rate 1gbit -- bash  a shell there; links of 1 Gbit/s
+
+Each host is a set of Linux namespaces that live as long as one process, its sshd; a switch (a
+bridge in a network namespace of its own) joins them. When that process goes, all of the host goes:
+every process in it, its addresses, its mounts and its shared memory. The command runs on h0 and
+finds in its environment:
+
+    CLUSTER_HOSTS   a host file: h0 to h3, one slot each
+    CLUSTER_SSH     an ssh command that reaches every host without a question (also HVDLITE_SSH)
+    CLUSTER_DISK    a folder that has other contents on each host; all other files are shared
+
+Needs root, iproute2, util-linux and OpenSSH's server. ``missing()`` says what of that is not there.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Dict, List, Optional
+
+NETWORK = "10.77.0"  # .1 is h0; the namespaces see no other network, so it can collide with none
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+SSHD_CONFIG = """\
+HostKey {state}/host_key
+AuthorizedKeysFile {state}/user_key.pub
+PidFile none
+PermitRootLogin yes
+StrictModes no
+UsePAM no
+MaxStartups 100
+SetEnv TMPDIR={state}/disk
+"""
+
+SSH_CONFIG = """\
+Host *
+    IdentityFile {state}/user_key
+    UserKnownHostsFile {state}/known_hosts
+    StrictHostKeyChecking accept-new
+    LogLevel ERROR
+"""
+
+# What a host does before its sshd. /proc is its own, so that ps there shows its processes alone.
+BOOT = """\
+set -e
+exec 2>>{state}/{name}.log
+hostname {name}
+mount -t tmpfs -o mode=1777 shm /dev/shm
+mount -t tmpfs run /run
+mkdir /run/sshd
+mount -t tmpfs disk {state}/disk
+mount --bind {state}/hosts /etc/hosts
+ip link set lo up
+exec {sshd} -D -e -f {state}/sshd_config
+"""
+
+
+def missing() -> Optional[str]:
+    """Say what keeps this machine from making a cluster; None if nothing does."""
+    if os.geteuid() != 0:
+        return "only root may make network namespaces"
+    tools = ("ip", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd")
+    lacks = [tool for tool in tools if not _which(tool)]
+    if lacks:
+        return f"not installed: {', '.join(lacks)}"
+    probe = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "true"],
+        capture_output=True,
+        text=True,
+    )
+    return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
+
+
+def _which(tool: str) -> Optional[str]:
+    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Cluster:
+    """``with Cluster(4) as cluster: cluster.run(["hostname"])``; h0 is where commands run.
+
+    :param rate: of each host's link, as tc writes it ("1gbit"); None leaves the links as they are.
+    """
+
+    def __init__(self, hosts: int = 4, rate: Optional[str] = None):
+        self.names = [f"h{i}" for i in range(hosts)]
+        self.addresses = [f"{NETWORK}.{i + 1}" for i in range(hosts)]
+        self.state = Path(tempfile.mkdtemp(prefix="hvdlite-cluster-"))
+        self.disk = self.state / "disk"
+        self.hostfile = self.state / "hostfile"
+        self.ssh = f"ssh -F {self.state}/ssh_config"
+        self._rate = rate
+        self._processes: List[subprocess.Popen] = []
+        self._first: List[int] = []  # process ids: the first process of the switch and each host
+        self._pids: Dict[str, int] = {}
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self._write_files()
+            switch = self._start_switch()
+            for name, address in zip(self.names, self.addresses):
+                self._start_host(name)
+                self._plug_in(name, address, switch)
+            self._wait_for_sshd()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of every host; the namespaces go with them."""
+        for pid in self._first:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes:  # unshare: it ends once it has reaped that first process
+            process.wait()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def command(self, argv: List[str], host: str = "h0", cwd: Optional[str] = None) -> List[str]:
+        """Return the command that runs ``argv`` on a host, in this folder if no other is given."""
+        spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", f"--wd={cwd or os.getcwd()}"]
+        return ["nsenter", "-t", str(self._pids[host]), *spaces, "--", *argv]
+
+    def environment(self) -> Dict[str, str]:
+        """Return what a command on a host needs to find the others."""
+        return {
+            **os.environ,
+            "CLUSTER_HOSTS": str(self.hostfile),
+            "CLUSTER_DISK": str(self.disk),
+            "CLUSTER_SSH": self.ssh,
+            "HVDLITE_SSH": self.ssh,
+            # Process ids are alike on all hosts, and Open MPI names its folders after them.
+            "TMPDIR": str(self.disk),
+        }
+
+    def run(self, argv: List[str], host: str = "h0", **options) -> subprocess.CompletedProcess:
+        """Run a command on a host, with the options of subprocess.run."""
+        options.setdefault("env", self.environment())
+        return subprocess.run(self.command(argv, host, options.pop("cwd", None)), **options)
+
+    def processes(self, host: str) -> List[str]:
+        """Return the command lines of what runs on a host, but for its sshd."""
+        found = self.run(["ps", "-e", "-o", "args="], host, capture_output=True, text=True)
+        lines = found.stdout.splitlines()
+        return [line for line in lines if "sshd" not in line and not line.startswith("ps -e")]
+
+    def shared_memory(self, host: str) -> List[str]:
+        """Return the files in a host's /dev/shm."""
+        return self.run(["ls", "/dev/shm"], host, capture_output=True, text=True).stdout.split()
+
+    def _write_files(self) -> None:
+        self.disk.mkdir()
+        fields = {"state": self.state}
+        (self.state / "sshd_config").write_text(SSHD_CONFIG.format(**fields))
+        (self.state / "ssh_config").write_text(SSH_CONFIG.format(**fields))
+        lines = [f"{a} {n}" for a, n in zip(self.addresses, self.names)]
+        (self.state / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        self.hostfile.write_text("".join(f"{name} slots=1\n" for name in self.names))
+        for key in ("host_key", "user_key"):
+            path = str(self.state / key)
+            _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path])
+
+    def _start(self, argv: List[str]) -> int:
+        """Start unshare and return the process id of its child, the first in the new namespaces."""
+        process = subprocess.Popen(
+            argv,
+            preexec_fn=_die_with_parent,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # unshare grumbles when its child is killed
+        )
+        self._processes.append(process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        pid = int(_wait_for(lambda: children.read_text().split(), "a namespace")[0])
+        self._first.append(pid)
+        return pid
+
+    def _start_switch(self) -> int:
+        switch = self._start(
+            ["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"],
+        )
+        _wait_for(lambda: _comm(switch) == "sleep", "the switch")
+        _run(["nsenter", "-t", str(switch), "-n", "ip", "link", "add", "br0", "type", "bridge"])
+        _run(["nsenter", "-t", str(switch), "-n", "ip", "link", "set", "br0", "up"])
+        return switch
+
+    def _start_host(self, name: str) -> None:
+        boot = BOOT.format(name=name, state=self.state, sshd=_which("sshd"))
+        spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
+        argv = ["unshare", *spaces, "--mount-proc", "sh", "-c", boot]
+        self._pids[name] = self._start(argv)
+        try:
+            _wait_for(lambda: _comm(self._pids[name]) == "sshd", name)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: {(self.state / (name + '.log')).read_text()}") from None
+
+    def _plug_in(self, name: str, address: str, switch: int) -> None:
+        pid = str(self._pids[name])
+        on_switch, on_host = ["nsenter", "-t", str(switch), "-n"], ["nsenter", "-t", pid, "-n"]
+        peer = ["type", "veth", "peer", "name", "eth0", "netns", pid]
+        _run([*on_switch, "ip", "link", "add", name, *peer])
+        _run([*on_switch, "ip", "link", "set", name, "master", "br0", "up"])
+        _run([*on_host, "ip", "address", "add", f"{address}/24", "dev", "eth0"])
+        _run([*on_host, "ip", "link", "set", "eth0", "up"])
+        if self._rate:
+            shape = ["root", "tbf", "rate", self._rate, "burst", "32kb", "limit", "512kb"]
+            _run([*on_switch, "tc", "qdisc", "add", "dev", name, *shape])
+            _run([*on_host, "tc", "qdisc", "add", "dev", "eth0", *shape])
+
+    def _wait_for_sshd(self) -> None:
+        for name in self.names:
+            ask = [*shlex.split(self.ssh), name, "true"]
+            _wait_for(lambda ask=ask: self.run(ask, capture_output=True).returncode == 0, name)
+
+
+def _run(argv: List[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(argv)}: {done.stderr.strip()}")
+
+
+def _comm(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _wait_for(ready, what: str, seconds: float = 10):
+    deadline = time.monotonic() + seconds
+    while True:
+        value = ready()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not up after {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", help="of each link, as tc writes it: 200mbit, 1gbit")
+    parser.add_argument("command", nargs="+", help="what to run on h0")
+    args = parser.parse_args()
+    lacks = missing()
+    if lacks:
+        sys.exit(f"cluster: {lacks}")
+    with Cluster(args.hosts, args.rate) as cluster:
+        return cluster.run(args.command).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Fixtures of the launcher's tests: emulated hosts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from launching import assert_clean, call
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import cluster as clusters  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Four hosts; the same for all tests, each of which leaves them as it found them."""
+    lacks = clusters.missing()
+    if lacks:
+        pytest.skip(f"no emulated hosts: {lacks}")
+    with clusters.Cluster(4) as running:
+        yield running
+
+
+@pytest.fixture
+def on_cluster(cluster):
+    """hvdliterun on host h0; afterwards no host may have a process or shared memory left."""
+
+    def run(*argv, env=None, **options):
+        environment = {**cluster.environment(), **(env or {})}
+        prefix = cluster.command([], cwd=options.pop("cwd", None))
+        return call(*argv, prefix=prefix, env=environment, **options)
+
+    yield run
+    for host in cluster.names:
+        assert_clean(cluster, host)

@@ -1,0 +1,61 @@
+"""hvdliterun as a user calls it, and what it may leave behind: nothing."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
+SCRIPTS = Path(__file__).parent / "scripts"
+TIMEOUT = 90
+
+
+class Run(NamedTuple):
+    """What a user saw."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+def call(*argv, prefix=(), **options):
+    """Run hvdliterun to its end."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [*prefix, *HVDLITERUN, *map(str, argv)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+    return Run(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def assert_clean(cluster, host):
+    """A host is clean within a moment: prted on other hosts ends just after mpirun."""
+    deadline = time.monotonic() + 3
+    while True:
+        left = cluster.processes(host), cluster.shared_memory(host)
+        if left == ([], []) or time.monotonic() > deadline:
+            assert left == ([], []), host
+            return
+        time.sleep(0.1)
+
+
+def processes_with(marker):
+    """Return the processes that have this in their command line or environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in text:
+            found.append(entry.name)
+    return found

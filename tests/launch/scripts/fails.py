@@ -1,0 +1,25 @@
+"""Rank 1 ends in the given way while the others wait for it, or compute."""
+
+import os
+import signal
+import sys
+import time
+
+import hvdlite as hvd
+
+hvd.init()
+how = sys.argv[1]
+print(f"rank {hvd.rank()} is process {os.getpid()}")
+hvd.allgather_object(0)
+if hvd.rank() == 1:
+    for i in range(30):
+        print("line", i)
+    if how == "exit":
+        os._exit(7)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("no such thing")
+if how == "compute":
+    time.sleep(60)
+while True:
+    hvd.allgather_object(0)

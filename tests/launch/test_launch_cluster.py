@@ -1,0 +1,188 @@
+"""Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean
+
+from hvdlite.launch import probe
+
+WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def on_host(cluster, host, command):
+    cluster.run(["sh", "-c", command], host, check=True, timeout=TIMEOUT)
+
+
+@pytest.fixture
+def package_on_h2(cluster):
+    """A folder of modules that only host h2 has something in: put a package there."""
+    folder = cluster.disk / "modules"
+
+    def put(package, file, text):
+        path = folder / package
+        quoted = shlex.quote(text)
+        init = f"touch {path}/__init__.py"
+        on_host(cluster, "h2", f"mkdir -p {path} && {init} && echo {quoted} > {path}/{file}")
+        return {"PYTHONPATH": str(folder)}
+
+    yield put
+    on_host(cluster, "h2", f"rm -rf {folder}")
+
+
+def test_ranks_on_four_hosts(cluster, on_cluster):
+    done = on_cluster("-n", 4, "-H", cluster.hostfile, *python(WHERE))
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == [f"[{i}] h{i} {i} 0" for i in range(4)]
+
+
+def test_slots_and_a_list_of_hosts(on_cluster):
+    done = on_cluster("-np", 3, "-H", "h1:2,h3:2", "--network-interfaces", "eth0", *python(WHERE))
+    assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")
+def test_the_current_folder_is_copied(cluster, on_cluster):
+    target = cluster.disk / "a copy"
+    code = "import os; print(os.getcwd(), os.path.exists('fails.py'))"
+    line = ["-n", 4, "-H", cluster.hostfile, "--launcher", "ssh", "--sync-dst-dir", target]
+    done = on_cluster(*line, "--mode", "mpi", *python(code), cwd=SCRIPTS)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == [f"[{i}] {target} True" for i in range(4)]
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")
+def test_mnist_trains_on_four_hosts_that_get_a_copy_of_it(cluster, on_cluster):
+    examples = Path(__file__).parents[2] / "examples"
+    line = ["-n", 4, "-H", cluster.hostfile, "--launcher", "ssh", "--sync-dst-dir"]
+    program = [sys.executable, "mnist.py", "--epochs", 1]
+    done = on_cluster(*line, cluster.disk / "job", "--mode", "mpi", *program, cwd=examples)
+    assert done.code == 0, done.err
+    assert "images/s, accuracy 0." in done.out
+
+
+def test_plain_mpirun_does_without_the_launcher(cluster):
+    mpirun = Path(sys.executable).with_name("mpirun")
+    version = probe.mpi_version() or ""
+    if not mpirun.exists() or not version.startswith("Open MPI 5"):
+        pytest.skip("its options differ from one MPI to the next: this is Open MPI 5's line")
+    agent = ["--prtemca", "plm_ssh_agent", cluster.ssh]
+    line = [mpirun, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
+    done = cluster.run(list(map(str, line)), capture_output=True, text=True, timeout=TIMEOUT)
+    assert sorted(done.stdout.split()[::3]) == ["h0", "h1", "h2", "h3"], done.stderr
+
+
+def test_check_has_a_row_for_each_host(on_cluster):
+    done = on_cluster("--check", "-H", "h0,h1,nohost")
+    head, h0, h1, nohost, trouble = done.out.splitlines()
+    assert h1.split()[:2] == ["h1", "yes"]
+    assert "eth0=10.77.0.2" in h1
+    assert nohost.split()[:3] == ["nohost", "NO", "-"]
+    assert trouble.startswith("nohost cannot be reached by ssh:")
+    assert done.code == 1
+
+
+def sentences(done):
+    assert done.code == 2
+    assert done.out == ""
+    return done.err.splitlines()
+
+
+@pytest.mark.parametrize("host", ["nohost", "10.77.0.99"])
+def test_a_wrong_host(on_cluster, host):
+    (line,) = sentences(on_cluster("-H", f"h0,{host}", "true"))
+    assert line.startswith(f"hvdliterun: {host} cannot be reached by ssh: ")
+
+
+def test_another_version_of_mxnet(cluster, on_cluster, package_on_h2):
+    env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
+    (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env))
+    assert line.startswith("hvdliterun: h2 has MXNet 1.8.0, but this host has ")
+
+
+def test_another_version_of_hvdlite(cluster, on_cluster, package_on_h2):
+    env = package_on_h2("hvdlite", "_version.py", "__version__ = '0.0.9'")
+    (line,) = sentences(on_cluster("-H", cluster.hostfile, "true", env=env, cwd="/"))
+    assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
+
+
+def test_an_engine_without_ssh_notices_another_version_too(cluster, on_cluster, package_on_h2):
+    env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
+    agent = f"--prtemca plm_ssh_agent '{cluster.ssh}'"
+    line = ["--launcher", "mpi", "--mpi-args", agent, "-H", cluster.hostfile, "true"]
+    assert "h2 has MXNet 1.8.0" in sentences(on_cluster(*line, env=env))[-1]
+
+
+def test_a_host_without_hvdlite(cluster, on_cluster):
+    """Its Python is a file of its own, as on a host where the environment was never made."""
+    fake = cluster.disk / "python"
+    on_host(cluster, "h0", f"ln -s {sys.executable} {fake}")
+    text = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
+    on_host(cluster, "h2", f"printf %s {shlex.quote(text)} > {fake}; chmod +x {fake}")
+    code = "import sys; from hvdlite.launch import cli; sys.executable = sys.argv.pop(1)"
+    starter = [sys.executable, "-c", f"{code}; sys.exit(cli.main())", str(fake)]
+    line = [*starter, "-H", "h0,h1,h2", "true"]
+    done = cluster.run(line, capture_output=True, text=True, timeout=TIMEOUT, cwd="/")
+    for host in ("h0", "h1", "h2"):
+        on_host(cluster, host, f"rm -f {fake}")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"hvdliterun: h1 has no {fake}: install Python and hvdlite")
+    assert second.startswith("hvdliterun: h2 has no hvdlite: install it there")
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("raise", 1), ("compute", 1), ("exit", 7), ("kill", 137)]
+)
+def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code):
+    line = ["-n", "4", "-H", str(cluster.hostfile), sys.executable, str(SCRIPTS / "fails.py"), how]
+    launcher = subprocess.Popen(
+        cluster.command([*HVDLITERUN, *line]),
+        env=cluster.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for text in launcher.stdout:
+        if "line 29" in text:
+            break
+    began = time.monotonic()
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    seconds = time.monotonic() - began
+    assert launcher.returncode == code
+    assert "hvdliterun: rank 1 on h1 " in err
+    assert seconds < 5, err
+    assert_all_clean(cluster)
+
+
+def test_ctrl_c_ends_all_hosts(cluster):
+    code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(60)"
+    launcher = subprocess.Popen(
+        cluster.command([*HVDLITERUN, "-n", "4", "-H", str(cluster.hostfile), *python(code)]),
+        env=cluster.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for _ in range(4):
+        assert "up" in launcher.stdout.readline()
+    began = time.monotonic()
+    # What a terminal does: to the whole foreground group, nsenter and hvdliterun.
+    subprocess.run(["kill", "-INT", "--", f"-{launcher.pid}"], check=True)
+    launcher.wait(TIMEOUT)  # nsenter: hvdliterun itself is among what must be gone
+    launcher.stdout.close()
+    assert_all_clean(cluster)
+    assert time.monotonic() - began < 4
+
+
+def assert_all_clean(cluster):
+    for host in cluster.names:
+        assert_clean(cluster, host)

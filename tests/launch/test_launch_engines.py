@@ -1,0 +1,196 @@
+"""What engines would be told; they themselves are run in the other files."""
+
+import json
+import shlex
+
+import pytest
+
+from hvdlite.launch import cli, mpirun, probe, ps
+from hvdlite.launch.engines import k8s, sge
+from hvdlite.launch.hosts import Host
+from hvdlite.launch.job import Job, LaunchError
+
+
+def dry_run(line, capsys):
+    assert cli.main(["--dry-run", *shlex.split(line)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch):
+    for name in ("SLURM_JOB_ID", "PE_HOSTFILE", "HADOOP_HOME", "HVDLITE_SSH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def an_mpi(monkeypatch):
+    """Have mpirun be that of a given MPI."""
+
+    def choose(version):
+        found = ("/mpi/bin/mpirun", mpirun.dialect_of(version))
+        monkeypatch.setattr(mpirun, "find", lambda: found)
+
+    return choose
+
+
+HYDRA = "HYDRA build details:\n    Version:                                 5.0.2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to", "Open MPI 5.0.11"),
+        ("mpirun (Open MPI) 4.1.4", "Open MPI 4.1.4"),
+        (HYDRA, "MPICH 5.0.2"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 1", "Intel MPI 2021.9 Build 1"),
+    ],
+)
+def test_an_mpi_is_known_by_what_its_mpirun_says(text, name):
+    assert probe.name_of_mpi(text) == name
+    mpirun.dialect_of(name)
+
+
+def test_an_unknown_mpi_is_refused():
+    with pytest.raises(LaunchError, match="Open MPI and MPICH"):
+        mpirun.dialect_of("mpirun (Other) 1")
+
+
+LINES = {
+    "Open MPI 5.0.11": "-n 3 --host a:2,b:1 --prtemca plm ssh --prtemca plm_ssh_agent",
+    "Open MPI 4.1.4": "-n 3 --host a:2,b:1 --mca plm rsh --mca plm_rsh_agent",
+    "MPICH 5.0.2": "-n 3 -hosts a:2,b:1 -launcher ssh -launcher-exec",
+}
+
+
+@pytest.mark.parametrize("version", LINES)
+def test_each_mpirun_is_told_in_its_words(an_mpi, version, capsys):
+    an_mpi(version)
+    out = dry_run("-n 3 -H a:2,b:2 python t.py 'x y'", capsys)
+    last = out.splitlines()[-1]
+    assert last.startswith(f"/mpi/bin/mpirun {LINES[version]}")
+    assert last.endswith("-m hvdlite.launch.agent -- python t.py 'x y'")
+    assert ("-x HVDLITE_LAUNCHER" in last) == version.startswith("Open MPI")
+
+
+def test_mpich_gets_the_arguments_of_ssh_in_a_variable(an_mpi, capsys):
+    an_mpi("MPICH 5.0.2")
+    out = dry_run("-n 2 -H a,b -p 2222 true", capsys)
+    line = next(line for line in out.splitlines() if "HYDRA_LAUNCHER_EXTRA_ARGS" in line)
+    assert "-p 2222" in line
+
+
+def test_the_users_own_options_reach_mpirun(an_mpi, capsys):
+    an_mpi("Open MPI 5.0.11")
+    out = dry_run("-n 2 --mpi-args '--mca pml ob1' --binding-args '--bind-to core' true", capsys)
+    assert "--mca pml ob1" in out
+    assert "--bind-to core" in out
+    assert "--bind-to none" not in out
+
+
+def test_slurm_is_asked_for_hosts_outside_an_allocation(capsys):
+    out = dry_run("--launcher slurm -n 4 --queue q python t.py", capsys)
+    last = shlex.split(out.splitlines()[-1])
+    assert last[:4] == ["salloc", "--ntasks=4", "--job-name=hvdlite", "--partition=q"]
+    assert last[-2:] == ["python", "t.py"]
+
+
+def test_a_batch_script_for_slurm(capsys):
+    out = dry_run("--launcher slurm --batch --jobname j -n 4 python t.py 'a b'", capsys)
+    lines = out.splitlines()
+    script = lines[lines.index("#!/bin/sh") :]
+    assert "#SBATCH --ntasks=4" in script
+    assert script[-1].endswith("--launcher slurm --jobname j -n 4 python t.py 'a b'")
+
+
+def test_grid_engine_gets_a_script_and_a_parallel_environment(capsys):
+    out = dry_run("--launcher sge --pe mpi -n 4 python t.py", capsys)
+    assert "-pe mpi 4" in out
+    assert "-sync y" in out
+    assert "-sync y" not in dry_run("--launcher sge --pe mpi -n 4 --batch python t.py", capsys)
+
+
+def test_grid_engine_says_which_hosts_it_gave(monkeypatch, tmp_path, an_mpi):
+    an_mpi("Open MPI 5.0.11")
+    file = tmp_path / "hosts"
+    file.write_text("node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n")
+    monkeypatch.setenv("PE_HOSTFILE", str(file))
+    plan = sge.plan(Job(["t"], workers=4))
+    assert "node1:2,node2:2" in plan.argv
+    assert "qrsh -inherit -nostdin -V" in plan.argv
+
+
+def test_the_distributed_shell_of_yarn(capsys):
+    """Its options: hadoop.apache.org, YARN, Writing applications; Client's own -help."""
+    out = dry_run("--launcher yarn -n 4 --queue q python t.py 'a b'", capsys)
+    words = shlex.split(shlex.split(out.splitlines()[-1])[2])
+    assert words[:3] == ["exec", "yarn", "jar"]
+    assert words[4].endswith("distributedshell.Client")
+    options = dict(zip(words[5::2], words[6::2]))
+    assert set(options) <= DISTRIBUTED_SHELL
+    assert (options["-container_vcores"], options["-queue"]) == ("4", "q")
+    inner = shlex.split(options["-shell_command"])
+    assert inner[-5:] == ["--launcher", "local", "python", "t.py", "a b"]
+
+
+DISTRIBUTED_SHELL = {
+    *("-appname", "-container_memory", "-container_vcores", "-jar", "-num_containers", "-queue"),
+    *("-shell_args", "-shell_command", "-shell_env", "-shell_script"),
+}
+
+
+def test_the_manifest_for_the_mpi_operator(capsys):
+    """Fields of kubeflow.org/v2beta1, as its custom resource definition has them."""
+    out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
+    job = k8s.manifest(Job(["t"], workers=4, image="me/hvd:1"))
+    assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    assert set(job["spec"]) <= MPI_JOB_SPEC
+    assert set(job["spec"]["runPolicy"]) <= RUN_POLICY
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    assert set(replicas) == {"Launcher", "Worker"}
+    assert all(set(r) == {"replicas", "restartPolicy", "template"} for r in replicas.values())
+    assert replicas["Launcher"]["replicas"] == 1
+    assert replicas["Worker"]["replicas"] == 4
+    assert '- "a b"' in out
+
+
+MPI_JOB_SPEC = {
+    *("launcherCreationPolicy", "mpiImplementation", "mpiReplicaSpecs", "runLauncherAsWorker"),
+    *("runPolicy", "slotsPerWorker", "sshAuthMountPath"),
+}
+RUN_POLICY = {
+    *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy"),
+    *("suspend", "ttlSecondsAfterFinished"),
+}
+
+
+def test_the_manifest_is_yaml(capsys):
+    yaml = pytest.importorskip("yaml")
+    out = dry_run("--launcher k8s --image me/hvd:1 -n 2 python t.py 'a: \"b\"'", capsys)
+    lines = [line for line in out.splitlines() if not line.startswith("#")]
+    job = yaml.safe_load("\n".join(lines))
+    assert json.dumps(job).count("MPIJob") == 1
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    assert launcher["command"][-1] == 'a: "b"'
+
+
+def test_parts_of_a_parameter_server_go_around_the_hosts():
+    hosts = ["a"] * 4 + ["b"] * 3
+    roles = ps.assign(hosts, 2)
+    assert [role.kind for role in roles].count("worker") == 4
+    servers = [host for host, role in zip(hosts, roles) if role.kind == "server"]
+    assert servers == ["a", "b"]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 5])
+def test_every_part_is_there_once(servers):
+    roles = ps.assign(["a"] * 4 + ["b"] * 4, servers)
+    assert len(set(roles)) == 8
+    assert roles[0].kind == "scheduler"
+    assert sum(role.kind == "server" for role in roles) == servers
+
+
+def test_hosts_without_slots(an_mpi):
+    an_mpi("Open MPI 5.0.11")
+    job = Job(["t"], workers=2, servers=2, mode="ps", hosts=[Host("a"), Host("b")], launcher="ssh")
+    assert "a:3,b:2" in mpirun.plan(job, "ssh").argv

@@ -1,0 +1,153 @@
+"""Jobs on this host, without namespaces: what every user sees first."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with
+
+from hvdlite.launch import probe
+
+pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
+
+WORDS = ["a b", "it's", '"q"', "$HOME", "`x`", "", "*", "back\\slash", "new\nline", "-x", "é"]
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_ranks_find_each_other_and_are_told_apart():
+    done = call("-n", 2, *python("import hvdlite as h; h.init(); print(h.rank(), h.size())"))
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+
+
+def test_arguments_arrive_as_given():
+    done = call("-n", 1, *python("import sys; print(ascii(sys.argv[1:]))"), *WORDS)
+    assert done.out == f"[0] {ascii(WORDS)}\n"
+
+
+def test_folder_and_environment_are_those_of_the_user(tmp_path):
+    code = (
+        "import os; print(os.getcwd(), *map(os.environ.get, ['MINE', 'B', 'HVDLITE_KVSTORE_MODE']))"
+    )
+    env = {**os.environ, "MINE": "x\ny; z"}
+    done = call("-n", 1, "--env", "B=1:2", *python(code), cwd=tmp_path, env=env)
+    assert done.out == f"[0] {tmp_path} x\n[0] y; z 1:2 mpi\n"
+
+
+def test_ranks_have_nothing_to_read():
+    done = call("-n", 2, *python("import sys; print(repr(sys.stdin.read()))"))
+    assert sorted(done.out.splitlines()) == ["[0] ''", "[1] ''"]
+
+
+def test_a_program_that_does_not_exist():
+    done = call("-n", 2, "no-such-program")
+    assert done.code == 127
+    assert "cannot start 'no-such-program': No such file or directory" in done.err
+
+
+def test_output_in_files(tmp_path):
+    code = "import sys; print('out'); print('err', file=sys.stderr)"
+    done = call("-n", 2, "--output-filename", tmp_path / "logs", *python(code))
+    assert (done.code, done.out) == (0, "")
+    assert (tmp_path / "logs" / "rank.1" / "stdout").read_text() == "out\n"
+    assert (tmp_path / "logs" / "rank.0" / "stderr").read_text() == "err\n"
+
+
+def test_much_output_keeps_its_lines():
+    code = "for i in range(3000): print('x' * 100, i)"
+    done = call("-n", 2, *python(code))
+    assert done.code == 0
+    expected = [f"[{r}] {'x' * 100} {i}" for r in (0, 1) for i in range(3000)]
+    assert sorted(done.out.splitlines()) == sorted(expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
+    """Also one that it cannot catch, and also what a rank has started in the background."""
+    marker = f"hvdlite-test-{uuid.uuid4().hex}"
+    code = "import os, time; os.system('sleep 60 &'); print('up', flush=True); time.sleep(60)"
+    launcher = subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", "--env", f"MARKER={marker}", *python(code)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # a killed launcher leaves an empty folder
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(2):
+        assert "up" in launcher.stdout.readline()
+    assert len(processes_with(marker)) >= 4
+    began = time.monotonic()
+    launcher.send_signal(number)
+    code = launcher.wait(TIMEOUT)
+    while processes_with(marker) and time.monotonic() < began + 5:
+        time.sleep(0.05)
+    assert processes_with(marker) == []
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    launcher.stdout.close()
+
+
+def test_a_reader_that_goes_away_ends_the_job():
+    launcher = subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", *python("while True: print('x' * 1000)")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    launcher.stdout.readline()
+    launcher.stdout.close()
+    assert launcher.wait(TIMEOUT) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("raise", 1, "ValueError: no such thing"),
+        ("compute", 1, "ValueError: no such thing"),
+        ("exit", 7, "line 29"),
+        ("kill", 137, "line 29"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job_and_is_named(how, code, says):
+    done = call("-n", 3, sys.executable, SCRIPTS / "fails.py", how)
+    assert done.code == code
+    report = done.err[done.err.index("hvdliterun: rank 1 on ") :].splitlines()
+    assert f"exit code {code}" in report[0]
+    assert len(report) == 22
+    assert report[-2].strip().startswith(says) or says in "\n".join(report)
+    assert report[-1] == "hvdliterun: the other 2 were ended"
+
+
+def test_an_engine_that_fails_is_heard():
+    done = call("-n", 2, "--mpi-args=--no-such-option", "true")
+    assert done.code != 0
+    assert "no-such-option" in done.err
+
+
+def test_ranks_that_do_not_start_are_not_waited_for_for_ever(tmp_path):
+    """An mpirun that hangs, as for a firewall between the hosts."""
+    fake = tmp_path / "mpirun"
+    fake.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.0" && exit\n')
+    fake.write_text(fake.read_text() + "exec sleep 60\n")
+    fake.chmod(0o755)
+    env = {**os.environ, "HVDLITE_MPIRUN": str(fake)}
+    done = call("-n", 2, "--start-timeout", 0.5, "true", env=env)
+    assert done.code == 2
+    assert "only 0 of 2 processes have started within 0.5 s" in done.err
+
+
+def test_check_and_check_build():
+    checked, built = call("--check"), call("--check-build")
+    assert (checked.code, built.code) == (0, 0)
+    assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
+    assert "[X] MPI" in built.out
+
+
+def test_what_a_dry_run_prints_does_run():
+    line = call("-n", 2, "--dry-run", "echo", "a  b").out.splitlines()[-1]
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.stdout.splitlines() == ["a  b", "a  b"]

@@ -1,0 +1,127 @@
+import pytest
+
+from hvdlite.launch import cli, options
+from hvdlite.launch.engines import ENGINES
+from hvdlite.launch.environment import parse_assignments
+from hvdlite.launch.hosts import Host
+
+
+def job(*argv):
+    return cli.job_of(options.parser(list(ENGINES)).parse_args(argv), list(argv))
+
+
+def test_the_line_of_mxnet_users(tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=4\nb slots=4\n")
+    line = f"-n 8 -H {hosts} --launcher ssh --sync-dst-dir /d --mode mpi python t.py --kvstore x"
+    found = job(*line.split())
+    assert (found.workers, found.launcher, found.mode) == (8, "ssh", "mpi")
+    assert found.hosts == [Host("a", 4), Host("b", 4)]
+    assert found.sync_dir == "/d"
+    assert found.command == ["python", "t.py", "--kvstore", "x"]
+
+
+def test_the_line_of_horovod_users():
+    found = job("-np", "6", "-H", "a:2,b:4", "--fusion-threshold-mb", "32", "python", "t.py", "-H")
+    assert (found.workers, found.launcher) == (6, "ssh")
+    assert found.env["HVDLITE_FUSION_THRESHOLD"] == str(32 << 20)
+    assert found.command == ["python", "t.py", "-H"]
+
+
+def test_without_n_all_slots_are_taken():
+    assert job("-H", "a:2,b:4", "t").workers == 6
+    assert job("t").workers == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "mode", "servers"),
+    [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
+)
+def test_s_means_the_parameter_server(line, mode, servers):
+    found = job(*line.split())
+    assert (found.mode, found.servers) == (mode, servers)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-n 2", "which program"),
+        ("-n 0 t", "at least one rank"),
+        ("--mode ps -s 0 -n 1 t", "needs servers"),
+        ("--launcher local -H a t", "takes no hosts"),
+        ("--launcher ssh t", "needs hosts"),
+        ("--sync-dst-dir /d t", "give them by -H"),
+        ("--network-interfaces nope0 t", "has no nope0"),
+        ("--launcher sge t", "--pe"),
+        ("--launcher k8s t", "--image"),
+    ],
+)
+def test_a_mistake_is_one_sentence(line, says, capsys):
+    assert cli.main(["--dry-run", *line.split()]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_hvdlite_does_not_have_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        job("--gloo", "t")
+    assert "over MPI alone" in capsys.readouterr().err
+
+
+def test_horovods_other_switches_are_taken(capsys):
+    assert cli.main(["--cycle-time-ms", "5", "--dry-run", "true"]) == 0
+    assert "--cycle-time-ms has no effect" in capsys.readouterr().err
+
+
+def test_assignments_in_mxnets_and_the_shells_form(monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    texts = ["A=b=c", "D:e:f", "MINE", "NOT_SET"]
+    assert parse_assignments(texts, "--env") == {"A": "b=c", "D": "e:f", "MINE": "1"}
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        parse_assignments(["=x"], "--env")
+
+
+CONFIG = """\
+num-proc: 3
+verbose: true
+params:
+  fusion_threshold_mb: 16
+  cycle_time_ms: 3
+timeline:
+  filename: /t.json
+stall_check:
+  enabled: false
+logging:
+  level: debug
+"""
+
+
+def test_a_config_file_is_horovods_and_the_command_line_wins(tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "c.yaml"
+    file.write_text(CONFIG)
+    found = job("--config-file", str(file), "-np", "5", "t")
+    assert found.workers == 5
+    assert found.verbose
+    assert found.env == {
+        "HVDLITE_FUSION_THRESHOLD": str(16 << 20),
+        "HVDLITE_TIMELINE": "/t.json",
+        "HVDLITE_STALL_CHECK_TIME_SECONDS": "0",
+        "HVDLITE_LOG_LEVEL": "debug",
+    }
+    assert job("-np", "5", "--config-file", str(file), "t").workers == 5
+    assert job("--config-file", str(file), "t").workers == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("nope: 1", "no option 'nope'"), ("- 1", "lines"), ("n: x", "'x'")]
+)
+def test_a_bad_config_file_is_refused(tmp_path, content, says, capsys):
+    pytest.importorskip("yaml")
+    file = tmp_path / "c.yaml"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        job("--config-file", str(file), "t")
+    assert says in capsys.readouterr().err

@@ -1,0 +1,99 @@
+import io
+
+from hvdlite.launch.failure import Ending, culprit, exit_code, report
+from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
+
+
+def output(**options):
+    out, err = io.StringIO(), io.StringIO()
+    return Output(Console(out, err), **options), out, err
+
+
+def test_lines_are_put_together_and_told_apart():
+    shown, out, err = output()
+    shown.write(0, "0", STDOUT, b"he")
+    shown.write(1, "1", STDOUT, b"other\n")
+    shown.write(0, "0", STDOUT, b"llo\nrest")
+    shown.write(0, "0", STDERR, b"bad\n")
+    shown.end(0, "0")
+    assert out.getvalue() == "[1] other\n[0] hello\n[0] rest\n"
+    assert err.getvalue() == "[0] bad\n"
+
+
+def test_of_a_progress_bar_its_last_state_is_shown():
+    lines = Lines()
+    assert lines.feed(b"1%\r50%\r") == []
+    assert lines.feed(b"100%\r\nnext\n") == ["100%", "next"]
+
+
+def test_bytes_that_are_no_text_are_shown_somehow():
+    assert Lines().feed(b"\xff\n") == ["\ufffd"]
+
+
+def test_colour_is_for_terminals(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    Console(terminal, terminal).write(1, "1", STDOUT, "x")
+    assert terminal.getvalue() == "\x1b[33m[1]\x1b[0m x\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    Console(terminal, terminal).write(1, "1", STDOUT, "y")
+    assert terminal.getvalue().endswith("\n[1] y\n")
+
+
+def test_files_have_what_a_rank_wrote(tmp_path):
+    shown, out, _ = output(files=Files(str(tmp_path)))
+    shown.write(3, "3", STDOUT, b"a\xffb")
+    shown.write(4, "server 0", STDERR, b"c\n")
+    shown.close()
+    assert (tmp_path / "rank.3" / "stdout").read_bytes() == b"a\xffb"
+    assert (tmp_path / "server.0" / "stderr").read_bytes() == b"c\n"
+    assert out.getvalue() == ""
+
+
+def test_the_last_twenty_lines_are_kept():
+    shown, _, _ = output()
+    shown.write(0, "0", STDOUT, b"".join(b"%d\n" % i for i in range(50)))
+    assert shown.last_lines(0) == [str(i) for i in range(30, 50)]
+
+
+def ending(rank, code, ended, after):
+    return Ending(rank, str(rank), f"h{rank}", code, ended, after)
+
+
+def test_the_first_traceback_counts_though_its_rank_ends_last():
+    endings = [ending(0, 1, False, 5.0), ending(1, -15, True, 6.0)]
+    first = culprit(endings, {1: 4.8, 0: 4.9})
+    assert first.rank == 1
+    assert exit_code(first) == 1
+
+
+def test_a_killed_rank_comes_before_the_tracebacks_that_follow():
+    endings = [ending(2, -9, False, 5.0), ending(0, 1, False, 5.3)]
+    first = culprit(endings, {0: 5.2})
+    assert (first.rank, exit_code(first)) == (2, 137)
+
+
+def test_a_traceback_that_was_caught_long_ago_does_not_count():
+    endings = [ending(0, -15, True, 101.0), ending(1, 3, False, 100.0)]
+    assert culprit(endings, {0: 2.0}).rank == 1
+
+
+def test_who_ended_for_a_lost_peer_is_no_culprit_though_we_heard_of_it_first():
+    endings = [ending(0, 14, False, 5.001), ending(1, 7, False, 5.004), ending(2, 14, False, 5.1)]
+    assert culprit(endings, {}).rank == 1
+    assert culprit(endings[:1], {}).rank == 0
+
+
+def test_who_was_only_ended_is_no_culprit():
+    assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], {}) is None
+
+
+def test_the_report_names_rank_host_code_and_last_lines():
+    lines = report(ending(2, -11, False, 1.5), 139, ["a", "b"], 3)
+    assert lines[0].startswith("hvdliterun: rank 2 on h2 was killed by SIGSEGV (exit code 139)")
+    assert lines[1:] == ["    a", "    b", "hvdliterun: the other 3 were ended"]

@@ -1,0 +1,38 @@
+"""MXNet's own parameter server, with scripts that know nothing of hvdlite."""
+
+import sys
+
+import pytest
+from launching import SCRIPTS, call
+
+pytest.importorskip("mxnet")
+SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_an_unmodified_script_runs_to_its_end(kind):
+    done = call("-n", 2, "-s", 2, "--mode", "ps", *SCRIPT, kind)
+    assert done.code == 0, done.err
+    lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
+    assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
+
+
+def test_a_worker_that_fails_ends_all():
+    done = call("-n", 2, "-s", 1, *SCRIPT, "dist_sync", "fail")
+    assert done.code == 1
+    assert "ValueError: no such thing" in done.err
+    assert "hvdliterun: worker " in done.err
+
+
+def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_cluster):
+    code = "from os import getenv as e; print(e('DMLC_ROLE'), e('DMLC_NODE_HOST'), e('W'), e('S'))"
+    variables = ["--env-worker", "W:1", "--env-server", "S:2"]
+    line = ["-n", 2, "-s", 2, "-H", "h0,h1", *variables, sys.executable, "-c", code]
+    done = on_cluster(*line)
+    assert sorted(done.out.splitlines()) == [
+        "[scheduler] scheduler 10.77.0.1 None None",
+        "[server 0] server 10.77.0.1 None 2",
+        "[server 1] server 10.77.0.2 None 2",
+        "[worker 0] worker 10.77.0.1 1 None",
+        "[worker 1] worker 10.77.0.2 1 None",
+    ]

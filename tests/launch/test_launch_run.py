@@ -1,0 +1,44 @@
+"""hvdlite.run: functions on ranks."""
+
+import subprocess
+import sys
+
+import pytest
+
+import hvdlite as hvd
+from hvdlite.launch.api import JobFailed, pack
+
+SCRIPT = """\
+import hvdlite as hvd
+
+def where(x, scale=1):
+    hvd.init()
+    print("here")
+    return hvd.rank(), hvd.size(), x * scale
+
+if __name__ == "__main__":
+    print(hvd.run(where, args=(3,), kwargs={"scale": 2}, np=2))
+"""
+WITHOUT_CLOUDPICKLE = "import sys; sys.modules['cloudpickle'] = None\n"
+
+
+@pytest.mark.parametrize("head", ["", WITHOUT_CLOUDPICKLE])
+def test_results_come_back_by_rank(tmp_path, head):
+    script = tmp_path / "script.py"
+    script.write_text(head + SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    *shown, results = done.stdout.splitlines()
+    assert results == "[(0, 2, 6), (1, 2, 6)]", done.stderr
+    assert sorted(shown) == ["[0] here", "[1] here"]
+
+
+def test_an_exception_is_reported():
+    with pytest.raises(JobFailed, match="ZeroDivisionError") as caught:
+        hvd.run(divmod, args=(1, 0), np=2)
+    assert caught.value.code == 1
+
+
+def test_what_cannot_be_sent_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ValueError, match="pip install cloudpickle"):
+        pack(lambda: 1, (), {})

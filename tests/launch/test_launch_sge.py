@@ -1,0 +1,63 @@
+"""``--launcher sge`` on a real Grid Engine of two emulated hosts."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import cluster as clusters
+import pytest
+import sge_engine
+from launching import HVDLITERUN, SCRIPTS, call
+
+WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
+
+
+@pytest.fixture(scope="module")
+def grid():
+    lacks = clusters.missing() or sge_engine.missing()
+    if lacks:
+        pytest.skip(f"no Grid Engine: {lacks}")
+    with clusters.Cluster(2) as hosts:
+        yield sge_engine.GridEngine(hosts)
+
+
+def on_grid(grid, folder, *argv):
+    prefix = grid.cluster.command([], cwd=str(folder))
+    line = ["--launcher", "sge", "--pe", "mpi", *argv]
+    return call(*line, prefix=prefix, env=grid.environment())
+
+
+def test_ranks_on_the_hosts_that_it_gave(grid, tmp_path):
+    done = on_grid(grid, tmp_path, "-n", 4, sys.executable, "-c", WHERE, "a 'b'")
+    assert done.code == 0, done.out + done.err
+    hosts = sorted(done.out.split()[1::4])
+    assert hosts == ["h0", "h0", "h1", "h1"]
+    assert sorted(done.out.split()[2::4]) == ["0", "1", "2", "3"]
+
+
+def test_a_failure_has_its_exit_code_and_its_host(grid, tmp_path):
+    done = on_grid(grid, tmp_path, "-n", 2, sys.executable, SCRIPTS / "fails.py", "exit")
+    assert done.code == 7, done.out + done.err
+    assert "hvdliterun: rank 1 on h" in done.out
+
+
+def test_ctrl_c_deletes_the_job(grid, tmp_path):
+    code = "import time; print('up'); time.sleep(60)"
+    line = ["--launcher", "sge", "--pe", "mpi", "-n", "2", sys.executable, "-c", code]
+    launcher = subprocess.Popen(
+        grid.cluster.command([*HVDLITERUN, *line], cwd=str(tmp_path)),
+        env=grid.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for _ in range(2):
+        assert "up" in launcher.stdout.readline()
+    subprocess.run(["kill", f"-{signal.SIGINT}", "--", f"-{launcher.pid}"], check=True)
+    launcher.wait(10)
+    launcher.stdout.close()
+    deadline = time.monotonic() + 10
+    while grid.run("qstat") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert grid.run("qstat") == ""

@@ -1,0 +1,96 @@
+"""``--launcher slurm`` on a real Slurm of two emulated hosts."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import cluster as clusters
+import pytest
+import slurm_engine
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call
+
+WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    lacks = clusters.missing() or slurm_engine.missing()
+    if lacks:
+        pytest.skip(f"no Slurm: {lacks}")
+    with clusters.Cluster(2) as hosts:
+        yield slurm_engine.Slurm(hosts)
+
+
+@pytest.fixture(autouse=True)
+def no_other_job(slurm):
+    """What the test before has left is still being ended on its hosts for a moment."""
+    assert wait_for(lambda: queue(slurm) == [])
+
+
+def on_slurm(slurm, *argv, inside=()):
+    prefix = [*slurm.cluster.command([]), *inside]
+    return call(*argv, prefix=prefix, env=slurm.environment())
+
+
+def test_outside_an_allocation_it_gets_one(slurm):
+    done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE)
+    assert done.code == 0, done.err
+    expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
+    assert sorted(done.out.splitlines()) == expected
+
+
+def test_inside_an_allocation_it_is_the_default(slurm):
+    line = ["-n", 2, sys.executable, "-c", WHERE]
+    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=2"])
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
+
+
+def test_a_failure_has_its_exit_code_and_its_host(slurm):
+    done = on_slurm(
+        slurm, "--launcher", "slurm", "-n", 4, sys.executable, SCRIPTS / "fails.py", "exit"
+    )
+    assert done.code == 7
+    assert "hvdliterun: rank 1 on h0 failed with exit code 7" in done.err
+
+
+def test_a_batch_job(slurm, tmp_path):
+    line = ["--launcher", "slurm", "--batch", "--jobname", "j", "-n", 2, sys.executable, "-c"]
+    prefix = slurm.cluster.command([], cwd=str(tmp_path))
+    done = call(*line, WHERE, prefix=prefix, env=slurm.environment())
+    assert done.code == 0, done.err
+    (log,) = wait_for(lambda: list(tmp_path.glob("j-*.out")))
+    lines = wait_for(lambda: len(log.read_text().splitlines()) == 2 and log.read_text())
+    assert sorted(lines.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
+
+
+def test_ctrl_c_gives_the_allocation_back(slurm):
+    code = "import time; print('up'); time.sleep(60)"
+    line = ["--launcher", "slurm", "-n", "2", sys.executable, "-c", code]
+    launcher = subprocess.Popen(
+        slurm.cluster.command([*HVDLITERUN, *line]),
+        env=slurm.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for _ in range(2):
+        assert "up" in launcher.stdout.readline()
+    subprocess.run(["kill", f"-{signal.SIGINT}", "--", f"-{launcher.pid}"], check=True)
+    launcher.wait(10)
+    launcher.stdout.close()
+    assert wait_for(lambda: queue(slurm) == [])
+
+
+def queue(slurm):
+    ask = ["squeue", "--noheader"]
+    done = slurm.cluster.run(ask, env=slurm.environment(), capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def wait_for(ready, seconds=TIMEOUT / 3):
+    deadline = time.monotonic() + seconds
+    while not ready() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return ready()
