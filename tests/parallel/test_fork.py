@@ -1,0 +1,75 @@
+"""Processes forked beside a running job: data loaders work, and a child can't take part."""
+
+import os
+import pickle
+import subprocess
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from nets import assert_equal_on_all_ranks, backward, dense_net, weights
+
+import hvdlite as hvd
+
+
+def in_child(function):
+    """What the function returns in a forked child; MXNet's engine stops while we fork."""
+    mx.nd.waitall()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, pickle.dumps(function()))
+        finally:
+            os._exit(0)  # no exit functions: they are the parent's
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(child, 0)
+    return pickle.loads(data)
+
+
+def error_of(call) -> str:
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_calls_of_a_forked_child_are_refused(size):
+    calls = [hvd.rank, hvd.size, lambda: hvd.numpy.allreduce(np.ones(2))]
+    texts = in_child(lambda: [error_of(call) for call in calls] + [hvd.is_initialized()])
+    refused = "this process was forked after hvdlite.init(): a child can't take part in the job"
+    assert texts == [refused] * len(calls) + [False]
+    assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == size
+
+
+def test_shutdown_in_a_forked_child_does_nothing(size):
+    assert in_child(lambda: hvd.shutdown() or "returned") == "returned"
+    assert hvd.is_initialized()
+    assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == size
+
+
+def test_data_loader_with_workers(rank, size):
+    """Its workers are forked while gradients of the step before may still be under way."""
+    rows = np.random.RandomState(rank).randn(24, 6).astype("float32")
+    dataset = gluon.data.ArrayDataset(rows, np.arange(24))
+    net = dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
+    for epoch in range(2):
+        loader = gluon.data.DataLoader(dataset, batch_size=4, num_workers=2, timeout=30)
+        seen = []
+        for x, index in loader:
+            np.testing.assert_array_equal(x.asnumpy(), rows[index.asnumpy()])
+            seen += index.asnumpy().tolist()
+            backward(net, x)
+            trainer.step(4)
+        assert seen == list(range(24)), f"epoch {epoch}"
+    assert_equal_on_all_ranks(weights(net))
+
+
+def test_subprocess_beside_pending_work(rank, size):
+    y = hvd.allreduce(mx.nd.ones((100_000,)), op=hvd.Sum)
+    assert subprocess.run(["echo", "hello"], capture_output=True).stdout == b"hello\n"
+    assert (y.asnumpy() == size).all()

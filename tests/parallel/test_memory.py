@@ -1,0 +1,166 @@
+"""What an NDArray can be besides a fresh dense block: a view, blocked, freed, not yet made."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+
+import hvdlite as hvd
+
+
+def total(size: int) -> int:
+    return size * (size - 1) // 2
+
+
+def test_slice_in_place(rank, size):
+    """A slice shares the memory of its array: only that part is reduced."""
+    x = mx.nd.ones((8, 3)) * rank
+    hvd.allreduce_(x[2:5], op=hvd.Sum)
+    expected = np.full((8, 3), rank)
+    expected[2:5] = total(size)
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+def test_slice_out_of_place_and_reshape(rank, size):
+    x = mx.nd.arange(24).reshape((4, 6)) * rank
+    y = hvd.allreduce(x[1:3], op=hvd.Sum)
+    np.testing.assert_array_equal(y.asnumpy(), np.arange(6, 18).reshape(2, 6) * total(size))
+    z = hvd.broadcast(x.reshape((2, 12)), size - 1)
+    np.testing.assert_array_equal(z.asnumpy(), np.arange(24).reshape(2, 12) * (size - 1))
+    w = hvd.allgather(x[3])
+    np.testing.assert_array_equal(w.asnumpy().reshape(size, 6)[-1], np.arange(18, 24) * (size - 1))
+
+
+def test_slices_of_one_array_at_once(rank, size):
+    """All are under way together; MXNet orders them, as they share its variable."""
+    x = mx.nd.ones((40, 5)) * rank
+    for i in range(20):
+        hvd.allreduce_(x[2 * i : 2 * i + 1], op=hvd.Sum, name=f"row{i}")
+    expected = np.full((40, 5), rank)
+    expected[::2] = total(size)
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+def test_the_same_array_under_two_names(rank, size):
+    x = mx.nd.ones((5,)) * rank
+    hvd.allreduce_(x, op=hvd.Sum, name="first")
+    hvd.allreduce_(x, op=hvd.Sum, name="second")
+    np.testing.assert_array_equal(x.asnumpy(), total(size) * size)
+
+
+def test_the_same_array_into_several_results(rank, size):
+    x = mx.nd.ones((5,)) * rank
+    results = [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, size - 1), hvd.allgather(x)]
+    x += 100  # after the calls: must not be seen by them
+    sums = [y.asnumpy().sum() for y in results]
+    assert sums == [5 * total(size), 5 * (size - 1), 5 * total(size)]
+
+
+def test_chain_without_waiting(rank, size):
+    """MXNet's own operators before, between and after: each waits for the one before."""
+    x = mx.nd.ones((1000,)) * rank
+    y = hvd.allreduce(x + 1, op=hvd.Sum) * 2
+    hvd.allreduce_(y, op=hvd.Average)
+    np.testing.assert_array_equal((y - 1).asnumpy(), 2 * (total(size) + size) - 1)
+
+
+def test_arrays_freed_at_once(rank, size):
+    """Python drops them before MXNet has run the operations."""
+    for i in range(300):
+        x = mx.nd.ones((500,)) * rank
+        hvd.allreduce_(x, name=f"freed{i}")
+        del x
+        hvd.broadcast(mx.nd.ones((500,)), 0, name=f"freed too {i}")
+        hvd.allgather(mx.nd.ones((5,)), name=f"freed as well {i}")
+    kept = mx.nd.ones((500,)) * rank
+    np.testing.assert_array_equal(hvd.allreduce(kept, op=hvd.Sum).asnumpy(), total(size))
+
+
+def test_memory_allocated_lazily(rank, size):
+    """mx.nd.empty has no memory before its first use, which here is ours."""
+    x = mx.nd.empty((1000, 7)) if rank else mx.nd.full((1000, 7), 3)
+    np.testing.assert_array_equal(hvd.broadcast_(x, 0).asnumpy(), 3)
+    assert hvd.allreduce_(mx.nd.empty((17,))).asnumpy().shape == (17,)
+    assert hvd.allgather(mx.nd.empty((17,))).asnumpy().shape == (17 * size,)
+
+
+@pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1), mx.Context("cpu_shared", 0)], ids=str)
+def test_kinds_of_cpu_memory(context, rank, size):
+    x = mx.nd.full((9,), rank, ctx=context)
+    y = hvd.allreduce(x, op=hvd.Sum)
+    assert y.context == context
+    np.testing.assert_array_equal(y.asnumpy(), total(size))
+    assert hvd.allgather(x).context == context
+
+
+def conv_net():
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(16, 3, in_channels=16, padding=1),
+        gluon.nn.Conv2D(32, 3, in_channels=16, groups=1),
+        gluon.nn.Dense(64),
+        gluon.nn.Dense(10),
+    )
+    return net
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
+def test_weights_in_onednn_layout(hybridize, rank, size):
+    """A forward for inference leaves the weights of Conv and Dense in a blocked layout."""
+    net = conv_net()
+    mx.random.seed(10 + rank)
+    net.initialize(mx.init.Xavier(), force_reinit=True)
+    if hybridize:
+        net.hybridize(static_alloc=True, static_shape=True)
+    images = mx.nd.ones((8, 16, 12, 12))
+    weights = {}
+    for _ in range(2):  # the second time what was mended is blocked again
+        before = net(images).asnumpy()
+        weights = net._collect_params_with_prefix()
+        own = {name: p.data().copy().asnumpy() for name, p in weights.items()}
+        everyone = hvd.allgather_object(own)
+        net(images)  # pushed, not waited for: the layout changes while the broadcast is on its way
+        hvd.broadcast_parameters(weights, root_rank=size - 1)
+        for name, p in weights.items():
+            np.testing.assert_array_equal(p.data().asnumpy(), everyone[size - 1][name], name)
+        if rank == size - 1:
+            np.testing.assert_allclose(net(images).asnumpy(), before, rtol=1e-4, atol=1e-5)
+    net(images)
+    for name, p in weights.items():
+        summed = hvd.allreduce(p.data(), op=hvd.Sum, name=name).asnumpy()
+        np.testing.assert_allclose(summed, size * everyone[size - 1][name], rtol=1e-6)
+
+
+def test_activations_in_onednn_layout(rank, size):
+    """What a convolution returns may be blocked as well; allgather reads it in place."""
+    conv = gluon.nn.Conv2D(32, 3, in_channels=16)
+    conv.initialize(mx.init.One())
+    x = conv(mx.nd.ones((4, 16, 6, 6)) * rank)
+    gathered = hvd.allgather(x).asnumpy()
+    assert [part[0, 0, 0, 0] for part in np.split(gathered, size)] == [144 * r for r in range(size)]
+    np.testing.assert_array_equal(hvd.allreduce(x, op=hvd.Sum).asnumpy(), 144 * total(size))
+    np.testing.assert_array_equal(hvd.allreduce_(x, op=hvd.Sum).asnumpy(), 144 * total(size))
+
+
+def test_what_is_no_array():
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather):
+        with pytest.raises(ValueError, match="expected an MXNet NDArray, got ndarray"):
+            call(np.ones(3))
+    with pytest.raises(ValueError, match="expected an MXNet NDArray, got float"):
+        hvd.broadcast_(1.0, 0)
+
+
+@pytest.mark.parametrize("storage", ["row_sparse", "csr"])
+def test_sparse_storage_is_refused(storage):
+    x = mx.nd.ones((4, 3)).tostype(storage)
+    text = f"has storage type {storage}: expected dense; convert it with tostype"
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda y: hvd.broadcast_(y, 0)):
+        with pytest.raises(ValueError, match=text):
+            call(x)
+
+
+def test_unsupported_dtypes_are_refused():
+    """MXNet 1.9.1 knows int16 and uint16 by number only; NumPy callers reach them by name."""
+    for dtype in ("int16", "uint16", "uint32", "complex64", "object"):
+        with pytest.raises(ValueError, match=f"dtype {dtype} is not supported: .*float16"):
+            hvd.numpy.allreduce(np.zeros(3, dtype))

@@ -1,0 +1,227 @@
+"""DistributedOptimizer: it is the optimizer it wraps, fed with averages; its states and copies."""
+
+import copy
+import pickle
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    joined_batch,
+    plain_trainer,
+    train,
+    weights,
+)
+
+import hvdlite as hvd
+
+
+def sgd(**more):
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
+
+
+def distributed(net, optimizer, **options):
+    return plain_trainer(net, hvd.DistributedOptimizer(optimizer, **options))
+
+
+def aggregated(number: int):
+    optimizer = sgd()
+    optimizer.aggregate_num = number
+    return optimizer
+
+
+OPTIMIZERS = {
+    "sgd": sgd,
+    "sgd, not aggregated": lambda: aggregated(0),
+    "sgd, aggregated by 3": lambda: aggregated(3),
+    "adam": lambda: mx.optimizer.Adam(learning_rate=0.01, wd=0.01),
+    "lamb": lambda: mx.optimizer.LAMB(learning_rate=0.01, wd=0.01),
+    "nag": lambda: mx.optimizer.NAG(learning_rate=0.1, momentum=0.9),
+    "rmsprop": lambda: mx.optimizer.RMSProp(learning_rate=0.01),
+    "ftml": lambda: mx.optimizer.FTML(learning_rate=0.01),
+    "lars": lambda: mx.optimizer.LARS(learning_rate=0.1, momentum=0.9),
+    "clip_gradient": lambda: sgd(clip_gradient=0.05),
+    "rescale_grad": lambda: sgd(rescale_grad=0.25),
+    "multi_precision": lambda: sgd(multi_precision=True),
+    "lr_scheduler": lambda: sgd(lr_scheduler=mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.2)),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_equals_one_process_on_the_joined_batch(make):
+    """Not aggregated by chance: five layers are ten tensors, in groups of four, three or one."""
+    units = (8, 7, 6, 5, 4)
+    net, alone = dense_net(units), dense_net(units)
+    trained = train(net, distributed(net, make()))
+    # Adam and its kin divide by the root of a gradient, so rounding shows where that is near 0.
+    assert_close(trained, train(alone, plain_trainer(alone, make()), joined=True), 2e-4)
+    assert_equal_on_all_ranks(trained)
+
+
+def test_multipliers_of_rates_and_decay():
+    nets = [dense_net(), dense_net()]
+    for net in nets:
+        params = net._collect_params_with_prefix()
+        params["0.weight"].lr_mult = 0.0
+        params["1.weight"].lr_mult = 0.1
+        params["1.bias"].wd_mult = 30.0
+    trained = train(nets[0], distributed(nets[0], sgd()))
+    assert_close(trained, train(nets[1], plain_trainer(nets[1], sgd()), joined=True))
+    np.testing.assert_array_equal(trained["0.weight"], weights(dense_net())["0.weight"])
+
+
+def test_it_is_the_optimizer():
+    plain = sgd(multi_precision=True)
+    wrapped = hvd.DistributedOptimizer(plain)
+    assert isinstance(wrapped, mx.optimizer.SGD)
+    assert isinstance(wrapped, hvd.DistributedOptimizer)
+    assert type(wrapped).__name__ == "SGD"
+    assert wrapped.multi_precision
+    assert wrapped.aggregate_num == plain.aggregate_num > 0
+    wrapped.set_learning_rate(0.25)
+    wrapped.rescale_grad = 0.125
+    wrapped.set_lr_mult({"w": 2.0})
+    wrapped.idx2name = {0: "w"}
+    assert (plain.learning_rate, plain.rescale_grad) == (0.25, 0.125)
+    assert plain.lr_mult["w"] == 2.0
+    assert plain.idx2name == {0: "w"}
+
+
+def test_set_learning_rate_through_the_trainer():
+    nets = [dense_net(), dense_net()]
+    trainers = [distributed(nets[0], sgd()), plain_trainer(nets[1], sgd())]
+    for rate in (0.1, 0.02):
+        for net, trainer, joined in zip(nets, trainers, (False, True)):
+            trainer.set_learning_rate(rate)
+            assert trainer.learning_rate == rate
+            train(net, trainer, steps=2, joined=joined)
+    assert_close(weights(nets[0]), weights(nets[1]))
+
+
+def test_wrapping_twice_or_something_else_is_refused():
+    with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got SGD"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
+    with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got str"):
+        hvd.DistributedOptimizer("sgd")
+
+
+@pytest.mark.parametrize("update_on_kvstore", [None, False])
+def test_update_on_kvstore_does_not_matter(update_on_kvstore):
+    net, alone = dense_net(), dense_net()
+    trainer = gluon.Trainer(
+        net.collect_params(),
+        hvd.DistributedOptimizer(sgd()),
+        kvstore=None,
+        update_on_kvstore=update_on_kvstore,
+    )
+    expected = train(alone, plain_trainer(alone, sgd()), joined=True)
+    assert_close(train(net, trainer), expected)
+
+
+def test_two_optimizers_of_equal_networks(size):
+    nets = [dense_net(seed=s) for s in (1, 2)]
+    trainers = [distributed(net, sgd()) for net in nets]
+    alone = [dense_net(seed=s) for s in (1, 2)]
+    plain = [plain_trainer(net, sgd()) for net in alone]
+    for step in range(3):
+        for i in range(2):
+            backward(nets[i], batch_of(hvd.rank(), step) * (i + 1))
+            backward(alone[i], joined_batch(step) * (i + 1))
+        for i in range(2):
+            trainers[i].step(4)
+            plain[i].step(4 * size)
+    for i in range(2):
+        assert_close(weights(nets[i]), weights(alone[i]))
+
+
+def test_without_a_trainer(rank, size):
+    """As Module and hand-written loops use it, with an Updater."""
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))
+    updater = mx.optimizer.get_updater(optimizer)
+    w = mx.nd.ones((3,))
+    for i in (7, "name"):
+        updater(i, mx.nd.full((3,), rank), w)
+    np.testing.assert_allclose(w.asnumpy(), 1 - 2 * 0.5 * (size - 1) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "trainer"])
+def test_states_survive_and_so_does_the_averaging(kind, rank, tmp_path_factory):
+    """Horovod's wrapper can lose the allreduce here, silently: then ranks drift apart."""
+
+    def make(net):
+        if kind == "trainer":
+            return hvd.DistributedTrainer(net.collect_params(), sgd())
+        return distributed(net, sgd())
+
+    file = str(tmp_path_factory.mktemp("states") / "states")
+    alone, net = dense_net(), dense_net()
+    expected = train(alone, plain_trainer(alone, sgd()), steps=6, joined=True)
+    first = make(net)
+    for step in range(3):
+        backward(net, batch_of(rank, step))
+        first.step(4)
+    first.save_states(file)
+    again = make(net)
+    again.load_states(file)
+    if kind == "optimizer":
+        assert isinstance(again._optimizer, hvd.DistributedOptimizer)
+    for step in range(3, 6):
+        backward(net, batch_of(rank, step))
+        again.step(4)
+    assert_equal_on_all_ranks(weights(net))
+    assert_close(weights(net), expected)
+
+
+def test_states_of_a_distributed_trainer_need_no_hvdlite(tmp_path):
+    net = dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    train(net, trainer, steps=1)
+    trainer.save_states(str(tmp_path / "states"))
+    assert b"hvdlite" not in (tmp_path / "states").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "clone",
+    [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_copies_average_too(clone, trained_before):
+    net, alone = dense_net(), dense_net()
+    optimizer = hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.none)
+    if trained_before:  # then it has a param_dict, which MXNet drops when it pickles
+        other = dense_net(seed=9)
+        train(other, plain_trainer(other, optimizer), steps=1)
+        optimizer.rescale_grad = 1.0
+    cloned = clone(optimizer)
+    assert isinstance(cloned, hvd.DistributedOptimizer)
+    assert cloned.momentum == 0.9
+    if not trained_before:
+        expected = train(alone, plain_trainer(alone, sgd()), joined=True)
+        assert_close(train(net, plain_trainer(net, cloned)), expected)
+    else:
+        assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
+
+
+def test_the_copy_beside_the_original(size):
+    """Both are in use, step by step: they must not mix up their tensors."""
+    nets = [dense_net(seed=s) for s in (1, 2)]
+    optimizer = hvd.DistributedOptimizer(sgd())
+    trainers = [plain_trainer(nets[0], optimizer), plain_trainer(nets[1], copy.copy(optimizer))]
+    alone = [dense_net(seed=s) for s in (1, 2)]
+    plain = [plain_trainer(net, sgd()) for net in alone]
+    for step in range(3):
+        for i in range(2):
+            backward(nets[i], batch_of(hvd.rank(), step))
+            backward(alone[i], joined_batch(step))
+        for i in range(2):
+            trainers[i].step(4)
+            plain[i].step(4 * size)
+    for i in range(2):
+        assert_close(weights(nets[i]), weights(alone[i]))

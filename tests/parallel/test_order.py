@@ -1,0 +1,117 @@
+"""Which calls pair across ranks: by name, in whatever order each rank submits them."""
+
+import random
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import hvdlite as hvd
+
+
+def expected_sum(size: int, i: int) -> float:
+    return sum(r + i for r in range(size))
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_200_tensors_in_another_order_on_each_rank(rank, size):
+    for step in range(3):  # from the second step on they are known by their ids
+        order = list(range(200))
+        random.Random(100 * step + rank).shuffle(order)
+        arrays = {i: mx.nd.full((i % 23 + 1, 3), rank + i) for i in range(200)}
+        for i in order:
+            hvd.allreduce_(arrays[i], op=hvd.Sum, name=f"shuffled{i}", priority=-i % 7)
+        for i, x in arrays.items():
+            np.testing.assert_array_equal(x.asnumpy(), expected_sum(size, i))
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_kinds_and_dtypes_mixed(rank, size):
+    """Neighbours that can't be fused, and one name for each kind of work."""
+    dtypes = ["float32", "float16", "int32", "float64", "uint8"]
+    order = list(range(60))
+    random.Random(rank).shuffle(order)
+    results = {}
+    for i in order:
+        x = mx.nd.full((5,), rank + 1, dtype=dtypes[i % 5])
+        kind = i % 3
+        if kind == 0:
+            results[i] = hvd.allreduce(x, op=hvd.Sum, name=f"mixed{i}")
+        elif kind == 1:
+            results[i] = hvd.broadcast(x, i % size, name=f"mixed{i}")
+        else:
+            results[i] = hvd.allreduce_(x, op=hvd.Average, name=f"mixed{i}")
+    for i, y in results.items():
+        total = size * (size + 1) // 2
+        average = total / size if "float" in dtypes[i % 5] else total // size
+        np.testing.assert_allclose(y.asnumpy(), [total, i % size + 1, average][i % 3], rtol=1e-3)
+
+
+def test_one_name_for_each_kind(rank, size):
+    x = mx.nd.full((4,), rank)
+    a = hvd.allreduce(x, op=hvd.Sum, name="same")
+    b = hvd.broadcast(x, size - 1, name="same")
+    c = hvd.allgather(x, name="same")
+    assert a.asnumpy()[0] == size * (size - 1) // 2
+    assert b.asnumpy()[0] == size - 1
+    assert c.shape == (4 * size,)
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_one_more_unnamed_call_shifts_no_other(rank, size):
+    """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
+
+    def extra():
+        return hvd.allreduce(mx.nd.ones((3,)))
+
+    pending = extra() if rank == 0 else None
+    for step in range(3):
+        y = hvd.allreduce(mx.nd.full((7,), step + rank), op=hvd.Sum)
+        np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, step))
+    if pending is None:
+        pending = extra()  # the others come to it later
+    np.testing.assert_array_equal(pending.asnumpy(), 1)
+
+
+def test_unnamed_calls_in_a_loop(rank, size):
+    pending = [hvd.allreduce(mx.nd.full((3,), rank + i), op=hvd.Sum) for i in range(50)]
+    for i, y in enumerate(pending):
+        np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, i))
+
+
+def test_calls_from_several_threads(rank, size):
+    """A validation thread beside the training: each names its tensors, on all ranks alike."""
+    failures = []
+
+    def work(thread: int) -> None:
+        for step in range(30):
+            y = hvd.numpy.allreduce(np.full(100, rank + step), op=hvd.Sum, name=f"t{thread}.{step}")
+            if (y != expected_sum(size, step)).any():
+                failures.append((thread, step))
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_more_names_than_the_cache_keeps(rank, size):
+    """4096 by default: so the first ones have been dropped when they come again."""
+    for _ in range(2):
+        pending = [
+            hvd.allreduce_(mx.nd.full((1,), rank + i), op=hvd.Sum, name=f"many{i}")
+            for i in range(4200)
+        ]
+        for i, y in list(enumerate(pending))[::37]:
+            assert y.asscalar() == expected_sum(size, i)
+    mx.nd.waitall()
+
+
+def test_other_shape_under_a_known_name(rank, size):
+    for step in range(6):
+        n = 3 + step // 2
+        y = hvd.allreduce(mx.nd.full((n,), rank + step), op=hvd.Sum, name="grows")
+        np.testing.assert_array_equal(y.asnumpy(), np.full(n, expected_sum(size, step)))

@@ -1,0 +1,150 @@
+"""broadcast_parameters: dicts, ParameterDicts, parameters that are not initialised yet."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from nets import assert_equal_on_all_ranks, batch_of, dense_net, train, weights
+
+import hvdlite as hvd
+
+
+@pytest.mark.parametrize(
+    "params_of",
+    [
+        lambda net: net.collect_params(),
+        lambda net: dict(net.collect_params()),
+        lambda net: net._collect_params_with_prefix(),
+        lambda net: {n: p.data() for n, p in net.collect_params().items()},
+    ],
+    ids=["ParameterDict", "dict", "structural names", "NDArrays"],
+)
+def test_from_each_root(params_of, rank, size):
+    for root in range(size):
+        net = dense_net(seed=rank + 1)
+        hvd.broadcast_parameters(params_of(net), root_rank=root)
+        expected = weights(dense_net(seed=root + 1))
+        for name, value in weights(net).items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_different_seeds(rank):
+    mx.random.seed(rank)
+    net = gluon.nn.Dense(5, in_units=4)
+    net.initialize(mx.init.Uniform(), force_reinit=True)
+    before = hvd.allgather_object(net.weight.data().asnumpy())
+    hvd.broadcast_parameters(net.collect_params())
+    np.testing.assert_array_equal(net.weight.data().asnumpy(), before[0])
+    if len(before) > 1:
+        assert not np.array_equal(before[0], before[1])
+
+
+def test_deferred_initialisation(rank, size):
+    """Shapes are known, and the broadcast happens, at the first forward."""
+    mx.random.seed(rank)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(5, in_units=6), gluon.nn.Dense(4), gluon.nn.BatchNorm())
+    net.initialize(mx.init.Uniform())
+    hvd.broadcast_parameters(net.collect_params(), root_rank=size - 1)
+    net(mx.nd.array(batch_of(rank)))
+    assert_equal_on_all_ranks(weights(net))
+    assert np.abs(weights(net)["1.weight"]).max() > 0
+
+
+def test_deferred_initialisation_happens_once(rank):
+    """Initialised again on one rank only: nobody else must be waited for."""
+    net = gluon.nn.Dense(4)
+    net.initialize()
+    hvd.broadcast_parameters(net.collect_params())
+    net(mx.nd.array(batch_of(rank)))
+    if rank == 0:
+        net.initialize(mx.init.One(), force_reinit=True)
+        net(mx.nd.array(batch_of(rank)))
+        assert (net.weight.data().asnumpy() == 1).all()
+
+
+def test_then_training(rank):
+    """The whole of what a script does."""
+    mx.random.seed(rank)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(4))
+    net.initialize(mx.init.Xavier())
+    hvd.broadcast_parameters(net.collect_params())
+    net(mx.nd.array(batch_of(rank)))
+    trained = train(net, hvd.DistributedTrainer(net.collect_params(), "adam"))
+    assert_equal_on_all_ranks(trained)
+
+
+def test_blocks_built_before_on_one_rank(rank):
+    with mx.name.NameManager():
+        for _ in range(9 if rank == 0 else 0):
+            gluon.nn.Dense(1)
+        net = dense_net((6, 6), seed=rank + 1)
+    hvd.broadcast_parameters(net.collect_params())
+    expected = weights(dense_net((6, 6), seed=1))
+    for name, value in weights(net).items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_two_broadcasts_without_waiting(rank):
+    nets = [dense_net(seed=rank + 1), dense_net(seed=rank + 11)]
+    for net in nets:
+        hvd.broadcast_parameters(net.collect_params())
+    for net in nets:
+        assert_equal_on_all_ranks(weights(net))
+
+
+def test_the_same_prefix_again(rank):
+    for step in range(3):
+        net = dense_net(seed=rank + 10 * step)
+        hvd.broadcast_parameters(net.collect_params(), prefix="mine")
+        assert_equal_on_all_ranks(weights(net))
+
+
+def test_empty():
+    hvd.broadcast_parameters({})
+
+
+def test_mixed_dtypes_and_0d(rank, size):
+    with mx.util.np_shape(True):
+        params = {
+            "half": mx.nd.full((3,), rank, dtype="float16"),
+            "count": mx.nd.full((2,), rank, dtype="int64"),
+            "scalar": mx.np.array(float(rank)),
+            "none": mx.np.zeros((0, 2)),
+        }
+        hvd.broadcast_parameters(params, root_rank=size - 1)
+        assert (params["half"].asnumpy() == size - 1).all()
+        assert (params["count"].asnumpy() == size - 1).all()
+        assert params["scalar"].asnumpy() == size - 1
+
+
+@pytest.mark.usefixtures("several")
+def test_networks_that_differ(rank):
+    net = dense_net((8,) if rank == 0 else (8, 4))
+    with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry 2: rank 0: nothing; rank"):
+        hvd.broadcast_parameters(net.collect_params())
+    other = mx.nd.ones((2,), dtype="float32" if rank == 0 else "float64")
+    with pytest.raises(hvd.HvdliteError, match="rank 0: w .*float32.*; rank 1: w .*float64"):
+        hvd.broadcast_parameters({"w": other})
+
+
+@pytest.mark.usefixtures("several")
+def test_shapes_that_differ(rank):
+    net = dense_net((8,) if rank == 0 else (9,))
+    with pytest.raises((hvd.HvdliteError, mx.MXNetError), match=r"disagree.*\(8,.*\(9,"):
+        hvd.broadcast_parameters(net.collect_params())
+        mx.nd.waitall()
+    try:  # MXNet tells one error of several at a time
+        mx.nd.waitall()
+    except mx.MXNetError as error:
+        assert "disagree" in str(error)
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="params is a list: expected a dict"):
+        hvd.broadcast_parameters([mx.nd.ones(1)])
+    with pytest.raises(ValueError, match="parameter 'w' is a float: expected a Parameter or an"):
+        hvd.broadcast_parameters({"w": 1.0})
+    with pytest.raises(ValueError, match="'dense.*_weight' is not initialised: call initialize"):
+        hvd.broadcast_parameters(gluon.nn.Dense(3, prefix="dense_").collect_params())

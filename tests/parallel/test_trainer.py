@@ -1,0 +1,242 @@
+"""DistributedTrainer: averages, clipping, names, and networks that differ between ranks."""
+
+import re
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    gradients,
+    joined_batch,
+    plain_trainer,
+    train,
+    weights,
+)
+
+import hvdlite as hvd
+
+
+def sgd(**more):
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
+
+
+def test_one_step_by_hand(rank, size):
+    """w - lr * (mean gradient over all rows), no more and no less."""
+    w = gluon.Parameter("w", shape=(3,))
+    w.initialize(mx.init.One())
+    trainer = hvd.DistributedTrainer([w], "sgd", {"learning_rate": 0.5})
+    with autograd.record():
+        loss = (w.data() * (rank + 1)).sum() * 4  # as of a batch of four
+    loss.backward()
+    trainer.step(4)
+    np.testing.assert_allclose(w.data().asnumpy(), 1 - 0.5 * (size + 1) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [list, dict, lambda items: items], ids=["list", "dict", "as is"])
+def test_what_params_may_be(make):
+    net, alone = dense_net(), dense_net()
+    params = net.collect_params()
+    given = list(params.values()) if make is list else make(params)
+    trained = train(net, hvd.DistributedTrainer(given, sgd()))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
+def test_gradients_are_true_averages_after_allreduce_grads(size):
+    net, alone = dense_net(), dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    backward(net, batch_of(hvd.rank()))
+    trainer.allreduce_grads()
+    backward(alone, joined_batch())
+    assert_close({n: g * size for n, g in gradients(net).items()}, gradients(alone))
+
+
+def test_clipping_between_allreduce_grads_and_update():
+    net, alone = dense_net(), dense_net()
+    ours = hvd.DistributedTrainer(net.collect_params(), sgd())
+    plain = plain_trainer(alone, sgd())
+    for step in range(4):
+        for model, trainer, x in (
+            (net, ours, batch_of(hvd.rank(), step)),
+            (alone, plain, joined_batch(step)),
+        ):
+            backward(model, x)
+            trainer.allreduce_grads()
+            norm = gluon.utils.clip_global_norm(
+                [p.grad() for p in model.collect_params().values()], 0.3 * len(x)
+            )
+            assert norm > 0.3 * len(x)
+            trainer.update(len(x))
+    assert_close(weights(net), weights(alone))
+
+
+def test_batch_size_that_changes():
+    net, alone = dense_net(), dense_net()
+    ours, plain = hvd.DistributedTrainer(net.collect_params(), sgd()), plain_trainer(alone, sgd())
+    for rows in (4, 2, 7):
+        train(net, ours, steps=1, rows=rows)
+        train(alone, plain, steps=1, joined=True, rows=rows)
+    assert_close(weights(net), weights(alone))
+
+
+def test_rescale_grad_and_clip_gradient_of_the_optimizer():
+    options = {"rescale_grad": 0.25, "clip_gradient": 0.05}
+    net, alone = dense_net(), dense_net()
+    trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(**options)))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd(**options)), joined=True))
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_two_trainers_of_equal_networks():
+    """A GAN: same shapes, same indices, interleaved; neither may get the other's gradients."""
+    nets = [dense_net(seed=s) for s in (1, 2)]
+    trainers = [hvd.DistributedTrainer(n.collect_params(), sgd()) for n in nets]
+    alone = [dense_net(seed=s) for s in (1, 2)]
+    plain = [plain_trainer(n, sgd()) for n in alone]
+    for step in range(3):
+        # In any order; only at the first step, which compares the networks, in the same one.
+        order = [1, 0] if step and hvd.rank() == 0 else [0, 1]
+        for i in order:
+            backward(nets[i], batch_of(hvd.rank(), step) * (i + 1))
+        for i in order:
+            trainers[i].step(4)
+        for i in range(2):
+            backward(alone[i], joined_batch(step) * (i + 1))
+            plain[i].step(4 * hvd.size())
+    for i in range(2):
+        assert_close(weights(nets[i]), weights(alone[i]))
+
+
+def make_trainer(kind: str, params):
+    if kind == "trainer":
+        return hvd.DistributedTrainer(params, sgd())
+    return gluon.Trainer(params, hvd.DistributedOptimizer(sgd()), kvstore=None)
+
+
+both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+
+
+@pytest.mark.usefixtures("asynchronous")
+@both_kinds
+def test_blocks_built_before_on_one_rank(kind, rank):
+    """The trap of dense9 and dense10: a Trainer sorts by name, and 10 comes before 9."""
+    with mx.name.NameManager():  # counts from 0
+        for _ in range(9 if rank == 0 else 0):
+            gluon.nn.Dense(1)
+        net, alone = dense_net((6, 6)), dense_net((6, 6))
+    params = net.collect_params()
+    first = "dense10_bias" if rank == 0 else "dense0_bias"
+    assert sorted(params)[0] == first
+    trained = train(net, make_trainer(kind, params))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
+@pytest.mark.usefixtures("several")
+@both_kinds
+def test_networks_that_differ(kind, rank):
+    net = dense_net((8, 5) if rank == 0 else (8, 4))
+    trainer = make_trainer(kind, net.collect_params())
+    backward(net, batch_of(rank))
+    with pytest.raises(hvd.HvdliteError) as caught:
+        trainer.step(4)
+    text = str(caught.value)
+    assert re.search(r"ranks disagree on entry 2: rank 0: dense\S+_bias \(float32, \(5,\)", text)
+    assert re.search(r"; rank 1: dense\S+_bias \(float32, \(4,\)", text)
+    assert len(set(hvd.allgather_object(text))) == 1
+
+
+@pytest.mark.usefixtures("several")
+def test_networks_of_other_length(rank):
+    net = dense_net((8,) if rank == 0 else (8, 4))
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    backward(net, batch_of(rank))
+    with pytest.raises(hvd.HvdliteError, match=r"2: rank 0: nothing; rank 1: dense\S+_bias"):
+        trainer.step(4)
+
+
+def test_grad_req_null_and_add():
+    """Frozen layers take no part; accumulated gradients are averaged when step() says so."""
+    nets = [dense_net(), dense_net()]
+    for net in nets:
+        params = net._collect_params_with_prefix()
+        params["0.weight"].grad_req = "null"
+        params["1.weight"].grad_req = "add"
+    ours = hvd.DistributedTrainer(nets[0].collect_params(), sgd())
+    plain = plain_trainer(nets[1], sgd())
+    for _ in range(2):
+        for net, trainer, joined in ((nets[0], ours, False), (nets[1], plain, True)):
+            rows = 0
+            for part in range(3):
+                x = joined_batch(part) if joined else batch_of(hvd.rank(), part)
+                backward(net, x)
+                rows += len(x)
+            trainer.step(rows)
+            net.collect_params().zero_grad()
+    assert_close(weights(nets[0]), weights(nets[1]))
+    np.testing.assert_array_equal(weights(nets[0])["0.weight"], weights(dense_net())["0.weight"])
+
+
+def test_unused_layer_with_ignore_stale_grad(rank):
+    """A rank whose step did not touch a layer still takes part in its average."""
+    net = dense_net((6, 6))
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    for step in range(3):
+        used = net[0] if (step + rank) % 2 else net
+        backward(used, batch_of(rank, step))
+        trainer.allreduce_grads()
+        trainer.update(4, ignore_stale_grad=True)
+    hvd.allgather_object("nobody hangs")
+
+
+def test_batchnorm_statistics_are_left_alone():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=6), gluon.nn.BatchNorm(in_channels=4))
+    net.initialize(mx.init.One())
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    train(net, trainer, steps=3)
+    trained = {n: w for n, w in weights(net).items() if "running" not in n}
+    assert_equal_on_all_ranks(trained)
+    assert net[1].running_mean.grad_req == "null"
+
+
+def test_sparse_gradients_are_refused():
+    embedding = gluon.nn.Embedding(10, 4, sparse_grad=True)
+    embedding.initialize()
+    trainer = hvd.DistributedTrainer(embedding.collect_params(), "sgd")
+    with autograd.record():
+        embedding(mx.nd.array([1, 3])).sum().backward()
+    with pytest.raises(ValueError, match="has storage type row_sparse: expected dense"):
+        trainer.step(1)
+
+
+@both_kinds
+def test_two_contexts_are_refused(kind):
+    dense = gluon.nn.Dense(2, in_units=3)
+    dense.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    trainer = make_trainer(kind, dense.collect_params())
+    with autograd.record():
+        losses = [dense(mx.nd.ones((1, 3), ctx=c)).sum() for c in (mx.cpu(0), mx.cpu(1))]
+    autograd.backward(losses)
+    with pytest.raises(ValueError, match="lives on 2 contexts: expected one per process"):
+        trainer.step(1)
+
+
+def test_distributed_optimizer_inside_is_unwrapped():
+    net, alone = dense_net(), dense_net()
+    with pytest.warns(UserWarning, match="averages by itself"):
+        trainer = hvd.DistributedTrainer(net.collect_params(), hvd.DistributedOptimizer(sgd()))
+    assert not isinstance(trainer._optimizer, hvd.DistributedOptimizer)
+    assert_close(train(net, trainer), train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
+def test_prefix_names_the_tensors(size):
+    nets = [dense_net(), dense_net()]
+    for net, prefix in zip(nets, ("generator", "critic")):
+        trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), prefix=prefix)
+        train(net, trainer)
+    assert_close(weights(nets[0]), weights(nets[1]))

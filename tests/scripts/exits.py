@@ -1,0 +1,89 @@
+"""Ways to end that all ranks take together; the first argument names one."""
+
+import os
+import sys
+import time
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mpi4py import MPI
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+how = sys.argv[1]
+if how == "one_raises_before_init" and MPI.COMM_WORLD.rank == 1:
+    raise RuntimeError("no data here")
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+
+def pushed_by_all_then_end():
+    """What every rank has pushed is done, though nobody waits for it."""
+    for i in range(50):
+        hvd.allreduce_(mx.nd.ones((10_000,)), name=f"last{i}")
+
+
+def pushed_by_all_then_shutdown():
+    results = [hvd.allreduce(mx.nd.full((1000,), i), op=hvd.Sum, name=f"s{i}") for i in range(50)]
+    hvd.shutdown()
+    report(rank, right=[float(y.asnumpy()[0]) == i * size for i, y in enumerate(results)])
+    hvd.init()
+    report(rank, again=float(hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar()))
+
+
+def pending_for_ever():
+    """Every rank has pushed what no other rank ever will."""
+    hvd.allreduce_(mx.nd.ones((10,)), name=f"only rank {rank}")
+    if size > 1:
+        x = mx.nd.ones((10,))
+        hvd.broadcast_(x, 0, name=f"only rank {rank}, too")
+
+
+def one_ends_early_the_others_compute_on():
+    if rank != 1:
+        time.sleep(3)  # stands for a computation
+        report(rank, computed=True)
+
+
+def one_raises_while_the_others_compute_for_long():
+    if rank == 1:
+        raise RuntimeError("broken")
+    time.sleep(60)  # stands for a computation
+    report(rank, computed=True)
+
+
+def one_raises_before_init():
+    report(rank, initialised=True)
+
+
+def all_raise():
+    raise RuntimeError(f"rank {rank} is broken")
+
+
+def wait_to_be_killed():
+    """Until the signal comes; the file says that it may."""
+    hvd.allreduce(mx.nd.ones(1)).wait_to_read()
+    open(f"{os.environ['READY']}/{rank}", "w").close()
+    if rank:
+        hvd.allreduce(mx.nd.ones(1), name="rank 0 does not come").wait_to_read()
+    time.sleep(60)
+
+
+def shutdown_with_threads_at_work():
+    """Called while a result is still on its way on each rank."""
+    y = hvd.allreduce(mx.nd.ones((3_000_000,)), op=hvd.Sum)
+    hvd.shutdown()
+    report(rank, right=bool((y.asnumpy() == size).all()))
+
+
+def mpi4py_after_us():
+    """mpi4py owns MPI: it works beside hvdlite, and after it."""
+    hvd.numpy.allreduce(np.ones(3))
+    both = MPI.COMM_WORLD.allreduce(1)
+    hvd.shutdown()
+    report(rank, right=both == MPI.COMM_WORLD.allreduce(1) == size)
+
+
+globals()[how]()

@@ -1,0 +1,77 @@
+"""Rank 1 leaves in the way that the first argument names; the others wait for it, by the second."""
+
+import os
+import signal
+import sys
+import threading
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+how, wait = sys.argv[1:]
+hvd.init()
+rank = hvd.rank()
+net = mx.gluon.nn.Dense(3, in_units=4)
+net.initialize()
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
+
+
+def train() -> None:
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((2, 4))).sum()
+    loss.backward()
+    trainer.step(2)
+    mx.nd.waitall()
+
+
+def waiting_for_rank_1() -> None:
+    if wait == "numpy":
+        hvd.numpy.allreduce(np.ones(3), name="w")
+    elif wait == "mxnet":
+        hvd.allreduce(mx.nd.ones(3), name="w").wait_to_read()
+    elif wait == "object":
+        hvd.broadcast_object(None, root_rank=1, name="w")
+    else:
+        train()
+
+
+def leave() -> None:
+    if how == "raise":
+        raise RuntimeError("no more data")
+    if how == "exit":
+        sys.exit(3)
+    if how == "exit 0":
+        sys.exit()
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "os._exit":
+        os._exit(4)
+    if how == "interrupt":
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        hvd.numpy.allreduce(np.ones(2), name="interrupted")
+    if how == "failed operator":  # so the gradient never gets ready on this rank
+        x = mx.nd.random.normal(0, -1, (3,))
+        hvd.allreduce_(x, name="w").wait_to_read()
+    if how == "shutdown":
+        hvd.shutdown()
+    # "end": by falling off the end
+
+
+train()  # all together, so that what follows is not the first thing that happens
+if rank == 1:
+    leave()
+else:
+    try:
+        waiting_for_rank_1()
+    except (mx.MXNetError, hvd.HvdliteError) as error:
+        report(rank, text=str(error))
+        if how not in ("end", "exit 0", "shutdown"):
+            raise
+    try:
+        waiting_for_rank_1()
+    except (mx.MXNetError, hvd.HvdliteError, ValueError) as error:
+        report(rank, again=str(error))

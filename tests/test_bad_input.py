@@ -1,0 +1,98 @@
+"""What users are told: bad input, settings, ranks that come late; `pytest -s` prints the texts."""
+
+import pytest
+from jobs import assert_passed, script
+
+SAY = "Submit the same {} on every rank."
+NOT_INITIALIZED = "ValueError: hvdlite has not been initialized; use hvdlite.init()"
+
+
+def disagree(name: str, what: str, first: str, rest: str) -> str:
+    return (
+        f"MXNetError: tensor '{name}': ranks disagree on the {what}: rank 0: {first}; "
+        f"ranks 1, 2: {rest}. Submit the same {what} on every rank."
+    )
+
+
+SCALES = "prescale_factor and postscale_factor"
+EXPECTED = {
+    "before init": NOT_INITIALIZED,
+    "after shutdown": NOT_INITIALIZED,
+    "shapes": disagree("allreduce.w", "shape", "(17, 3)", "(18, 3)"),
+    "dtypes": disagree("allreduce.w", "dtype", "float32", "int32"),
+    "ops": disagree("allreduce.w", "op", "Sum", "Average"),
+    "scales": disagree("allreduce.w", SCALES, "1 and 1", "0.5 and 1"),
+    "roots": disagree("broadcast.w", "root_rank", "0", "1"),
+    "rows of an allgather": disagree("allgather.w", "shape", "(2, 3)", "(2, 4)"),
+    "root that is no rank": "ValueError: tensor 'broadcast.w': root_rank 7 is not a rank of this "
+    "job: expected 0 to 2",
+    "row_sparse": "ValueError: tensor 'allreduce.w' has storage type row_sparse: expected dense; "
+    "convert it with tostype('default')",
+    "csr": "ValueError: tensor 'allreduce.w' has storage type csr: expected dense; convert it with "
+    "tostype('default')",
+    "good after all that": "3.0",
+}
+TWICE = "MXNetError: tensor 'allreduce.twice' was submitted twice on this rank: wait for the first"
+
+
+def test_what_each_rank_is_told():
+    job = assert_passed(script(3, "bad_input"))
+    results = job.results()
+    assert results.keys() == {0, 1, 2}
+    for case in results[0]:
+        told = {text: [r for r in results if results[r][case] == text] for text in
+                (results[r][case] for r in results)}  # fmt: skip
+        for text, ranks in told.items():
+            print(f"{case}, on ranks {ranks}: {text}")
+    for rank, texts in results.items():
+        for case, expected in EXPECTED.items():
+            assert texts[case] == expected
+        assert texts["networks"].startswith(
+            "HvdliteError: net: ranks disagree on entry 0: rank 0: "
+        )
+        assert "_bias (float32, (3,), grad_req write); rank 1: dense" in texts["networks"]
+        assert texts["networks"] == results[0]["networks"]
+        assert texts["dtype int16"].startswith("ValueError: dtype int16 is not supported: expected")
+        assert texts["same name twice"].startswith("nothing" if rank else TWICE)
+
+
+@pytest.mark.parametrize("tensors", ["named", "unnamed"])
+def test_jobs_on_parts_of_the_ranks(tensors):
+    job = assert_passed(script(4, "groups", tensors, timeout=30))
+    results = job.results()
+    assert results[0]["list"] == [1, 2, 2]  # [2, 0]: rank 2 comes first
+    assert results[2]["list"] == [0, 2, 2]
+    assert "this process is rank 1, which the list leaves out" in results[1]["left out"]
+    assert [results[r]["split"] for r in range(4)] == [[1, 2, 2], [1, 2, 4], [0, 2, 2], [0, 2, 4]]
+    for rank, seen in results.items():
+        assert seen["all"] == seen["freed by its owner"] == [rank, 4, 6]
+        assert seen["where"] == [rank, 4, 0, 1]
+
+
+def test_a_late_rank_is_named():
+    job = assert_passed(script(3, "late", env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}))
+    lines = [line for line in job.output.splitlines() if "has waited for" in line]
+    print("\n".join(lines))
+    assert len(lines) == 2, job.output
+    text = next(line for line in lines if "tensor 'allreduce.gradient'" in line)
+    assert "submitted by ranks 0, 2, not by rank 1 (rank 1 waits for 'allreduce.something" in text
+    assert set(map(str, job.results().values())) == {"{}"}
+
+
+@pytest.mark.parametrize("prefix", ["HVDLITE", "HOROVOD"])
+def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
+    env = {f"{prefix}_STALL_CHECK_TIME_SECONDS": "0", f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "1"}
+    job = script(3, "late", env=env)
+    for rank in (0, 2):
+        text = job.results()[rank]["gradient"]
+        assert "tensor 'allreduce.gradient' has waited for" in text
+        assert "submitted by ranks 0, 2, not by rank 1" in text
+
+
+def test_setting_that_makes_no_sense_on_one_rank(tmp_path):
+    """The others must not wait in init() for the one that has raised there."""
+    job = script(3, "init_fails", timeout=40)
+    assert job.status != 0
+    results = job.results()
+    assert "HVDLITE_FUSION_THRESHOLD is 'huge': expected a whole number" in results[1]["text"]
+    print({rank: result["text"] for rank, result in results.items()})

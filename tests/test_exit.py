@@ -1,0 +1,157 @@
+"""How jobs end: a rank that leaves while others wait for it, signals, work that is pending."""
+
+import os
+import re
+import signal
+
+import pytest
+from jobs import assert_passed, script, wait_until
+
+SECONDS = 25  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
+
+REASONS = {
+    "raise": "its script raised RuntimeError: no more data",
+    "exit": "its script has ended",
+    "end": "its script has ended",
+    "exit 0": "its script has ended",
+    "interrupt": "its script raised KeyboardInterrupt",
+    "shutdown": "it called shutdown()",
+}
+TENSORS = {
+    "numpy": "allreduce.w",
+    "mxnet": "allreduce.w",
+    "object": "broadcast.object.w.length",
+    "trainer": "allreduce.net.",
+}
+
+
+def check_left(job, how: str, wait: str) -> None:
+    texts = {rank: result["text"] for rank, result in job.results().items()}
+    assert texts.keys() == {0, 2}, job.output
+    print(f"{how}, {wait}: {texts[0]}")
+    for text in texts.values():
+        assert f"tensor '{TENSORS[wait]}" in text
+        assert f"({REASONS[how]}" in text
+        # A survivor that has had its error may have left, too, before the other one submitted.
+        assert re.search(r"can't complete: ranks? (?:0, )?1(?:, 2)? left the job \(", text)
+        assert "before submitting it" in text
+
+
+@pytest.mark.parametrize(
+    "how, wait", [*(("raise", wait) for wait in TENSORS), ("end", "mxnet"), ("end", "trainer")]
+)
+def test_rank_that_leaves_while_others_wait(how, wait):
+    job = script(3, "leave", how, wait, timeout=60)
+    check_left(job, how, wait)
+    assert (job.status == 0) == (how == "end")
+    assert job.seconds < SECONDS
+
+
+@pytest.mark.parametrize("how", ["exit", "exit 0", "interrupt", "shutdown"])
+def test_other_ways_to_leave(how):
+    job = script(3, "leave", how, "numpy", timeout=60)
+    check_left(job, how, "numpy")
+    assert (job.status == 0) == (how in ("exit 0", "shutdown"))
+    assert job.seconds < SECONDS
+    if how in ("exit 0", "shutdown"):  # those who stay may go on, but not with what needs rank 1
+        for result in job.results().values():
+            assert "left the job" in result["again"]
+
+
+def test_operator_that_fails_on_one_rank():
+    """MXNet then never runs our operation there; the rank raises, ends, and the others hear why."""
+    job = script(3, "leave", "failed operator", "mxnet", timeout=60)
+    texts = {rank: result["text"] for rank, result in job.results().items()}
+    assert texts.keys() == {0, 2}, job.output
+    assert all("rank 1 left the job (its script raised MXNetError" in t for t in texts.values())
+    assert job.status != 0
+    assert job.seconds < SECONDS
+
+
+@pytest.mark.parametrize("how", ["kill", "os._exit"])
+@pytest.mark.parametrize("wait", ["numpy", "mxnet"])
+def test_rank_that_dies_ends_the_job(how, wait):
+    job = script(3, "leave", how, wait, timeout=60)
+    assert job.status != 0
+    assert job.seconds < SECONDS
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_all_have_pushed_is_done_before_the_end(ranks):
+    job = assert_passed(script(ranks, "exits", "pushed_by_all_then_end"))
+    assert "hvdlite" not in job.output
+    assert "Error" not in job.output
+    assert job.seconds < SECONDS
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_all_have_pushed_is_done_before_shutdown(ranks):
+    job = assert_passed(script(ranks, "exits", "pushed_by_all_then_shutdown"))
+    expected = {"right": [True] * 50, "again": float(ranks)}
+    assert job.results() == dict.fromkeys(range(ranks), expected)
+
+
+def test_shutdown_with_a_large_array_on_its_way():
+    job = assert_passed(script(3, "exits", "shutdown_with_threads_at_work"))
+    assert job.results() == {rank: {"right": True} for rank in range(3)}
+
+
+def test_pending_for_ever():
+    """The interpreter ends in seconds, and says what was lost."""
+    job = script(3, "exits", "pending_for_ever", timeout=60)
+    assert job.seconds < SECONDS
+    assert "can't complete" in job.output, job.output
+    print("pending at exit:", next(x for x in job.output.splitlines() if "can't complete" in x))
+
+
+def test_a_rank_that_ends_early_waits_for_those_that_compute_on():
+    job = assert_passed(script(3, "exits", "one_ends_early_the_others_compute_on"))
+    assert job.results() == {0: {"computed": True}, 2: {"computed": True}}
+
+
+def test_a_rank_that_raises_ends_the_job_though_others_compute_on():
+    job = script(
+        3, "exits", "one_raises_while_the_others_compute_for_long", timeout=50,
+        env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"},
+    )  # fmt: skip
+    assert job.status != 0
+    assert "RuntimeError: broken" in job.output
+    assert "hvdlite: rank 1 ends the job" in job.output
+    assert not job.results()
+
+
+def test_a_rank_that_raises_before_init():
+    """The others wait for it in init(), where only MPI could tell them."""
+    job = script(3, "exits", "one_raises_before_init", timeout=40)
+    assert job.status != 0
+    assert "RuntimeError: no data here" in job.output
+
+
+def test_all_raise():
+    job = script(3, "exits", "all_raise")
+    assert job.status != 0
+    assert "RuntimeError: rank " in job.output
+    assert job.seconds < SECONDS
+
+
+def test_mpi4py_beside_and_after():
+    job = assert_passed(script(3, "exits", "mpi4py_after_us"))
+    assert job.results() == {rank: {"right": True} for rank in range(3)}
+
+
+def signal_when_ready(folder, ranks: int, number: int):
+    def send(process) -> None:
+        assert wait_until(lambda: len(os.listdir(folder)) == ranks, 30), "ranks did not get ready"
+        process.send_signal(number)
+
+    return send
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_signals_to_the_launcher_end_everything(number, tmp_path):
+    job = script(
+        3, "exits", "wait_to_be_killed", env={"READY": str(tmp_path)},
+        while_running=signal_when_ready(tmp_path, 3, number),
+    )  # fmt: skip
+    assert job.status != 0
+    assert job.seconds < SECONDS

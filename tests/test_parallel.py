@@ -1,0 +1,40 @@
+"""Runs tests/parallel in MPI jobs: all of it on 1 to 4 ranks, part of it in other settings."""
+
+import pytest
+from jobs import assert_passed, mpirun, rank_commands
+
+# What can differ with MXNet's engine and with fusion, cache and names on.
+SHORT = [f"tests/parallel/test_{name}.py" for name in ("moving", "disagree", "order", "optimizer")]
+
+
+def passed(ranks: int, files, **options) -> None:
+    job = assert_passed(mpirun(ranks, *rank_commands(files), **options))
+    for line in job.output.splitlines():
+        if "PARITY" in line or " passed" in line:
+            print(f"{ranks} ranks: {line}")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all(ranks):
+    passed(ranks, ["tests/parallel"], timeout=280)
+
+
+@pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
+def test_other_engines_of_mxnet(engine):
+    files = [*SHORT, "tests/parallel/test_memory.py", "tests/parallel/test_trainer.py"]
+    passed(2, files, env={"MXNET_ENGINE_TYPE": engine}, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "HVDLITE_FUSION_THRESHOLD=0",
+        "HVDLITE_FUSION_THRESHOLD=1000",
+        "HVDLITE_CACHE_CAPACITY=0",
+        "HVDLITE_CACHE_CAPACITY=2",
+        "HOROVOD_FUSION_THRESHOLD=0 HOROVOD_CACHE_CAPACITY=0",
+    ],
+)
+def test_settings_change_no_result(setting):
+    env = dict(pair.split("=") for pair in setting.split())
+    passed(3, SHORT, env=env, timeout=120)

@@ -1,0 +1,242 @@
+"""The rules that hold the layers apart, as tests; the headers say why."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import hvdlite._build as build
+
+PACKAGE = Path(__file__).resolve().parents[2] / "hvdlite"
+CSRC = PACKAGE / "csrc"
+HEADERS = sorted(CSRC.glob("*.h"))
+SOURCES = sorted(CSRC.glob("*.c"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+MOST_LINES = 350
+COMMENT_OR_LITERAL = re.compile(
+    r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\])+'""", re.S
+)
+OBJECT = re.compile(r"(?:_Thread_local |static |extern )*[\w\s*]+?\b(\w+)(?:\[[^\]]*\])*\s*[=;]")
+
+
+def names(files) -> list:
+    return [file.name for file in files]
+
+
+def code_of(file: Path) -> str:
+    """The C text without comments and with empty literals; #include "..." stays as it is."""
+
+    def blank(match: re.Match) -> str:
+        text = match.group()
+        before = file_text[: match.start()].rpartition("\n")[2]
+        if before.lstrip().startswith("#") and "include" in before:
+            return text
+        return '""' if text[0] in "\"'" else re.sub(r"[^\n]", " ", text)
+
+    file_text = file.read_text()
+    return COMMENT_OR_LITERAL.sub(blank, file_text)
+
+
+def layer_of(header: Path) -> int:
+    match = re.search(r"^ \* Layer (\d)\b", header.read_text(), re.M)
+    assert match, f"{header.name} does not say which layer it is in"
+    return int(match.group(1))
+
+
+LAYERS = {header.name: layer_of(header) for header in HEADERS}
+
+
+def layer_of_source(source: Path) -> int:
+    """That of its header, or, for what has none (coll_ring.c), of the header it includes first."""
+    own = source.with_suffix(".h").name
+    return LAYERS[own if own in LAYERS else includes(source)[0]]
+
+
+def includes(file: Path) -> list:
+    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', code_of(file), re.M)
+
+
+def system_includes(file: Path) -> list:
+    return re.findall(r"^\s*#\s*include\s+<([^>]+)>", code_of(file), re.M)
+
+
+def users_of(pattern: str, files=None) -> set:
+    files = SOURCES + HEADERS if files is None else files
+    return {file.name for file in files if re.search(pattern, code_of(file))}
+
+
+def test_there_is_something_to_test():
+    assert len(SOURCES) > 20
+    assert len(HEADERS) > 20
+    assert set(LAYERS.values()) == set(range(7))
+
+
+@pytest.mark.parametrize("file", SOURCES + HEADERS, ids=names(SOURCES + HEADERS))
+def test_a_file_includes_only_its_own_and_lower_layers(file):
+    own = LAYERS[file.name] if file.suffix == ".h" else layer_of_source(file)
+    higher = {name: LAYERS[name] for name in includes(file) if LAYERS[name] > own}
+    assert not higher, f"{file.name} is in layer {own}"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
+def test_a_source_includes_its_own_header_first(source):
+    own = source.with_suffix(".h").name
+    if own in LAYERS:
+        assert includes(source)[0] == own
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
+def test_a_header_begins_with_what_it_is_for(header):
+    """One comment: a first sentence with the job, then the layer."""
+    match = re.match(r"/\* (\S.*?)\*/", header.read_text(), re.S)
+    assert match, "a header begins with a comment"
+    first_line, _, rest = match.group(1).partition("\n")
+    assert re.match(r"\S.* *$", first_line)
+    assert re.search(r"^ \*\n(?: \*.*\n)*? \* Layer \d", "\n" + rest, re.M)
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
+def test_a_header_is_guarded_by_its_name(header):
+    guard = f"HVDLITE_{header.stem.upper()}_H"
+    assert f"#ifndef {guard}\n#define {guard}\n" in header.read_text()
+
+
+@pytest.mark.parametrize(
+    "door, pattern, behind",
+    [
+        ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport_mpi.c"}),
+        ("the environment", r"\bgetenv\b|\benviron\b", {"env.c"}),
+        (
+            "time",
+            r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(",
+            {"clock.c", "sync.c", "bell.c"},
+        ),
+        ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"bell.c"}),
+        ("shared memory", r"\bshm_\w+\(|\bmmap\(", {"bell.c"}),
+        ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet_engine.c"}),
+        ("the console", r"\b(?:printf|puts|putchar|perror|fputs)\s*\(", set()),
+        ("stderr", r"\bstderr\b|\bfprintf\b", {"log.c"}),
+        ("stdout", r"\bstdout\b", set()),
+        ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", set()),
+        ("signals", r"\bsignal\s*\(|\bsigaction\b", set()),
+        ("Python", r"\bPy[A-Z_]\w+|<Python\.h>", set()),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)
+def test_every_effect_has_one_door(door, pattern, behind):
+    assert users_of(pattern) <= behind, door
+    if behind:
+        assert users_of(pattern), f"the pattern for {door} matches nothing any more"
+
+
+def test_threads_are_made_and_locked_in_one_file():
+    """But for the lock of the one pointer in hvd.c."""
+    assert users_of(r"\bpthread_\w+\s*\(") <= {"sync.c", "hvd.c"}
+    hvd = code_of(CSRC / "hvd.c")
+    assert set(re.findall(r"\bpthread_\w+(?=\s*\()", hvd)) <= {
+        "pthread_rwlock_rdlock",
+        "pthread_rwlock_wrlock",
+        "pthread_rwlock_unlock",
+    }
+
+
+@pytest.mark.parametrize(
+    "source", [f for f in SOURCES if f.name.startswith("coll")], ids=lambda f: f.name
+)
+def test_algorithms_know_no_mpi_no_threads_and_no_mxnet(source):
+    assert not re.search(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
+    assert set(system_includes(source)) <= {"stdlib.h", "string.h", "stdint.h", "stddef.h"}
+
+
+PURE = [h for h in HEADERS if "Layer 1, pure" in h.read_text()]
+
+
+@pytest.mark.parametrize("header", PURE, ids=names(PURE))
+def test_pure_code_knows_no_clock_no_threads_and_no_log(header):
+    files = [f for f in (header, header.with_suffix(".c")) if f.exists()]
+    for file in files:
+        assert not re.search(r"clock_|pthread|monitor_|atomic_|log_line|transport", code_of(file))
+
+
+def mutable_statics(source: Path) -> list:
+    """Objects with static storage that are not const: at file scope, or static in a function."""
+    code = re.sub(r"^\s*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
+    found, depth = [], 0
+    for statement in re.findall(r"[^;{}]+[;{]|[{}]", code):
+        text = " ".join(statement.split())
+        object_like = OBJECT.match(text)
+        is_static = re.match(r"(?:FAST )?(?:static|_Thread_local)\b", text)
+        if object_like and (is_static or depth == 0) and not re.match(r"typedef|return|}", text):
+            constant = re.search(r"\bconst\b(?![^=;{]*\*)|\*\s*const\b", text.partition("=")[0])
+            forward = re.match(r"(?:static )?(?:struct|union|enum) \w+ ?;", text)
+            if not constant and not forward:
+                found.append(object_like.group(1))
+        depth += statement.count("{") - statement.count("}")
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
+def test_no_mutable_globals_but_the_one_pointer(source):
+    allowed = ["current", "lock"] if source.name == "hvd.c" else []
+    assert mutable_statics(source) == allowed
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("static int counter;\n", ["counter"]),
+        ("int counter = 3;\n", ["counter"]),
+        ("static int f(void) {\n    static int calls;\n    return calls++;\n}\n", ["calls"]),
+        ("static struct a *list[3] = {0};\n", ["list"]),
+        ("static const char *name = 0;\n", ["name"]),  # the pointer can be changed
+        ("static const char *const NAMES[] = {0};\n", []),
+        ("static const int TABLE[] = {1, 2};\nstatic void f(int a) {\n    int b = a;\n}\n", []),
+        ("_Thread_local int x;\n", ["x"]),
+        ("struct a {\n    int b;\n};\nstruct c;\nenum { D = 1 };\n", []),
+    ],
+)
+def test_the_search_for_globals_finds_them(code, expected, tmp_path):
+    (tmp_path / "x.c").write_text(code)
+    assert mutable_statics(tmp_path / "x.c") == expected
+
+
+@pytest.mark.parametrize("file", SOURCES + HEADERS + MODULES, ids=lambda f: f.name)
+def test_files_are_short(file):
+    assert len(file.read_text().splitlines()) <= MOST_LINES
+
+
+def test_what_python_sees_is_cut_out_of_the_headers():
+    """No prototype and no constant is typed twice."""
+    build_text = (PACKAGE / "_build.py").read_text()
+    declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in build.HEADERS)
+    functions = set(re.findall(r"\b(hvd_\w+)\(", declared))
+    assert {"hvd_init", "hvd_submit", "hvd_mxnet_push"} <= functions
+    assert not any(re.search(rf"\b{name}\b", build_text) for name in functions)
+    assert len(re.findall(r"\.cdef\(", build_text)) == 1
+    for header in HEADERS:
+        text = header.read_text()
+        assert text.count("/* cdef begin */") == text.count("/* cdef end */")
+        assert ("/* cdef begin */" in text) == (header.name in build.HEADERS)
+
+
+def test_the_c_library_has_one_importer():
+    importing = re.compile(r"hvdlite\._hvdlite\b|from hvdlite import .*_hvdlite")
+    users = {m.name for m in MODULES if importing.search(m.read_text())}
+    assert users == {"_build.py", "_mpi.py"}  # one describes it to cffi, one loads and checks it
+    loading = {m.name for m in MODULES if re.search(r"_mpi\.load\(|import load", m.read_text())}
+    assert loading == {"_native.py"}
+
+
+def test_mxnet_is_imported_in_its_own_folder_only():
+    importing = re.compile(r"^\s*(?:import|from) mxnet\b", re.M)
+    users = [m for m in MODULES if importing.search(m.read_text())]
+    assert users
+    assert {m.parent.name for m in users} <= {"mxnet", "bench"}
+
+
+def test_modules_outside_that_folder_import_it_only_when_asked():
+    """`import hvdlite` works without MXNet."""
+    importing = re.compile(r"^(?:import|from) hvdlite\.mxnet\b", re.M)
+    users = {m.parent.name for m in MODULES if importing.search(m.read_text())}
+    assert users <= {"mxnet", "bench"}

@@ -1,0 +1,42 @@
+"""One MPI in the process: what mpi4py loaded must be what the C library was built for."""
+
+import pytest
+
+from hvdlite._mpi import mismatch
+
+OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11"
+OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4"
+MPICH = "MPICH Version:      4.3.2\nMPICH Release date: Wed Jul 30 2025\n"
+
+
+@pytest.mark.parametrize(
+    "built_for, loaded, theirs",
+    [
+        ("Open MPI 5.0.11", "Open MPI v5.0.11", OPEN_MPI_5),
+        ("Open MPI 5.0.11", "Open MPI v4.1.4", OPEN_MPI_4),  # one ABI: libmpi.so.40
+        ("MPICH 4.0.2", "MPICH Version:      4.3.2", MPICH),
+        ("MPICH 4.3.2", "Intel(R) MPI Library 2021.9", "Intel(R) MPI Library 2021.9 for Linux"),
+    ],
+)
+def test_what_fits(built_for, loaded, theirs):
+    assert mismatch(built_for, loaded, theirs) is None
+
+
+@pytest.mark.parametrize(
+    "built_for, loaded, theirs, named",
+    [
+        ("MPICH 4.3.2", "MPICH Version: 4.3.2", OPEN_MPI_5, ("MPICH 4.3.2", "Open MPI 5.0.11")),
+        ("Open MPI 5.0.11", "Open MPI v5.0.11", MPICH, ("Open MPI 5.0.11", "MPICH 4.3.2")),
+        # linked to MPICH, but the symbols of Open MPI took over
+        ("MPICH 4.3.2", "Open MPI v4.1.4", OPEN_MPI_4, ("MPICH 4.3.2", "Open MPI 4.1.4")),
+        ("Open MPI 5.0.11", "Open MPI v5.0.11", OPEN_MPI_4, ("5.0.11", "4.1.4")),
+        ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_sentence(built_for, loaded, theirs, named):
+    text = mismatch(built_for, loaded, theirs)
+    assert all(name in text for name in named)
+    assert "MPICC" in text
+    assert "MPI4PY_LIBMPI" in text
+    assert "\n" not in text
+    assert text.count(". ") == 0

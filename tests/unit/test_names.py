@@ -1,0 +1,79 @@
+"""Names: the same on every rank, whatever a rank has built or called before."""
+
+import re
+
+import pytest
+
+from hvdlite.names import natural_order, owner_name, shape_of_name, tensor_name
+
+
+def in_natural_order(names):
+    return [names[i] for i in natural_order(names)]
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        (["dense10_weight", "dense9_weight"], ["dense9_weight", "dense10_weight"]),
+        (["a", "b1", "b10", "b2"], ["a", "b1", "b2", "b10"]),
+        (["net1_conv2", "net1_conv10", "net0_conv3"], ["net0_conv3", "net1_conv2", "net1_conv10"]),
+        (["10.weight", "9.weight", "9.bias"], ["9.bias", "9.weight", "10.weight"]),
+        (["x", "1", ""], ["", "1", "x"]),
+        (["w", "3", "4w"], ["3", "4w", "w"]),
+        ([], []),
+        (["w007", "w7"], ["w007", "w7"]),  # equal by value: as they came
+    ],
+)
+def test_natural_order(names, expected):
+    assert in_natural_order(names) == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1, 8, 9, 90, 98, 99, 995])
+def test_natural_order_does_not_depend_on_where_gluon_began_to_count(shift):
+    layers = [f"dense{shift + i}_{kind}" for i in range(12) for kind in ("bias", "weight")]
+    assert in_natural_order(sorted(layers)) == layers
+
+
+def test_natural_order_of_any_characters():
+    """Digits that are not ASCII, and one that int() refuses."""
+    assert in_natural_order(["b²", "a٣", "a2"]) == ["a2", "a٣", "b²"]
+
+
+def test_shape_of_name():
+    assert shape_of_name("hybridsequential12_dense3_weight") == "hybridsequential#_dense#_weight"
+    assert shape_of_name("gamma") == "gamma"
+
+
+def test_given_name():
+    assert tensor_name("allreduce", "conv0") == "allreduce.conv0"
+    assert tensor_name("broadcast", "conv0") == "broadcast.conv0"
+    assert tensor_name("allreduce", "") == "allreduce."
+
+
+def test_unnamed_tensors_are_named_by_the_place_that_asks():
+    first = tensor_name("allreduce", None)
+    second = tensor_name("allreduce", None)
+    assert re.fullmatch(r"allreduce\.test_names\.py:\d+#0", first)
+    assert re.fullmatch(r"allreduce\.test_names\.py:\d+#0", second)
+    assert first != second
+    names = [tensor_name("allreduce", None) for _ in range(3)]
+    assert [name.rpartition("#")[2] for name in names] == ["0", "1", "2"]
+    assert len({name.rpartition("#")[0] for name in names}) == 1
+
+
+def test_one_more_call_elsewhere_changes_no_other_name():
+    def place():
+        return tensor_name("allgather", None)
+
+    def other_place():
+        return tensor_name("allgather", None)
+
+    assert place().endswith("#0")
+    for _ in range(5):
+        other_place()
+    assert place().endswith("#1")
+
+
+def test_owners_are_counted_by_kind():
+    first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
+    assert (first, second, other) == ("critic0", "critic1", "generator0")
