@@ -8,6 +8,7 @@ import threading
 import mxnet as mx
 import numpy as np
 from jobs import report
+from mpi4py import MPI
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -15,6 +16,7 @@ import hvdlite.numpy
 how, wait = sys.argv[1:]
 hvd.init()
 rank = hvd.rank()
+survivors = MPI.COMM_WORLD.Split(rank == 1)
 net = mx.gluon.nn.Dense(3, in_units=4)
 net.initialize()
 trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
@@ -69,9 +71,11 @@ else:
         waiting_for_rank_1()
     except (mx.MXNetError, hvd.HvdliteError) as error:
         report(rank, text=str(error))
+        survivors.Barrier()  # else one of them may end before the other one waits for rank 1
         if how not in ("end", "exit 0", "shutdown"):
             raise
     try:
         waiting_for_rank_1()
     except (mx.MXNetError, hvd.HvdliteError, ValueError) as error:
         report(rank, again=str(error))
+    survivors.Barrier()
