@@ -166,7 +166,8 @@ def _at_exit() -> None:
         _submit_all()
         clean = _leave("its script has ended")
     else:
-        clean = _leave(f"its script raised {type(error).__name__}: {error}", EXIT_PATIENCE_SECONDS)
+        text = f": {error}" if str(error) else ""
+        clean = _leave(f"its script raised {type(error).__name__}{text}", EXIT_PATIENCE_SECONDS)
     if not clean:
         _end_job()
     for after in _after_exit:

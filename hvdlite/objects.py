@@ -40,20 +40,23 @@ def allgather_object(obj: Any, name: Optional[str] = None) -> List[Any]:
     return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
 
 
-def agree(what: str, lines: Sequence[str]) -> None:
+def agree(what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None) -> None:
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
-    One small allgather when they do; only on a difference the lines themselves are sent.
+    One small allgather when they do; only on a difference more is sent.
+
+    :param words: the lines as the error shall show them, where they hold more than must be equal.
     """
     digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
     digests = collectives.allgather(digest[None], f"check.{what}")
     if (digests == digests[0]).all():
         return
-    everyone = allgather_object(list(lines), f"check.{what}")
-    length = max(map(len, everyone))
-    padded = [theirs + ["nothing"] * (length - len(theirs)) for theirs in everyone]
-    at = next(i for i in range(length) if len({theirs[i] for theirs in padded}) > 1)
-    values = "; ".join(f"rank {rank}: {theirs[at]}" for rank, theirs in enumerate(padded))
+    everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}")
+    nothing = ["nothing"] * max(len(theirs) for theirs, _ in everyone)
+    columns = zip(*(theirs + nothing[len(theirs) :] for theirs, _ in everyone))
+    at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
+    shown = [(theirs + nothing[len(theirs) :])[at] for _, theirs in everyone]
+    values = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(shown))
     raise HvdliteError(
         f"{what}: ranks disagree on entry {at}: {values}. Build the same network on every rank."
     )

@@ -36,17 +36,21 @@ class Gradients:
                 )
         indices = sorted(params)
         order = [indices[i] for i in natural_order([params[i].name for i in indices])]
-        described = [
-            f"{shape_of_name(p.name)} ({p.dtype}, {p.shape}, grad_req {p.grad_req})"
-            for p in (params[i] for i in order)
-        ]
-        agree(self.owner, described)
+        facts = [f"({p.dtype}, {p.shape}, grad_req {p.grad_req})" for p in map(params.get, order)]
+        names = [params[i].name for i in order]
+        agree(
+            self.owner,
+            [f"{shape_of_name(name)} {fact}" for name, fact in zip(names, facts)],
+            [f"{name} {fact}" for name, fact in zip(names, facts)],
+        )
         self._labels = {index: label for label, index in enumerate(order)}
 
     def average(self, indices: Sequence[int], grads: Sequence) -> None:
         """Start to average each gradient over all ranks; front layers, needed first, go first."""
-        for index, grad in zip(indices, grads):
-            label = self._labels.get(index, index)
+        labelled = [(self._labels.get(index, index), grad) for index, grad in zip(indices, grads)]
+        if self._labels:  # the same order on every rank, for an engine without priorities
+            labelled.sort(key=lambda pair: pair[0])
+        for label, grad in labelled:
             priority = -label if isinstance(label, int) else 0
             sent, context = self.compression.compress(grad)
             allreduce_(sent, name=f"{self.owner}.{label}", priority=priority)

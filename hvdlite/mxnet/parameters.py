@@ -34,7 +34,11 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
         _check(name, value)
     order = natural_order(names)
     owner = owner_name("parameters") if prefix is None else prefix
-    agree(owner, [f"{shape_of_name(names[i])} ({values[i].dtype})" for i in order])
+    agree(
+        owner,
+        [f"{shape_of_name(names[i])} ({values[i].dtype})" for i in order],
+        [f"{names[i]} ({values[i].dtype})" for i in order],
+    )
     for label, i in enumerate(order):
         _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label)
 
