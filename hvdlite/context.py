@@ -52,7 +52,8 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
-    names.forget()
+    if _joined:
+        names.forget()
     _joined = True
 
 
@@ -122,7 +123,7 @@ def shutdown() -> None:
 def _leave(reason: str, patience: float = float("inf")) -> bool:
     """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
     global _own_comm
-    lib.hvd_leave(reason.encode())
+    lib.hvd_leave(reason.encode(errors="replace"))
     deadline = time.monotonic() + patience
     while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
         if time.monotonic() > deadline:

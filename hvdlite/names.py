@@ -32,10 +32,15 @@ def tensor_name(kind: str, name: Optional[str]) -> str:
     return f"{kind}.{place}#{_calls[kind, place] - 1}"
 
 
+def owner_number(kind: str) -> int:
+    """Return 0, 1, ... in the order in which things of that kind are made in this job."""
+    _owners[kind] += 1
+    return _owners[kind] - 1
+
+
 def owner_name(kind: str) -> str:
     """Return ``trainer0``, ``trainer1``, ... in the order in which they are made."""
-    _owners[kind] += 1
-    return f"{kind}{_owners[kind] - 1}"
+    return f"{kind}{owner_number(kind)}"
 
 
 def natural_order(names: List[str]) -> List[int]:

@@ -1,15 +1,13 @@
 """Memory that all ranks of a job map, when they are on one host: what lies in it needs no copy."""
 
-import itertools
 from typing import Optional
 
 import numpy as np
 
 from hvdlite import context
 from hvdlite._native import ffi, lib, new_error
+from hvdlite.names import owner_number
 from hvdlite.objects import allgather_object, broadcast_object
-
-_ids = itertools.count(1)  # the same on every rank: making a region is collective
 
 
 def shared_bytes(nbytes: int, owner: str) -> Optional[np.ndarray]:
@@ -19,7 +17,8 @@ def shared_bytes(nbytes: int, owner: str) -> Optional[np.ndarray]:
     place of an array in it is direct if it lies at the same offset on every rank. The memory goes
     when the array and all arrays made from it are gone.
     """
-    number, name, error = next(_ids), ffi.new("char[]", lib.HVD_REGION_NAME), new_error()
+    number = 1 + owner_number("region")  # the same on every rank: making a region is collective
+    name, error = ffi.new("char[]", lib.HVD_REGION_NAME), new_error()
     leads = context.local_rank() == 0
     region = lib.hvd_region_create(number, nbytes, name, error) if leads else ffi.NULL
     shared_name = broadcast_object(ffi.string(name) if region else b"", 0, f"region.{owner}")

@@ -6,13 +6,13 @@
  * Cost: (p - 2 + n) (a + S/n b) for n segments: about S b for long data, every link used once. */
 #include "coll.h"
 
-enum { WINDOW = 4 }; /* segments in flight each way */
+enum { IN_FLIGHT = 4 }; /* segments in flight each way */
 
 struct chain {
     struct transport *t;
     const struct coll_job *job;
     bool receives, sends;
-    struct transfer in[WINDOW], out[WINDOW]; /* of segment k at k % WINDOW */
+    struct transfer in[IN_FLIGHT], out[IN_FLIGHT]; /* of segment k at k % IN_FLIGHT */
 };
 
 static struct coll_range segment(const struct chain *c, size_t k) {
@@ -24,28 +24,28 @@ static int post(struct chain *c, size_t k, hvd_error *err) {
     int left = (c->t->at.rank + c->t->at.size - 1) % c->t->at.size;
     if (!c->receives || !coll_length(s)) return HVD_OK;
     return transport_irecv(c->t, (char *)c->job->data + s.begin, coll_length(s), left,
-                           &c->in[k % WINDOW], err);
+                           &c->in[k % IN_FLIGHT], err);
 }
 
 static int pass_on(struct chain *c, size_t k, hvd_error *err) {
     struct coll_range s = segment(c, k);
     int right = (c->t->at.rank + 1) % c->t->at.size;
     if (!c->sends) return HVD_OK;
-    HVD_TRY(transport_wait(c->t, &c->out[k % WINDOW], err));
+    HVD_TRY(transport_wait(c->t, &c->out[k % IN_FLIGHT], err));
     return transport_isend(c->t, (char *)c->job->data + s.begin, coll_length(s), right,
-                           &c->out[k % WINDOW], err);
+                           &c->out[k % IN_FLIGHT], err);
 }
 
 int coll_chain(struct transport *t, const struct coll_job *job, hvd_error *err) {
     int p = t->at.size, place = (t->at.rank - job->root + p) % p;
     struct chain c = {.t = t, .job = job, .receives = place > 0, .sends = place < p - 1};
     size_t segments = (job->bytes + COLL_SEGMENT - 1) / COLL_SEGMENT;
-    for (size_t k = 0; k < WINDOW; k++) HVD_TRY(post(&c, k, err));
+    for (size_t k = 0; k < IN_FLIGHT; k++) HVD_TRY(post(&c, k, err));
     for (size_t k = 0; k < segments; k++) {
-        HVD_TRY(transport_wait(t, &c.in[k % WINDOW], err));
+        HVD_TRY(transport_wait(t, &c.in[k % IN_FLIGHT], err));
         HVD_TRY(pass_on(&c, k, err));
-        HVD_TRY(post(&c, k + WINDOW, err));
+        HVD_TRY(post(&c, k + IN_FLIGHT, err));
     }
-    for (size_t k = 0; k < WINDOW; k++) HVD_TRY(transport_wait(t, &c.out[k], err));
+    for (size_t k = 0; k < IN_FLIGHT; k++) HVD_TRY(transport_wait(t, &c.out[k], err));
     return HVD_OK;
 }

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: all ranks' fit the first cache */
+enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
 
 struct direct {
     const struct coll_job *job;
@@ -27,14 +27,8 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     char *const *memory = d->job->memory;
     size_t count = bytes / k->size;
     k->widen(d->sum, memory[0] + offset, count, d->job->prescale);
-    for (int i = 1; i < d->n; i++) {
-        if (d->job->prescale == 1) {
-            k->add(d->sum, memory[i] + offset, count);
-        } else {
-            k->widen(d->scaled, memory[i] + offset, count, d->job->prescale);
-            k->add_wide(d->sum, d->sum, d->scaled, count);
-        }
-    }
+    for (int i = 1; i < d->n; i++)
+        reduce_add(k, d->sum, memory[i] + offset, count, d->job->prescale, d->scaled);
     k->narrow(memory[0] + offset, d->sum, count, d->job->final);
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }

@@ -26,7 +26,7 @@
 
 #include <string.h>
 
-enum { WINDOW = 4 }; /* items in flight each way; fewer when a chunk has fewer segments */
+enum { IN_FLIGHT = 4 }; /* items in flight each way; fewer when a chunk has fewer segments */
 
 struct ring {
     struct transport *t;
@@ -34,9 +34,9 @@ struct ring {
     size_t nseg, items,
         ahead;    /* segments a chunk; all items; how far receives and sends run ahead */
     size_t added; /* items before this one are added, the others replace */
-    char *slots;  /* WINDOW segments, where items to be added arrive */
+    char *slots;  /* IN_FLIGHT segments, where items to be added arrive */
     size_t sent;  /* items before this one are on their way */
-    struct transfer send[WINDOW], receive[WINDOW]; /* of item i at i % WINDOW */
+    struct transfer send[IN_FLIGHT], receive[IN_FLIGHT]; /* of item i at i % IN_FLIGHT */
 };
 
 static struct coll_range chunk_range(const struct ring *r, int chunk) {
@@ -59,34 +59,34 @@ static int post_receive(struct ring *r, size_t i, hvd_error *err) {
     char *to = (char *)r->job->data + range.begin;
     size_t round = r->nseg * (size_t)(r->t->at.size - 1);
     if (i < r->added) {
-        to = r->slots + i % WINDOW * COLL_SEGMENT;
-    } else if (i >= round && i - round + WINDOW >= r->sent) {
+        to = r->slots + i % IN_FLIGHT * COLL_SEGMENT;
+    } else if (i >= round && i - round + IN_FLIGHT >= r->sent) {
         /* The same place was sent from one round ago: MPI wants that transfer complete first. */
-        HVD_TRY(transport_wait(r->t, &r->send[(i - round) % WINDOW], err));
+        HVD_TRY(transport_wait(r->t, &r->send[(i - round) % IN_FLIGHT], err));
     }
     int left = (r->t->at.rank + r->t->at.size - 1) % r->t->at.size;
-    return transport_irecv(r->t, to, coll_length(range), left, &r->receive[i % WINDOW], err);
+    return transport_irecv(r->t, to, coll_length(range), left, &r->receive[i % IN_FLIGHT], err);
 }
 
 static int send_next(struct ring *r, hvd_error *err) {
     size_t i = r->sent;
     struct coll_range range = item_range(r, i, 0);
-    HVD_TRY(transport_wait(r->t, &r->send[i % WINDOW], err));
+    HVD_TRY(transport_wait(r->t, &r->send[i % IN_FLIGHT], err));
     r->sent++;
     if (!coll_length(range)) return HVD_OK;
     int right = (r->t->at.rank + 1) % r->t->at.size;
     return transport_isend(r->t, (char *)r->job->data + range.begin, coll_length(range), right,
-                           &r->send[i % WINDOW], err);
+                           &r->send[i % IN_FLIGHT], err);
 }
 
 static int finish_receive(struct ring *r, size_t i, hvd_error *err) {
-    HVD_TRY(transport_wait(r->t, &r->receive[i % WINDOW], err));
+    HVD_TRY(transport_wait(r->t, &r->receive[i % IN_FLIGHT], err));
     struct coll_range range = item_range(r, i, 1);
     if (i >= r->added || !coll_length(range)) return HVD_OK;
     const struct reduce_kernels *k = r->job->reduce;
     char *data = (char *)r->job->data + range.begin;
     size_t n = coll_length(range) / k->size;
-    k->add(data, r->slots + i % WINDOW * COLL_SEGMENT, n);
+    k->add(data, r->slots + i % IN_FLIGHT * COLL_SEGMENT, n);
     bool whole =
         i + r->nseg >= r->added; /* the last addition: still in the cache, so scale it now */
     if (whole && (r->job->final.scale != 1 || r->job->final.divisor != 1))
@@ -106,7 +106,7 @@ static int run_items(struct ring *r, hvd_error *err) {
         if (finish_receive(r, i, err))
             return error_while(err, "in ring item %zu of %zu", i + 1, r->items);
     }
-    for (size_t i = 0; i < WINDOW; i++) HVD_TRY(transport_wait(r->t, &r->send[i], err));
+    for (size_t i = 0; i < IN_FLIGHT; i++) HVD_TRY(transport_wait(r->t, &r->send[i], err));
     return HVD_OK;
 }
 
@@ -121,9 +121,9 @@ static int run_ring(struct transport *t, const struct coll_job *job, size_t addi
     r.nseg = (longest + COLL_SEGMENT - 1) / COLL_SEGMENT;
     r.items = r.nseg * steps;
     r.added = r.nseg * adding;
-    r.ahead = r.nseg < WINDOW ? r.nseg : WINDOW;
+    r.ahead = r.nseg < IN_FLIGHT ? r.nseg : IN_FLIGHT;
     void *slots = NULL;
-    if (adding) HVD_TRY(scratch_get(job->scratch, WINDOW * COLL_SEGMENT, &slots, err));
+    if (adding) HVD_TRY(scratch_get(job->scratch, IN_FLIGHT * COLL_SEGMENT, &slots, err));
     r.slots = slots;
     return run_items(&r, err);
 }

@@ -102,12 +102,7 @@ static void add_all(const struct pass *p, uint64_t round, struct coll_range rang
     kernels->widen(p->sum, slot_of(p, 0, round) + range.begin, n, p->job->prescale);
     for (int i = 1; i < p->w->n; i++) {
         const char *in = slot_of(p, i, round) + range.begin;
-        if (p->job->prescale == 1) {
-            kernels->add(p->sum, in, n);
-        } else {
-            kernels->widen(p->scaled, in, n, p->job->prescale);
-            kernels->add_wide(p->sum, p->sum, p->scaled, n);
-        }
+        reduce_add(kernels, p->sum, in, n, p->job->prescale, p->scaled);
     }
     kernels->narrow(out, p->sum, n, p->job->final);
 }

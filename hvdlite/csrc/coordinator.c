@@ -17,8 +17,8 @@ struct coordinator {
     struct pending *first, **last; /* the same, in order of arrival */
     struct pending **ready;        /* submitted by all, not decided yet */
     size_t nready, ready_capacity;
-    bool *left; /* [rank] */
-    int *owed;  /* [rank]: RESENDs that it has not answered */
+    int *left; /* [rank]: as which one it left, from 1; 0: it has not */
+    int *owed; /* [rank]: RESENDs that it has not answered */
     int nleft, nowed;
     bool said_bye;
     char (*reason)[256]; /* [rank]: why it left */

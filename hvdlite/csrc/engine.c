@@ -32,8 +32,8 @@ struct engine {
 
 /* The first cause, in the same words on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
-    hvd_error cause = *err;
-    if (!e->negotiation.heard_abort)
+    hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
+    if (!cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s", e->t->at.rank, err->text);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
@@ -46,7 +46,7 @@ static void fail(struct engine *e, const hvd_error *err) {
 }
 
 static int leave_if_asked(struct engine *e, hvd_error *err) {
-    if (!atomic_load(&e->leaving)) return HVD_OK;
+    if (e->negotiation.left || !atomic_load(&e->leaving)) return HVD_OK;
     monitor_lock(&e->monitor);
     char reason[sizeof e->reason];
     snprintf(reason, sizeof reason, "%s", e->reason);
@@ -54,19 +54,21 @@ static int leave_if_asked(struct engine *e, hvd_error *err) {
     return negotiate_leave(&e->negotiation, reason, err);
 }
 
-/* The negotiation goes on while a batch is on the wire: this is the transport's on_wait, too. */
-static int negotiate(void *arg, hvd_error *err) {
-    struct engine *e = arg;
-    bool progress;
-    HVD_TRY(leave_if_asked(e, err));
-    return negotiate_step(&e->negotiation, &progress, err);
-}
-
-static int step(struct engine *e, bool *progress, hvd_error *err) {
+static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     if (atomic_load(&e->stopping))
         return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job's end");
     HVD_TRY(leave_if_asked(e, err));
-    HVD_TRY(negotiate_step(&e->negotiation, progress, err));
+    return negotiate_step(&e->negotiation, progress, err);
+}
+
+/* The transport's on_wait: the negotiation goes on while a batch is on the wire. */
+static int negotiate_meanwhile(void *arg, hvd_error *err) {
+    bool progress;
+    return negotiate(arg, &progress, err);
+}
+
+static int step(struct engine *e, bool *progress, hvd_error *err) {
+    HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = negotiate_next_batch(&e->negotiation);
     if (!batch) return HVD_OK;
     *progress = true;
@@ -162,7 +164,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
     e->executor = (struct executor){.t = t, .tensors = e->tensors, .log = &e->log};
-    t->on_wait = negotiate;
+    t->on_wait = negotiate_meanwhile;
     t->on_wait_arg = e;
     return HVD_OK;
 }

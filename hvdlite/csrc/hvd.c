@@ -239,8 +239,12 @@ hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], 
     void *memory;
     if (where_on_window(&at, err)) return NULL;
     if (shared_create(&memory, bytes * (size_t)at.local_size, name, err)) return NULL;
-    return add_region(id, bytes, memory, &at, err);
+    hvd_region *region = add_region(id, bytes, memory, &at, err);
+    if (!region) shared_unlink(name);
+    return region;
 }
+
+_Static_assert(HVD_REGION_NAME == SHARED_NAME, "a region's name is its memory's");
 
 hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err) {
     hvd_topology at;

@@ -81,9 +81,10 @@ static void run3(void *run_context, struct on_complete *done, void *param) {
     struct operation *op = param;
     op->done = *done; /* theirs is on a stack */
     op->ran = true;
-    atomic_fetch_sub(&op->lib->waiting, 1);
+    hvd_mxnet *lib = op->lib; /* the operation may be gone when it is submitted */
     hvd_error err;
     if (submit(op, &err)) complete(op, &err);
+    atomic_fetch_sub(&lib->waiting, 1);
 }
 
 static void run4(void *run_context, void *on_start, struct on_complete *done, void *param) {

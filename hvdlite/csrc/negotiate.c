@@ -82,7 +82,7 @@ int negotiate_leave(struct negotiation *n, const char *reason, hvd_error *err) {
 /* ---- the coordinator hears ---- */
 
 static int hear_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    n->heard_abort = true;
+    n->heard = item->error;
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
@@ -241,7 +241,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
 }
 
 void negotiate_abort(struct negotiation *n, const hvd_error *why) {
-    if (n->said_abort || (n->heard_abort && !n->coordinator)) return;
+    if (n->said_abort || (n->heard.code && !n->coordinator)) return;
     n->said_abort = true;
     struct wire_writer message = {0};
     hvd_error ignored; /* the job is over: who can't be told finds out by the launcher */

@@ -9,7 +9,6 @@
 
 #include "cache.h"
 #include "coordinator.h"
-#include "log.h"
 #include "tensors.h"
 #include "transport.h"
 
@@ -29,8 +28,8 @@ struct negotiation {
     struct batch *first, **last;     /* the run log, as far as it is not executed */
     struct tensor **open;            /* tensors since the last RUN */
     size_t nopen, open_capacity;
-    bool left;        /* LEAVE is said */
-    bool heard_abort; /* the last error is another rank's, in that rank's words */
+    bool left;       /* LEAVE is said */
+    hvd_error heard; /* another rank's ABORT, in that rank's words; code 0: none */
     bool said_abort;
     bool bye; /* every rank has left */
 };

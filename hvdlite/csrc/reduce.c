@@ -127,3 +127,13 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype) {
     };
     return &ROWS[dtype];
 }
+
+void reduce_add(const struct reduce_kernels *k, void *wide, const void *in, size_t n, double scale,
+                void *scratch) {
+    if (scale == 1) {
+        k->add(wide, in, n);
+    } else {
+        k->widen(scratch, in, n, scale);
+        k->add_wide(wide, wide, scratch, n);
+    }
+}

@@ -28,4 +28,8 @@ struct reduce_kernels {
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype);
 
+/* wide += in * scale; `scratch` is as large as wide. */
+void reduce_add(const struct reduce_kernels *k, void *wide, const void *in, size_t n, double scale,
+                void *scratch);
+
 #endif

@@ -1,5 +1,6 @@
 #include "transport_mpi.h"
 
+#include "clock.h"
 #include "host.h"
 #include "shared.h"
 #include "wait.h"
@@ -102,12 +103,10 @@ static int release_sent(struct mpi_transport *m, hvd_error *err) {
         struct outgoing *o = *at;
         int done = 0;
         TRY_MPI(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
-        if (done) {
-            *at = o->next;
-            free(o);
-        } else {
-            at = &o->next;
-        }
+        struct outgoing **next = done ? at : &o->next;
+        if (done) *at = o->next;
+        if (done) free(o);
+        at = next;
     }
     return HVD_OK;
 }
@@ -227,10 +226,8 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     int mapped = *memory != NULL, all = 0;
     TRY_MPI(MPI_Allreduce(&mapped, &all, 1, MPI_INT, MPI_MIN, local));
     if (at->local_rank == 0 && *name) shared_unlink(name);
-    if (!all) {
-        shared_close(*memory, bytes);
-        *memory = NULL;
-    }
+    if (!all) shared_close(*memory, bytes);
+    if (!all) *memory = NULL;
     return HVD_OK;
 }
 
@@ -279,6 +276,8 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
+    /* The others' last messages may wait for room in their mailboxes; they read until BYE. */
+    while (clean && m->host.window.members && !host_flush(&m->host)) clock_nap(1e-4);
     /* Unclean: MPI may still read the copies, and freeing a communicator would wait for dead ranks.
      */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
@@ -309,8 +308,9 @@ static const struct transport_ops MPI_OPS = {.isend = mpi_isend,
                                              .close = mpi_close};
 
 int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
-    struct mpi_transport *m = calloc(1, sizeof *m);
+    struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
+    memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
     m->arriving.from = -1;
     MPI_Comm handle;

@@ -31,6 +31,7 @@ void waiter_pause(struct waiter *w, bool may_spin, double longest_nap) {
 
 bool wait_may_spin(int local_size) {
     cpu_set_t own;
-    bool bound = sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) < 2;
-    return !bound && sysconf(_SC_NPROCESSORS_ONLN) >= local_size;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof own, &own) == 0) cores = CPU_COUNT(&own);
+    return cores >= local_size && cores > 1;
 }

@@ -18,8 +18,8 @@ double waiter_next(struct waiter *w, double now, bool may_spin, double longest_n
 /* The same, done. */
 void waiter_pause(struct waiter *w, bool may_spin, double longest_nap);
 
-/* Every rank of this host has a core of its own, and this one is not bound to a single core, which
- * its training would have to share with a spinning thread. */
+/* The cores that this rank may use are enough for all ranks of this host. A rank that is bound to a
+ * single core never spins: its training shares that core. */
 bool wait_may_spin(int local_size);
 
 #endif

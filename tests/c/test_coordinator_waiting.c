@@ -46,7 +46,7 @@ static void test_leave_after_submission(void) {
     scene_close(&s);
 }
 
-/* The first reason is told, in the same words whoever has left since; later ones are mostly consequences. */
+/* The first reason is told; later ones are mostly consequences. */
 static void test_first_reason(void) {
     struct scene s;
     scene_open(&s, config_of(3));
@@ -56,6 +56,18 @@ static void test_first_reason(void) {
     says(&s, 0, request_of("a", 3), 0);
     CHECK_DECIDES(&s, 0, "Fa");
     check_left(&s, "'a'", "rank 1 left");
+    scene_close(&s);
+}
+
+/* The first to leave need not be the lowest rank. */
+static void test_first_to_leave(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    coordinator_leave(s.c, 2, "out of data");
+    coordinator_leave(s.c, 1, "again");
+    says(&s, 0, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 0, "Fa");
+    check_left(&s, "'a'", "rank 2 left");
     scene_close(&s);
 }
 
@@ -245,6 +257,7 @@ int main(void) {
     RUN(test_leave_before_submission);
     RUN(test_leave_after_submission);
     RUN(test_first_reason);
+    RUN(test_first_to_leave);
     RUN(test_error_names_its_ranks);
     RUN(test_leave_owing_an_answer);
     RUN(test_left_after_its_submission);
