@@ -51,28 +51,36 @@ static void copy(void *to, const void *from, size_t bytes) {
     if (bytes) memcpy(to, from, bytes);
 }
 
+/* Bytes that lie together in one piece. */
+struct run {
+    const struct coll_piece *piece;
+    size_t at, bytes;
+};
+
+/* The next of them, at most `most`; the cursor moves behind them. */
+static struct run next_run(const struct pass *p, struct cursor *c, size_t most) {
+    const struct coll_piece *piece = &p->job->pieces[c->piece];
+    size_t left = piece->bytes - c->at;
+    struct run run = {piece, c->at, left < most ? left : most};
+    c->at += run.bytes;
+    if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    return run;
+}
+
 /* The next `bytes` of the pieces. */
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
-    while (bytes) {
-        const struct coll_piece *piece = &p->job->pieces[c->piece];
-        size_t n = piece->bytes - c->at < bytes ? piece->bytes - c->at : bytes;
-        copy(to, piece->in + c->at, n);
-        to += n;
-        bytes -= n;
-        c->at += n;
-        if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    for (size_t done = 0; done < bytes;) {
+        struct run run = next_run(p, c, bytes - done);
+        copy(to + done, run.piece->in + run.at, run.bytes);
+        done += run.bytes;
     }
 }
 
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
-    while (bytes) {
-        const struct coll_piece *piece = &p->job->pieces[c->piece];
-        size_t n = piece->bytes - c->at < bytes ? piece->bytes - c->at : bytes;
-        copy(piece->out + c->at, from, n);
-        from += n;
-        bytes -= n;
-        c->at += n;
-        if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    for (size_t done = 0; done < bytes;) {
+        struct run run = next_run(p, c, bytes - done);
+        copy(run.piece->out + run.at, from + done, run.bytes);
+        done += run.bytes;
     }
 }
 

@@ -58,12 +58,12 @@ def _tensor(kind, name, details):
 
 def submit_all() -> None:
     """Wait until MXNet has run what was pushed, as far as that does not wait for other ranks."""
-    waiting, deadline = 0, 0.0
-    while lib.hvd_mxnet_waiting(_mxnet):
-        if lib.hvd_mxnet_waiting(_mxnet) != waiting:  # it gets on
-            waiting = lib.hvd_mxnet_waiting(_mxnet)
-            deadline = time.monotonic() + context.EXIT_PATIENCE_SECONDS
-        if time.monotonic() > deadline:
+    before, deadline = 0, 0.0
+    while True:
+        waiting = lib.hvd_mxnet_waiting(_mxnet)
+        if waiting != before:  # it gets on
+            before, deadline = waiting, time.monotonic() + context.EXIT_PATIENCE_SECONDS
+        if not waiting or time.monotonic() > deadline:
             return
         time.sleep(1e-3)
 
