@@ -17,7 +17,7 @@ struct doubling {
     struct transport *t;
     size_t n, bytes; /* elements; bytes of them in the accumulator type */
     void *mine, *theirs;
-    void (*add)(void *out, const void *a, const void *b, size_t n);
+    void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
 static int give(struct doubling *w, int to, hvd_error *err) {
@@ -34,7 +34,7 @@ static int take(struct doubling *w, void *data, int from, hvd_error *err) {
 
 static void add_in_order(struct doubling *w, int peer) {
     bool lower = w->t->at.rank < peer;
-    w->add(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
+    w->combine(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
 }
 
 static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
@@ -75,7 +75,7 @@ static int run_all(struct doubling *w, hvd_error *err) {
 
 int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err) {
     const struct reduce_kernels *k = job->reduce;
-    struct doubling w = {.t = t, .n = job->bytes / k->size, .add = k->add_wide};
+    struct doubling w = {.t = t, .n = job->bytes / k->size, .combine = k->combine_wide};
     w.bytes = w.n * k->wide;
     HVD_TRY(scratch_get(job->scratch, 2 * w.bytes, &w.mine, err));
     w.theirs = (char *)w.mine + w.bytes;

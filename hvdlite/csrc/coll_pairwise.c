@@ -74,7 +74,7 @@ static void reduce(struct pairwise *w, size_t k) {
     kernels->widen(w->sum, own, n, w->job->prescale);
     for (int d = 1; d < w->t->at.size; d++) {
         const char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
-        reduce_add(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
+        reduce_combine(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
     }
     kernels->narrow(own, w->sum, n, w->job->final);
 }

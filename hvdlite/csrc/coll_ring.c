@@ -86,7 +86,7 @@ static int finish_receive(struct ring *r, size_t i, hvd_error *err) {
     const struct reduce_kernels *k = r->job->reduce;
     char *data = (char *)r->job->data + range.begin;
     size_t n = coll_length(range) / k->size;
-    k->add(data, r->slots + i % IN_FLIGHT * COLL_SEGMENT, n);
+    k->combine(data, r->slots + i % IN_FLIGHT * COLL_SEGMENT, n);
     bool whole =
         i + r->nseg >= r->added; /* the last addition: still in the cache, so scale it now */
     if (whole && (r->job->final.scale != 1 || r->job->final.divisor != 1))

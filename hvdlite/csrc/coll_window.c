@@ -110,7 +110,7 @@ static void add_all(const struct pass *p, uint64_t round, struct coll_range rang
     kernels->widen(p->sum, slot_of(p, 0, round) + range.begin, n, p->job->prescale);
     for (int i = 1; i < p->w->n; i++) {
         const char *in = slot_of(p, i, round) + range.begin;
-        reduce_add(kernels, p->sum, in, n, p->job->prescale, p->scaled);
+        reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
     }
     kernels->narrow(out, p->sum, n, p->job->final);
 }

@@ -39,7 +39,7 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     struct coll_job job = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
     if (x->t->at.local_size == x->t->at.size) job.window = x->t->window;
     if (r->kind != HVD_ALLREDUCE) return job;
-    job.reduce = reduce_kernels((hvd_dtype)r->dtype);
+    job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     job.prescale = r->prescale;
     job.final.scale = r->postscale;
     job.final.divisor = r->op == HVD_AVERAGE ? x->t->at.size : 1;

@@ -23,17 +23,22 @@ static int check_shape(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
-static int check_scales(const struct request *r, hvd_error *err) {
+static int check_op(const struct request *r, hvd_error *err) {
     if (r->kind != HVD_ALLREDUCE) return HVD_OK;
+    bool is_float = r->dtype >= HVD_FLOAT16 && r->dtype <= HVD_FLOAT64;
+    if (r->op == HVD_ADASUM && !is_float)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' is %s: expected a floating-point dtype for op=Adasum; use "
+                         "another op or cast it to float32",
+                         r->name, dtype_name(r->dtype));
     if (!isfinite(r->prescale) || !isfinite(r->postscale))
         return error_set(err, HVD_INVALID,
                          "tensor '%s': prescale_factor %g and postscale_factor %g must be finite",
                          r->name, r->prescale, r->postscale);
     if (r->dtype == HVD_BOOL && (r->op == HVD_AVERAGE || r->prescale != 1 || r->postscale != 1))
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' is bool, which can't be averaged or scaled: use op=Sum "
-                         "(logical or) or cast it "
-                         "to float32",
+                         "tensor '%s' is bool, which can't be averaged or scaled: use op=Max "
+                         "(logical or), op=Min (and), or cast it to float32",
                          r->name);
     return HVD_OK;
 }
@@ -54,7 +59,7 @@ int request_check(const struct request *r, int size, hvd_error *err) {
                          "tensor '%s': root_rank %d is not a rank of this job: expected 0 to %d",
                          r->name, r->root, size - 1);
     HVD_TRY(check_shape(r, err));
-    return check_scales(r, err);
+    return check_op(r, err);
 }
 
 size_t request_count(const struct request *r) {

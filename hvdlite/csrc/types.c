@@ -12,7 +12,7 @@ const char *dtype_name(int dtype) {
 }
 
 const char *op_name(int op) {
-    static const char *const NAMES[HVD_OPS] = {"Sum", "Average"};
+    static const char *const NAMES[HVD_OPS] = {"Sum", "Average", "Min", "Max", "Product", "Adasum"};
     return op >= 0 && op < HVD_OPS ? NAMES[op] : "?";
 }
 

@@ -23,7 +23,15 @@ typedef enum hvd_dtype {
     HVD_DTYPES
 } hvd_dtype;
 
-typedef enum hvd_op { HVD_SUM = 0, HVD_AVERAGE, HVD_OPS } hvd_op;
+typedef enum hvd_op {
+    HVD_SUM = 0,
+    HVD_AVERAGE,
+    HVD_MIN,
+    HVD_MAX,
+    HVD_PRODUCT,
+    HVD_ADASUM,
+    HVD_OPS
+} hvd_op;
 
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, the final zero included */
 #define HVD_MAX_DIMS 32  /* NumPy's limit, too */

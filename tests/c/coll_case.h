@@ -41,7 +41,8 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     for (size_t i = 0; i < PERIOD; i++)
         element_put(c->dtype, tile, i,
-                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i) : sample(c->dtype, r, i));
+                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i)
+                          : sample(c->dtype, c->how.op, r, i));
 }
 
 static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
@@ -114,7 +115,7 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c, st
     job->npieces = 2;
     if (c->row && c->row->direct && job->window) map_all(self, job);
     if (c->kind == HVD_ALLREDUCE) {
-        job->reduce = reduce_kernels((hvd_dtype)c->dtype);
+        job->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
         job->prescale = c->how.prescale;
         job->final.scale = c->how.postscale;
         job->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;

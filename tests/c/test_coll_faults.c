@@ -33,7 +33,7 @@ static void make_job(const struct fault *f, int ranks, struct coll_job *job, siz
     job->data = calloc(job->bytes, 1);
     for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
     job->part_end = part_end;
-    job->reduce = reduce_kernels((hvd_dtype)f->dtype);
+    job->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
     job->prescale = job->final.scale = 1;
     job->final.divisor = 1;
 }

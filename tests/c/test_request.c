@@ -98,6 +98,19 @@ static void test_scales(void) {
     refused(r, HVD_UNSUPPORTED);
 }
 
+static void test_adasum_is_for_floats(void) {
+    hvd_error err = {0};
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+        struct request r = request_of("weight", 3);
+        r.op = HVD_ADASUM;
+        r.dtype = dtype;
+        if (dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64)
+            CHECK_OK(request_check(&r, 4, &err), err);
+        else
+            refused(r, HVD_UNSUPPORTED);
+    }
+}
+
 static void test_sizes(void) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
@@ -198,6 +211,7 @@ int main(void) {
     RUN(test_ranges);
     RUN(test_shapes);
     RUN(test_scales);
+    RUN(test_adasum_is_for_floats);
     RUN(test_sizes);
     RUN(test_conflicts);
     RUN(test_allgather_rows_may_differ);
