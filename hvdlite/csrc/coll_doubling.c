@@ -20,16 +20,11 @@ struct doubling {
     void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
-static int give(struct doubling *w, int to, hvd_error *err) {
-    struct transfer x = {0};
-    HVD_TRY(transport_isend(w->t, w->mine, w->bytes, to, &x, err));
-    return transport_wait(w->t, &x, err);
-}
-
-static int take(struct doubling *w, void *data, int from, hvd_error *err) {
-    struct transfer x = {0};
-    HVD_TRY(transport_irecv(w->t, data, w->bytes, from, &x, err));
-    return transport_wait(w->t, &x, err);
+/* Sends all of mine, or nothing, and receives theirs, or nothing. */
+static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
+                hvd_error *err) {
+    struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};
+    return coll_exchange(w->t, x, err);
 }
 
 static void add_in_order(struct doubling *w, int peer) {
@@ -38,11 +33,7 @@ static void add_in_order(struct doubling *w, int peer) {
 }
 
 static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
-    struct transfer in = {0}, out = {0};
-    HVD_TRY(transport_irecv(w->t, w->theirs, w->bytes, peer, &in, err));
-    HVD_TRY(transport_isend(w->t, w->mine, w->bytes, peer, &out, err));
-    HVD_TRY(transport_wait(w->t, &in, err));
-    HVD_TRY(transport_wait(w->t, &out, err));
+    HVD_TRY(swap(w, w->bytes, w->theirs, w->bytes, peer, err));
     add_in_order(w, peer);
     return HVD_OK;
 }
@@ -64,13 +55,13 @@ static int run_all(struct doubling *w, hvd_error *err) {
     int paired = w->t->at.size - places; /* pairs in the beginning */
     if (rank >= 2 * paired) return run_rounds(w, rank - paired, places, paired, err);
     if (rank % 2 == 0) {
-        HVD_TRY(give(w, rank + 1, err));
-        return take(w, w->mine, rank + 1, err);
+        HVD_TRY(swap(w, w->bytes, NULL, 0, rank + 1, err));
+        return swap(w, 0, w->mine, w->bytes, rank + 1, err);
     }
-    HVD_TRY(take(w, w->theirs, rank - 1, err));
+    HVD_TRY(swap(w, 0, w->theirs, w->bytes, rank - 1, err));
     add_in_order(w, rank - 1);
     HVD_TRY(run_rounds(w, rank / 2, places, paired, err));
-    return give(w, rank - 1, err);
+    return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 
 int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err) {

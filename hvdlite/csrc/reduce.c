@@ -158,3 +158,51 @@ void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, 
         k->combine_wide(wide, wide, scratch, n);
     }
 }
+
+/* ---- vectors as a whole ---- */
+
+enum { LANES = 8 }; /* sums side by side, so that the compiler vectorises what order forbids */
+
+#define ADD_PRODUCTS(l, u, v)                                                                      \
+    do {                                                                                           \
+        aa[l] += (u) * (u);                                                                        \
+        bb[l] += (v) * (v);                                                                        \
+        ab[l] += (u) * (v);                                                                        \
+    } while (0)
+
+#define VECTOR_KERNELS(W)                                                                          \
+    FAST static void blend_##W(void *out, double x, const void *a, double y, const void *b,        \
+                               size_t n) {                                                         \
+        W *o = out;                                                                                \
+        const W *u = a, *v = b;                                                                    \
+        for (size_t i = 0; i < n; i++) o[i] = (W)(x * (double)u[i] + y * (double)v[i]);            \
+    }                                                                                              \
+    FAST static struct reduce_dots dots_##W(const void *a, const void *b, size_t n) {              \
+        const W *x = a, *y = b;                                                                    \
+        double aa[LANES] = {0}, bb[LANES] = {0}, ab[LANES] = {0};                                  \
+        size_t i = 0;                                                                              \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            for (size_t l = 0; l < LANES; l++)                                                     \
+                ADD_PRODUCTS(l, (double)x[i + l], (double)y[i + l]);                               \
+        for (; i < n; i++) ADD_PRODUCTS(i % LANES, (double)x[i], (double)y[i]);                    \
+        struct reduce_dots sums = {0, 0, 0};                                                       \
+        for (size_t l = 0; l < LANES; l++)                                                         \
+            sums = (struct reduce_dots){sums.aa + aa[l], sums.bb + bb[l], sums.ab + ab[l]};        \
+        return sums;                                                                               \
+    }
+
+VECTOR_KERNELS(float)
+VECTOR_KERNELS(double)
+
+struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, const void *b,
+                               size_t n) {
+    return k->wide == sizeof(float) ? dots_float(a, b, n) : dots_double(a, b, n);
+}
+
+void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
+                  const void *b, size_t n) {
+    if (k->wide == sizeof(float))
+        blend_float(out, x, a, y, b, n);
+    else
+        blend_double(out, x, a, y, b, n);
+}

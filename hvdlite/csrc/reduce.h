@@ -31,6 +31,18 @@ struct reduce_kernels {
 /* Average is Sum with a divisor. Adasum is none of these; its row is Sum's, for its accumulator. */
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op);
 
+/* Sums over all elements of two vectors of accumulators, kept in double. */
+struct reduce_dots {
+    double aa, bb, ab;
+};
+
+/* Of floating-point dtypes; of the same vectors the same bits on every machine. */
+struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, const void *b,
+                               size_t n);
+/* out = x a + y b, all wide, computed in double. */
+void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
+                  const void *b, size_t n);
+
 /* wide = wide op (in * scale); `scratch` is as large as wide. */
 void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,
                     double scale, void *scratch);

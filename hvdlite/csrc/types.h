@@ -8,7 +8,14 @@
 #include <stdint.h>
 
 /* cdef begin */
-typedef enum hvd_kind { HVD_ALLREDUCE = 0, HVD_BROADCAST, HVD_ALLGATHER, HVD_KINDS } hvd_kind;
+typedef enum hvd_kind {
+    HVD_ALLREDUCE = 0,
+    HVD_BROADCAST,
+    HVD_ALLGATHER,
+    HVD_REDUCESCATTER,
+    HVD_ALLTOALL,
+    HVD_KINDS
+} hvd_kind;
 
 typedef enum hvd_dtype {
     HVD_UINT8 = 0,
