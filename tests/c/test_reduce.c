@@ -242,6 +242,38 @@ static void test_half_average_does_not_overflow(void) {
     CHECK(isinf(float_of_half(out)));
 }
 
+/* Sums of squares and products in double, also past the lanes in which they are kept. */
+static void check_dots(int dtype, size_t n) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_ADASUM);
+    unsigned char a[MOST * 8], b[MOST * 8];
+    double aa = 0, bb = 0, ab = 0;
+    for (size_t i = 0; i < n; i++) { /* whole numbers: every order of the sum is exact */
+        double u = sample(HVD_FLOAT32, HVD_SUM, 0, i), v = sample(HVD_FLOAT32, HVD_SUM, 1, i);
+        element_put(dtype, a, i, u);
+        element_put(dtype, b, i, v);
+        aa += u * u;
+        bb += v * v;
+        ab += u * v;
+    }
+    struct reduce_dots dots = reduce_dots(k, a, b, n);
+    CHECK_NEAR(dots.aa, aa, 0);
+    CHECK_NEAR(dots.bb, bb, 0);
+    CHECK_NEAR(dots.ab, ab, 0);
+    reduce_blend(k, a, 0.5, a, -2, b, n);
+    for (size_t i = 0; i < n; i++)
+        CHECK_NEAR(
+            element_get(dtype, a, i),
+            0.5 * sample(HVD_FLOAT32, HVD_SUM, 0, i) - 2 * sample(HVD_FLOAT32, HVD_SUM, 1, i), 0);
+}
+
+static void test_vectors(void) {
+    static const size_t SIZES[] = {0, 1, 7, 8, 9, 64, MOST};
+    for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
+        check_dots(HVD_FLOAT32, SIZES[s]);
+        check_dots(HVD_FLOAT64, SIZES[s]);
+    }
+}
+
 static void test_random_float32(void) {
     const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     float x[3][MOST], wide[MOST], out[MOST];
@@ -271,6 +303,7 @@ int main(void) {
     RUN(test_half_products_round_once);
     RUN(test_half_rounds_once);
     RUN(test_half_average_does_not_overflow);
+    RUN(test_vectors);
     RUN(test_random_float32);
     return check_end("test_reduce");
 }
