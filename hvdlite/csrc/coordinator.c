@@ -219,7 +219,7 @@ static int announce(struct coordinator *c, const struct pending *p, struct wire_
     if (!p->id) {
         memcpy(item.request.name, p->request.name, sizeof item.request.name);
         if (c->config.cache_capacity) item.id = ++c->last_id;
-        if (p->request.kind == HVD_ALLGATHER) {
+        if (request_rows_vary(&p->request)) {
             item.nrows = (uint32_t)p->size;
             item.rows = p->rows;
         }

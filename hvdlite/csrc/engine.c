@@ -204,6 +204,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
 
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
+    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     struct tensor placed = *tensor;
     place(e, &placed);
     HVD_TRY(tensors_add(e->tensors, &placed, err));

@@ -111,6 +111,8 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     to->in = from->in;
     to->out = from->out;
     to->out_rows = from->out_rows;
+    to->splits = from->splits;
+    to->nsplits = from->nsplits;
     return HVD_OK;
 }
 

@@ -22,16 +22,21 @@ typedef struct hvd_tensor {
     const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
     int kind;                   /* hvd_kind */
     int dtype;                  /* hvd_dtype */
-    int op;                     /* hvd_op; allreduce */
+    int op;                     /* hvd_op; allreduce, reducescatter */
     int root;                   /* rank of the group; broadcast */
     int group;                  /* of ranks; 0: all of the job */
     int priority;               /* higher goes first among tensors that are ready */
-    double prescale, postscale; /* allreduce: op(x * prescale) * postscale */
+    double prescale, postscale; /* the same: op(x * prescale) * postscale */
     int ndim;
     const int64_t *dims;
     const void *in;
-    void *out;        /* as large as `in`, may be the same; an allgather's: out_rows rows */
-    int64_t out_rows; /* allgather: the sum of all ranks' first dimensions */
+    void *out; /* allreduce, broadcast: as large as `in`, may be the same; else out_rows rows */
+    int64_t
+        out_rows; /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's
+                       * part of it, the first ones one row more; alltoall: the rows that come */
+    const int64_t *splits; /* alltoall: [from * n + to]: rows for each other of the n ranks, in the
+                            * order in which they lie in `in`; equal on all ranks */
+    size_t nsplits;        /* n * n; else 0 */
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */

@@ -52,7 +52,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
 
 struct request pending_of(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
-    if (own.kind == HVD_ALLGATHER && own.ndim) own.dims[0] = p->rows[rank];
+    if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
     return own;
 }
 

@@ -10,7 +10,7 @@
 struct pending {
     struct request request; /* of the first rank that submitted it */
     struct request **other; /* [rank]: its request where that differs, else NULL */
-    int64_t *rows;          /* [rank]: rows it brings (allgather) */
+    int64_t *rows;          /* [rank]: rows it brings, where they vary */
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
     const int *names;       /* [rank]: what texts call it; NULL: its number here */
@@ -26,7 +26,7 @@ struct pending {
 struct pending *pending_new(const struct request *first, int size, const int *names, double now);
 void pending_free(struct pending *p);
 
-/* Rank brings its request (`rows` of an allgather beside it); id 0 for a whole request. */
+/* Rank brings its request (its rows, where they vary, are kept beside it); id 0 for a whole request. */
 int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
                 hvd_error *err);
 
