@@ -31,7 +31,7 @@ _DEFINED_IN = {
     "hvdlite.mxnet.parameters": ("broadcast_parameters",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
-    "hvdlite.numpy": ("Average", "Sum"),
+    "hvdlite.numpy": ("Average", "Sum", "join"),
     "hvdlite.objects": ("allgather_object", "broadcast_object"),
     "hvdlite.process_sets": ("add_process_set", "remove_process_set"),
 }

@@ -26,6 +26,7 @@ EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 _comm: Optional[MPI.Comm] = None  # of the job
 _own_comm: Optional[MPI.Comm] = None  # the same if init(list) made it: freed at the end
 _joined = False  # ever
+_wait_all: List[Callable[[], None]] = []  # how frameworks wait for all that they have queued
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
 _after_exit: List[Callable[[], None]] = []  # and once this process has left it for good
 
@@ -156,12 +157,20 @@ def leave_group(group: int) -> None:
     lib.hvd_group_close(group)
 
 
-def at_end(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register what a framework does before this process leaves the job, and after it has at exit.
+def wait_all() -> None:
+    """Wait until all that frameworks have queued is done; raises their errors."""
+    for wait in _wait_all:
+        wait()
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register how a framework waits for its work, what it does before this process leaves the job,
+    and after it has at exit.
 
     The job is then left before exit functions registered so far run: MXNet's waits for all its
     operations, so those that can't complete must have been ended before.
     """
+    _wait_all.append(wait)
     _before_end.append(before)
     _after_exit.append(after)
     _run_first_at_exit()

@@ -7,6 +7,7 @@ from typing import Optional
 
 import numpy as np
 
+from hvdlite import context
 from hvdlite._native import ffi, lib, new_error, raise_error
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.names import tensor_name
@@ -71,6 +72,25 @@ def allgather(
     out = np.empty((rows, *array.shape[1:]), array.dtype)
     _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows, process_set=process_set)
     return out
+
+
+def join(process_set: ProcessSet = global_process_set) -> int:
+    """Say that this rank has no more data; return the last rank to say so, when all have.
+
+    Until then zeros stand in for this rank in the other ranks' allreduces with op Sum, Average
+    (over the ranks that still have data) or Adasum; other collectives are an error on those ranks.
+    For ranks with different numbers of batches, at the end of an epoch::
+
+        for batch in batches:
+            ...
+            trainer.step(batch_size)
+        last = hvd.join()
+        hvd.broadcast_parameters(params, root_rank=last)  # it has taken every step
+    """
+    last = np.empty(1, np.int64)
+    context.wait_all()  # so that the last one has taken every step
+    _run(lib.HVD_JOIN, "join", last, last, process_set=process_set)
+    return process_set.ranks[last[0]]
 
 
 def gather_rows(rows: int, name: str, process_set: ProcessSet = global_process_set) -> list:

@@ -42,7 +42,7 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     job.prescale = r->prescale;
     job.final.scale = r->postscale;
-    job.final.divisor = r->op == HVD_AVERAGE ? x->t->at.size : 1;
+    job.final.divisor = r->op == HVD_AVERAGE ? r->members : 1;
     job.adasum = r->op == HVD_ADASUM;
     if (job.adasum) job.window = NULL; /* by messages, in place */
     return job;
@@ -150,6 +150,10 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
+    if (first->request.kind == HVD_JOIN) {
+        memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
+        return HVD_OK;
+    }
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
     return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
 }

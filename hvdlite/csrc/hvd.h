@@ -30,13 +30,16 @@ typedef struct hvd_tensor {
     int ndim;
     const int64_t *dims;
     const void *in;
-    void *out; /* allreduce, broadcast: as large as `in`, may be the same; else out_rows rows */
-    int64_t
-        out_rows; /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's
-                       * part of it, the first ones one row more; alltoall: the rows that come */
-    const int64_t *splits; /* alltoall: [from * n + to]: rows for each other of the n ranks, in the
-                            * order in which they lie in `in`; equal on all ranks */
-    size_t nsplits;        /* n * n; else 0 */
+    /* allreduce, broadcast: as large as `in`, may be the same; join: one int64, the last rank that has
+     * joined; else out_rows rows */
+    void *out;
+    /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's part of it, the
+     * first ones one row more; alltoall: the rows that come */
+    int64_t out_rows;
+    /* alltoall: [from * n + to]: rows for each of the n ranks, in the order in which they lie in `in`;
+     * equal on all ranks */
+    const int64_t *splits;
+    size_t nsplits; /* n * n; else 0 */
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */

@@ -77,4 +77,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(before=submit_all, after=_report_failed)
+context.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
