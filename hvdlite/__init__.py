@@ -22,6 +22,8 @@ _DEFINED_IN = {
         "rank",
         "shutdown",
         "size",
+        "start_timeline",
+        "stop_timeline",
     ),
     "hvdlite.groups": ("ProcessSet", "global_process_set"),
     "hvdlite.launch.api": ("run",),
