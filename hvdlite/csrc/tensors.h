@@ -15,15 +15,17 @@ typedef void tensor_complete(void *arg, const hvd_error *error);
 struct tensor {
     struct request request;
     const void *in; /* request_bytes() bytes */
-    void *out;      /* as many, may be `in`; an allgather's holds out_rows rows */
+    void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
     int64_t out_rows;
+    const int64_t *splits; /* alltoall: [from * ranks + to]: rows; the table owns a copy */
+    size_t nsplits;        /* ranks * ranks */
     tensor_complete *complete;
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */
     /* The engine thread's own: */
     bool direct;   /* every rank's lies at the same place of that region */
     uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows; /* allgather: rows of every rank, once agreed on; owned */
+    int64_t *rows; /* where they vary: of every rank, once agreed on; owned */
     /* The table's own: */
     struct tensor *newer, *older;
 };
@@ -32,6 +34,9 @@ struct tensors;
 
 struct tensors *tensors_new(void);    /* NULL: no memory */
 void tensors_free(struct tensors *t); /* it must be empty */
+
+/* What the request does not tell: that the splits suit the rows that come and go, and out_rows. */
+int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
 /* Any thread. Copies *tensor into the table; fails when a tensor of that name is under way, and
  * after tensors_refuse with the error given there. */

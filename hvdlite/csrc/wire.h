@@ -41,7 +41,7 @@ struct wire_item {
     bool direct;            /* TENSOR: it lies at the same place of a region on every rank */
     int32_t rank;           /* RESEND */
     hvd_error error;        /* LEAVE (text), ABORT, FAIL */
-    uint32_t nrows;         /* TENSOR of an allgather: rows of every rank; FAIL: the ranks */
+    uint32_t nrows;         /* TENSOR where rows vary: those of every rank; FAIL: the ranks */
     const int64_t *rows;    /* decoded: valid until the next wire_next or wire_reader_free */
 };
 
