@@ -48,7 +48,8 @@ def __getattr__(name):
         return importlib.import_module(f"hvdlite.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hvdlite' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value  # and from now on found without a call, as hvd.allreduce_ of each gradient is
 
 
 def __dir__():
