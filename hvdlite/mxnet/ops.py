@@ -90,7 +90,8 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
     if not len(tensors):
         return tensors
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     copies = [_copy(tensor) for tensor in tensors]
     return _allreduce_(names, copies, _op(average, op), scales, priority, process_set)
@@ -107,7 +108,8 @@ def grouped_allreduce_(
     op: Optional[int] = None,
 ) -> List:
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     return _allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
 
@@ -150,8 +152,8 @@ def allgather(
     A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
     shape is known; the data itself follows asynchronously.
     """
-    names = [tensor_name("allgather", name, process_set.process_set_id)]
-    return _allgather(names, [tensor], priority, process_set)[0]
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    return _allgather(name, [name], [tensor], priority, process_set)[0]
 
 
 def grouped_allgather(
@@ -163,8 +165,9 @@ def grouped_allgather(
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
     if not len(tensors):
         return tensors
-    names = group_names("allgather", name, len(tensors), process_set.process_set_id)
-    return _allgather(names, tensors, priority, process_set)
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    return _allgather(name, names, tensors, priority, process_set)
 
 
 def reducescatter(
@@ -200,7 +203,8 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for each of the tensors."""
     if not len(tensors):
         return tensors
-    names = group_names("reducescatter", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     return _reducescatter(names, tensors, _op(None, op), scales, priority, process_set)
 
@@ -250,14 +254,14 @@ def _allreduce_(names, tensors, op, scales, priority, process_set):
     return tensors
 
 
-def _allgather(names, tensors, priority, process_set) -> List:
-    for name, tensor in zip(names, tensors):
-        validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
-    rows = gather_numbers([rows_of(t.shape) for t in tensors], names[0], process_set).sum(axis=0)
+def _allgather(name, names, tensors, priority, process_set) -> List:
+    for own, tensor in zip(names, tensors):
+        validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
+    rows = gather_numbers([rows_of(t.shape) for t in tensors], name, process_set).sum(axis=0)
     outs = [_empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
-    for name, out, tensor, n in zip(names, outs, tensors, rows):
+    for own, out, tensor, n in zip(names, outs, tensors, rows):
         push(
-            lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=int(n),
+            lib.HVD_ALLGATHER, own, out, tensor, priority=priority, out_rows=int(n),
             group=process_set.group(),
         )  # fmt: skip
     return outs
