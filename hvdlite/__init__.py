@@ -23,6 +23,7 @@ _DEFINED_IN = {
         "shutdown",
         "size",
     ),
+    "hvdlite.groups": ("ProcessSet", "global_process_set"),
     "hvdlite.launch.api": ("run",),
     "hvdlite.mxnet": (
         "Compression",
@@ -38,6 +39,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.numpy": ("Average", "Sum"),
     "hvdlite.objects": ("allgather_object", "broadcast_object"),
+    "hvdlite.process_sets": ("add_process_set", "remove_process_set"),
 }
 _SUBMODULES = ("mxnet", "numpy")
 _MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}

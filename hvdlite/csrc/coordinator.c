@@ -81,7 +81,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
 
 static int open_pending(struct coordinator *c, const struct request *request, double now,
                         struct pending **out, hvd_error *err) {
-    struct pending *p = pending_new(request, c->config.size, now);
+    struct pending *p = pending_new(request, c->config.size, c->config.names, now);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
     int code = map_put(&c->names, p->request.name, p, err);
     if (code) {
@@ -164,7 +164,7 @@ static void explain_left(const struct coordinator *c, const struct pending *p, i
                          hvd_error *why) {
     error_set(why, HVD_RANK_LEFT,
               "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
-              p->request.name, first, c->reason[first]);
+              p->request.name, rank_name(p->names, first), c->reason[first]);
 }
 
 /* "rank 1 (waits for 'broadcast.w')": what the missing ranks do instead is what the user looks for.
@@ -172,16 +172,16 @@ static void explain_left(const struct coordinator *c, const struct pending *p, i
 static void explain_wait(const struct coordinator *c, const struct pending *p, double now,
                          char *text, size_t size) {
     char have[200], missing[200];
-    ranks_text(p->submitted, true, c->config.size, have, sizeof have);
-    ranks_text(p->submitted, false, c->config.size, missing, sizeof missing);
+    ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
+    ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
     int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
                         p->request.name, now - p->since, have, missing);
     for (int i = 0; i < c->config.size && used >= 0 && (size_t)used < size; i++) {
         const struct pending *q = c->first;
         while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
         if (q)
-            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')", i,
-                             q->request.name);
+            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
+                             rank_name(p->names, i), q->request.name);
     }
 }
 

@@ -23,7 +23,8 @@ typedef struct hvd_tensor {
     int kind;                   /* hvd_kind */
     int dtype;                  /* hvd_dtype */
     int op;                     /* hvd_op; allreduce */
-    int root;                   /* rank; broadcast */
+    int root;                   /* rank of the group; broadcast */
+    int group;                  /* of ranks; 0: all of the job */
     int priority;               /* higher goes first among tensors that are ready */
     double prescale, postscale; /* allreduce: op(x * prescale) * postscale */
     int ndim;
@@ -73,8 +74,17 @@ void hvd_region_unlink(const char *name);
 void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
 void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
 
-/* The end, in three steps: this rank submits nothing any more and says why; wait until every rank
- * has said so (1) or until the seconds have passed (0); free everything. */
+/* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
+ * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.
+ * The number that comes out is this process's own. MPI must allow calls from several threads. */
+int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err);
+/* Its end, as that of the job below. */
+void hvd_group_leave(int group, const char *reason);
+int hvd_group_wait_end(int group, double seconds);
+void hvd_group_close(int group);
+
+/* The end of the job with all its groups, in three steps: this rank submits nothing any more and says
+ * why; wait until every rank has said so (1) or until the seconds have passed (0); free everything. */
 void hvd_leave(const char *reason);
 int hvd_wait_end(double seconds);
 void hvd_close(void);

@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct pending *pending_new(const struct request *first, int size, double now) {
+struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
     struct pending *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     size_t n = (size_t)size;
     p->request = *first;
     p->size = size;
+    p->names = names;
     p->since = now;
     p->other = calloc(n, sizeof *p->other);
     p->rows = calloc(n, sizeof *p->rows);
@@ -61,7 +62,8 @@ static size_t append(char *text, size_t length, size_t used, const char *piece) 
     return end < length ? end : length - 1;
 }
 
-void ranks_text(const bool *set, bool value, int size, char *text, size_t length) {
+void ranks_text(const bool *set, bool value, int size, const int *names, char *text,
+                size_t length) {
     int count = 0;
     for (int i = 0; i < size; i++) count += set[i] == value;
     size_t used = append(text, length, 0, count == 1 ? "rank " : "ranks ");
@@ -69,10 +71,12 @@ void ranks_text(const bool *set, bool value, int size, char *text, size_t length
     for (int i = 0; i < size; i++) {
         if (set[i] != value) continue;
         int last = i;
-        while (last + 1 < size && set[last + 1] == value) last++;
+        while (last + 1 < size && set[last + 1] == value &&
+               rank_name(names, last + 1) == rank_name(names, last) + 1)
+            last++;
         char piece[64];
         snprintf(piece, sizeof piece, last > i ? (last > i + 1 ? "%s%d-%d" : "%s%d, %d") : "%s%d",
-                 comma, i, last);
+                 comma, rank_name(names, i), rank_name(names, last));
         used = append(text, length, used, piece);
         comma = ", ";
         i = last;
@@ -93,6 +97,7 @@ static enum request_field conflicting_field(const struct pending *p) {
 static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
                      size_t size) {
     struct request own = pending_of(p, rank);
+    if (field == FIELD_ROOT) own.root = rank_name(p->names, own.root);
     field_text(&own, field, text, size);
 }
 
@@ -110,7 +115,7 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
             told[j] = told[j] || alike[j];
         }
         char ranks[200], piece[400];
-        ranks_text(alike, true, p->size, ranks, sizeof ranks);
+        ranks_text(alike, true, p->size, p->names, ranks, sizeof ranks);
         snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
         used = append(list, sizeof list, used, piece);
     }

@@ -13,6 +13,7 @@ struct pending {
     int64_t *rows;          /* [rank]: rows it brings (allgather) */
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
+    const int *names;       /* [rank]: what texts call it; NULL: its number here */
     uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
     bool direct;          /* all so far lie at the same place of a region */
     bool conflict;        /* some rank's request can't go with the first one's */
@@ -21,8 +22,8 @@ struct pending {
     struct pending *next; /* in the coordinator's order of arrival */
 };
 
-struct pending *pending_new(const struct request *first, int size,
-                            double now); /* NULL: no memory */
+/* NULL: no memory. */
+struct pending *pending_new(const struct request *first, int size, const int *names, double now);
 void pending_free(struct pending *p);
 
 /* Rank brings its request (`rows` of an allgather beside it); id 0 for a whole request. */
@@ -36,6 +37,8 @@ struct request pending_of(const struct pending *p, int rank);
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
 /* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
-void ranks_text(const bool *set, bool value, int size, char *text, size_t length);
+void ranks_text(const bool *set, bool value, int size, const int *names, char *text, size_t length);
+
+static inline int rank_name(const int *names, int rank) { return names ? names[rank] : rank; }
 
 #endif

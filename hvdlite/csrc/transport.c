@@ -30,14 +30,14 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, const char *
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     t->at.rank, whom, peer, t->timeout);
+                     transport_name(t, t->at.rank), whom, peer, t->timeout);
 }
 
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     struct waiter waiter = {0};
     while (x->active) {
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", x->peer, err));
+        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", transport_name(t, x->peer), err));
     }
     return HVD_OK;
 }

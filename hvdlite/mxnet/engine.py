@@ -31,7 +31,8 @@ def push(kind, name, out, source=None, **details) -> None:
     Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
     MXNet as MXNetError when somebody waits for ``out``.
 
-    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows.
+    :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
+        out_rows.
     """
     source_handle = ffi.NULL if source is None else _handle(name, source)
     tensor, _alive = _tensor(kind, name, details)
