@@ -3,6 +3,7 @@
 import math
 from typing import Any, Dict, List, NamedTuple, Sequence
 
+from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.names import natural_order, shape_of_name
@@ -18,12 +19,14 @@ class Reduction(NamedTuple):
         f / size after it.
     :param num_groups: into so many groups of about as many gradients each; 0: no groups.
     :param op: Average or Sum.
+    :param process_set: for now that of all ranks.
     """
 
     compression: Any = NoneCompressor
     predivide_factor: float = 1.0
     num_groups: int = 0
     op: int = Average
+    process_set: ProcessSet = global_process_set
 
     def checked(self) -> "Reduction":
         """Return it; raise ValueError where it makes no sense."""
@@ -36,6 +39,8 @@ class Reduction(NamedTuple):
             raise ValueError(f"op is {self.op!r}: expected hvdlite.Average or hvdlite.Sum")
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
+        if self.process_set is not global_process_set:
+            raise ValueError(f"process_set is {self.process_set!r}: expected global_process_set")
         for method in ("compress", "decompress"):
             if not callable(getattr(self.compression, method, None)):
                 raise ValueError(

@@ -10,12 +10,15 @@ raised as MXNetError at the wait, on every rank, and the job goes on.
 from typing import Optional
 
 import mxnet as mx
+from mxnet import autograd
 
+from hvdlite import context
 from hvdlite import numpy as collectives
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.mxnet.differentiable import recorded
 from hvdlite.mxnet.engine import push, validate
-from hvdlite.names import tensor_name
+from hvdlite.names import place, tensor_name
 from hvdlite.numpy import Average, Sum
 
 
@@ -40,9 +43,15 @@ def allreduce(
     :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
         or storage type, a bool average.
     """
-    return allreduce_(
-        _copy(tensor), average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )
+
+    def reduce_(own, name):
+        return allreduce_(
+            own, average, name, priority, prescale_factor, postscale_factor, process_set, op
+        )
+
+    if not autograd.is_recording():
+        return reduce_(_copy(tensor), name)
+    return _recorded("allreduce", name, process_set, tensor, reduce_, reduce_)
 
 
 def allreduce_(
@@ -73,7 +82,17 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ):
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is."""
-    return broadcast_(_copy(tensor), root_rank, name, priority, process_set)
+
+    def broadcast_copy(own, name):
+        return broadcast_(own, root_rank, name, priority, process_set)
+
+    def sum_at_root(grad, name):
+        allreduce_(grad, name=name, priority=priority, process_set=process_set, op=Sum)
+        return grad if context.rank() == root_rank else mx.nd.zeros_like(grad)
+
+    if not autograd.is_recording():
+        return broadcast_copy(_copy(tensor), name)
+    return _recorded("broadcast", name, process_set, tensor, broadcast_copy, sum_at_root)
 
 
 def broadcast_(
@@ -103,19 +122,49 @@ def allgather(
     A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
     shape is known; the data itself follows asynchronously.
     """
+    rows: list = []  # of every rank, once known
+
+    def gather(own, name):
+        return _gather(own, name, priority, process_set, rows)
+
+    def own_part_of_sum(grad, name):
+        if 0 in rows:
+            raise ValueError(f"a rank gave no rows: its part has no gradient (rows: {rows})")
+        allreduce_(grad, name=name, priority=priority, process_set=process_set, op=Sum)
+        start = sum(rows[: process_set.rank()])
+        return grad[start : start + rows[process_set.rank()]]
+
+    if not autograd.is_recording():
+        return gather(tensor, name)
+    return _recorded("allgather", name, process_set, tensor, gather, own_part_of_sum)
+
+
+def _gather(tensor, name: Optional[str], priority: int, process_set: ProcessSet, rows: list):
     name = tensor_name("allgather", name, process_set.process_set_id)
     validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
-    rows = tensor.shape[0] if tensor.shape else 1
-    rows = sum(collectives.gather_rows(rows, name, process_set))
+    own = tensor.shape[0] if tensor.shape else 1
+    rows += collectives.gather_rows(own, name, process_set)
     is_numpy = isinstance(tensor, mx.np.ndarray)
     out = (mx.np if is_numpy else mx.nd).empty(
-        (rows, *tensor.shape[1:]), dtype=tensor.dtype, ctx=tensor.context
+        (sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, ctx=tensor.context
     )
     push(
-        lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=rows,
+        lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=sum(rows),
         group=process_set.group(),
     )  # fmt: skip
     return out
+
+
+def _recorded(kind: str, name, process_set: ProcessSet, tensor, forward, backward):
+    """Run a collective under ``autograd.record()``; both functions take an array and a name."""
+    name = place(kind, process_set.process_set_id) if name is None else name
+    out = recorded(
+        _copy(tensor), lambda own: forward(own, name), lambda grad: backward(grad, f"{name}.grad")
+    )
+    if tensor.shape or kind == "allgather":
+        return out
+    with mx.util.np_shape():
+        return out.reshape(())
 
 
 def _copy(tensor):

@@ -5,6 +5,7 @@ from typing import Dict, Optional
 
 import mxnet as mx
 
+from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
 from hvdlite.mxnet.passes import Aside, check_passes
@@ -35,14 +36,17 @@ class DistributedOptimizer:
     """
 
     def __new__(
-        cls, optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set=None, *,
-        compression=NoneCompressor, op=Average, backward_passes_per_step=1,
+        cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
+        process_set=global_process_set, *, compression=NoneCompressor, op=Average,
+        backward_passes_per_step=1,
     ):  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer) or not isinstance(
             optimizer, mx.optimizer.Optimizer
         ):
             raise ValueError(f"expected a plain MXNet optimizer, got {type(optimizer).__name__}")
-        reduction = Reduction(compression, gradient_predivide_factor, num_groups, op).checked()
+        reduction = Reduction(
+            compression, gradient_predivide_factor, num_groups, op, process_set
+        ).checked()
         passes = check_passes(backward_passes_per_step)
         gradients = Gradients(owner_name("optimizer"), reduction)
         return _distribute(optimizer, _Averaging(gradients, passes))

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
+from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
@@ -43,7 +44,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def __init__(
         self, params, optimizer, optimizer_params=None, compression=NoneCompressor,
-        gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=None, *,
+        gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=global_process_set, *,
         op=Average, backward_passes_per_step=1,
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
@@ -52,7 +53,9 @@ class DistributedTrainer(mx.gluon.Trainer):
                 stacklevel=2,
             )
             optimizer = undistribute(optimizer)
-        reduction = Reduction(compression, gradient_predivide_factor, num_groups, op).checked()
+        reduction = Reduction(
+            compression, gradient_predivide_factor, num_groups, op, process_set
+        ).checked()
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
