@@ -29,6 +29,7 @@ _DEFINED_IN = {
         "Compression",
         "DistributedOptimizer",
         "DistributedTrainer",
+        "SyncBatchNorm",
         "allgather",
         "allreduce",
         "allreduce_",

@@ -29,6 +29,7 @@ from hvdlite.mxnet.compression import Compression
 from hvdlite.mxnet.ops import allgather, allreduce, allreduce_, broadcast, broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
+from hvdlite.mxnet.sync_batch_norm import SyncBatchNorm
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.zero_copy import share_gradients
 
@@ -39,6 +40,7 @@ __all__ = [
     "DistributedTrainer",
     "HvdliteError",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
     "allgather",
     "allgather_object",
