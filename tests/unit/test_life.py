@@ -32,6 +32,7 @@ def error_of(call):
     return "no error"
 
 asks = [hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size]
+asks += [hvd.is_homogeneous, hvd.mpi_threads_supported]
 works = [
     lambda: hvd.numpy.allreduce(np.ones(2)),
     lambda: hvd.numpy.allgather(np.ones(2)),
