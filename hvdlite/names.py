@@ -18,22 +18,25 @@ def forget() -> None:
 
 
 def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
-    """Return ``kind.name``; without a name, that of the place in the script that asks."""
-    return f"{kind}.{place(kind, process_set_id) if name is None else name}"
-
-
-def place(kind: str, process_set_id: int = 0) -> str:
-    """Return the name of an unnamed call: the place in the script that asks, and a count.
+    """Return ``kind.name``; without a name, the place in the script that asks, and a count.
 
     The count is per place, so that one more unnamed call on some rank can't shift all later ones,
     and per process set, as ranks that are in several make more calls than others.
     """
+    if name is not None:
+        return f"{kind}.{name}"
     frame = sys._getframe(1)
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
-    line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    _calls[kind, line, process_set_id] += 1
-    return f"{line}#{_calls[kind, line, process_set_id] - 1}"
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    _calls[kind, place, process_set_id] += 1
+    return f"{kind}.{place}#{_calls[kind, place, process_set_id] - 1}"
+
+
+def group_names(kind: str, name: Optional[str], n: int, process_set_id: int = 0) -> List[str]:
+    """Return ``kind.name_1of3``, ...: the names of n tensors that one call submits."""
+    base = tensor_name(kind, name, process_set_id)
+    return [f"{base}_{i + 1}of{n}" for i in range(n)]
 
 
 def owner_number(kind: str) -> int:

@@ -59,6 +59,11 @@ int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t ro
     return HVD_OK;
 }
 
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err) {
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return transport_wait_flags(t, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
+}
+
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     return t->ops->send(t, to, data, size, err);
 }

@@ -87,6 +87,8 @@ int transport_wait_flag(struct transport *t, int member, enum window_flag flag, 
                         hvd_error *err);
 int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
                          hvd_error *err);
+/* Returns when nobody reads any more what lay in this rank's slot of that round. */
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err);
 
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);

@@ -105,6 +105,66 @@ def test_allgather_of_0d(rank, size):
     np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
 
 
+@modules
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_reducescatter_of_uneven_rows(module, op, rank, size):
+    rows = 2 * size + 1
+    x = leaf(module, np.full((rows, 3), rank + 1.0))
+    with autograd.record():
+        y = hvd.reducescatter(x, op=op, prescale_factor=3.0)
+    assert type(y) is type(x)
+    assert y.shape == (2 + (rank == 0), 3)
+    backward_of(y, module, rank)
+    upstream = [weight_of(r, (2 + (r == 0), 3)) for r in range(size)]
+    expected = np.concatenate(upstream) * 3 / (size if op == hvd.Average else 1)
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
+
+
+@modules
+@pytest.mark.parametrize("left", [0, 2])
+def test_alltoall(module, left, rank, size):
+    """To each rank one row more than to the one before; what is left over is not sent."""
+    splits = [to + 1 for to in range(size)]
+    rows = sum(splits) + left
+    x = leaf(module, np.arange(rows * 2.0).reshape(rows, 2))
+    with autograd.record():
+        y, received = hvd.alltoall(x, splits=splits)
+    assert received.asnumpy().tolist() == [rank + 1] * size
+    backward_of(y, module, rank)
+    upstream = [weight_of(to, ((to + 1) * size, 2)) for to in range(size)]
+    back = [upstream[to][(to + 1) * rank : (to + 1) * (rank + 1)] for to in range(size)]
+    expected = np.concatenate([*back, np.zeros((left, 2))])
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
+
+
+def test_grouped(rank, size):
+    tensors = [leaf(mx.nd, np.full((size, n), rank + 1.0)) for n in (2, 3)]
+    with autograd.record():
+        results = [
+            *hvd.grouped_allreduce(tensors, op=hvd.Sum),
+            *hvd.grouped_allgather(tensors),
+            *hvd.grouped_reducescatter(tensors, op=hvd.Sum),
+        ]
+        loss = sum((y * (rank + 1)).sum() for y in results)
+    loss.backward()
+    total = size * (size + 1) / 2
+    for x in tensors:
+        expected = np.repeat(2 * total + np.arange(1, size + 1), x.shape[1]).reshape(x.shape)
+        np.testing.assert_allclose(x.grad.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
+def test_ops_without_a_gradient(op, rank, size):
+    """They may be used under record(); it is an error when backward comes to them."""
+    x = leaf(mx.nd, [rank + 1.0])
+    with autograd.record():
+        y = hvd.allreduce(x, op=getattr(hvd, op))
+    assert y.asscalar() == {"Min": 1, "Max": size, "Product": np.prod(range(1, size + 1))}[op]
+    with pytest.raises(mx.MXNetError):
+        y.backward()
+        x.grad.asnumpy()
+
+
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_in_the_middle_of_a_graph(grad_req, rank, size):
     """Used twice, and between other operators; the leaf's gradient is added up if it says so."""

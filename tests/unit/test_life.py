@@ -32,8 +32,9 @@ def error_of(call):
     return "no error"
 
 asks = [hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size]
-asks += [hvd.is_homogeneous, hvd.mpi_threads_supported]
 works = [
+    hvd.is_homogeneous,
+    hvd.mpi_threads_supported,
     lambda: hvd.numpy.allreduce(np.ones(2)),
     lambda: hvd.numpy.allgather(np.ones(2)),
     lambda: hvd.numpy.broadcast(np.ones(2)),
