@@ -54,17 +54,20 @@ def broadcast(array: np.ndarray, root_rank: int = 0, name: Optional[str] = None)
 def allgather(array: np.ndarray, name: Optional[str] = None) -> np.ndarray:
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
     array, name = _dense(array), tensor_name("allgather", name)
-    rows = sum(gather_rows(array.shape[0] if array.ndim else 1, name))
-    out = np.empty((rows, *array.shape[1:]), array.dtype)
-    _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows)
-    return out
+    return allgather_known(array, sum(gather_rows(array.shape[0] if array.ndim else 1, name)), name)
 
 
 def gather_rows(rows: int, name: str) -> list:
     """Return what every rank gives for ``rows``, in the order of ranks."""
-    out = np.empty(context.size(), np.int64)
-    _run(lib.HVD_ALLGATHER, f"{name}.rows", np.array([rows], np.int64), out, out_rows=len(out))
-    return out.tolist()
+    return allgather_known(np.array([rows], np.int64), context.size(), f"{name}.rows").tolist()
+
+
+def allgather_known(array: np.ndarray, rows: int, name: str) -> np.ndarray:
+    """Do what :func:`allgather` does when all ranks know how many rows there will be in all."""
+    array = _dense(array)
+    out = np.empty((rows, *array.shape[1:]), array.dtype)
+    _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows)
+    return out
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
