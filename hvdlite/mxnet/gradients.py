@@ -34,7 +34,7 @@ class Gradients:
 
     :param owner: who they belong to, as in ``names.owner_name``.
     :param compression: a class as in ``Compression``; row_sparse gradients are not compressed.
-    :param sparse_as_dense: send row_sparse gradients whole; then a row that sums to zero is left out.
+    :param sparse_as_dense: send row_sparse gradients whole; a row that sums to zero is left out.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """The kvstore ``dist_sync_mpi``: MXNet's key-value store by collectives, without servers."""
 
+import functools
 import numbers
 import os
 from typing import Dict
@@ -18,6 +19,17 @@ from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.names import natural_order, owner_name
 from hvdlite.numpy import Sum
+
+
+def unrecorded(method):
+    """Keep what the method does out of autograd's graph: MXNet pulls rows while it records."""
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        with mx.autograd.pause():
+            return method(*args, **kwargs)
+
+    return call
 
 
 class DistSyncMPI(mx.kvstore.KVStore):
@@ -75,11 +87,13 @@ class DistSyncMPI(mx.kvstore.KVStore):
             raise ValueError(f"unknown capability '{capability}': expected 'optimizer'")
         return True
 
+    @unrecorded
     def init(self, key, value) -> None:
         """Keep rank 0's value for the key, on every rank."""
         for name, arrays in by_key(key, value).items():
             self._values[name] = self._from_root(name, arrays[0])
 
+    @unrecorded
     def broadcast(self, key, value, out=None, priority: int = 0, root_rank: int = 0) -> None:
         """Put rank ``root_rank``'s value into ``out`` on every rank, and keep it for the key.
 
@@ -93,6 +107,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
             deliver(kept, outs[name])
 
+    @unrecorded
     def pushpull(self, key, value=None, out=None, priority: int = 0, ins=None, outs=None) -> None:
         """Put the sum of all ranks' values into ``out``; without ``out`` into ``value``.
 
@@ -111,11 +126,13 @@ class DistSyncMPI(mx.kvstore.KVStore):
                 self._push(name, arrays, priority)
                 deliver(self._values[name], targets)
 
+    @unrecorded
     def push(self, key, value, priority: int = 0) -> None:
         """Sum the values of all ranks; keep the sum, or let the optimizer update what is kept."""
         for name, arrays in by_key(key, value).items():
             self._push(name, arrays, priority)
 
+    @unrecorded
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy what is kept for the key into ``out``, dense or row_sparse.
 
@@ -124,6 +141,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         for name, arrays in by_key(key, out).items():
             deliver(self._kept(name), arrays)
 
+    @unrecorded
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Copy some rows of what is kept for the key into the row_sparse array ``out``.
 
