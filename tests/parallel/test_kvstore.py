@@ -478,7 +478,7 @@ def test_after_pushpull_without_optimizer_nothing_is_kept(kv):
         kv.pull("x", out=filled(0))
 
 
-@pytest.mark.usefixtures("several")
+@pytest.mark.usefixtures("several", "asynchronous")
 def test_shapes_that_differ_between_ranks(kv, rank, size):
     a = filled(1, (2, 3 if rank == 0 else 4))
     kv.pushpull("weight", a)

@@ -317,6 +317,7 @@ def test_one_store_for_two_trainers_is_refused():
     assert_close(train(net, again, (4,)), expected_of((4,)))
 
 
+@pytest.mark.usefixtures("asynchronous")
 def test_blocks_built_before_on_one_rank(rank):
     """A Trainer sorts by name, and dense10 comes before dense9."""
     with mx.name.NameManager():  # counts from 0
