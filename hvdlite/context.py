@@ -157,6 +157,25 @@ def leave_group(group: int) -> None:
     lib.hvd_group_close(group)
 
 
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write from now on when each tensor was submitted, agreed on and moved to a file.
+
+    The file is one that https://ui.perfetto.dev and chrome://tracing show; ``HVDLITE_TIMELINE``
+    names one for the whole job.
+
+    :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
+        written by rank 0 alone.
+    :param mark_cycles: mark each time that the background thread found something to do.
+    :raises ValueError: the timeline is on already, or the file can't be written.
+    """
+    call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete then. ``shutdown()`` does so, too."""
+    call(lib.hvd_timeline_stop)
+
+
 def wait_all() -> None:
     """Wait until all that frameworks have queued is done; raises their errors."""
     for wait in _wait_all:

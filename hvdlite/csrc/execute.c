@@ -1,5 +1,7 @@
 #include "execute.h"
 
+#include "clock.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +167,19 @@ static void trace(const struct executor *x, const struct batch *batch, const cha
                  batch->tensors[i]->request.name, i + 1, batch->n);
 }
 
+static void record(const struct executor *x, const struct batch *batch, double started) {
+    struct timeline_times times = {
+        .decided = batch->decided, .started = started, .completed = clock_now()};
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        times.submitted = tensor->zeros ? batch->decided : tensor->submitted;
+        timeline_tensor(x->timeline, &tensor->request, times, batch->n);
+    }
+}
+
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
+    bool recorded = x->timeline && timeline_on(x->timeline);
+    double started = recorded ? clock_now() : 0;
     trace(x, batch, "starts");
     if (run(x, batch, err)) {
         char text[400];
@@ -173,6 +187,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
     trace(x, batch, "completes");
+    if (recorded) record(x, batch, started);
     for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
     return HVD_OK;
 }

@@ -9,11 +9,13 @@
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
+#include "timeline.h"
 
 struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
+    struct timeline *timeline;   /* NULL: none */
     struct scratch fusion, work; /* kept: the next batch pays no page faults */
 };
 

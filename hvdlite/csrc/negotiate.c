@@ -156,7 +156,7 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
 static int append_batch(struct negotiation *n, hvd_error *err) {
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
-    *b = (struct batch){.n = n->nopen};
+    *b = (struct batch){.n = n->nopen, .decided = clock_now()};
     memcpy(b->tensors, n->open, n->nopen * sizeof *n->open);
     n->nopen = 0;
     *n->last = b;

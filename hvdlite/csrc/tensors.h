@@ -23,10 +23,11 @@ struct tensor {
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */
     /* The engine thread's own: */
-    bool zeros;    /* stands in for a rank that has joined; in the table's list of those */
-    bool direct;   /* every rank's lies at the same place of that region */
-    uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows; /* where they vary: of every rank, once agreed on; owned */
+    double submitted; /* when, by clock_now */
+    bool zeros;       /* stands in for a rank that has joined; in the table's list of those */
+    bool direct;      /* every rank's lies at the same place of that region */
+    uint64_t id;      /* the cache id it was sent by; 0: by its whole request */
+    int64_t *rows;    /* where they vary: of every rank, once agreed on; owned */
     /* The table's own: */
     struct tensor *newer, *older;
 };

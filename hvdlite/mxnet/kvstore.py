@@ -6,10 +6,8 @@ import os
 from typing import Dict
 
 import mxnet as mx
-import numpy as np
 
 from hvdlite import context
-from hvdlite import numpy as collectives
 from hvdlite.mxnet.compression import NoneCompressor, compressor_of
 from hvdlite.mxnet.gradients import agree_on_order, reduce_
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
@@ -18,7 +16,7 @@ from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.names import natural_order, owner_name
-from hvdlite.numpy import Sum
+from hvdlite.numpy import Sum, barrier
 
 
 def unrecorded(method):
@@ -216,7 +214,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _barrier(self) -> None:
         """Wait until every rank has come here."""
-        collectives.allreduce(np.zeros(1, np.uint8), f"{self._owner}.barrier", Sum)
+        barrier()
 
     def _set_updater(self, updater) -> None:
         """Let ``updater(key, sum, kept)`` change what is kept, in place, at each push."""

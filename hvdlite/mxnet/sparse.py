@@ -10,9 +10,10 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import context
-from hvdlite import numpy as collectives
-from hvdlite._native import HvdliteError
+from hvdlite._native import HvdliteError, lib
+from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.numpy import Average, Sum
+from hvdlite.work import DTYPES, gather_numbers, run_all
 
 
 def is_sparse(array) -> bool:
@@ -20,7 +21,9 @@ def is_sparse(array) -> bool:
     return array.stype == "row_sparse"
 
 
-def allreduce_rows(arrays: Sequence, name: str, op: int = Sum):
+def allreduce_rows(
+    arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set
+):
     """Return the sum, or average, over all ranks of this rank's ``arrays`` added up: a new array.
 
     It has every row that any of them has, in rising order; what is given for one row is added up,
@@ -34,9 +37,10 @@ def allreduce_rows(arrays: Sequence, name: str, op: int = Sum):
     :raises hvdlite.HvdliteError: on every rank: they disagree on shape or dtype.
     """
     indices, values = _rows_of(arrays, name)
-    indices, values = _sum_rows(*_gather(indices, values, arrays[0].shape[0], name))
+    rows = _gather(indices, values, arrays[0].shape[0], name, process_set)
+    indices, values = _sum_rows(*rows)
     if op == Average:
-        values = values / context.size()
+        values = values / process_set.size()
     return _sparse(indices, values, arrays[0])
 
 
@@ -44,19 +48,20 @@ def broadcast_rows(array, root_rank: int, name: str):
     """Return rank ``root_rank``'s array on every rank: a new array, else as above."""
     indices, values = _rows_of([array], name)
     if not 0 <= root_rank < context.size():
-        raise ValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to "
-                         f"{context.size() - 1}")  # fmt: skip
+        last = context.size() - 1
+        raise ValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
     if context.rank() != root_rank:
         indices, values = indices[:0], values[:0]
-    return _sparse(*_gather(indices, values, array.shape[0], name), array)
+    rows = _gather(indices, values, array.shape[0], name, global_process_set)
+    return _sparse(*rows, array)
 
 
 def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
     for array in arrays:
         if not is_sparse(array):
             raise ValueError(f"tensor '{name}' has storage type {array.stype}: expected row_sparse")
-        if np.dtype(array.dtype) not in collectives.DTYPES:
-            known = ", ".join(map(str, collectives.DTYPES))
+        if np.dtype(array.dtype) not in DTYPES:
+            known = ", ".join(map(str, DTYPES))
             raise ValueError(f"tensor '{name}' is {np.dtype(array.dtype)}: expected one of {known}")
         if array.shape != arrays[0].shape:
             shapes = ", ".join(str(array.shape) for array in arrays)
@@ -69,23 +74,24 @@ def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _gather(
-    indices: np.ndarray, values: np.ndarray, height: int, name: str
+    indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet
 ) -> Tuple[np.ndarray, np.ndarray]:
     """Return the rows of all ranks, in the order of ranks, once all agree on the array's height."""
-    told = np.array([[len(indices), height]])
-    counts = collectives.allgather_known(told, context.size(), f"sparse.{name}.rows")
+    counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set)
     heights = counts[:, 1].tolist()
     if len(set(heights)) > 1:
-        each = "; ".join(f"rank {rank}: {rows}" for rank, rows in enumerate(heights))
+        each = "; ".join(f"rank {r}: {rows}" for r, rows in zip(process_set.ranks, heights))
         raise HvdliteError(
             f"tensor '{name}': ranks disagree on the number of rows of the whole array: {each}. "
             "Submit the same shape on every rank."
         )
     rows = int(counts[:, 0].sum())
-    return (
-        collectives.allgather_known(indices, rows, f"sparse.{name}.indices"),
-        collectives.allgather_known(values, rows, f"sparse.{name}.values"),
-    )
+    arrays = [indices, values]
+    joined = [np.empty((rows, *array.shape[1:]), array.dtype) for array in arrays]
+    names = [f"sparse.{name}.indices", f"sparse.{name}.values"]
+    members = [{"out_rows": rows, "group": process_set.group()}] * 2
+    run_all(lib.HVD_ALLGATHER, names, arrays, joined, members)
+    return joined[0], joined[1]
 
 
 def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
