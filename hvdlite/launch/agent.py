@@ -142,7 +142,7 @@ class Agent:
     def _start(self, command: List[str], order: dict) -> None:
         environ = {**os.environ, **order["env"]}
         environ.update(environment.threads(environ, order["local_size"]))
-        if environ.get("DMLC_ROLE") == "worker":
+        if environ.get("DMLC_ROLE", "worker") == "worker":
             environ.update(environment.with_worker_site(environ))
         self._child = subprocess.Popen(
             command,

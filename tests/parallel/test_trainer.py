@@ -192,16 +192,6 @@ def test_batchnorm_statistics_are_left_alone():
     assert net[1].running_mean.grad_req == "null"
 
 
-def test_sparse_gradients_are_refused():
-    embedding = gluon.nn.Embedding(10, 4, sparse_grad=True)
-    embedding.initialize()
-    trainer = hvd.DistributedTrainer(embedding.collect_params(), "sgd")
-    with autograd.record():
-        embedding(mx.nd.array([1, 3])).sum().backward()
-    with pytest.raises(ValueError, match="has storage type row_sparse: expected dense"):
-        trainer.step(1)
-
-
 def test_distributed_optimizer_inside_is_unwrapped():
     net, alone = dense_net(), dense_net()
     with pytest.warns(UserWarning, match="averages by itself"):
