@@ -26,6 +26,7 @@ EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 _comm: Optional[MPI.Comm] = None  # of the job
 _own_comm: Optional[MPI.Comm] = None  # the same if init(list) made it: freed at the end
 _joined = False  # ever
+_wait_all: List[Callable[[], None]] = []  # how frameworks wait for all that they have queued
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
 _after_exit: List[Callable[[], None]] = []  # and once this process has left it for good
 
@@ -156,12 +157,39 @@ def leave_group(group: int) -> None:
     lib.hvd_group_close(group)
 
 
-def at_end(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register what a framework does before this process leaves the job, and after it has at exit.
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write from now on when each tensor was submitted, agreed on and moved to a file.
+
+    The file is one that https://ui.perfetto.dev and chrome://tracing show; ``HVDLITE_TIMELINE``
+    names one for the whole job.
+
+    :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
+        written by rank 0 alone.
+    :param mark_cycles: mark each time that the background thread found something to do.
+    :raises ValueError: the timeline is on already, or the file can't be written.
+    """
+    call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete then. ``shutdown()`` does so, too."""
+    call(lib.hvd_timeline_stop)
+
+
+def wait_all() -> None:
+    """Wait until all that frameworks have queued is done; raises their errors."""
+    for wait in _wait_all:
+        wait()
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register how a framework waits for its work, what it does before this process leaves the job,
+    and after it has at exit.
 
     The job is then left before exit functions registered so far run: MXNet's waits for all its
     operations, so those that can't complete must have been ended before.
     """
+    _wait_all.append(wait)
     _before_end.append(before)
     _after_exit.append(after)
     _run_first_at_exit()

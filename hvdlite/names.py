@@ -33,6 +33,12 @@ def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
     return f"{kind}.{place}#{_calls[kind, place, process_set_id] - 1}"
 
 
+def group_names(kind: str, name: Optional[str], n: int, process_set_id: int = 0) -> List[str]:
+    """Return ``kind.name_1of3``, ...: the names of n tensors that one call submits."""
+    base = tensor_name(kind, name, process_set_id)
+    return [f"{base}_{i + 1}of{n}" for i in range(n)]
+
+
 def owner_number(kind: str) -> int:
     """Return 0, 1, ... in the order in which things of that kind are made in this job."""
     _owners[kind] += 1

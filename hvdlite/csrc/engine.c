@@ -114,6 +114,12 @@ static void linger(struct engine *e) {
     }
 }
 
+static void note_progress(struct engine *e) {
+    struct timeline *timeline = e->executor.timeline;
+    e->waiter.since = 0;
+    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
+}
+
 static void *run(void *arg) {
     struct engine *e = arg;
     hvd_error err;
@@ -126,7 +132,7 @@ static void *run(void *arg) {
             break;
         }
         if (progress)
-            e->waiter.since = 0;
+            note_progress(e);
         else
             idle(e, ticket);
     }
@@ -165,7 +171,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
-    e->executor = (struct executor){.t = t, .tensors = e->tensors, .log = &e->log};
+    e->executor = (struct executor){
+        .t = t, .tensors = e->tensors, .log = &e->log, .timeline = config->timeline};
     t->on_wait = negotiate_meanwhile;
     t->on_wait_arg = e;
     return HVD_OK;
@@ -206,6 +213,7 @@ int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err)
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     struct tensor placed = *tensor;
+    placed.submitted = clock_now();
     place(e, &placed);
     HVD_TRY(tensors_add(e->tensors, &placed, err));
     transport_wake(e->t);

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "regions.h"
 #include "tensors.h"
+#include "timeline.h"
 #include "transport.h"
 
 struct engine;
@@ -22,6 +23,7 @@ struct engine_config {
     double stall_warning;  /* seconds until a waiting tensor is reported; 0: never */
     double stall_failure;  /* seconds until it fails; 0: never */
     struct log log;
+    struct timeline *timeline; /* the caller's; NULL: none */
 };
 
 /* Starts the thread. Every rank of the transport must start one. The transport stays the caller's,

@@ -1,5 +1,7 @@
 #include "execute.h"
 
+#include "clock.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,7 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     job.prescale = r->prescale;
     job.final.scale = r->postscale;
-    job.final.divisor = r->op == HVD_AVERAGE ? x->t->at.size : 1;
+    job.final.divisor = r->op == HVD_AVERAGE ? r->members : 1;
     job.adasum = r->op == HVD_ADASUM;
     if (job.adasum) job.window = NULL; /* by messages, in place */
     return job;
@@ -155,6 +157,10 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
+    if (first->request.kind == HVD_JOIN) {
+        memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
+        return HVD_OK;
+    }
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
     return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
 }
@@ -166,7 +172,19 @@ static void trace(const struct executor *x, const struct batch *batch, const cha
                  batch->tensors[i]->request.name, i + 1, batch->n);
 }
 
+static void record(const struct executor *x, const struct batch *batch, double started) {
+    struct timeline_times times = {
+        .decided = batch->decided, .started = started, .completed = clock_now()};
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        times.submitted = tensor->zeros ? batch->decided : tensor->submitted;
+        timeline_tensor(x->timeline, &tensor->request, times, batch->n);
+    }
+}
+
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
+    bool recorded = x->timeline && timeline_on(x->timeline);
+    double started = recorded ? clock_now() : 0;
     trace(x, batch, "starts");
     if (run(x, batch, err)) {
         char text[400];
@@ -174,6 +192,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
     trace(x, batch, "completes");
+    if (recorded) record(x, batch, started);
     for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
     return HVD_OK;
 }

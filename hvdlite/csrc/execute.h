@@ -9,6 +9,7 @@
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
+#include "timeline.h"
 
 #include <stdatomic.h>
 
@@ -16,6 +17,7 @@ struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
+    struct timeline *timeline;   /* NULL: none */
     struct scratch fusion, work; /* kept: the next batch pays no page faults */
     _Atomic(const char *) algorithm; /* the last one's name; NULL: none yet. Any thread reads */
 };

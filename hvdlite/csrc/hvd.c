@@ -253,14 +253,30 @@ void hvd_region_close(hvd_region *r) {
     free(r);
 }
 
+/* ---- the timeline ---- */
+
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
+    HVD_TRY(enter(err));
+    int code = job_start_timeline(&current->job, path, mark_cycles != 0, err);
+    leave();
+    return code;
+}
+
+int hvd_timeline_stop(hvd_error *err) {
+    HVD_TRY(enter(err));
+    timeline_stop(&current->job.timeline);
+    leave();
+    return HVD_OK;
+}
+
 /* ---- groups ---- */
 
 int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
     struct group *g;
     HVD_TRY(enter(err));
-    struct job job = current->job; /* collective: who waits in it must not keep others from work */
-    leave();
-    HVD_TRY(job_make_group(&job, mpi_comm, ranks, &g, err));
+    struct job *job = &current->job;
+    leave(); /* what follows is collective: who waits in it must not keep others from work */
+    HVD_TRY(job_make_group(job, mpi_comm, ranks, &g, err));
     pthread_rwlock_wrlock(&lock);
     int code = job_add(&current->job, g, group, err);
     pthread_rwlock_unlock(&lock);

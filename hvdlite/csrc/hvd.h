@@ -30,13 +30,16 @@ typedef struct hvd_tensor {
     int ndim;
     const int64_t *dims;
     const void *in;
-    void *out; /* allreduce, broadcast: as large as `in`, may be the same; else out_rows rows */
-    int64_t
-        out_rows; /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's
-                       * part of it, the first ones one row more; alltoall: the rows that come */
-    const int64_t *splits; /* alltoall: [from * n + to]: rows for each other of the n ranks, in the
-                            * order in which they lie in `in`; equal on all ranks */
-    size_t nsplits;        /* n * n; else 0 */
+    /* allreduce, broadcast: as large as `in`, may be the same; join: one int64, the last rank that has
+     * joined; else out_rows rows */
+    void *out;
+    /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's part of it, the
+     * first ones one row more; alltoall: the rows that come */
+    int64_t out_rows;
+    /* alltoall: [from * n + to]: rows for each of the n ranks, in the order in which they lie in `in`;
+     * equal on all ranks */
+    const int64_t *splits;
+    size_t nsplits; /* n * n; else 0 */
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
@@ -81,6 +84,11 @@ hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *e
 void hvd_region_unlink(const char *name);
 void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
 void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
+
+/* When each tensor was submitted, agreed on and moved, into a file of the Trace Event Format: `path` with
+ * {rank} replaced by the rank; a path without it is written by rank 0 alone. */
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
+int hvd_timeline_stop(hvd_error *err);
 
 /* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
  * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.

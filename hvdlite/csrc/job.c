@@ -1,8 +1,10 @@
 #include "job.h"
 
+#include "clock.h"
 #include "env.h"
 #include "transport_mpi.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,12 +109,32 @@ static void introduce(const struct job *j, const struct transport *t) {
              j->config.fusion_bytes, j->config.cache_capacity);
 }
 
+int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err) {
+    static const char MARK[] = "{rank}";
+    char own[4096];
+    const char *mark = strstr(path, MARK);
+    int rank = j->config.log.rank;
+    if (!mark && rank) return HVD_OK;
+    if (mark)
+        snprintf(own, sizeof own, "%.*s%d%s", (int)(mark - path), path, rank, mark + strlen(MARK));
+    return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
+}
+
+/* HVDLITE_TIMELINE=DYNAMIC only says that a timeline may be started later, which it always may. */
+static int read_timeline(struct job *j, hvd_error *err) {
+    const char *path = env_text("TIMELINE"), *cycles = env_text("TIMELINE_MARK_CYCLES");
+    if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
+    return job_start_timeline(j, path, cycles && strcmp(cycles, "0") != 0, err);
+}
+
 /* The world's transport comes first: by it all ranks learn that one can't read its environment. */
 static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
     HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, err));
-    HVD_TRY(transport_mpi_agree(world->transport, read_config(j, err), err));
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
+    int code = read_config(j, err);
+    if (!code) code = read_timeline(j, err);
+    HVD_TRY(transport_mpi_agree(world->transport, code, err));
     introduce(j, world->transport);
     return start_group(j, world, NULL, err);
 }
@@ -122,6 +144,8 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     *j = (struct job){.timeout = 300, .window = !window || strcmp(window, "0") != 0};
     j->config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
+    timeline_init(&j->timeline);
+    j->config.timeline = &j->timeline;
     struct group *world = group_new(err);
     if (!world) return err->code;
     int id, code = open_world(j, world, mpi_comm, err);
@@ -134,5 +158,6 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
 void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);
+    if (j->config.timeline) timeline_destroy(&j->timeline);
     *j = (struct job){0};
 }

@@ -18,14 +18,19 @@ struct job {
     struct group **groups; /* [id]; NULL: closed, ids are never used twice */
     int ngroups;
     struct engine_config config;
-    double timeout; /* seconds without progress until a collective gives up; 0: never */
-    bool window;    /* ranks of one host may share memory */
+    double timeout;           /* seconds without progress until a collective gives up; 0: never */
+    bool window;              /* ranks of one host may share memory */
+    struct timeline timeline; /* of all groups */
 };
 
 /* Collective over the communicator whose handle lies at `mpi_comm`. Reads the environment. A zeroed
  * job may be closed. */
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err);
 void job_close(struct job *j);
+
+/* The file of a rank: `path` with {rank} replaced by its number; a path without that is rank 0's, and
+ * the others write nothing. */
+int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err);
 
 /* NULL: there is no such group any more. */
 struct group *job_group(const struct job *j, int id);

@@ -23,6 +23,7 @@ struct operation {
     hvd_tensor tensor;
     char name[HVD_MAX_NAME];
     int64_t dims[HVD_MAX_DIMS];
+    int64_t *splits;
     struct on_complete done;
     bool ran;          /* false when MXNet drops it: an array that it writes to has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
@@ -97,6 +98,7 @@ static void free_operation(void *param) {
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
     if (op->in) op->lib->api.release(op->in);
     if (op->out) op->lib->api.release(op->out);
+    free(op->splits);
     free(op);
 }
 
@@ -193,16 +195,30 @@ static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hv
     return HVD_OK;
 }
 
+static int copy_splits(struct operation *op, const hvd_tensor *tensor) {
+    size_t bytes = tensor->nsplits * sizeof *op->splits;
+    if (!bytes) return HVD_OK;
+    op->splits = malloc(bytes);
+    if (!op->splits) return HVD_NO_MEMORY;
+    memcpy(op->splits, tensor->splits, bytes);
+    return HVD_OK;
+}
+
 static int new_operation(hvd_mxnet *lib, const hvd_tensor *tensor, struct operation **out,
                          hvd_error *err) {
     if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
     struct operation *op = calloc(1, sizeof *op);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
+    if (copy_splits(op, tensor)) {
+        free(op);
+        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
+    }
     op->lib = lib;
     atomic_fetch_add(&lib->waiting, 1);
     op->tensor = *tensor;
     strcpy(op->name, tensor->name);
     op->tensor.name = op->name;
+    op->tensor.splits = op->splits;
     *out = op;
     return HVD_OK;
 }

@@ -107,11 +107,11 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     size_t used = 0;
     bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
     for (int i = 0; told && alike && i < p->size; i++) {
-        if (told[i]) continue;
+        if (told[i] || !p->submitted[i]) continue;
         own_text(p, i, field, value, sizeof value);
         for (int j = 0; j < p->size; j++) {
             own_text(p, j, field, other, sizeof other);
-            alike[j] = strcmp(value, other) == 0;
+            alike[j] = p->submitted[j] && strcmp(value, other) == 0;
             told[j] = told[j] || alike[j];
         }
         char ranks[200], piece[400];
@@ -124,4 +124,36 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     error_set(err, HVD_MISMATCH,
               "tensor '%s': ranks disagree on the %s: %s. Submit the same %s on every rank.",
               p->request.name, field_name(field), list, field_name(field));
+}
+
+void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {
+    error_set(err, HVD_RANK_LEFT,
+              "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
+              p->request.name, rank_name(p->names, first), reason);
+}
+
+void pending_explain_joined(const struct pending *p, hvd_error *err) {
+    char joined[200];
+    ranks_text(p->submitted, false, p->size, p->names, joined, sizeof joined);
+    error_set(
+        err, HVD_MISMATCH,
+        "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
+        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s",
+        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op));
+}
+
+void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
+                          char *text, size_t size) {
+    char have[200], missing[200];
+    ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
+    ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
+    int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
+                        p->request.name, now - p->since, have, missing);
+    for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++) {
+        const struct pending *q = first;
+        while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
+        if (q)
+            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
+                             rank_name(p->names, i), q->request.name);
+    }
 }

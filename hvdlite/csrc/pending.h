@@ -16,6 +16,7 @@ struct pending {
     const int *names;       /* [rank]: what texts call it; NULL: its number here */
     uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
     bool direct;          /* all so far lie at the same place of a region */
+    bool joined;          /* some ranks have joined instead of submitting it */
     bool conflict;        /* some rank's request can't go with the first one's */
     double since;         /* when the first rank submitted it */
     bool warned;          /* a stall was reported */
@@ -35,6 +36,18 @@ struct request pending_of(const struct pending *p, int rank);
 
 /* "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
+
+/* Of the ranks that have left without submitting it only the first one is named, so that all who wait
+ * are told the same, though others may have left meanwhile. */
+void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
+
+/* Some ranks have joined, and it is nothing that zeros could stand in for. */
+void pending_explain_joined(const struct pending *p, hvd_error *err);
+
+/* "... has waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for 'broadcast.w')": what
+ * the missing ranks do instead, by the list of all that waits, is what the user looks for. */
+void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
+                          char *text, size_t size);
 
 /* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
 void ranks_text(const bool *set, bool value, int size, const int *names, char *text, size_t length);

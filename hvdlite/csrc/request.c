@@ -122,6 +122,11 @@ enum request_field request_conflict(const struct request *a, const struct reques
     return FIELD_NONE;
 }
 
+bool request_takes_zeros(const struct request *r) {
+    return r->kind == HVD_ALLREDUCE &&
+           (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
+}
+
 bool request_same_place(const struct request *a, const struct request *b) {
     return a->region == b->region && a->offset == b->offset;
 }

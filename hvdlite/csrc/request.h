@@ -16,6 +16,7 @@ struct request {
     int32_t op;              /* hvd_op; allreduce, reducescatter */
     int32_t root;            /* rank; broadcast */
     int32_t priority;        /* higher goes first; never compared between ranks */
+    int32_t members;         /* ranks that bring data; the coordinator tells */
     int32_t ndim;            /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
@@ -49,6 +50,9 @@ bool request_reduces(const struct request *r);
 bool request_rows_vary(const struct request *r);
 /* A reducescatter: the rows that a rank gets, the first ones one more than the others. */
 int64_t request_part_rows(const struct request *r, int rank, int size);
+
+/* Zeros may stand in for a rank that has joined. */
+bool request_takes_zeros(const struct request *r);
 
 /* Both lie at the same place of the same region. */
 bool request_same_place(const struct request *a, const struct request *b);

@@ -13,6 +13,7 @@ struct tensors {
     struct tensor *fresh; /* the oldest that tensors_next has not given out */
     bool closed;
     hvd_error why;
+    struct tensor *zeros; /* by `older`; the engine thread's own */
 };
 
 struct tensors *tensors_new(void) {
@@ -21,8 +22,19 @@ struct tensors *tensors_new(void) {
     return t;
 }
 
+static void free_tensor(struct tensor *tensor) {
+    if (tensor->zeros) free(tensor->out);
+    free(tensor->rows);
+    free((void *)tensor->splits);
+    free(tensor);
+}
+
 void tensors_free(struct tensors *t) {
     if (!t) return;
+    for (struct tensor *zeros; (zeros = t->zeros);) {
+        t->zeros = zeros->older;
+        free_tensor(zeros);
+    }
     map_clear(&t->names);
     monitor_destroy(&t->monitor);
     free(t);
@@ -98,12 +110,6 @@ static void unlink_tensor(struct tensors *t, struct tensor *tensor) {
     map_remove(&t->names, tensor->request.name);
 }
 
-static void free_tensor(struct tensor *tensor) {
-    free(tensor->rows);
-    free((void *)tensor->splits);
-    free(tensor);
-}
-
 static struct tensor *copy_tensor(const struct tensor *tensor) {
     struct tensor *copy = malloc(sizeof *copy);
     size_t bytes = tensor->nsplits * sizeof *tensor->splits;
@@ -118,6 +124,7 @@ static struct tensor *copy_tensor(const struct tensor *tensor) {
     copy->splits = splits;
     copy->id = 0;
     copy->rows = NULL;
+    copy->zeros = false;
     return copy;
 }
 
@@ -183,7 +190,35 @@ static void complete(struct tensor *tensor, const hvd_error *error) {
     free_tensor(tensor);
 }
 
+int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
+                      hvd_error *err) {
+    struct tensor *tensor = calloc(1, sizeof *tensor);
+    void *memory = calloc(request_bytes(request) + 1, 1);
+    if (!tensor || !memory) {
+        free(tensor);
+        free(memory);
+        return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
+                         request->name);
+    }
+    *tensor = (struct tensor){
+        .request = *request, .in = memory, .out = memory, .zeros = true, .older = t->zeros};
+    t->zeros = tensor;
+    *out = tensor;
+    return HVD_OK;
+}
+
+static void finish_zeros(struct tensors *t, struct tensor *tensor) {
+    struct tensor **at = &t->zeros;
+    while (*at != tensor) at = &(*at)->older;
+    *at = tensor->older;
+    free_tensor(tensor);
+}
+
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
+    if (tensor->zeros) {
+        finish_zeros(t, tensor);
+        return;
+    }
     monitor_lock(&t->monitor);
     unlink_tensor(t, tensor);
     monitor_unlock(&t->monitor);

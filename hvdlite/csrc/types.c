@@ -1,8 +1,8 @@
 #include "types.h"
 
 const char *kind_name(int kind) {
-    static const char *const NAMES[HVD_KINDS] = {"allreduce", "broadcast", "allgather",
-                                                 "reducescatter", "alltoall"};
+    static const char *const NAMES[HVD_KINDS] = {"allreduce",     "broadcast", "allgather",
+                                                 "reducescatter", "alltoall",  "join"};
     return kind >= 0 && kind < HVD_KINDS ? NAMES[kind] : "?";
 }
 

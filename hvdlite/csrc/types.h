@@ -14,6 +14,7 @@ typedef enum hvd_kind {
     HVD_ALLGATHER,
     HVD_REDUCESCATTER,
     HVD_ALLTOALL,
+    HVD_JOIN, /* no data of its own: until all ranks have joined, zeros stand in for this one's */
     HVD_KINDS
 } hvd_kind;
 

@@ -9,6 +9,7 @@ import mxnet as mx
 
 from hvdlite import context
 from hvdlite._native import call, ffi, lib
+from hvdlite.work import describe
 
 
 def _open():
@@ -32,16 +33,16 @@ def push(kind, name, out, source=None, **details) -> None:
     MXNet as MXNetError when somebody waits for ``out``.
 
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
-        out_rows.
+        out_rows; splits as an int64 array.
     """
     source_handle = ffi.NULL if source is None else _handle(name, source)
-    tensor, _alive = _tensor(kind, name, details)
+    tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_push, _mxnet, source_handle, _handle(name, out), tensor)
 
 
-def validate(kind, name, array) -> None:
+def validate(kind, name, array, **details) -> None:
     """Raise what :func:`push` would raise at once for the array."""
-    tensor, _alive = _tensor(kind, name, {})
+    tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
 
 
@@ -49,12 +50,6 @@ def _handle(name, array):
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
     return ffi.cast("void *", array.handle.value)
-
-
-def _tensor(kind, name, details):
-    encoded = ffi.new("char[]", name.encode())
-    # The struct only points to the name: the caller holds on to both.
-    return ffi.new("hvd_tensor *", {"kind": kind, "name": encoded, **details}), encoded
 
 
 def submit_all() -> None:
@@ -77,4 +72,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(before=submit_all, after=_report_failed)
+context.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
