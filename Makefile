@@ -130,11 +130,11 @@ $(PEERS): benchmarks/requirements.txt
 	touch $@
 
 bench: install peers
-	$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick) $(ARGS)
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
+	$(BIN)/python -m benchmarks.report
 
 bench-report: install
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python -m benchmarks.report
 
 # -------------------------------------------------------------------------------------- style
 C_FILES := $(wildcard hvdlite/csrc/*.[ch] tests/c/*.[ch])
