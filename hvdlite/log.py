@@ -8,7 +8,7 @@ logger = logging.getLogger("hvdlite")
 
 
 def _follow_environment() -> None:
-    """Show on stderr what ``HVDLITE_LOG_LEVEL`` asks for; without it the script's logging decides."""
+    """Show on stderr what ``HVDLITE_LOG_LEVEL`` asks for; else the script's own settings decide."""
     name = os.environ.get("HVDLITE_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
     levels = {"TRACE": logging.DEBUG, "OFF": logging.CRITICAL + 1}
     level = levels.get(name.upper(), logging.getLevelName(name.upper()))

@@ -109,6 +109,5 @@ def as_mxnet_expects() -> Iterator[None]:
         logger.info("put back into NumPy %s for MXNet: %s", np.__version__, ", ".join(names))
     with _distutils() as was_missing:
         if was_missing:
-            python = "Python %d.%d" % sys.version_info[:2]
-            logger.info("lent MXNet a distutils.version, which %s lacks", python)
+            logger.info("lent MXNet a distutils.version, which this Python lacks")
         yield

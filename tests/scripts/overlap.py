@@ -7,13 +7,14 @@ allreduce, tells when that gradient was ready: that is the end of backward.
 
 import time
 
+import hvdlite.mxnet as hvd
+
+# isort: split
 import mxnet as mx
 from jobs import report
 from mpi4py import MPI
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-
-import hvdlite as hvd
 
 LAYERS, UNITS, ROWS = 12, 512, 256
 times = {}
