@@ -9,7 +9,7 @@ from typing import Callable, List, Optional, Sequence, Union
 from mpi4py import MPI
 
 from hvdlite import names
-from hvdlite._native import call, ffi, lib, new_error
+from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -161,6 +161,8 @@ def _at_exit() -> None:
     error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
     if not is_initialized():
         if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
+            if isinstance(error, HvdliteError):  # another rank is to blame: it shall be heard first
+                time.sleep(EXIT_PATIENCE_SECONDS)
             _end_job()  # the others wait for it in init(), and it would for them when MPI ends
         return
     if error is None:
