@@ -34,7 +34,8 @@ struct engine {
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
     if (!cause.code)
-        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s", e->t->at.rank, err->text);
+        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
+                  transport_name(e->t, e->t->at.rank), err->text);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
     transport_abandon(e->t);
@@ -151,6 +152,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
                    hvd_error *err) {
     struct coordinator_config coordinator = {
         .size = t->at.size,
+        .names = t->names,
         .fusion_bytes = config->fusion_bytes,
         .cache_capacity = config->cache_capacity,
         .stall_warning = config->stall_warning,
@@ -202,6 +204,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
 
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
+    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     struct tensor placed = *tensor;
     place(e, &placed);
     HVD_TRY(tensors_add(e->tensors, &placed, err));

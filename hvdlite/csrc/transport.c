@@ -30,14 +30,14 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, const char *
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     t->at.rank, whom, peer, t->timeout);
+                     transport_name(t, t->at.rank), whom, peer, t->timeout);
 }
 
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     struct waiter waiter = {0};
     while (x->active) {
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", x->peer, err));
+        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", transport_name(t, x->peer), err));
     }
     return HVD_OK;
 }
@@ -57,6 +57,11 @@ int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t ro
         HVD_TRY(transport_wait_flag(t, member, flag, round, err));
     }
     return HVD_OK;
+}
+
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err) {
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return transport_wait_flags(t, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
 }
 
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {

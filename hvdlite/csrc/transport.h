@@ -55,6 +55,7 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     struct topology at;
+    const int *names;      /* [rank]: what error texts call it; NULL: its number here */
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
     bool may_spin;         /* each rank of this host has a core of its own */
@@ -64,6 +65,10 @@ struct transport {
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
 };
+
+static inline int transport_name(const struct transport *t, int rank) {
+    return t->names ? t->names[rank] : rank;
+}
 
 /* Data lane. bytes <= 2^30: callers cut longer work into segments. The buffer belongs to the
  * transfer until a wait has returned for it. */
@@ -82,6 +87,8 @@ int transport_wait_flag(struct transport *t, int member, enum window_flag flag, 
                         hvd_error *err);
 int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
                          hvd_error *err);
+/* Returns when nobody reads any more what lay in this rank's slot of that round. */
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err);
 
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);

@@ -31,7 +31,8 @@ def push(kind, name, out, source=None, **details) -> None:
     Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
     MXNet as MXNetError when somebody waits for ``out``.
 
-    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows.
+    :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
+        out_rows.
     """
     source_handle = ffi.NULL if source is None else _handle(name, source)
     tensor, _alive = _tensor(kind, name, details)
@@ -76,4 +77,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(before=submit_all, after=_report_failed)
+context.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
