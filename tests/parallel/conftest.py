@@ -15,6 +15,7 @@ import time
 import hvdlite.mxnet as hvd
 
 # isort: split
+import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
 from mpi4py import MPI
