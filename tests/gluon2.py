@@ -22,10 +22,14 @@ def _converting(method):
     return call
 
 
+def _convert(owner, name: str) -> None:
+    """Also in those subclasses that are there: Gluon has given most of them a copy of the method."""
+    if name in vars(owner):
+        setattr(owner, name, _converting(vars(owner)[name]))
+    for subclass in owner.__subclasses__():
+        _convert(subclass, name)
+
+
 if MXNET2:
-    for owner, name in (
-        (mx.gluon.Block, "__call__"),
-        (mx.gluon.HybridBlock, "__call__"),
-        (mx.gluon.Parameter, "set_data"),
-    ):
-        setattr(owner, name, _converting(getattr(owner, name)))
+    _convert(mx.gluon.Block, "__call__")
+    _convert(mx.gluon.Parameter, "set_data")
