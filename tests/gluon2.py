@@ -23,7 +23,7 @@ def _converting(method):
 
 
 def _convert(owner, name: str) -> None:
-    """Also in those subclasses that are there: Gluon has given most of them a copy of the method."""
+    """Also in its subclasses: Gluon has given most of those a copy of the method."""
     if name in vars(owner):
         setattr(owner, name, _converting(vars(owner)[name]))
     for subclass in owner.__subclasses__():
@@ -31,5 +31,6 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
+    mx.npx.set_np()  # as its scripts do: without it no optimizer takes the arrays of Gluon
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")
