@@ -1,23 +1,25 @@
 """Lets the tests hand mx.nd arrays to Gluon's blocks also in MXNet 2, where these take mx.np alone.
 
-Importing it is enough. In MXNet 1 it does nothing.
+To import it is enough. In MXNet 1 it does nothing.
 """
 
 import functools
 
 import mxnet as mx
+import pytest
 
 MXNET2 = not mx.__version__.startswith("1.")
+no_sparse_gluon = pytest.mark.skipif(MXNET2, reason="MXNet 2's Gluon has no sparse gradients")
 
 
-def _as_gluon_takes_it(array):
-    return array.as_np_ndarray() if isinstance(array, mx.nd.NDArray) else array
+def as_gluon_takes_it(array):
+    return array.as_np_ndarray() if MXNET2 and isinstance(array, mx.nd.NDArray) else array
 
 
 def _converting(method):
     @functools.wraps(method)
     def call(self, *arrays, **options):
-        return method(self, *map(_as_gluon_takes_it, arrays), **options)
+        return method(self, *map(as_gluon_takes_it, arrays), **options)
 
     return call
 
