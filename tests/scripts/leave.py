@@ -8,6 +8,7 @@ import threading
 import hvdlite.mxnet as hvd
 
 # isort: split
+import gluon2  # noqa: F401
 import mxnet as mx
 import numpy as np
 from jobs import report

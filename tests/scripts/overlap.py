@@ -10,6 +10,7 @@ import time
 import hvdlite.mxnet as hvd
 
 # isort: split
+import gluon2  # noqa: F401
 import mxnet as mx
 from jobs import report
 from mpi4py import MPI
@@ -38,7 +39,7 @@ class NotingProp(mx.operator.CustomOpProp):
 
 def step(net, trainer, x) -> None:
     with autograd.record():
-        y = mx.nd.Custom(net[0](x), op_type="noting")
+        y = mx.nd.Custom(net[0](x).as_nd_ndarray(), op_type="noting")
         for layer in net[1:]:
             y = layer(y)
         loss = y.sum()
