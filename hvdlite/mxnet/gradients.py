@@ -101,12 +101,17 @@ class Gradients:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
         A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
-        by natural order instead, and all ranks check that they mean the same layers.
+        by natural order instead, and all ranks check that they mean the same layers. MXNet 2 names
+        a parameter within its block only; there the trainer's order is the same on every rank.
         """
         if self._labels:
             return
         indices = sorted(params)
-        order = [indices[i] for i in natural_order([params[i].name for i in indices])]
+        names = [params[i].name for i in indices]
+        if len(set(names)) == len(names):
+            order = [indices[i] for i in natural_order(names)]
+        else:
+            order = indices
         facts = [
             f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
             for p in map(params.get, order)
