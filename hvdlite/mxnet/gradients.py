@@ -64,14 +64,16 @@ class Gradients:
         self.reduction = reduction
         self._labels: Dict[int, int] = {}
 
-    def pair(self, params: Dict[int, object]) -> None:
+    def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
+
+        Later calls do nothing, and return False.
 
         A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
         by natural order instead, and all ranks check that they mean the same layers.
         """
         if self._labels:
-            return
+            return False
         indices = sorted(params)
         order = [indices[i] for i in natural_order([params[i].name for i in indices])]
         facts = [f"({p.dtype}, {p.shape}, grad_req {p.grad_req})" for p in map(params.get, order)]
@@ -82,6 +84,7 @@ class Gradients:
             [f"{name} {fact}" for name, fact in zip(names, facts)],
         )
         self._labels = {index: label for label, index in enumerate(order)}
+        return True
 
     def in_order(self, indices: Sequence[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""
