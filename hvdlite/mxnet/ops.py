@@ -93,7 +93,8 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
     if not len(tensors):
         return tensors
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     return _allreduce(names, tensors, _op(average, op), scales, priority, process_set)
 
@@ -109,7 +110,8 @@ def grouped_allreduce_(
     op: Optional[int] = None,
 ) -> List:
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     return pushes.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
 
@@ -151,8 +153,8 @@ def allgather(
     A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
     shape is known; the data itself follows asynchronously.
     """
-    names = [tensor_name("allgather", name, process_set.process_set_id)]
-    return _allgather(names, [tensor], priority, process_set)[0]
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    return _allgather(name, [name], [tensor], priority, process_set)[0]
 
 
 def grouped_allgather(
@@ -164,8 +166,9 @@ def grouped_allgather(
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
     if not len(tensors):
         return tensors
-    names = group_names("allgather", name, len(tensors), process_set.process_set_id)
-    return _allgather(names, tensors, priority, process_set)
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    return _allgather(name, names, tensors, priority, process_set)
 
 
 def reducescatter(
@@ -202,7 +205,8 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for each of the tensors."""
     if not len(tensors):
         return tensors
-    names = group_names("reducescatter", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     function = differentiable.reducescatter if is_recording() else pushes.reducescatter
     return function(names, tensors, _op(None, op), scales, priority, process_set)
@@ -246,8 +250,8 @@ def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
     return pushes.allreduce_(names, copies, op, scales, priority, process_set)
 
 
-def _allgather(names, tensors, priority, process_set) -> List:
-    rows = pushes.rows_of_all(names, tensors, process_set)
+def _allgather(name, names, tensors, priority, process_set) -> List:
+    rows = pushes.rows_of_all(name, names, tensors, process_set)
     if is_recording():
         return differentiable.allgather(names, tensors, rows, priority, process_set)
     return pushes.allgather(names, tensors, rows.sum(axis=0), priority, process_set)

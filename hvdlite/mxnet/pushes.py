@@ -33,11 +33,11 @@ def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: Pr
     return tensor
 
 
-def rows_of_all(names, tensors, process_set: ProcessSet) -> np.ndarray:
+def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarray:
     """Return how many rows each rank (a row) brings of each tensor (a column). Collective."""
-    for name, tensor in zip(names, tensors):
-        validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
-    return gather_numbers([rows_of(t.shape) for t in tensors], names[0], process_set)
+    for own, tensor in zip(names, tensors):
+        validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
+    return gather_numbers([rows_of(t.shape) for t in tensors], name, process_set)
 
 
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
