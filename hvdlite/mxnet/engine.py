@@ -63,6 +63,11 @@ def _handle(name, array):
     return ffi.cast("void *", array.handle.value)
 
 
+def references(array) -> int:
+    """Return how many arrays of MXNet's, views and operations hold the memory of the NDArray."""
+    return lib.hvd_mxnet_references(_handle("of anybody", array))
+
+
 def submit_all() -> None:
     """Wait until MXNet has run what was pushed, as far as that does not wait for other ranks."""
     before, deadline = 0, 0.0

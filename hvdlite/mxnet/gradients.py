@@ -97,15 +97,17 @@ class Gradients:
         self.reduction = reduction
         self._labels: Dict[int, int] = {}
 
-    def pair(self, params: Dict[int, object]) -> None:
+    def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
+
+        Later calls do nothing, and return False.
 
         A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
         by natural order instead, and all ranks check that they mean the same layers. MXNet 2 names
         a parameter within its block only; there the trainer's order is the same on every rank.
         """
         if self._labels:
-            return
+            return False
         indices = sorted(params)
         names = [params[i].name for i in indices]
         if len(set(names)) == len(names):
@@ -125,6 +127,7 @@ class Gradients:
         )
         self._labels = {index: label for label, index in enumerate(order)}
         agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
+        return True
 
     def in_order(self, indices: Sequence[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""
