@@ -9,7 +9,7 @@ from typing import Callable, List, Optional, Sequence, Union
 from mpi4py import MPI
 
 from hvdlite import names
-from hvdlite._native import call, ffi, lib, new_error
+from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -217,6 +217,8 @@ def _at_exit() -> None:
     error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
     if not is_initialized():
         if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
+            if isinstance(error, HvdliteError):  # another rank is to blame: it shall be heard first
+                time.sleep(EXIT_PATIENCE_SECONDS)
             _end_job()  # the others wait for it in init(), and it would for them when MPI ends
         return
     if error is None:
@@ -236,6 +238,8 @@ def _end_job() -> None:
     print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    if os.environ.get("HVDLITE_WATCHED"):  # hvdliterun ends the others, and cleans up after them;
+        os._exit(1)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
     MPI.COMM_WORLD.Abort(1)
 
 

@@ -251,6 +251,8 @@ bool engine_failed(struct engine *e, hvd_error *why) {
     return failed;
 }
 
+const char *engine_algorithm(struct engine *e) { return atomic_load(&e->executor.algorithm); }
+
 void engine_stop(struct engine *e) {
     atomic_store(&e->stopping, true);
     transport_wake(e->t);

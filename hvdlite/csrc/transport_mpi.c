@@ -325,7 +325,7 @@ int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
     int failed = code ? t->at.rank : t->at.size, first;
     TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
     if (code || first == t->at.size) return code;
-    return error_set(err, HVD_INVALID, "rank %d could not start: its error says why", first);
+    return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
 }
 
 void transport_mpi_built_for(char *text, size_t size) {

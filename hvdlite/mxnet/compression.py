@@ -1,5 +1,6 @@
 """Compression of gradients on their way: what is sent is smaller than what is kept."""
 
+import inspect
 from typing import Any, Tuple
 
 import numpy as np
@@ -40,3 +41,28 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+
+
+# What a kvstore's compression_params may name: the compressor's maker, which takes the other
+# entries of the dict as its arguments.
+_MAKERS = {
+    "none": lambda: Compression.none,
+    "fp16": lambda: Compression.fp16,
+}
+
+
+def compressor_of(params: dict):
+    """Return the compressor that MXNet's ``compression_params`` ask for, such as {'type': 'fp16'}.
+
+    :raises ValueError: an unknown type, or an entry that the type does not have.
+    """
+    options = dict(params)
+    kind = options.pop("type", None)
+    if kind not in _MAKERS:
+        known = ", ".join(f"'{name}'" for name in _MAKERS)
+        raise ValueError(f"compression_params: type is {kind!r}: expected one of {known}")
+    maker = _MAKERS[kind]
+    unknown = sorted(set(options) - set(inspect.signature(maker).parameters))
+    if unknown:
+        raise ValueError(f"compression_params: type '{kind}' has no {', '.join(unknown)}")
+    return maker(**options)

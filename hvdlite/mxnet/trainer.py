@@ -39,13 +39,15 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
         size of that one; every k-th call averages and applies the sum of all k gradients.
+    :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
+        the rows that they have: faster where most rows are hit.
     :raises ValueError: an argument that makes no sense.
     """
 
     def __init__(
         self, params, optimizer, optimizer_params=None, compression=NoneCompressor,
         gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=global_process_set, *,
-        op=Average, backward_passes_per_step=1,
+        op=Average, backward_passes_per_step=1, sparse_as_dense=False,
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
@@ -54,7 +56,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             )
             optimizer = undistribute(optimizer)
         reduction = Reduction(
-            compression, gradient_predivide_factor, num_groups, op, process_set
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).checked()
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
@@ -140,8 +142,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         order = self._gradients.in_order(trained)
         fresh = [any(data._fresh_grad for data in trained[i].list_data()) for i in order]
         somewhere = collectives.allreduce(
-            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum
-        )
+            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum,
+            process_set=self._gradients.reduction.process_set,
+        )  # fmt: skip
         self._unused = {i for i, used in zip(order, somewhere) if not used}
         for (i, _), param, data, grad in self._arrays():
             if i not in self._unused and not data._fresh_grad:
