@@ -37,7 +37,15 @@ def zero_copy_memory() -> List[Case]:
     return [cases.model("resnet50", "zero-copy")]
 
 
+def small() -> List[Case]:
+    """One of each sort, in a moment: to see whether a library works."""
+    memories = ("private", "trainer", "zero-copy")
+    reduced = [cases.one_array("allreduce", 4096, memory=memory) for memory in memories]
+    return [*reduced, cases.step("trainer"), cases.step("zero-copy")]
+
+
 SUITES = {
+    "small": small,
     "speed": speed,
     "ablation": ablation,
     "memory": memory,

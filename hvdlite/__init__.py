@@ -13,10 +13,23 @@ from hvdlite._version import __version__
 
 _DEFINED_IN = {
     "hvdlite._native": ("HvdliteError",),
+    "hvdlite.build_queries": (
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
+    ),
     "hvdlite.context": (
         "cross_rank",
         "cross_size",
         "init",
+        "is_homogeneous",
         "is_initialized",
         "local_rank",
         "local_size",
@@ -44,6 +57,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.mxnet.optimizer": ("DistributedOptimizer",),
     "hvdlite.mxnet.parameters": ("broadcast_parameters",),
+    "hvdlite.mxnet.sync_batch_norm": ("SyncBatchNorm",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
     "hvdlite.numpy": ("Adasum", "Average", "Max", "Min", "Product", "Sum", "barrier", "join"),

@@ -11,7 +11,7 @@ import numpy as np
 from hvdlite.bench import models
 from hvdlite.bench.cases import KINDS, Case
 
-STEPS = 10  # of training, in one repetition
+STEPS = 5  # of training, in one repetition
 BATCH = 64  # images a rank
 
 
@@ -19,6 +19,7 @@ class Collective:
     """A collective on each array, all started, then all waited for."""
 
     per_run = 1
+    shared = 0  # arrays in memory that all ranks map
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
@@ -59,6 +60,7 @@ class Gradients(Collective):
             params.get(f"p{i:03}_weight", shape=shape, init="zeros")
         params.initialize()
         self.trainer = library.trainer(params, case.memory == "zero-copy", case.name)
+        self.shared = library.shared
         self.arrays = [param.grad() for param in params.values()]
 
     def run(self) -> None:
@@ -96,6 +98,7 @@ class Training:
         self.trainer = library.trainer(
             self.net.collect_params(), case.memory == "zero-copy", case.name
         )
+        self.shared = library.shared
 
     def refresh(self) -> None:
         """Nothing: backward writes the gradients."""

@@ -50,6 +50,9 @@ bool engine_ended(struct engine *e, double seconds);
 /* True, and the first cause in *why, after a transport failure. Any thread. */
 bool engine_failed(struct engine *e, hvd_error *why);
 
+/* The algorithm of the last batch; NULL: there was none. Any thread. */
+const char *engine_algorithm(struct engine *e);
+
 /* Ends the thread and frees the engine, fails what is pending. Call it after engine_ended said
  * true, else the other ranks lose this one without a word. */
 void engine_stop(struct engine *e);

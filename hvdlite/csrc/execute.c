@@ -50,16 +50,21 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     return job;
 }
 
+static int collective(struct executor *x, const struct coll_job *job, hvd_error *err) {
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(job)->name);
+    return coll_run(x->t, job, err);
+}
+
 /* By messages: one tensor in its own memory, more in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
                           hvd_error *err) {
     if (batch->n == 1) {
         job->data = own_memory(x, batch->tensors[0]);
-        return coll_run(x->t, job, err);
+        return collective(x, job, err);
     }
     HVD_TRY(scratch_get(&x->fusion, job->bytes ? job->bytes : 1, &job->data, err));
     pack(x, batch, job->data);
-    HVD_TRY(coll_run(x->t, job, err));
+    HVD_TRY(collective(x, job, err));
     unpack(x, batch, job->data);
     return HVD_OK;
 }
@@ -82,7 +87,7 @@ static int run_pieces(struct executor *x, const struct batch *batch, struct coll
     job->pieces = pieces;
     job->npieces = batch->n;
     job->memory = parts ? part : NULL;
-    return coll_run(x->t, job, err);
+    return collective(x, job, err);
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
@@ -147,7 +152,7 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     if (job.kind == HVD_REDUCESCATTER)
         reducescatter_parts(&job, &tensor->request, x->t->at.size, in_end);
     if (job.kind == HVD_ALLTOALL) alltoall_parts(&job, tensor, &x->t->at, in_end, part_end);
-    return coll_run(x->t, &job, err);
+    return collective(x, &job, err);
 }
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {

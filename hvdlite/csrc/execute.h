@@ -11,12 +11,15 @@
 #include "regions.h"
 #include "timeline.h"
 
+#include <stdatomic.h>
+
 struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
     struct timeline *timeline;   /* NULL: none */
     struct scratch fusion, work; /* kept: the next batch pays no page faults */
+    _Atomic(const char *) algorithm; /* the last one's name; NULL: none yet. Any thread reads */
 };
 
 /* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.

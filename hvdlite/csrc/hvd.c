@@ -88,6 +88,13 @@ int hvd_check(hvd_error *err) {
     return failed ? err->code : HVD_OK;
 }
 
+const char *hvd_algorithm(void) {
+    if (enter(NULL)) return NULL;
+    const char *name = engine_algorithm(world()->engine);
+    leave();
+    return name;
+}
+
 /* ---- work ---- */
 
 static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {

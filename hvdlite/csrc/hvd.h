@@ -59,6 +59,9 @@ int hvd_where(hvd_topology *out, hvd_error *err);
 /* HVD_OK while the job is sound; after a transport failure its first cause. */
 int hvd_check(hvd_error *err);
 
+/* The algorithm of the last collective among all ranks; NULL: there was none, or no job. */
+const char *hvd_algorithm(void);
+
 /* What hvd_submit would refuse at once, all but a name that is under way; nothing is submitted. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 

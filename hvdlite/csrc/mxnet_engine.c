@@ -232,8 +232,8 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
 }
 
 int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
-    static const struct device ON_CPU = {CPU, 0};
-    static const int PROPERTY = CPU_PRIORITIZED;
+    static const struct device APART = {CPU, NOBODYS_DEVICE};
+    static const int PROPERTY = ASYNC;
     struct operation *op = NULL;
     HVD_TRY(new_operation(lib, tensor, &op, err));
     int code = prepare(op, in, out, err);
@@ -246,7 +246,7 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
     /* `in` is written to as well: its layout may have to be mended. Both are different arrays. */
     NDArrayHandle writes[2] = {op->out, op->in};
     /* From here on MXNet frees the operation, also when the push fails. */
-    if (lib->api.push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, op->in ? 2 : 1,
+    if (lib->api.push(lib->function, op, free_operation, &APART, NULL, 0, writes, op->in ? 2 : 1,
                       &PROPERTY, tensor->priority, "hvdlite", false))
         return mxnet_failed(lib, tensor->name, err);
     return lib->naive ? err->code : HVD_OK;

@@ -3,7 +3,6 @@
 #include "clock.h"
 #include "host.h"
 #include "shared.h"
-#include "wait.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -270,7 +269,6 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
     HVD_TRY(find_topology(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    m->transport.may_spin = wait_may_spin(m->transport.at.local_size);
     return HVD_OK;
 }
 
@@ -327,7 +325,7 @@ int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
     int failed = code ? t->at.rank : t->at.size, first;
     TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
     if (code || first == t->at.size) return code;
-    return error_set(err, HVD_INVALID, "rank %d could not start: its error says why", first);
+    return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
 }
 
 void transport_mpi_built_for(char *text, size_t size) {

@@ -1,5 +1,6 @@
 """Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
 
+import functools
 import os
 import re
 import sys
@@ -36,8 +37,18 @@ def push(kind, name, out, source=None, **details) -> None:
         out_rows; splits as an int64 array.
     """
     source_handle = ffi.NULL if source is None else _handle(name, source)
-    tensor, _alive = describe(kind, name, **details)
+    tensor, _alive = _describe(kind, name, **details)
     call(lib.hvd_mxnet_push, _mxnet, source_handle, _handle(name, out), tensor)
+
+
+def _describe(kind, name, splits=None, **details):
+    """Describe what is often the same as before: training pushes the same tensors in each step."""
+    if splits is None:
+        return _described(kind, name, **details)
+    return describe(kind, name, splits, **details)
+
+
+_described = functools.lru_cache(maxsize=8192)(describe)  # C copies what it is given
 
 
 def validate(kind, name, array, **details) -> None:

@@ -241,4 +241,4 @@ def test_pickled_and_copied_optimizers_keep_the_choice():
     ours = hvd.DistributedOptimizer(optimizer("sgd"), sparse_as_dense=True)
     ours.param_dict = {}
     for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert other._gradients.sparse_as_dense
+        assert other._averaging.gradients.reduction.sparse_as_dense
