@@ -157,8 +157,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
                     f"key '{name}': expected row_sparse arrays in out, and one array of row_ids or "
                     f"{len(arrays)}, got {len(ids)}; to get all rows use pull"
                 )
-            for array, row_ids in zip(arrays, ids):
-                some_rows(name, kept, row_ids).copyto(array)
+            for array, rows in zip(arrays, ids):
+                some_rows(name, kept, rows).copyto(array)
 
     def set_gradient_compression(self, compression_params: dict) -> None:
         """Compress what is pushed on its way, as in ``{'type': 'fp16'}``; row_sparse arrays not.
@@ -259,7 +259,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
         in_place = targets is arrays or len(arrays) == 1
         summed = self._sum(key, arrays, targets[0] if in_place else None, priority)
         deliver(summed, [target for target in targets if target is not summed])
-        self._values.pop(key, None)
+        if self._values.pop(key, None) is not None:
+            self._wait_for_other(f"broadcast.{self._name(key)}", None)
 
     def _sum(self, key, arrays: list, into, priority: int):
         """Return the sum over contexts and ranks: in ``into``, if it can be."""
@@ -290,11 +291,15 @@ class DistSyncMPI(mx.kvstore.KVStore):
         return f"{self._owner}.{self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:
-        """Two tensors of one name can't be under way; MXNet orders only those of one array."""
-        last = self._last.get(name)
+        """Two tensors of one name can't be under way; MXNet orders only those of one array.
+
+        :param array: the one to come, or None: let go of the last one.
+        """
+        last = self._last.pop(name, None)
         if last is not None and last is not array:
             last.wait_to_read()
-        self._last[name] = array
+        if array is not None:
+            self._last[name] = array
 
 
 def _check_plain(optimizer) -> None:

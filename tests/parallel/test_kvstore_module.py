@@ -129,6 +129,7 @@ def test_frozen_parameters():
 
 
 @on_store
+@pytest.mark.filterwarnings("ignore:Parameters already initialized")
 def test_checkpoints(update_on_kvstore, tmp_path_factory):
     """Saved half-way by each rank, resumed with and without hvdlite."""
     folder = tmp_path_factory.mktemp("checkpoint")
