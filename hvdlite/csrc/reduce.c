@@ -1,18 +1,10 @@
 #include "reduce.h"
 
+#include "fast.h"
 #include "half.h"
 
 #include <stdbool.h>
 #include <string.h>
-
-/* One binary serves old and new processors: the loader picks the widest clone that runs here. Not
- * under sanitizers, whose run-time is not there yet when the loader asks. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&   \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FAST
-#endif
 
 /* How one element becomes an accumulator and back. */
 #define SAME(x) (x)
@@ -108,6 +100,7 @@ static void narrow_bool(void *out, const void *wide, size_t n, struct reduce_fin
 #define ROW(DTYPE, T, W)                                                                           \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
+     .sum = sizeof(T),                                                                             \
      .widen = widen_##DTYPE,                                                                       \
      .add = add_##DTYPE,                                                                           \
      .add_wide = add_wide_##DTYPE,                                                                 \
