@@ -35,7 +35,9 @@ struct coll_job {
 
     int root; /* broadcast */
 
-    const void *in;         /* allgather: this rank's part, not inside data */
+    /* allgather: this rank's part, not inside data. Pairwise allreduce: this rank's values, where
+     * sums have another size than they and go to data; else NULL. */
+    const void *in;
     const size_t *part_end; /* allgather: [rank]: where its part ends in data */
 
     struct window *window; /* of all ranks, when they are on one host, else NULL */

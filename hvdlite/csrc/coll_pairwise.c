@@ -1,7 +1,7 @@
 /* Pairwise exchange: every rank sends every other rank its part of that rank's chunk.
  *
- * For dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers): the inputs
- * travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
+ * For dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers), and for words of
+ * coded values, whose sums are wider, too: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
  * then sends the finished chunk to everyone. p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
@@ -17,12 +17,15 @@
 
 #include <string.h>
 
+enum { BLOCK = 16 * 1024 }; /* bytes of accumulators: they stay in the first cache */
+
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
+    const char *in;                       /* this rank's values */
     size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
     char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
-    char *sum, *scaled;                   /* accumulators of one segment */
+    char *sum, *scaled;                   /* accumulators of one block */
     struct transfer *exchange[2], *share; /* 2 (p - 1) transfers each: sends, then receives */
 };
 
@@ -37,11 +40,16 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t 
                         w->segment, k);
 }
 
-static int send(struct pairwise *w, struct coll_range range, int to, struct transfer *x,
-                hvd_error *err) {
+/* Where the sums of a range of values are. */
+static struct coll_range sums_of(const struct pairwise *w, struct coll_range range) {
+    const struct reduce_kernels *k = w->job->reduce;
+    return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
+}
+
+static int send(struct pairwise *w, const char *data, struct coll_range range, int to,
+                struct transfer *x, hvd_error *err) {
     if (!coll_length(range)) return HVD_OK;
-    return transport_isend(w->t, (char *)w->job->data + range.begin, coll_length(range), to, x,
-                           err);
+    return transport_isend(w->t, data + range.begin, coll_length(range), to, x, err);
 }
 
 static int receive(struct pairwise *w, void *data, size_t bytes, int from, struct transfer *x,
@@ -61,31 +69,38 @@ static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
     for (int d = 1; d <= others; d++) {
         char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
         HVD_TRY(receive(w, slot, own, peer_from(w, d), &x[others + d - 1], err));
-        HVD_TRY(send(w, segment_of(w, peer_to(w, d), k), peer_to(w, d), &x[d - 1], err));
+        HVD_TRY(send(w, w->in, segment_of(w, peer_to(w, d), k), peer_to(w, d), &x[d - 1], err));
     }
     return HVD_OK;
 }
 
-static void reduce(struct pairwise *w, size_t k) {
+/* n elements, the at-th of the segment and those after it. */
+static void reduce_block(struct pairwise *w, size_t k, size_t at, size_t n) {
     const struct reduce_kernels *kernels = w->job->reduce;
-    struct coll_range range = segment_of(w, w->t->at.rank, k);
-    char *own = (char *)w->job->data + range.begin;
-    size_t n = coll_length(range) / kernels->size;
-    kernels->widen(w->sum, own, n, w->job->prescale);
-    for (int d = 1; d < w->t->at.size; d++) {
-        const char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
+    struct coll_range own = segment_of(w, w->t->at.rank, k);
+    const char *slot = w->slots[k % 2] + at * kernels->size;
+    kernels->widen(w->sum, w->in + own.begin + at * kernels->size, n, w->job->prescale);
+    for (int d = 1; d < w->t->at.size; d++, slot += w->segment)
         reduce_add(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
-    }
-    kernels->narrow(own, w->sum, n, w->job->final);
+    char *sums = (char *)w->job->data + sums_of(w, own).begin;
+    kernels->narrow(sums + at * kernels->sum, w->sum, n, w->job->final);
+}
+
+static void reduce(struct pairwise *w, size_t k) {
+    size_t n = coll_length(segment_of(w, w->t->at.rank, k)) / w->job->reduce->size;
+    size_t block = BLOCK / w->job->reduce->wide;
+    for (size_t at = 0; at < n; at += block)
+        reduce_block(w, k, at, n - at < block ? n - at : block);
 }
 
 static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
     int others = w->t->at.size - 1;
     for (int d = 1; d <= others; d++) {
-        struct coll_range theirs = segment_of(w, peer_from(w, d), k);
+        struct coll_range theirs = sums_of(w, segment_of(w, peer_from(w, d), k));
         HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
                         peer_from(w, d), &w->share[others + d - 1], err));
-        HVD_TRY(send(w, segment_of(w, w->t->at.rank, k), peer_to(w, d), &w->share[d - 1], err));
+        struct coll_range own = sums_of(w, segment_of(w, w->t->at.rank, k));
+        HVD_TRY(send(w, w->job->data, own, peer_to(w, d), &w->share[d - 1], err));
     }
     return HVD_OK;
 }
@@ -110,17 +125,20 @@ static size_t segment_bytes(int others) {
 
 int coll_pairwise(struct transport *t, const struct coll_job *job, hvd_error *err) {
     size_t others = (size_t)t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
-    struct pairwise w = {.t = t, .job = job, .segment = segment_bytes((int)others)};
+    struct pairwise w = {.t = t,
+                         .job = job,
+                         .in = job->in ? job->in : job->data,
+                         .segment = segment_bytes((int)others)};
     size_t longest = coll_length(coll_chunk(job->bytes, job->reduce->size, t->at.size, 0));
     w.nseg = (longest + w.segment - 1) / w.segment;
-    size_t wide = w.segment / job->reduce->size * job->reduce->wide, slots = others * w.segment;
+    size_t slots = others * w.segment;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * wide + 3 * transfers, &memory, err));
+    HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * BLOCK + 3 * transfers, &memory, err));
     char *at = memory;
     for (int i = 0; i < 2; i++, at += slots) w.slots[i] = at;
     w.sum = at;
-    w.scaled = at + wide;
-    at += 2 * wide;
+    w.scaled = at + BLOCK;
+    at += 2 * BLOCK;
     memset(at, 0, 3 * transfers);
     w.share = (struct transfer *)(void *)at;
     for (int i = 0; i < 2; i++) w.exchange[i] = w.share + (size_t)(i + 1) * 2 * others;

@@ -99,6 +99,7 @@ static int stage(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     HVD_TRY(wait_for_slot(p, round, err));
     pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+    transport_count_window(p->t, round_bytes(p, k));
     window_raise(p->w, WINDOW_STAGED, round);
     return HVD_OK;
 }
@@ -120,6 +121,7 @@ static int reduce(const struct pass *p, size_t k, hvd_error *err) {
     struct coll_range own = chunk_of(p, k, p->w->self);
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     add_all(p, round, own, slot_of(p, p->w->self, round) + own.begin);
+    transport_count_window(p->t, coll_length(own));
     window_raise(p->w, WINDOW_REDUCED, round);
     return HVD_OK;
 }
@@ -192,6 +194,7 @@ static int give(struct pass *p, hvd_error *err) {
         uint64_t round = p->w->rounds + k;
         HVD_TRY(wait_for_slot(p, round, err));
         pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+        transport_count_window(p->t, round_bytes(p, k));
         raise_staged(p, round);
         window_raise(p->w, WINDOW_TAKEN, round);
     }
@@ -228,6 +231,7 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     HVD_TRY(wait_for_slot(p, round, err));
     copy(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
          coll_length(piece));
+    transport_count_window(p->t, coll_length(piece));
     raise_staged(p, round);
     return HVD_OK;
 }

@@ -29,7 +29,8 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. Checks and copies *tensor; its memory must live until it completes. On an error
+/* Any thread. Checks, copies and, where it has a codec, encodes *tensor; its memory must live until it
+ * completes. On an error
  * nothing was submitted and `complete` is not called. */
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err);
 
@@ -47,6 +48,12 @@ bool engine_ended(struct engine *e, double seconds);
 
 /* True, and the first cause in *why, after a transport failure. Any thread. */
 bool engine_failed(struct engine *e, hvd_error *why);
+
+/* What this rank has sent (as struct traffic), and completed without an error. Any thread. */
+struct engine_counts {
+    uint64_t bytes_transferred, bytes_in_window, tensors, batches;
+};
+struct engine_counts engine_counts(struct engine *e);
 
 /* Ends the thread and frees the engine, fails what is pending. Call it after engine_ended said
  * true, else the other ranks lose this one without a word. */

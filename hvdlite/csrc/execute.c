@@ -1,6 +1,7 @@
 #include "execute.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,8 +110,30 @@ static int run_allgather(struct executor *x, const struct tensor *tensor, hvd_er
     return coll_run(x->t, &job, err);
 }
 
+static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
+    const struct request *r = &batch->tensors[0]->request;
+    void *memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_piece), &memory, err));
+    struct coded_piece *pieces = memory;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        pieces[i] =
+            (struct coded_piece){tensor->message, tensor->out, request_count(&tensor->request)};
+    }
+    struct coll_job plain = job_of(x, r);
+    struct coded_job job = {.codec = r->codec,
+                            .final = plain.final,
+                            .pieces = pieces,
+                            .npieces = batch->n,
+                            .window = plain.window,
+                            .buffer = &x->fusion,
+                            .scratch = &x->work};
+    return coll_coded(x->t, &job, err);
+}
+
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
+    if (first->request.codec.kind) return run_coded(x, batch, err);
     return first->request.kind == HVD_ALLGATHER ? run_allgather(x, first, err)
                                                 : run_reduce_or_broadcast(x, batch, err);
 }
@@ -129,6 +152,8 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->tensors[0]->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
+    atomic_fetch_add(&x->done_tensors, batch->n); /* before anybody hears of it */
+    atomic_fetch_add(&x->done_batches, 1);
     trace(x, batch, "completes");
     for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
     return HVD_OK;
@@ -137,4 +162,5 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
 void execute_free(struct executor *x) {
     scratch_free(&x->fusion);
     scratch_free(&x->work);
+    scratch_free(&x->list);
 }

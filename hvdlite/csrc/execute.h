@@ -5,7 +5,7 @@
 #ifndef HVDLITE_EXECUTE_H
 #define HVDLITE_EXECUTE_H
 
-#include "coll.h"
+#include "coll_coded.h"
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
@@ -14,7 +14,8 @@ struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    struct scratch fusion, work; /* kept: the next batch pays no page faults */
+    _Atomic uint64_t done_tensors, done_batches; /* any thread reads them */
+    struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
 };
 
 /* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.

@@ -132,11 +132,13 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->priority = from->priority;
     r->prescale = from->prescale;
     r->postscale = from->postscale;
+    r->codec = (struct codec){from->codec, from->parameter};
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
     to->in = from->in;
     to->out = from->out;
     to->out_rows = from->out_rows;
+    to->residual = from->residual;
     return HVD_OK;
 }
 
@@ -198,6 +200,15 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     monitor_unlock(&h->monitor);
     if (done) free_handle(h);
     return done;
+}
+
+int hvd_get_stats(hvd_stats *out, hvd_error *err) {
+    HVD_TRY(enter(err));
+    struct engine_counts counts = engine_counts(current->engine);
+    leave();
+    *out = (hvd_stats){counts.bytes_transferred, counts.bytes_in_window, counts.tensors,
+                       counts.batches};
+    return HVD_OK;
 }
 
 /* ---- regions ---- */

@@ -31,6 +31,11 @@ typedef struct hvd_tensor {
     const void *in;
     void *out;        /* as large as `in`, may be the same; an allgather's: out_rows rows */
     int64_t out_rows; /* allgather: the sum of all ranks' first dimensions */
+    int codec;        /* hvd_codec; an allreduce of float32 may have one */
+    double parameter; /* of the codec: 2bit, 1bit: the threshold; topk: the ratio of what is sent */
+    float
+        *residual; /* of 2bit, 1bit, topk: what they left out, carried from one call to the next; as
+                         large as `in`, zeroed at first; used during the call only */
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
@@ -60,6 +65,14 @@ int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+
+/* What this rank has done since hvd_init. Bytes are those of tensors, the negotiation's not counted. */
+typedef struct hvd_stats {
+    uint64_t bytes_sent_mpi;    /* given to MPI for other ranks */
+    uint64_t bytes_sent_window; /* put into shared memory for other ranks of this host */
+    uint64_t tensors, batches;  /* completed without an error; what was fused is one batch */
+} hvd_stats;
+int hvd_get_stats(hvd_stats *out, hvd_error *err);
 
 /* Memory that all ranks of this host map, one part a rank: what is reduced in place in it, at the same
  * offset on every rank, is not copied. Local rank 0 creates it and gets its name, the others open it

@@ -104,6 +104,7 @@ struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
 static void complete(struct tensor *tensor, const hvd_error *error) {
     tensor->complete(tensor->arg, error);
     free(tensor->rows);
+    free(tensor->message);
     free(tensor);
 }
 

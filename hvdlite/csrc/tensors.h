@@ -17,6 +17,8 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out;      /* as many, may be `in`; an allgather's holds out_rows rows */
     int64_t out_rows;
+    float *residual; /* of its codec: as many values; read and written while it is submitted */
+    void *message;   /* `in` as its codec has encoded it; owned by the table; NULL: as it is */
     tensor_complete *complete;
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */

@@ -4,6 +4,7 @@
 #include "wait.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 
 static const double LONGEST_DATA_NAP = 1e-3; /* MPI moves data only while it is called */
 
@@ -11,6 +12,7 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err) {
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = to, .active = true};
+    atomic_fetch_add_explicit(&t->sent.transfers, bytes, memory_order_relaxed);
     return t->ops->isend(t, data, bytes, to, x, err);
 }
 
@@ -19,6 +21,10 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = from, .active = true};
     return t->ops->irecv(t, data, bytes, from, x, err);
+}
+
+void transport_count_window(struct transport *t, size_t bytes) {
+    atomic_fetch_add_explicit(&t->sent.window, bytes, memory_order_relaxed);
 }
 
 /* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */

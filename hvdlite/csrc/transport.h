@@ -19,6 +19,13 @@ struct topology {
     int rank, size;
     int local_rank, local_size;
     int cross_rank, cross_size;
+    int hosts;
+};
+
+/* Bytes of tensors that this rank has sent so far. Its engine's thread counts, any thread reads. */
+struct traffic {
+    _Atomic uint64_t transfers; /* by isend */
+    _Atomic uint64_t window;    /* put into shared memory for other ranks of this host */
 };
 
 /* A data transfer under way; a zeroed one is complete. */
@@ -57,9 +64,10 @@ struct transport {
     struct topology at;
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
-    bool may_spin;         /* each rank of this host has a core of its own */
-    double longest_nap;    /* seconds that sleep may last without missing a message */
-    double timeout;        /* seconds without any progress until a wait gives up; 0: never */
+    struct traffic sent;
+    bool may_spin;      /* each rank of this host has a core of its own */
+    double longest_nap; /* seconds that sleep may last without missing a message */
+    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
@@ -71,6 +79,9 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err);
 int transport_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                     hvd_error *err);
+
+/* This rank has put so many bytes where others of its host read them. */
+void transport_count_window(struct transport *t, size_t bytes);
 
 /* Returns when the transfer is complete. It spins briefly, yields, then naps, and calls on_wait
  * meanwhile. On an error the transfer may still be active and the transport is of no more use. */
