@@ -22,6 +22,7 @@ _DEFINED_IN = {
         "rank",
         "shutdown",
         "size",
+        "stats",
     ),
     "hvdlite.launch.api": ("run",),
     "hvdlite.mxnet": (

@@ -200,7 +200,7 @@ static int encode(struct tensor *tensor, hvd_error *err) {
     size_t n = request_count(r);
     tensor->message = NULL;
     if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    if (!tensor->residual && !codec_is_cast(r->codec))
+    if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));
     tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* some, also for no values */

@@ -24,6 +24,7 @@ from hvdlite import (
     run,
     shutdown,
     size,
+    stats,
 )
 from hvdlite.mxnet.compression import Compression
 from hvdlite.mxnet.ops import allgather, allreduce, allreduce_, broadcast, broadcast_
@@ -59,4 +60,5 @@ __all__ = [
     "share_gradients",
     "shutdown",
     "size",
+    "stats",
 ]

@@ -25,17 +25,19 @@ def _open():
 _mxnet = _open()
 
 
-def push(kind, name, out, source=None, **details) -> None:
+def push(kind, name, out, source=None, residual=None, **details) -> None:
     """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
 
     Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
     MXNet as MXNetError when somebody waits for ``out``.
 
-    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows.
+    :param residual: float32 array of as many values, for a codec that needs one; not ``out``.
+    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows,
+        codec, parameter.
     """
-    source_handle = ffi.NULL if source is None else _handle(name, source)
     tensor, _alive = _tensor(kind, name, details)
-    call(lib.hvd_mxnet_push, _mxnet, source_handle, _handle(name, out), tensor)
+    handles = [ffi.NULL if a is None else _handle(name, a) for a in (source, out, residual)]
+    call(lib.hvd_mxnet_push, _mxnet, *handles, tensor)
 
 
 def validate(kind, name, array) -> None:

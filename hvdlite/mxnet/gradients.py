@@ -2,8 +2,7 @@
 
 from typing import Dict, Sequence
 
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.ops import allreduce_
+from hvdlite.mxnet.compression import NoneCompressor, Reducer
 from hvdlite.names import natural_order, shape_of_name
 from hvdlite.objects import agree
 
@@ -17,8 +16,13 @@ class Gradients:
 
     def __init__(self, owner: str, compression=NoneCompressor) -> None:
         self.owner = owner
-        self.compression = compression
+        self._reducer = Reducer(compression)
         self._labels: Dict[int, int] = {}
+
+    @property
+    def compression(self):
+        """As it was given."""
+        return self._reducer.compression
 
     def pair(self, params: Dict[int, object]) -> None:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
@@ -52,7 +56,4 @@ class Gradients:
             labelled.sort(key=lambda pair: pair[0])
         for label, grad in labelled:
             priority = -label if isinstance(label, int) else 0
-            sent, context = self.compression.compress(grad)
-            allreduce_(sent, name=f"{self.owner}.{label}", priority=priority)
-            if sent is not grad:
-                grad[:] = self.compression.decompress(sent, context)
+            self._reducer.allreduce_(grad, f"{self.owner}.{label}", priority)

@@ -25,7 +25,7 @@ class DistributedOptimizer:
     without hvdlite, also after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none`` or ``hvd.Compression.fp16``.
+    :param compression: one of ``hvd.Compression``.
     """
 
     def __new__(cls, optimizer, compression=NoneCompressor):

@@ -20,7 +20,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     :param params: a ParameterDict, a dict or a list of Parameters.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none`` or ``hvd.Compression.fp16``.
+    :param compression: one of ``hvd.Compression``.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
     """
