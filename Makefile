@@ -4,6 +4,8 @@
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
 #   make test      make install, make test-c, pytest              (ARGS=...)
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
+#   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
+#   make bench     measures them all, writes docs/benchmarks.md      (QUICK=1: 4 minutes, not 20)
 #   make lint      what every change must pass; make format mends most of it
 #   make clean     removes all that make has made
 
@@ -26,7 +28,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-c c-programs lint format clean
+.PHONY: install mnist test test-c c-programs peers bench bench-report lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -76,7 +78,7 @@ test: install test-c
 	$(BIN)/pytest $(ARGS)
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport_mpi hvd mxnet_engine,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
+CORE     := $(filter-out transport_mpi job hvd mxnet_engine,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
@@ -108,6 +110,32 @@ test-c:
 	    status=$$?; cat $$p.log; echo "FAILED $$p (exit $$status)"; exit 1; \
 	done
 
+# --------------------------------------------------------------------------------- benchmarks
+PEERS   := .venv-peers/.stamp
+HOROVOD := HOROVOD_WITH_MXNET=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 \
+           HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
+
+peers: $(PEERS)
+
+# A peer that can't be installed is left out; the report says so.
+$(PEERS): benchmarks/requirements.txt
+	$(ready_python)
+	$(PYTHON) -m venv --clear .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
+	PATH=$(CURDIR)/.venv-peers/bin:$$PATH $(HOROVOD) .venv-peers/bin/pip install --quiet \
+	    --disable-pip-version-check --no-build-isolation --no-binary horovod horovod==0.28.1 || \
+	    echo "hvdlite: no Horovod beside it: it could not be built"
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 || \
+	    echo "hvdlite: no Gloo beside it: PyTorch could not be installed"
+	touch $@
+
+bench: install peers
+	$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick) $(ARGS)
+	$(BIN)/python benchmarks/report.py
+
+bench-report: install
+	$(BIN)/python benchmarks/report.py
+
 # -------------------------------------------------------------------------------------- style
 C_FILES := $(wildcard hvdlite/csrc/*.[ch] tests/c/*.[ch])
 
@@ -122,4 +150,4 @@ format: $(DEPS)
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean:
-	rm -rf .venv build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache

@@ -58,9 +58,15 @@ setup(
     cmdclass={"build_ext": BuildWithMPI},
     install_requires=["mpi4py", "numpy", "cffi>=1.15"],
     package_data={"hvdlite.launch": ["worker_site/*.py"]},
-    entry_points={"console_scripts": ["hvdliterun = hvdlite.launch.cli:main"]},
+    entry_points={
+        "console_scripts": [
+            "hvdliterun = hvdlite.launch.cli:main",
+            "hvdlite-bench = hvdlite.bench.cli:main",
+        ]
+    },
     extras_require={
         "mxnet": ["mxnet==1.9.1", "numpy>=1.23.2,<1.24"],
+        "bench": ["matplotlib", "tqdm"],  # hvdlite-bench's pictures and progress bar
         "launch": ["pyyaml", "cloudpickle"],  # --config-file; hvdlite.run from a notebook
         "test": ["pytest", "pytest-timeout"],
     },

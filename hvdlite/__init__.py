@@ -22,23 +22,21 @@ _DEFINED_IN = {
         "rank",
         "shutdown",
         "size",
+        "start_timeline",
         "stats",
+        "stop_timeline",
     ),
+    "hvdlite.groups": ("ProcessSet", "global_process_set"),
     "hvdlite.launch.api": ("run",),
-    "hvdlite.mxnet": (
-        "Compression",
-        "DistributedOptimizer",
-        "DistributedTrainer",
-        "allgather",
-        "allreduce",
-        "allreduce_",
-        "broadcast",
-        "broadcast_",
-        "broadcast_parameters",
-        "share_gradients",
-    ),
-    "hvdlite.numpy": ("Average", "Sum"),
+    "hvdlite.mxnet.compression": ("Compression",),
+    "hvdlite.mxnet.ops": ("allgather", "allreduce", "allreduce_", "broadcast", "broadcast_"),
+    "hvdlite.mxnet.optimizer": ("DistributedOptimizer",),
+    "hvdlite.mxnet.parameters": ("broadcast_parameters",),
+    "hvdlite.mxnet.trainer": ("DistributedTrainer",),
+    "hvdlite.mxnet.zero_copy": ("share_gradients",),
+    "hvdlite.numpy": ("Average", "Sum", "join"),
     "hvdlite.objects": ("allgather_object", "broadcast_object"),
+    "hvdlite.process_sets": ("add_process_set", "remove_process_set"),
 }
 _SUBMODULES = ("mxnet", "numpy")
 _MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}
@@ -51,7 +49,8 @@ def __getattr__(name):
         return importlib.import_module(f"hvdlite.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hvdlite' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value  # and from now on found without a call, as hvd.allreduce_ of each gradient is
 
 
 def __dir__():

@@ -23,17 +23,21 @@ def _seconds(variable: str, default: float) -> float:
 # A script that failed waits so long for the other ranks to hear of it before it ends the job.
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 
-_own_comm: Optional[MPI.Comm] = None  # made by init(list), freed at the end
+_comm: Optional[MPI.Comm] = None  # of the job
+_own_comm: Optional[MPI.Comm] = None  # the same if init(list) made it: freed at the end
 _joined = False  # ever
+_wait_all: List[Callable[[], None]] = []  # how frameworks wait for all that they have queued
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
 _after_exit: List[Callable[[], None]] = []  # and once this process has left it for good
 
 
-def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
+def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -> None:
     """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
 
     :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
         those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
+    :param process_sets: a list of :class:`ProcessSet` to register at once, the same on every rank.
+        "dynamic" is taken as in Horovod; ``add_process_set`` may be called in any case.
     :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable makes no sense.
 
     >>> import hvdlite as hvd
@@ -41,7 +45,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     >>> hvd.rank() < hvd.size()
     True
     """
-    global _own_comm, _joined
+    global _comm, _own_comm, _joined
     if is_initialized():
         return
     given = comm
@@ -52,9 +56,12 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None) -> None:
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
-    if _joined:
-        names.forget()
+    _comm = comm
+    names.forget()
     _joined = True
+    from hvdlite.process_sets import begin  # it stands on collectives, and those on this module
+
+    begin(process_sets)
 
 
 def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
@@ -66,6 +73,11 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
             f"init({ranks}): this process is rank {MPI.COMM_WORLD.rank}, which the list leaves out"
         )
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def communicator() -> MPI.Comm:
+    """Return the communicator that ``init()`` was given."""
+    return _comm
 
 
 def is_initialized() -> bool:
@@ -139,7 +151,7 @@ def shutdown() -> None:
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:
     """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
-    global _own_comm
+    global _comm, _own_comm
     lib.hvd_leave(reason.encode(errors="replace"))
     deadline = time.monotonic() + patience
     while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
@@ -149,16 +161,52 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     lib.hvd_close()
     if _own_comm is not None and sound:
         _own_comm.Free()
-    _own_comm = None
+    _comm = _own_comm = None
     return sound
 
 
-def at_end(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register what a framework does before this process leaves the job, and after it has at exit.
+def leave_group(group: int) -> None:
+    """Leave and free a group of ranks. Collective over it."""
+    _submit_all()
+    lib.hvd_group_leave(group, b"it called remove_process_set()")
+    while not lib.hvd_group_wait_end(group, 0.1):
+        pass
+    lib.hvd_group_close(group)
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write from now on when each tensor was submitted, agreed on and moved to a file.
+
+    The file is one that https://ui.perfetto.dev and chrome://tracing show; ``HVDLITE_TIMELINE``
+    names one for the whole job.
+
+    :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
+        written by rank 0 alone.
+    :param mark_cycles: mark each time that the background thread found something to do.
+    :raises ValueError: the timeline is on already, or the file can't be written.
+    """
+    call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete then. ``shutdown()`` does so, too."""
+    call(lib.hvd_timeline_stop)
+
+
+def wait_all() -> None:
+    """Wait until all that frameworks have queued is done; raises their errors."""
+    for wait in _wait_all:
+        wait()
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register how a framework waits for its work, what it does before this process leaves the job,
+    and after it has at exit.
 
     The job is then left before exit functions registered so far run: MXNet's waits for all its
     operations, so those that can't complete must have been ended before.
     """
+    _wait_all.append(wait)
     _before_end.append(before)
     _after_exit.append(after)
     _run_first_at_exit()

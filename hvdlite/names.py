@@ -17,10 +17,11 @@ def forget() -> None:
     _owners.clear()
 
 
-def tensor_name(kind: str, name: Optional[str]) -> str:
+def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
     """Return ``kind.name``; without a name, the place in the script that asks, and a count.
 
-    The count is per place, so that one more unnamed call on some rank can't shift all later ones.
+    The count is per place, so that one more unnamed call on some rank can't shift all later ones,
+    and per process set, as ranks that are in several make more calls than others.
     """
     if name is not None:
         return f"{kind}.{name}"
@@ -28,8 +29,8 @@ def tensor_name(kind: str, name: Optional[str]) -> str:
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    _calls[kind, place] += 1
-    return f"{kind}.{place}#{_calls[kind, place] - 1}"
+    _calls[kind, place, process_set_id] += 1
+    return f"{kind}.{place}#{_calls[kind, place, process_set_id] - 1}"
 
 
 def owner_number(kind: str) -> int:

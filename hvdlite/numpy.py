@@ -9,6 +9,7 @@ import numpy as np
 
 from hvdlite import context
 from hvdlite._native import ffi, lib, new_error, raise_error
+from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.names import tensor_name
 
 Sum = lib.HVD_SUM
@@ -27,6 +28,7 @@ def allreduce(
     op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
     """Return ``op`` over all ranks of ``array * prescale_factor``, times ``postscale_factor``.
 
@@ -37,33 +39,67 @@ def allreduce(
     array = _dense(array)
     out = np.empty_like(array)
     _run(
-        lib.HVD_ALLREDUCE, tensor_name("allreduce", name), array, out,
-        op=op, prescale=prescale_factor, postscale=postscale_factor,
+        lib.HVD_ALLREDUCE, tensor_name("allreduce", name, process_set.process_set_id), array, out,
+        op=op, prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
     )  # fmt: skip
     return out
 
 
-def broadcast(array: np.ndarray, root_rank: int = 0, name: Optional[str] = None) -> np.ndarray:
+def broadcast(
+    array: np.ndarray,
+    root_rank: int = 0,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank."""
     array = _dense(array)
     out = np.empty_like(array)
-    _run(lib.HVD_BROADCAST, tensor_name("broadcast", name), array, out, root=root_rank)
+    _run(
+        lib.HVD_BROADCAST, tensor_name("broadcast", name, process_set.process_set_id), array, out,
+        root=process_set.number_of(root_rank), process_set=process_set,
+    )  # fmt: skip
     return out
 
 
-def allgather(array: np.ndarray, name: Optional[str] = None) -> np.ndarray:
+def allgather(
+    array: np.ndarray,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
-    array, name = _dense(array), tensor_name("allgather", name)
-    rows = sum(gather_rows(array.shape[0] if array.ndim else 1, name))
+    array, name = _dense(array), tensor_name("allgather", name, process_set.process_set_id)
+    rows = sum(gather_rows(array.shape[0] if array.ndim else 1, name, process_set))
     out = np.empty((rows, *array.shape[1:]), array.dtype)
-    _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows)
+    _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows, process_set=process_set)
     return out
 
 
-def gather_rows(rows: int, name: str) -> list:
+def join(process_set: ProcessSet = global_process_set) -> int:
+    """Say that this rank has no more data; return the last rank to say so, when all have.
+
+    Until then zeros stand in for this rank in the other ranks' allreduces with op Sum, Average
+    (over the ranks that still have data) or Adasum; other collectives are an error on those ranks.
+    For ranks with different numbers of batches, at the end of an epoch::
+
+        for batch in batches:
+            ...
+            trainer.step(batch_size)
+        last = hvd.join()
+        hvd.broadcast_parameters(params, root_rank=last)  # it has taken every step
+    """
+    last = np.empty(1, np.int64)
+    context.wait_all()  # so that the last one has taken every step
+    _run(lib.HVD_JOIN, "join", last, last, process_set=process_set)
+    return process_set.ranks[last[0]]
+
+
+def gather_rows(rows: int, name: str, process_set: ProcessSet = global_process_set) -> list:
     """Return what every rank gives for ``rows``, in the order of ranks."""
-    out = np.empty(context.size(), np.int64)
-    _run(lib.HVD_ALLGATHER, f"{name}.rows", np.array([rows], np.int64), out, out_rows=len(out))
+    out = np.empty(process_set.size(), np.int64)
+    _run(
+        lib.HVD_ALLGATHER, f"{name}.rows", np.array([rows], np.int64), out,
+        out_rows=len(out), process_set=process_set,
+    )  # fmt: skip
     return out.tolist()
 
 
@@ -75,7 +111,10 @@ def _dense(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _run(kind, name, array, out, op=Sum, root=0, prescale=1.0, postscale=1.0, out_rows=0) -> None:
+def _run(
+    kind, name, array, out, op=Sum, root=0, prescale=1.0, postscale=1.0, out_rows=0,
+    process_set=global_process_set,
+) -> None:  # fmt: skip
     encoded = ffi.new("char[]", name.encode())
     dims = ffi.new("int64_t[]", array.shape or [0])
     tensor = ffi.new(
@@ -84,7 +123,7 @@ def _run(kind, name, array, out, op=Sum, root=0, prescale=1.0, postscale=1.0, ou
             "name": encoded, "kind": kind, "dtype": DTYPES[array.dtype], "op": op, "root": root,
             "prescale": prescale, "postscale": postscale, "ndim": array.ndim, "dims": dims,
             "in": ffi.cast("void *", array.ctypes.data), "out": ffi.cast("void *", out.ctypes.data),
-            "out_rows": out_rows,
+            "out_rows": out_rows, "group": process_set.group(),
         },
     )  # fmt: skip
     error = new_error()

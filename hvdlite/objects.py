@@ -9,10 +9,16 @@ import numpy as np
 from hvdlite import context
 from hvdlite import numpy as collectives
 from hvdlite._native import HvdliteError
+from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.names import tensor_name
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
 
     >>> import hvdlite as hvd
@@ -20,22 +26,25 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -
     >>> hvd.broadcast_object({"epoch": 3})
     {'epoch': 3}
     """
-    name = tensor_name("object", name)
+    name = tensor_name("object", name, process_set.process_set_id)
     is_root = context.rank() == root_rank
     data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
-    length = collectives.broadcast(np.array([len(data)]), root_rank, f"{name}.length")[0]
+    lengths = np.array([len(data)])
+    length = collectives.broadcast(lengths, root_rank, f"{name}.length", process_set)[0]
     if not is_root:
         data = np.empty(length, np.uint8)
-    data = collectives.broadcast(data, root_rank, name)
+    data = collectives.broadcast(data, root_rank, name, process_set)
     return obj if is_root else pickle.loads(data.tobytes())
 
 
-def allgather_object(obj: Any, name: Optional[str] = None) -> List[Any]:
+def allgather_object(
+    obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> List[Any]:
     """Return the objects of all ranks, in the order of ranks."""
-    name = tensor_name("object", name)
+    name = tensor_name("object", name, process_set.process_set_id)
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    lengths = collectives.gather_rows(len(data), f"{name}.length")
-    joined = collectives.allgather(data, name)
+    lengths = collectives.gather_rows(len(data), f"{name}.length", process_set)
+    joined = collectives.allgather(data, name, process_set)
     ends = np.cumsum(lengths)
     return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
 

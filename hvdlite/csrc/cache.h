@@ -14,7 +14,7 @@ struct cache;
 struct cache_entry {
     uint64_t id; /* from 1 */
     struct request request;
-    uint32_t nrows; /* allgather: number of ranks; else 0 */
+    uint32_t nrows; /* where rows vary: number of ranks; else 0 */
     int64_t *rows;  /* rows of every rank, owned by the cache */
 };
 

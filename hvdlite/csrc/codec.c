@@ -14,7 +14,7 @@ bool codec_is_cast(struct codec c) {
 }
 
 static const struct reduce_kernels *cast_kernels(struct codec c) {
-    return reduce_kernels(c.kind == HVD_CODEC_FLOAT16 ? HVD_FLOAT16 : HVD_BFLOAT16);
+    return reduce_kernels(c.kind == HVD_CODEC_FLOAT16 ? HVD_FLOAT16 : HVD_BFLOAT16, HVD_SUM);
 }
 
 int codec_check(struct codec c, const char *name, size_t n, hvd_error *err) {
@@ -91,25 +91,25 @@ static bool any_marked(const char *messages, size_t stride, int p) {
     return marks != 0;
 }
 
-void codec_decode(struct codec c, const void *messages, size_t stride, int p, double factor,
+void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n) {
     const char *first = (const char *)messages + FIRST;
-    if (any_marked(messages, stride, p))
+    if (any_marked(messages, stride, how.ranks))
         fill_with_nan(out, n);
     else if (c.kind == HVD_CODEC_TOPK)
-        codec_topk_decode(c, first, stride, p, factor, out, n);
+        codec_topk_decode(c, first, stride, how, out, n);
     else
-        codec_bits_decode(c, first, stride, p, factor, out, n);
+        codec_bits_decode(c, first, stride, how, out, n);
 }
 
-const struct reduce_kernels *codec_kernels(struct codec c, int p) {
+const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     if (codec_is_cast(c)) return cast_kernels(c);
-    return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, p);
+    return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
 /* The marks were counted with the words. */
-void codec_decode_sum(struct codec c, const void *sum, int p, double factor, float *out, size_t n) {
-    const struct reduce_kernels *k = codec_kernels(c, p);
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
+    const struct reduce_kernels *k = codec_kernels(c, how.ranks);
     if (codec_is_cast(c)) {
         k->widen(out, sum, n, 1);
         return;
@@ -119,5 +119,5 @@ void codec_decode_sum(struct codec c, const void *sum, int p, double factor, flo
     if (marks)
         fill_with_nan(out, n);
     else
-        codec_bits_decode_sum(c, (const char *)sum + k->sum, p, factor, out, n);
+        codec_bits_decode_sum(c, (const char *)sum + k->sum, how, out, n);
 }

@@ -39,18 +39,25 @@ size_t codec_bytes(struct codec c, size_t n); /* of a message */
 int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
                  void *message, hvd_error *err);
 
-/* out = factor * the sum of p messages, `stride` bytes from one to the next; not for casts. Equal
- * messages give equal bits. 2bit and 1bit count exactly and round once, to float32. */
-void codec_decode(struct codec c, const void *messages, size_t stride, int p, double factor,
+/* A message of zero bytes is what a rank that has joined brings: zeros, for 1bit nothing at all. */
+struct codec_sum {
+    int ranks;     /* whose messages there are */
+    int members;   /* those of them that have brought data */
+    double factor; /* the sum is multiplied by */
+};
+
+/* Adds the ranks' messages, `stride` bytes from one to the next; not for casts. Equal messages give
+ * equal bits. 2bit and 1bit count exactly and round once, to float32. */
+void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n);
 
-/* Kernels that add the messages of p ranks, word by word; a cast's: number by number. NULL: this codec
- * has none. */
-const struct reduce_kernels *codec_kernels(struct codec c, int p);
+/* Kernels that add the messages of so many ranks, word by word; a cast's: number by number. NULL: this
+ * codec has none. */
+const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
-/* What codec_decode does, from the sum that those have made of p messages. A cast's comes with its
+/* What codec_decode does, from the sum that those have made of all messages. A cast's comes with its
  * factor in it. */
-void codec_decode_sum(struct codec c, const void *sum, int p, double factor, float *out, size_t n);
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n);
 
 /* ---- one family a file ---- */
 
@@ -59,17 +66,17 @@ size_t codec_bits_values(int kind); /* in a word */
 size_t codec_bits_words(int kind, size_t n);
 void codec_bits_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                        uint32_t *words);
-void codec_bits_decode(struct codec c, const char *words, size_t stride, int p, double factor,
+void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
                        float *out, size_t n);
-const struct reduce_kernels *codec_bits_kernels(int kind, int p);
-void codec_bits_decode_sum(struct codec c, const void *sum, int p, double factor, float *out,
+const struct reduce_kernels *codec_bits_kernels(int kind, int ranks);
+void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out,
                            size_t n);
 
 /* topk: the k indices and then the k values. */
 size_t codec_topk_count(double ratio, size_t n);
 int codec_topk_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                       uint32_t *pairs, hvd_error *err);
-void codec_topk_decode(struct codec c, const char *pairs, size_t stride, int p, double factor,
+void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum how,
                        float *out, size_t n);
 
 #endif

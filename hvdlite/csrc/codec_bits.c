@@ -7,9 +7,8 @@ enum { MOST_VALUES = 32 }; /* in a word */
 
 /* What a codec needs to know of its words: how many values, and what a count of them stands for. */
 struct bits {
-    size_t values; /* in a word */
-    int32_t gain,
-        bias_each; /* the sum of p values is gain * sum + bias_each * p times the quantum */
+    size_t values;           /* in a word */
+    int32_t gain, bias_each; /* values of m members sum up to gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
     struct reduce_kernels sum8, sum16; /* stored as int8 and int16 */
@@ -73,13 +72,13 @@ static inline int32_t value1(uint32_t word, size_t i) { return (int32_t)(word >>
         for (size_t j = 0; j < n; j++)                                                             \
             for (size_t i = 0; i < VALUES; i++) w[VALUES * j + i] = value##WIDTH(x[j], i);         \
     }                                                                                              \
-    FAST static void add##WIDTH(void *wide, const void *in, size_t n) {                            \
+    FAST static void combine##WIDTH(void *wide, const void *in, size_t n) {                        \
         int32_t *restrict w = wide;                                                                \
         const uint32_t *restrict x = in;                                                           \
         for (size_t j = 0; j < n; j++)                                                             \
             for (size_t i = 0; i < VALUES; i++) w[VALUES * j + i] += value##WIDTH(x[j], i);        \
     }                                                                                              \
-    FAST static void add_wide##WIDTH(void *out, const void *a, const void *b, size_t n) {          \
+    FAST static void combine_wide##WIDTH(void *out, const void *a, const void *b, size_t n) {      \
         int32_t *o = out;                                                                          \
         const int32_t *x = a, *y = b;                                                              \
         for (size_t i = 0; i < VALUES * n; i++) o[i] = x[i] + y[i];                                \
@@ -118,8 +117,8 @@ FLOATS(32)
      .wide = (VALUES) * sizeof(int32_t),                                                           \
      .sum = (VALUES) * sizeof(int##BITS##_t),                                                      \
      .widen = widen##WIDTH,                                                                        \
-     .add = add##WIDTH,                                                                            \
-     .add_wide = add_wide##WIDTH,                                                                  \
+     .combine = combine##WIDTH,                                                                    \
+     .combine_wide = combine_wide##WIDTH,                                                          \
      .narrow = narrow##WIDTH##_##BITS}
 
 static const struct bits *bits_of(int kind) {
@@ -146,7 +145,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
 }
 
 /* By blocks whose counts stay in the first cache. */
-void codec_bits_decode(struct codec c, const char *words, size_t stride, int p, double factor,
+void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
                        float *out, size_t n) {
     enum { BLOCK = 128 }; /* words */
     const struct bits *b = bits_of(c.kind);
@@ -155,24 +154,25 @@ void codec_bits_decode(struct codec c, const char *words, size_t stride, int p, 
     for (; n; words += BLOCK * sizeof(uint32_t), out += block) {
         size_t most = n < block ? n : block;
         b->sum8.widen(sum, words, codec_bits_words(c.kind, most), 1);
-        for (int r = 1; r < p; r++)
-            b->sum8.add(sum, words + (size_t)r * stride, codec_bits_words(c.kind, most));
-        floats_of_int32(sum, b->gain, b->bias_each * p, level_of(c, factor), out, most);
+        for (int r = 1; r < how.ranks; r++)
+            b->sum8.combine(sum, words + (size_t)r * stride, codec_bits_words(c.kind, most));
+        floats_of_int32(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out,
+                        most);
         n -= most;
     }
 }
 
-const struct reduce_kernels *codec_bits_kernels(int kind, int p) {
+const struct reduce_kernels *codec_bits_kernels(int kind, int ranks) {
     const struct bits *b = bits_of(kind);
-    if (p > INT16_MAX) return NULL;
-    return p > INT8_MAX ? &b->sum16 : &b->sum8;
+    if (ranks > INT16_MAX) return NULL;
+    return ranks > INT8_MAX ? &b->sum16 : &b->sum8;
 }
 
-void codec_bits_decode_sum(struct codec c, const void *sum, int p, double factor, float *out,
+void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out,
                            size_t n) {
     const struct bits *b = bits_of(c.kind);
-    if (p > INT8_MAX)
-        floats_of_int16(sum, b->gain, b->bias_each * p, level_of(c, factor), out, n);
+    if (how.ranks > INT8_MAX)
+        floats_of_int16(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out, n);
     else
-        floats_of_int8(sum, b->gain, b->bias_each * p, level_of(c, factor), out, n);
+        floats_of_int8(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out, n);
 }

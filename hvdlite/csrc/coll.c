@@ -15,12 +15,20 @@ static const struct coll_algorithm TABLE[] = {
      .run = coll_window_broadcast},
     {"window allgather", HVD_ALLGATHER, .on_window = true, .most_bytes = ANY,
      .run = coll_window_allgather},
+    {"window reducescatter", HVD_REDUCESCATTER, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_reducescatter},
+    {"window alltoall", HVD_ALLTOALL, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_alltoall},
+    {"Adasum", HVD_ALLREDUCE, .adasum = true, .most_bytes = ANY, .run = coll_adasum},
     {"recursive doubling", HVD_ALLREDUCE, .most_bytes = 16 * 1024, .run = coll_doubling},
     {"ring", HVD_ALLREDUCE, .own_accumulator = true, .most_bytes = ANY, .run = coll_ring_allreduce},
-    {"pairwise exchange", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise},
+    {"pairwise allreduce", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise_allreduce},
     {"binomial tree", HVD_BROADCAST, .most_bytes = 64 * 1024, .run = coll_tree},
     {"pipelined chain", HVD_BROADCAST, .most_bytes = ANY, .run = coll_chain},
     {"ring allgather", HVD_ALLGATHER, .most_bytes = ANY, .run = coll_ring_allgather},
+    {"pairwise reducescatter", HVD_REDUCESCATTER, .most_bytes = ANY,
+     .run = coll_pairwise_reducescatter},
+    {"pairwise alltoall", HVD_ALLTOALL, .most_bytes = ANY, .run = coll_alltoall},
 };
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 
@@ -32,7 +40,7 @@ const struct coll_algorithm *coll_table(size_t *rows) {
 bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
     if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
     if (row->on_window && !job->window) return false;
-    if (row->direct != (job->memory != NULL)) return false;
+    if (row->direct != (job->memory != NULL) || row->adasum != job->adasum) return false;
     return !row->own_accumulator || job->reduce->size == job->reduce->wide;
 }
 
@@ -42,10 +50,10 @@ const struct coll_algorithm *coll_choose(const struct coll_job *job) {
     return row;
 }
 
-/* One rank: its own data is the sum. */
+/* One rank: its own data is the result, but for the scales. */
 static int run_alone(const struct coll_job *job, hvd_error *err) {
-    if (job->kind == HVD_ALLGATHER) memcpy(job->data, job->in, job->bytes);
-    if (job->kind != HVD_ALLREDUCE || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;
+    if (job->in) memcpy(job->data, job->in, job->bytes);
+    if (!job->reduce || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;
     const struct reduce_kernels *k = job->reduce;
     void *wide;
     HVD_TRY(scratch_get(job->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));

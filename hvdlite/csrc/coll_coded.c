@@ -31,16 +31,17 @@ static void *pack(const struct coded_job *job, char *memory) {
     return memory;
 }
 
-static double factor_of(const struct coded_job *job) {
-    return job->final.scale / (double)job->final.divisor;
+static struct codec_sum sum_of(const struct transport *t, const struct coded_job *job) {
+    return (struct codec_sum){t->at.size, job->members,
+                              job->final.scale / (double)job->final.divisor};
 }
 
-/* `sums` hold a sum of `each` bytes for every word or number of the packed messages. */
+/* `sums`: one for every word or number of the packed messages. */
 static void decode_sums(const struct transport *t, const struct coded_job *job, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < job->npieces; i++) {
         const struct coded_piece *piece = &job->pieces[i];
-        codec_decode_sum(job->codec, sums, t->at.size, factor_of(job), piece->out, piece->n);
+        codec_decode_sum(job->codec, sums, sum_of(t, job), piece->out, piece->n);
         sums += codec_bytes(job->codec, piece->n) / k->size * k->sum;
     }
 }
@@ -76,12 +77,13 @@ int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_er
                               .bytes = p * bytes,
                               .in = pack(job, gathered + p * bytes),
                               .part_end = part_end,
+                              .longest = bytes,
                               .window = job->window,
                               .scratch = job->scratch};
     HVD_TRY(coll_run(t, &gather, err));
     for (size_t i = 0; i < job->npieces; i++) {
         const struct coded_piece *piece = &job->pieces[i];
-        codec_decode(job->codec, gathered, bytes, (int)p, factor_of(job), piece->out, piece->n);
+        codec_decode(job->codec, gathered, bytes, sum_of(t, job), piece->out, piece->n);
         gathered += codec_bytes(job->codec, piece->n);
     }
     return HVD_OK;
@@ -100,7 +102,7 @@ int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_e
                                .prescale = 1,
                                .final = {1, 1},
                                .scratch = job->scratch};
-    HVD_TRY(coll_pairwise(t, &scatter, err));
+    HVD_TRY(coll_pairwise_allreduce(t, &scatter, err));
     decode_sums(t, job, memory, k);
     return HVD_OK;
 }

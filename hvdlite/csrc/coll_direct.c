@@ -28,7 +28,7 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     size_t count = bytes / k->size;
     k->widen(d->sum, memory[0] + offset, count, d->job->prescale);
     for (int i = 1; i < d->n; i++)
-        reduce_add(k, d->sum, memory[i] + offset, count, d->job->prescale, d->scaled);
+        reduce_combine(k, d->sum, memory[i] + offset, count, d->job->prescale, d->scaled);
     k->narrow(memory[0] + offset, d->sum, count, d->job->final);
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }

@@ -17,32 +17,23 @@ struct doubling {
     struct transport *t;
     size_t n, bytes; /* elements; bytes of them in the accumulator type */
     void *mine, *theirs;
-    void (*add)(void *out, const void *a, const void *b, size_t n);
+    void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
-static int give(struct doubling *w, int to, hvd_error *err) {
-    struct transfer x = {0};
-    HVD_TRY(transport_isend(w->t, w->mine, w->bytes, to, &x, err));
-    return transport_wait(w->t, &x, err);
-}
-
-static int take(struct doubling *w, void *data, int from, hvd_error *err) {
-    struct transfer x = {0};
-    HVD_TRY(transport_irecv(w->t, data, w->bytes, from, &x, err));
-    return transport_wait(w->t, &x, err);
+/* Sends all of mine, or nothing, and receives theirs, or nothing. */
+static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
+                hvd_error *err) {
+    struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};
+    return coll_exchange(w->t, x, err);
 }
 
 static void add_in_order(struct doubling *w, int peer) {
     bool lower = w->t->at.rank < peer;
-    w->add(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
+    w->combine(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
 }
 
 static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
-    struct transfer in = {0}, out = {0};
-    HVD_TRY(transport_irecv(w->t, w->theirs, w->bytes, peer, &in, err));
-    HVD_TRY(transport_isend(w->t, w->mine, w->bytes, peer, &out, err));
-    HVD_TRY(transport_wait(w->t, &in, err));
-    HVD_TRY(transport_wait(w->t, &out, err));
+    HVD_TRY(swap(w, w->bytes, w->theirs, w->bytes, peer, err));
     add_in_order(w, peer);
     return HVD_OK;
 }
@@ -64,18 +55,18 @@ static int run_all(struct doubling *w, hvd_error *err) {
     int paired = w->t->at.size - places; /* pairs in the beginning */
     if (rank >= 2 * paired) return run_rounds(w, rank - paired, places, paired, err);
     if (rank % 2 == 0) {
-        HVD_TRY(give(w, rank + 1, err));
-        return take(w, w->mine, rank + 1, err);
+        HVD_TRY(swap(w, w->bytes, NULL, 0, rank + 1, err));
+        return swap(w, 0, w->mine, w->bytes, rank + 1, err);
     }
-    HVD_TRY(take(w, w->theirs, rank - 1, err));
+    HVD_TRY(swap(w, 0, w->theirs, w->bytes, rank - 1, err));
     add_in_order(w, rank - 1);
     HVD_TRY(run_rounds(w, rank / 2, places, paired, err));
-    return give(w, rank - 1, err);
+    return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 
 int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err) {
     const struct reduce_kernels *k = job->reduce;
-    struct doubling w = {.t = t, .n = job->bytes / k->size, .add = k->add_wide};
+    struct doubling w = {.t = t, .n = job->bytes / k->size, .combine = k->combine_wide};
     w.bytes = w.n * k->wide;
     HVD_TRY(scratch_get(job->scratch, 2 * w.bytes, &w.mine, err));
     w.theirs = (char *)w.mine + w.bytes;

@@ -1,7 +1,8 @@
-/* Pairwise exchange: every rank sends every other rank its part of that rank's chunk.
+/* Pairwise exchange: every rank sends every other rank its part of that rank's chunk. Allreduce, and
+ * the first half of it alone, reducescatter.
  *
- * For dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers), and for words of
- * coded values, whose sums are wider, too: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
+ * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers) and for
+ * codes whose sums have another size: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
  * then sends the finished chunk to everyone. p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
@@ -12,7 +13,8 @@
  * By segments: while segment k is being added and shared, segment k + 1 is exchanged.
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring's, in two rounds; but every pair of ranks
- * talks, so with k ranks a host k times a ring's bytes cross between hosts. */
+ * talks, so with k ranks a host k times a ring's bytes cross between hosts. Reducescatter: half the
+ * messages and bytes. */
 #include "coll.h"
 
 #include <string.h>
@@ -22,7 +24,8 @@ enum { BLOCK = 16 * 1024 }; /* bytes of accumulators: they stay in the first cac
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
-    const char *in;                       /* this rank's values */
+    const char *in;                       /* all chunks, as this rank has them */
+    char *out;                            /* where its own chunk, reduced, goes to */
     size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
     char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
     char *sum, *scaled;                   /* accumulators of one block */
@@ -35,21 +38,30 @@ static int peer_from(const struct pairwise *w, int d) {
     return (w->t->at.rank + w->t->at.size - d) % w->t->at.size;
 }
 
-static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
-    return coll_segment(coll_chunk(w->job->bytes, w->job->reduce->size, w->t->at.size, chunk),
-                        w->segment, k);
+static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
+    if (w->job->kind == HVD_REDUCESCATTER) return coll_part(w->job->in_end, chunk);
+    return coll_chunk(w->job->bytes, w->job->reduce->size, w->t->at.size, chunk);
 }
 
-/* Where the sums of a range of values are. */
-static struct coll_range sums_of(const struct pairwise *w, struct coll_range range) {
+static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
+    return coll_segment(chunk_of(w, chunk), w->segment, k);
+}
+
+/* Where the results of a range are. */
+static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->job->reduce;
     return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
 }
 
-static int send(struct pairwise *w, const char *data, struct coll_range range, int to,
-                struct transfer *x, hvd_error *err) {
-    if (!coll_length(range)) return HVD_OK;
-    return transport_isend(w->t, data + range.begin, coll_length(range), to, x, err);
+/* Where those of segment k of the own chunk go to. */
+static char *result(const struct pairwise *w, size_t k) {
+    size_t first = results_of(w, chunk_of(w, w->t->at.rank)).begin;
+    return w->out + (results_of(w, segment_of(w, w->t->at.rank, k)).begin - first);
+}
+
+static int send(struct pairwise *w, const void *data, size_t bytes, int to, struct transfer *x,
+                hvd_error *err) {
+    return bytes ? transport_isend(w->t, data, bytes, to, x, err) : HVD_OK;
 }
 
 static int receive(struct pairwise *w, void *data, size_t bytes, int from, struct transfer *x,
@@ -69,21 +81,21 @@ static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
     for (int d = 1; d <= others; d++) {
         char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
         HVD_TRY(receive(w, slot, own, peer_from(w, d), &x[others + d - 1], err));
-        HVD_TRY(send(w, w->in, segment_of(w, peer_to(w, d), k), peer_to(w, d), &x[d - 1], err));
+        struct coll_range theirs = segment_of(w, peer_to(w, d), k);
+        HVD_TRY(send(w, w->in + theirs.begin, coll_length(theirs), peer_to(w, d), &x[d - 1], err));
     }
     return HVD_OK;
 }
 
-/* n elements, the at-th of the segment and those after it. */
+/* n elements of segment k, from the at-th on. */
 static void reduce_block(struct pairwise *w, size_t k, size_t at, size_t n) {
     const struct reduce_kernels *kernels = w->job->reduce;
-    struct coll_range own = segment_of(w, w->t->at.rank, k);
+    const char *own = w->in + segment_of(w, w->t->at.rank, k).begin;
     const char *slot = w->slots[k % 2] + at * kernels->size;
-    kernels->widen(w->sum, w->in + own.begin + at * kernels->size, n, w->job->prescale);
+    kernels->widen(w->sum, own + at * kernels->size, n, w->job->prescale);
     for (int d = 1; d < w->t->at.size; d++, slot += w->segment)
-        reduce_add(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
-    char *sums = (char *)w->job->data + sums_of(w, own).begin;
-    kernels->narrow(sums + at * kernels->sum, w->sum, n, w->job->final);
+        reduce_combine(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
+    kernels->narrow(result(w, k) + at * kernels->sum, w->sum, n, w->job->final);
 }
 
 static void reduce(struct pairwise *w, size_t k) {
@@ -95,12 +107,12 @@ static void reduce(struct pairwise *w, size_t k) {
 
 static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
     int others = w->t->at.size - 1;
+    size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
     for (int d = 1; d <= others; d++) {
-        struct coll_range theirs = sums_of(w, segment_of(w, peer_from(w, d), k));
+        struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
         HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
                         peer_from(w, d), &w->share[others + d - 1], err));
-        struct coll_range own = sums_of(w, segment_of(w, w->t->at.rank, k));
-        HVD_TRY(send(w, w->job->data, own, peer_to(w, d), &w->share[d - 1], err));
+        HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->share[d - 1], err));
     }
     return HVD_OK;
 }
@@ -112,7 +124,7 @@ static int run_segments(struct pairwise *w, hvd_error *err) {
         if (k + 1 < w->nseg) HVD_TRY(post_exchange(w, k + 1, err));
         reduce(w, k);
         HVD_TRY(wait_all(w, w->share, err));
-        HVD_TRY(post_share(w, k, err));
+        if (w->job->kind == HVD_ALLREDUCE) HVD_TRY(post_share(w, k, err));
     }
     return wait_all(w, w->share, err);
 }
@@ -123,24 +135,32 @@ static size_t segment_bytes(int others) {
     return bytes < 8192 ? 8192 : bytes & ~(size_t)63;
 }
 
-int coll_pairwise(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    size_t others = (size_t)t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
-    struct pairwise w = {.t = t,
-                         .job = job,
-                         .in = job->in ? job->in : job->data,
-                         .segment = segment_bytes((int)others)};
-    size_t longest = coll_length(coll_chunk(job->bytes, job->reduce->size, t->at.size, 0));
-    w.nseg = (longest + w.segment - 1) / w.segment;
-    size_t slots = others * w.segment;
+static int run_pairwise(struct pairwise *w, hvd_error *err) {
+    const struct coll_job *job = w->job;
+    size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
+    w->segment = segment_bytes((int)others);
+    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
+    size_t slots = others * w->segment;
     void *memory;
     HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * BLOCK + 3 * transfers, &memory, err));
     char *at = memory;
-    for (int i = 0; i < 2; i++, at += slots) w.slots[i] = at;
-    w.sum = at;
-    w.scaled = at + BLOCK;
+    for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
+    w->sum = at;
+    w->scaled = at + BLOCK;
     at += 2 * BLOCK;
     memset(at, 0, 3 * transfers);
-    w.share = (struct transfer *)(void *)at;
-    for (int i = 0; i < 2; i++) w.exchange[i] = w.share + (size_t)(i + 1) * 2 * others;
-    return run_segments(&w, err);
+    w->share = (struct transfer *)(void *)at;
+    for (int i = 0; i < 2; i++) w->exchange[i] = w->share + (size_t)(i + 1) * 2 * others;
+    return run_segments(w, err);
+}
+
+int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pairwise w = {.t = t, .job = job, .in = job->in ? job->in : job->data};
+    w.out = (char *)job->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
+    return run_pairwise(&w, err);
+}
+
+int coll_pairwise_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pairwise w = {.t = t, .job = job, .in = job->in, .out = job->data};
+    return run_pairwise(&w, err);
 }

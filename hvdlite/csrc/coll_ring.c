@@ -43,7 +43,7 @@ static struct coll_range chunk_range(const struct ring *r, int chunk) {
     const struct coll_job *job = r->job;
     if (job->kind == HVD_ALLREDUCE)
         return coll_chunk(job->bytes, job->reduce->size, r->t->at.size, chunk);
-    return (struct coll_range){chunk ? job->part_end[chunk - 1] : 0, job->part_end[chunk]};
+    return coll_part(job->part_end, chunk);
 }
 
 /* Where item i lies in the data: `back` 0 for the one sent, 1 for the one received. */
@@ -86,7 +86,7 @@ static int finish_receive(struct ring *r, size_t i, hvd_error *err) {
     const struct reduce_kernels *k = r->job->reduce;
     char *data = (char *)r->job->data + range.begin;
     size_t n = coll_length(range) / k->size;
-    k->add(data, r->slots + i % IN_FLIGHT * COLL_SEGMENT, n);
+    k->combine(data, r->slots + i % IN_FLIGHT * COLL_SEGMENT, n);
     bool whole =
         i + r->nseg >= r->added; /* the last addition: still in the cache, so scale it now */
     if (whole && (r->job->final.scale != 1 || r->job->final.divisor != 1))
@@ -135,9 +135,7 @@ int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_err
 }
 
 int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    int rank = t->at.rank;
-    size_t begin = rank ? job->part_end[rank - 1] : 0;
-    if (job->part_end[rank] > begin)
-        memcpy((char *)job->data + begin, job->in, job->part_end[rank] - begin);
+    struct coll_range own = coll_part(job->part_end, t->at.rank);
+    if (coll_length(own)) memcpy((char *)job->data + own.begin, job->in, coll_length(own));
     return run_ring(t, job, 0, err);
 }

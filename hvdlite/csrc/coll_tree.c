@@ -7,27 +7,17 @@
  * Cost: ceil(log2 p) (a + S b). For data so small that rounds count; long data goes by a chain. */
 #include "coll.h"
 
-/* The data goes in pieces only to keep within the size of one transfer. */
-static int pass(struct transport *t, const struct coll_job *job, int peer, bool sending,
-                hvd_error *err) {
-    struct coll_range all = {0, job->bytes}, part;
-    for (size_t k = 0; coll_length(part = coll_segment(all, COLL_SEGMENT, k)); k++) {
-        struct transfer x = {0};
-        char *data = (char *)job->data + part.begin;
-        HVD_TRY(sending ? transport_isend(t, data, coll_length(part), peer, &x, err)
-                        : transport_irecv(t, data, coll_length(part), peer, &x, err));
-        HVD_TRY(transport_wait(t, &x, err));
-    }
-    return HVD_OK;
-}
-
 int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err) {
     int p = t->at.size, place = (t->at.rank - job->root + p) % p;
     for (int distance = 1; distance < p; distance *= 2) {
         bool sending = place < distance;
         if (place >= 2 * distance || (sending && place + distance >= p)) continue;
         int other = sending ? place + distance : place - distance;
-        HVD_TRY(pass(t, job, (other + job->root) % p, sending, err));
+        other = (other + job->root) % p;
+        HVD_TRY(coll_exchange(t,
+                              (struct coll_exchange){job->data, job->data, sending ? job->bytes : 0,
+                                                     sending ? 0 : job->bytes, other, other},
+                              err));
     }
     return HVD_OK;
 }

@@ -38,13 +38,7 @@ struct pass {
 };
 
 static char *slot_of(const struct pass *p, int member, uint64_t round) {
-    return (char *)p->w->members[member].slots[round % WINDOW_SLOTS];
-}
-
-/* The slot that a round uses was used WINDOW_SLOTS rounds ago. */
-static int wait_for_slot(const struct pass *p, uint64_t round, hvd_error *err) {
-    if (round < WINDOW_SLOTS) return HVD_OK;
-    return transport_wait_flags(p->t, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
+    return window_slot(p->w, member, round);
 }
 
 static void copy(void *to, const void *from, size_t bytes) {
@@ -97,7 +91,7 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int member) {
 
 static int stage(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(wait_for_slot(p, round, err));
+    HVD_TRY(transport_wait_slot(p->t, round, err));
     pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
     transport_count_window(p->t, round_bytes(p, k));
     window_raise(p->w, WINDOW_STAGED, round);
@@ -111,7 +105,7 @@ static void add_all(const struct pass *p, uint64_t round, struct coll_range rang
     kernels->widen(p->sum, slot_of(p, 0, round) + range.begin, n, p->job->prescale);
     for (int i = 1; i < p->w->n; i++) {
         const char *in = slot_of(p, i, round) + range.begin;
-        reduce_add(kernels, p->sum, in, n, p->job->prescale, p->scaled);
+        reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
     }
     kernels->narrow(out, p->sum, n, p->job->final);
 }
@@ -192,7 +186,7 @@ static int give(struct pass *p, hvd_error *err) {
     }
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
-        HVD_TRY(wait_for_slot(p, round, err));
+        HVD_TRY(transport_wait_slot(p->t, round, err));
         pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
         transport_count_window(p->t, round_bytes(p, k));
         raise_staged(p, round);
@@ -220,15 +214,10 @@ int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_e
     return HVD_OK;
 }
 
-/* Allgather: where a rank's part lies in the data. */
-static struct coll_range part_of(const struct coll_job *job, int rank) {
-    return (struct coll_range){rank ? job->part_end[rank - 1] : 0, job->part_end[rank]};
-}
-
 static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range piece = coll_segment(part_of(p->job, p->w->self), WINDOW_SLOT, k);
-    HVD_TRY(wait_for_slot(p, round, err));
+    struct coll_range piece = coll_segment(coll_part(p->job->part_end, p->w->self), WINDOW_SLOT, k);
+    HVD_TRY(transport_wait_slot(p->t, round, err));
     copy(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
          coll_length(piece));
     transport_count_window(p->t, coll_length(piece));
@@ -241,7 +230,7 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     for (int d = 1; d < p->w->n; d++) {
         int member = (p->w->self + d) % p->w->n;
-        struct coll_range piece = coll_segment(part_of(p->job, member), WINDOW_SLOT, k);
+        struct coll_range piece = coll_segment(coll_part(p->job->part_end, member), WINDOW_SLOT, k);
         copy((char *)p->job->data + piece.begin, slot_of(p, member, round), coll_length(piece));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
@@ -249,12 +238,9 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
 }
 
 int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    size_t longest = 0;
-    for (int i = 0; i < t->at.size; i++)
-        if (coll_length(part_of(job, i)) > longest) longest = coll_length(part_of(job, i));
     struct pass p;
-    struct coll_range own = part_of(job, t->at.rank);
-    HVD_TRY(open_pass(&p, t, job, longest, err));
+    struct coll_range own = coll_part(job->part_end, t->at.rank);
+    HVD_TRY(open_pass(&p, t, job, job->longest, err));
     copy((char *)job->data + own.begin, job->in, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));

@@ -20,6 +20,8 @@ struct coordinator {
     int *left; /* [rank]: as which one it left, from 1; 0: it has not */
     int *owed; /* [rank]: RESENDs that it has not answered */
     int nleft, nowed;
+    bool *joined; /* [rank] */
+    int njoined, last_joined;
     bool said_bye;
     char (*reason)[256]; /* [rank]: why it left */
 };
@@ -33,7 +35,8 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     c->left = calloc((size_t)config->size, sizeof *c->left);
     c->owed = calloc((size_t)config->size, sizeof *c->owed);
     c->reason = calloc((size_t)config->size, sizeof *c->reason);
-    if (c->cache && c->left && c->owed && c->reason) return c;
+    c->joined = calloc((size_t)config->size, sizeof *c->joined);
+    if (c->cache && c->left && c->owed && c->reason && c->joined) return c;
     coordinator_free(c);
     return NULL;
 }
@@ -51,6 +54,7 @@ void coordinator_free(struct coordinator *c) {
     free(c->left);
     free(c->owed);
     free(c->reason);
+    free(c->joined);
     free(c);
 }
 
@@ -74,6 +78,9 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
         c->ready_capacity = capacity;
     }
     unlink_pending(c, p);
+    p->joined = p->nsubmitted < c->config.size;
+    p->request.members = p->nsubmitted;
+    p->direct &= !p->joined;
     if (!p->direct) p->request.region = 0; /* a place that not every rank shares is of no use */
     c->ready[c->nready++] = p;
     return HVD_OK;
@@ -81,7 +88,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
 
 static int open_pending(struct coordinator *c, const struct request *request, double now,
                         struct pending **out, hvd_error *err) {
-    struct pending *p = pending_new(request, c->config.size, now);
+    struct pending *p = pending_new(request, c->config.size, c->config.names, now);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
     int code = map_put(&c->names, p->request.name, p, err);
     if (code) {
@@ -94,12 +101,37 @@ static int open_pending(struct coordinator *c, const struct request *request, do
     return HVD_OK;
 }
 
+/* It waits for nobody: every rank has submitted it, or has joined. */
+static bool is_ready(const struct coordinator *c, const struct pending *p) {
+    if (p->nsubmitted + c->njoined < c->config.size) return false;
+    if (p->nsubmitted == c->config.size) return true;
+    for (int i = 0; i < c->config.size; i++)
+        if (!p->submitted[i] && (!c->joined[i] || p->request.kind == HVD_JOIN)) return false;
+    return true;
+}
+
+/* The rank's zeros are enough for what waited for it; when it was the last one, all is as before. */
+static int join(struct coordinator *c, int rank, hvd_error *err) {
+    c->joined[rank] = true;
+    c->njoined++;
+    c->last_joined = rank;
+    for (struct pending *p = c->first, *next; p; p = next) {
+        next = p->next;
+        if (is_ready(c, p)) HVD_TRY(add_ready(c, p, err));
+    }
+    if (c->njoined < c->config.size) return HVD_OK;
+    memset(c->joined, 0, (size_t)c->config.size * sizeof *c->joined);
+    c->njoined = 0;
+    return HVD_OK;
+}
+
 static int submit(struct coordinator *c, int rank, const struct request *request, uint64_t id,
                   double now, hvd_error *err) {
     struct pending *p = map_get(&c->names, request->name);
     if (!p) HVD_TRY(open_pending(c, request, now, &p, err));
     HVD_TRY(pending_add(p, rank, request, id, err));
-    return p->nsubmitted == c->config.size ? add_ready(c, p, err) : HVD_OK;
+    if (request->kind == HVD_JOIN) return join(c, rank, err);
+    return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
 }
 
 int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
@@ -149,8 +181,7 @@ static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out
     return wire_put(out, &item, err);
 }
 
-/* Of the ranks that have left without submitting it the one that left first, -1: there is none. Only
- * that one is named, so that all who wait are told the same, though others may have left meanwhile. */
+/* Of the ranks that have left without submitting it the one that left first; -1: there is none. */
 static int first_left(const struct coordinator *c, const struct pending *p) {
     int first = -1;
     for (int i = 0; i < c->config.size; i++)
@@ -158,31 +189,6 @@ static int first_left(const struct coordinator *c, const struct pending *p) {
             (first < 0 || c->left[i] < c->left[first]))
             first = i;
     return first;
-}
-
-static void explain_left(const struct coordinator *c, const struct pending *p, int first,
-                         hvd_error *why) {
-    error_set(why, HVD_RANK_LEFT,
-              "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
-              p->request.name, first, c->reason[first]);
-}
-
-/* "rank 1 (waits for 'broadcast.w')": what the missing ranks do instead is what the user looks for.
- */
-static void explain_wait(const struct coordinator *c, const struct pending *p, double now,
-                         char *text, size_t size) {
-    char have[200], missing[200];
-    ranks_text(p->submitted, true, c->config.size, have, sizeof have);
-    ranks_text(p->submitted, false, c->config.size, missing, sizeof missing);
-    int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
-                        p->request.name, now - p->since, have, missing);
-    for (int i = 0; i < c->config.size && used >= 0 && (size_t)used < size; i++) {
-        const struct pending *q = c->first;
-        while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
-        if (q)
-            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')", i,
-                             q->request.name);
-    }
 }
 
 static int fail_pending(struct coordinator *c, struct pending *p, const hvd_error *why,
@@ -203,27 +209,47 @@ static int decide_waiting(struct coordinator *c, double now, struct wire_writer 
         hvd_error why = {0};
         int left = c->nleft ? first_left(c, p) : -1;
         if (left >= 0) {
-            explain_left(c, p, left, &why);
-        } else if (limit > 0 && now - p->since > limit) {
+            pending_explain_left(p, left, c->reason[left], &why);
+        } else if (limit > 0 && now - p->since > limit && p->request.kind != HVD_JOIN) {
             why.code = HVD_STALLED;
-            explain_wait(c, p, now, why.text, sizeof why.text);
+            pending_explain_wait(p, c->first, now, why.text, sizeof why.text);
         }
         if (why.code) HVD_TRY(fail_pending(c, p, &why, out, err));
     }
     return HVD_OK;
 }
 
+/* The first time, or changed: by its name, with the id that it will go by. */
+static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
+                       hvd_error *err) {
+    memcpy(item->request.name, p->request.name, sizeof item->request.name);
+    if (request_rows_vary(&p->request)) {
+        item->nrows = (uint32_t)p->size;
+        item->rows = p->rows;
+    }
+    if (!c->config.cache_capacity || p->request.kind == HVD_JOIN) return HVD_OK;
+    item->id = ++c->last_id;
+    return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
+}
+
+/* For ranks that know nothing of it: all of the request. */
+static void describe_tensor(const struct pending *p, struct wire_item *item) {
+    item->request = p->request;
+    item->whole = true;
+    item->rows = p->rows; /* of use only where rows vary, and there nobody may be missing */
+    for (int i = 0; i < p->size; i++)
+        if (!p->submitted[i]) p->rows[item->nrows++] = i;
+}
+
 static int announce(struct coordinator *c, const struct pending *p, struct wire_writer *out,
                     hvd_error *err) {
     struct wire_item item = {.type = WIRE_TENSOR, .id = p->id, .direct = p->direct};
-    if (!p->id) {
-        memcpy(item.request.name, p->request.name, sizeof item.request.name);
-        if (c->config.cache_capacity) item.id = ++c->last_id;
-        if (p->request.kind == HVD_ALLGATHER) {
-            item.nrows = (uint32_t)p->size;
-            item.rows = p->rows;
-        }
-        if (item.id) HVD_TRY(cache_put(c->cache, item.id, &p->request, item.rows, item.nrows, err));
+    int64_t last = c->last_joined;
+    if (!p->id) HVD_TRY(name_tensor(c, p, &item, err));
+    if (p->joined) describe_tensor(p, &item);
+    if (p->request.kind == HVD_JOIN) {
+        item.nrows = 1;
+        item.rows = &last;
     }
     return wire_put(out, &item, err);
 }
@@ -273,12 +299,15 @@ static int decide_conflicts(struct coordinator *c, size_t *agreed, struct wire_w
     int code = HVD_OK;
     for (size_t i = 0; i < c->nready; i++) {
         struct pending *p = c->ready[i];
-        if (!p->conflict || code) {
+        hvd_error why = {0};
+        if (p->conflict)
+            pending_explain_conflict(p, &why);
+        else if (p->joined && !request_takes_zeros(&p->request))
+            pending_explain_joined(p, &why);
+        if (!why.code || code) {
             c->ready[(*agreed)++] = p;
             continue;
         }
-        hvd_error why;
-        pending_explain_conflict(p, &why);
         code = fail(p, &why, out, err);
         pending_free(p);
     }
@@ -309,8 +338,9 @@ bool coordinator_stalled(struct coordinator *c, double now, char *text, size_t s
     if (c->config.stall_warning <= 0) return false;
     for (struct pending *p = c->first; p; p = p->next) {
         if (p->warned || now - p->since <= c->config.stall_warning) continue;
+        if (p->request.kind == HVD_JOIN) continue; /* others have more data: that is fine */
         p->warned = true;
-        explain_wait(c, p, now, text, size);
+        pending_explain_wait(p, c->first, now, text, size);
         return true;
     }
     return false;

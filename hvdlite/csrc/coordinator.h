@@ -13,6 +13,7 @@ struct coordinator;
 
 struct coordinator_config {
     int size;              /* ranks */
+    const int *names;      /* [rank]: what texts call it; NULL: its number here */
     size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a waiting tensor is reported; 0: never */
@@ -22,7 +23,8 @@ struct coordinator_config {
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
 void coordinator_free(struct coordinator *c);
 
-/* What ranks say. An error here is a defect or lack of memory, never the user's. */
+/* What ranks say. An error here is a defect or lack of memory, never the user's. From a rank's request
+ * of kind join until every rank has joined, tensors that it has not submitted do not wait for it. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
                         hvd_error *err);
 /* Asks the rank for the whole request, through `out`, when the id has been dropped. */

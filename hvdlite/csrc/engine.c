@@ -34,7 +34,8 @@ struct engine {
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
     if (!cause.code)
-        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s", e->t->at.rank, err->text);
+        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
+                  transport_name(e->t, e->t->at.rank), err->text);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
     transport_abandon(e->t);
@@ -113,6 +114,12 @@ static void linger(struct engine *e) {
     }
 }
 
+static void note_progress(struct engine *e) {
+    struct timeline *timeline = e->executor.timeline;
+    e->waiter.since = 0;
+    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
+}
+
 static void *run(void *arg) {
     struct engine *e = arg;
     hvd_error err;
@@ -125,7 +132,7 @@ static void *run(void *arg) {
             break;
         }
         if (progress)
-            e->waiter.since = 0;
+            note_progress(e);
         else
             idle(e, ticket);
     }
@@ -151,6 +158,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
                    hvd_error *err) {
     struct coordinator_config coordinator = {
         .size = t->at.size,
+        .names = t->names,
         .fusion_bytes = config->fusion_bytes,
         .cache_capacity = config->cache_capacity,
         .stall_warning = config->stall_warning,
@@ -163,9 +171,12 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
-    e->executor.t = t;
-    e->executor.tensors = e->tensors;
-    e->executor.log = &e->log;
+    e->executor = (struct executor){.t = t,
+                                    .tensors = e->tensors,
+                                    .log = &e->log,
+                                    .timeline = config->timeline,
+                                    .stats = config->stats};
+    t->stats = config->stats;
     t->on_wait = negotiate_meanwhile;
     t->on_wait_arg = e;
     return HVD_OK;
@@ -221,7 +232,9 @@ void engine_remove_region(struct engine *e, struct region *region) {
 
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
+    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     struct tensor placed = *tensor;
+    placed.submitted = clock_now();
     place(e, &placed);
     HVD_TRY(encode(&placed, err));
     int code = tensors_add(e->tensors, &placed, err);
@@ -260,13 +273,6 @@ bool engine_failed(struct engine *e, hvd_error *why) {
     if (failed) *why = e->cause;
     monitor_unlock(&e->monitor);
     return failed;
-}
-
-struct engine_counts engine_counts(struct engine *e) {
-    return (struct engine_counts){.bytes_transferred = atomic_load(&e->t->sent.transfers),
-                                  .bytes_in_window = atomic_load(&e->t->sent.window),
-                                  .tensors = atomic_load(&e->executor.done_tensors),
-                                  .batches = atomic_load(&e->executor.done_batches)};
 }
 
 void engine_stop(struct engine *e) {

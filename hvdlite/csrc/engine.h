@@ -12,6 +12,7 @@
 #include "log.h"
 #include "regions.h"
 #include "tensors.h"
+#include "timeline.h"
 #include "transport.h"
 
 struct engine;
@@ -22,6 +23,8 @@ struct engine_config {
     double stall_warning;  /* seconds until a waiting tensor is reported; 0: never */
     double stall_failure;  /* seconds until it fails; 0: never */
     struct log log;
+    struct stats *stats;       /* NULL: nothing is counted */
+    struct timeline *timeline; /* the caller's; NULL: none */
 };
 
 /* Starts the thread. Every rank of the transport must start one. The transport stays the caller's,
@@ -48,12 +51,6 @@ bool engine_ended(struct engine *e, double seconds);
 
 /* True, and the first cause in *why, after a transport failure. Any thread. */
 bool engine_failed(struct engine *e, hvd_error *why);
-
-/* What this rank has sent (as struct traffic), and completed without an error. Any thread. */
-struct engine_counts {
-    uint64_t bytes_transferred, bytes_in_window, tensors, batches;
-};
-struct engine_counts engine_counts(struct engine *e);
 
 /* Ends the thread and frees the engine, fails what is pending. Call it after engine_ended said
  * true, else the other ranks lose this one without a word. */

@@ -9,12 +9,14 @@
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
+#include "timeline.h"
 
 struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    _Atomic uint64_t done_tensors, done_batches; /* any thread reads them */
+    struct timeline *timeline;         /* NULL: none */
+    struct stats *stats;               /* NULL: nothing is counted */
     struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
 };
 

@@ -1,8 +1,9 @@
 #include "fusion.h"
 
 static bool fusible(const struct request *a, const struct request *b) {
-    if (a->kind != b->kind || a->kind == HVD_ALLGATHER || a->dtype != b->dtype) return false;
+    if (a->kind != b->kind || a->members != b->members || a->dtype != b->dtype) return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
+    if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;
     return a->region == b->region && a->op == b->op && a->prescale == b->prescale &&
            a->postscale == b->postscale && request_same_codec(a, b);
 }

@@ -1,8 +1,7 @@
 #define _POSIX_C_SOURCE 200809L /* rwlocks */
 #include "hvd.h"
 
-#include "engine.h"
-#include "env.h"
+#include "job.h"
 #include "shared.h"
 #include "transport_mpi.h"
 
@@ -11,9 +10,8 @@
 #include <unistd.h>
 
 struct context {
-    struct transport *transport;
-    struct engine *engine;
-    pid_t process; /* a forked child has the memory, but neither the thread nor MPI */
+    struct job job;
+    pid_t process; /* a forked child has the memory, but neither the threads nor MPI */
 };
 
 /* The one pointer to the process's context; whoever uses it holds the lock for reading. */
@@ -33,59 +31,31 @@ static int enter(hvd_error *err) {
 
 static void leave(void) { pthread_rwlock_unlock(&lock); }
 
+static struct group *world(void) { return current->job.groups[0]; }
+
+/* Enters, too, and finds the tensor's group. */
+static int enter_group(const hvd_tensor *tensor, struct group **out, hvd_error *err) {
+    HVD_TRY(enter(err));
+    *out = job_group(&current->job, tensor->group);
+    if (*out) return HVD_OK;
+    leave();
+    return error_set(err, HVD_INVALID, "tensor '%s': there is no process set of number %d",
+                     tensor->name, tensor->group);
+}
+
 /* ---- start ---- */
-
-static int read_log_level(enum log_level *level, hvd_error *err) {
-    const char *text = env_text("LOG_LEVEL");
-    *level = text ? log_parse(text, LOG_UNKNOWN) : LOG_WARNING;
-    if (*level != LOG_UNKNOWN) return HVD_OK;
-    return error_set(
-        err, HVD_INVALID,
-        "HVDLITE_LOG_LEVEL is '%s': expected trace, debug, info, warning, error, fatal or off",
-        text);
-}
-
-static int read_config(struct engine_config *config, double *timeout, hvd_error *err) {
-    *config = (struct engine_config){
-        .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
-    HVD_TRY(read_log_level(&config->log.level, err));
-    HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
-    HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
-    HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
-    HVD_TRY(env_seconds("STALL_SHUTDOWN_TIME_SECONDS", &config->stall_failure, err));
-    return env_seconds("DATA_TIMEOUT_SECONDS", timeout, err);
-}
-
-static int start(struct context *c, const void *mpi_comm, hvd_error *err) {
-    struct engine_config config;
-    double timeout = 300;
-    const char *window = env_text("WINDOW");
-    HVD_TRY(transport_mpi_open(&c->transport, mpi_comm, !window || strcmp(window, "0") != 0, err));
-    HVD_TRY(transport_mpi_agree(c->transport, read_config(&config, &timeout, err), err));
-    c->transport->timeout = timeout;
-    c->process = getpid();
-    config.log.rank = c->transport->at.rank;
-    config.log.size = c->transport->at.size;
-    if (c->transport->no_window.code)
-        log_line(&config.log, LOG_WARNING, "everything goes through MPI, which is slower: %s",
-                 c->transport->no_window.text);
-    log_line(&config.log, LOG_INFO,
-             "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
-             c->transport->at.local_rank, c->transport->at.local_size,
-             c->transport->window ? "with a" : "no", config.fusion_bytes, config.cache_capacity);
-    return engine_start(&c->engine, c->transport, &config, err);
-}
 
 int hvd_init(const void *mpi_comm, hvd_error *err) {
     pthread_rwlock_wrlock(&lock);
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = start(c, mpi_comm, err);
+    if (!code) code = job_open(&c->job, mpi_comm, err);
     if (!code) {
+        c->process = getpid();
         current = c;
     } else if (c) {
-        if (c->transport) transport_close(c->transport, false);
+        job_close(&c->job);
         free(c);
     }
     pthread_rwlock_unlock(&lock);
@@ -100,7 +70,7 @@ int hvd_is_initialized(void) {
 
 int hvd_where(hvd_topology *out, hvd_error *err) {
     HVD_TRY(enter(err));
-    struct topology at = current->transport->at;
+    struct topology at = world()->transport->at;
     leave();
     *out = (hvd_topology){at.rank,       at.size,       at.local_rank,
                           at.local_size, at.cross_rank, at.cross_size};
@@ -108,8 +78,12 @@ int hvd_where(hvd_topology *out, hvd_error *err) {
 }
 
 int hvd_check(hvd_error *err) {
+    bool failed = false;
     HVD_TRY(enter(err));
-    bool failed = engine_failed(current->engine, err);
+    for (int id = 0; id < current->job.ngroups && !failed; id++) {
+        struct group *g = job_group(&current->job, id);
+        failed = g && engine_failed(g->engine, err);
+    }
     leave();
     return failed ? err->code : HVD_OK;
 }
@@ -139,23 +113,28 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     to->out = from->out;
     to->out_rows = from->out_rows;
     to->residual = from->residual;
+    to->splits = from->splits;
+    to->nsplits = from->nsplits;
     return HVD_OK;
 }
 
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
     struct tensor work;
-    hvd_topology at;
+    struct group *g;
     HVD_TRY(translate(tensor, &work, err));
     HVD_TRY(hvd_check(err));
-    HVD_TRY(hvd_where(&at, err));
-    return request_check(&work.request, at.size, err);
+    HVD_TRY(enter_group(tensor, &g, err));
+    int code = request_check(&work.request, g->transport->at.size, err);
+    leave();
+    return code;
 }
 
 int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_error *err) {
     struct tensor work = {.complete = complete, .arg = arg};
+    struct group *g;
     HVD_TRY(translate(tensor, &work, err));
-    HVD_TRY(enter(err));
-    int code = engine_submit(current->engine, &work, err);
+    HVD_TRY(enter_group(tensor, &g, err));
+    int code = engine_submit(g->engine, &work, err);
     leave();
     return code;
 }
@@ -204,10 +183,10 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
 
 int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     HVD_TRY(enter(err));
-    struct engine_counts counts = engine_counts(current->engine);
+    struct stats *stats = &current->job.stats;
+    *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
+                       stats->batches};
     leave();
-    *out = (hvd_stats){counts.bytes_transferred, counts.bytes_in_window, counts.tensors,
-                       counts.batches};
     return HVD_OK;
 }
 
@@ -222,7 +201,7 @@ struct hvd_region {
 static int where_on_window(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(enter(err));
-    bool window = current->transport->window && at->local_size == at->size;
+    bool window = world()->transport->window && at->local_size == at->size;
     leave();
     return window ? HVD_OK
                   : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");
@@ -240,7 +219,7 @@ static hvd_region *add_region(int id, size_t bytes, void *memory, const hvd_topo
     r->region = (struct region){
         .id = id, .memory = memory, .stride = bytes, .n = at->local_size, .self = at->local_rank};
     r->bytes = bytes * (size_t)at->local_size;
-    engine_add_region(current->engine, &r->region);
+    engine_add_region(world()->engine, &r->region);
     leave();
     return r;
 }
@@ -271,27 +250,83 @@ void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->regio
 
 void hvd_region_close(hvd_region *r) {
     if (!enter(NULL)) {
-        engine_remove_region(current->engine, &r->region);
+        engine_remove_region(world()->engine, &r->region);
         leave();
     }
     shared_close(r->region.memory, r->bytes);
     free(r);
 }
 
-/* ---- end ---- */
+/* ---- the timeline ---- */
 
-void hvd_leave(const char *reason) {
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
+    HVD_TRY(enter(err));
+    int code = job_start_timeline(&current->job, path, mark_cycles != 0, err);
+    leave();
+    return code;
+}
+
+int hvd_timeline_stop(hvd_error *err) {
+    HVD_TRY(enter(err));
+    timeline_stop(&current->job.timeline);
+    leave();
+    return HVD_OK;
+}
+
+/* ---- groups ---- */
+
+int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
+    struct group *g;
+    HVD_TRY(enter(err));
+    struct job *job = &current->job;
+    leave(); /* what follows is collective: who waits in it must not keep others from work */
+    HVD_TRY(job_make_group(job, mpi_comm, ranks, &g, err));
+    pthread_rwlock_wrlock(&lock);
+    int code = job_add(&current->job, g, group, err);
+    pthread_rwlock_unlock(&lock);
+    if (code) group_close(g);
+    return code;
+}
+
+/* Of the group with the id, or of all for -1. */
+static void leave_groups(int id, const char *reason) {
     if (enter(NULL)) return;
-    engine_leave(current->engine, reason);
+    for (int i = 0; i < current->job.ngroups; i++) {
+        struct group *g = job_group(&current->job, i);
+        if (g && (id < 0 || i == id)) engine_leave(g->engine, reason);
+    }
     leave();
 }
 
-int hvd_wait_end(double seconds) {
-    if (enter(NULL)) return 1;
-    bool ended = engine_ended(current->engine, seconds);
+static bool groups_ended(int id, double seconds) {
+    if (enter(NULL)) return true;
+    bool ended = true;
+    for (int i = 0; i < current->job.ngroups && ended; i++) {
+        struct group *g = job_group(&current->job, i);
+        if (g && (id < 0 || i == id)) ended = engine_ended(g->engine, seconds);
+    }
     leave();
     return ended;
 }
+
+void hvd_group_leave(int group, const char *reason) { leave_groups(group, reason); }
+
+int hvd_group_wait_end(int group, double seconds) { return groups_ended(group, seconds); }
+
+void hvd_group_close(int group) {
+    if (enter(NULL)) return;
+    leave();
+    pthread_rwlock_wrlock(&lock);
+    struct group *g = job_take(&current->job, group);
+    pthread_rwlock_unlock(&lock);
+    group_close(g);
+}
+
+/* ---- end ---- */
+
+void hvd_leave(const char *reason) { leave_groups(-1, reason); }
+
+int hvd_wait_end(double seconds) { return groups_ended(-1, seconds); }
 
 void hvd_close(void) {
     if (enter(NULL)) return;
@@ -301,10 +336,7 @@ void hvd_close(void) {
     current = NULL;
     pthread_rwlock_unlock(&lock);
     if (!c) return;
-    hvd_error why;
-    bool clean = engine_ended(c->engine, 0) && !engine_failed(c->engine, &why);
-    engine_stop(c->engine);
-    transport_close(c->transport, clean);
+    job_close(&c->job);
     free(c);
 }
 

@@ -22,20 +22,29 @@ typedef struct hvd_tensor {
     const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
     int kind;                   /* hvd_kind */
     int dtype;                  /* hvd_dtype */
-    int op;                     /* hvd_op; allreduce */
-    int root;                   /* rank; broadcast */
+    int op;                     /* hvd_op; allreduce, reducescatter */
+    int root;                   /* rank of the group; broadcast */
+    int group;                  /* of ranks; 0: all of the job */
     int priority;               /* higher goes first among tensors that are ready */
-    double prescale, postscale; /* allreduce: op(x * prescale) * postscale */
+    double prescale, postscale; /* the same: op(x * prescale) * postscale */
     int ndim;
     const int64_t *dims;
     const void *in;
-    void *out;        /* as large as `in`, may be the same; an allgather's: out_rows rows */
-    int64_t out_rows; /* allgather: the sum of all ranks' first dimensions */
+    /* allreduce, broadcast: as large as `in`, may be the same; join: one int64, the last rank that has
+     * joined; else out_rows rows */
+    void *out;
+    /* allgather: the sum of all ranks' first dimensions; reducescatter: this rank's part of it, the
+     * first ones one row more; alltoall: the rows that come */
+    int64_t out_rows;
+    /* alltoall: [from * n + to]: rows for each of the n ranks, in the order in which they lie in `in`;
+     * equal on all ranks */
+    const int64_t *splits;
+    size_t nsplits;   /* n * n; else 0 */
     int codec;        /* hvd_codec; an allreduce of float32 may have one */
     double parameter; /* of the codec: 2bit, 1bit: the threshold; topk: the ratio of what is sent */
-    float
-        *residual; /* of 2bit, 1bit, topk: what they left out, carried from one call to the next; as
-                         large as `in`, zeroed at first; used during the call only */
+    /* 2bit, 1bit, topk: what they left out, carried from one call to the next; as large as `in`, zeroed at
+     * first; used during the call only */
+    float *residual;
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
@@ -66,11 +75,12 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 
-/* What this rank has done since hvd_init. Bytes are those of tensors, the negotiation's not counted. */
+/* What this rank has done since hvd_init, in all groups. Bytes are those of tensors; the negotiation's
+ * are not counted. */
 typedef struct hvd_stats {
     uint64_t bytes_sent_mpi;    /* given to MPI for other ranks */
     uint64_t bytes_sent_window; /* put into shared memory for other ranks of this host */
-    uint64_t tensors, batches;  /* completed without an error; what was fused is one batch */
+    uint64_t tensors, batches;  /* done without an error; what was fused is one batch */
 } hvd_stats;
 int hvd_get_stats(hvd_stats *out, hvd_error *err);
 
@@ -86,8 +96,22 @@ void hvd_region_unlink(const char *name);
 void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
 void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
 
-/* The end, in three steps: this rank submits nothing any more and says why; wait until every rank
- * has said so (1) or until the seconds have passed (0); free everything. */
+/* When each tensor was submitted, agreed on and moved, into a file of the Trace Event Format: `path` with
+ * {rank} replaced by the rank; a path without it is written by rank 0 alone. */
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
+int hvd_timeline_stop(hvd_error *err);
+
+/* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
+ * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.
+ * The number that comes out is this process's own. MPI must allow calls from several threads. */
+int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err);
+/* Its end, as that of the job below. */
+void hvd_group_leave(int group, const char *reason);
+int hvd_group_wait_end(int group, double seconds);
+void hvd_group_close(int group);
+
+/* The end of the job with all its groups, in three steps: this rank submits nothing any more and says
+ * why; wait until every rank has said so (1) or until the seconds have passed (0); free everything. */
 void hvd_leave(const char *reason);
 int hvd_wait_end(double seconds);
 void hvd_close(void);

@@ -115,13 +115,32 @@ static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
                      item->request.name, (unsigned long long)item->id);
 }
 
-static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    struct tensor *tensor = find(n, item);
-    if (!tensor) return unknown_tensor(item, err);
+static bool lists_us(const struct negotiation *n, const struct wire_item *item) {
+    bool ours = false;
+    for (uint32_t i = 0; i < item->nrows; i++) ours |= item->rows[i] == n->t->at.rank;
+    return ours;
+}
+
+/* What this rank has submitted, now with what was agreed on about it. */
+static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
+                 hvd_error *err) {
+    uint32_t nrows = item->whole ? 0 : item->nrows; /* else they are the ranks that have joined */
     tensor->direct = item->direct;
-    HVD_TRY(keep_rows(tensor, item->rows, item->nrows, err));
-    if (*item->request.name && item->id)
-        HVD_TRY(cache_put(n->cache, item->id, &tensor->request, item->rows, item->nrows, err));
+    HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
+    if (!*item->request.name || !item->id) return HVD_OK;
+    return cache_put(n->cache, item->id, &tensor->request, item->rows, nrows, err);
+}
+
+static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    struct tensor *tensor;
+    if (item->whole && lists_us(n, item)) {
+        HVD_TRY(tensors_add_zeros(n->tensors, &item->request, &tensor, err));
+    } else {
+        tensor = find(n, item);
+        if (!tensor) return unknown_tensor(item, err);
+        HVD_TRY(agree(n, item, tensor, err));
+    }
+    tensor->request.members = n->t->at.size - (int)(item->whole ? item->nrows : 0);
     if (n->nopen == n->open_capacity) {
         size_t capacity = 2 * n->open_capacity + 16;
         struct tensor **open = realloc(n->open, capacity * sizeof *open);
@@ -137,7 +156,7 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
 static int append_batch(struct negotiation *n, hvd_error *err) {
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
-    *b = (struct batch){.n = n->nopen};
+    *b = (struct batch){.n = n->nopen, .decided = clock_now()};
     memcpy(b->tensors, n->open, n->nopen * sizeof *n->open);
     n->nopen = 0;
     *n->last = b;
@@ -152,9 +171,7 @@ static int resend(struct negotiation *n, const struct wire_item *item, hvd_error
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    bool ours = false;
-    for (uint32_t i = 0; i < item->nrows; i++) ours |= item->rows[i] == n->t->at.rank;
-    if (!ours) return HVD_OK;
+    if (!lists_us(n, item)) return HVD_OK;
     struct tensor *tensor = tensors_find(n->tensors, item->request.name);
     if (!tensor) return unknown_tensor(item, err);
     tensors_finish(n->tensors, tensor, &item->error);

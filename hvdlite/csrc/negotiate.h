@@ -15,6 +15,7 @@
 /* Tensors that one collective moves together; they stay in the tensor table until finished. */
 struct batch {
     struct batch *next;
+    double decided; /* when it came into the log, by clock_now */
     size_t n;
     struct tensor *tensors[];
 };

@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct pending *pending_new(const struct request *first, int size, double now) {
+struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
     struct pending *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     size_t n = (size_t)size;
     p->request = *first;
     p->size = size;
+    p->names = names;
     p->since = now;
     p->other = calloc(n, sizeof *p->other);
     p->rows = calloc(n, sizeof *p->rows);
@@ -51,7 +52,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
 
 struct request pending_of(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
-    if (own.kind == HVD_ALLGATHER && own.ndim) own.dims[0] = p->rows[rank];
+    if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
     return own;
 }
 
@@ -61,7 +62,8 @@ static size_t append(char *text, size_t length, size_t used, const char *piece) 
     return end < length ? end : length - 1;
 }
 
-void ranks_text(const bool *set, bool value, int size, char *text, size_t length) {
+void ranks_text(const bool *set, bool value, int size, const int *names, char *text,
+                size_t length) {
     int count = 0;
     for (int i = 0; i < size; i++) count += set[i] == value;
     size_t used = append(text, length, 0, count == 1 ? "rank " : "ranks ");
@@ -69,10 +71,12 @@ void ranks_text(const bool *set, bool value, int size, char *text, size_t length
     for (int i = 0; i < size; i++) {
         if (set[i] != value) continue;
         int last = i;
-        while (last + 1 < size && set[last + 1] == value) last++;
+        while (last + 1 < size && set[last + 1] == value &&
+               rank_name(names, last + 1) == rank_name(names, last) + 1)
+            last++;
         char piece[64];
         snprintf(piece, sizeof piece, last > i ? (last > i + 1 ? "%s%d-%d" : "%s%d, %d") : "%s%d",
-                 comma, i, last);
+                 comma, rank_name(names, i), rank_name(names, last));
         used = append(text, length, used, piece);
         comma = ", ";
         i = last;
@@ -93,6 +97,7 @@ static enum request_field conflicting_field(const struct pending *p) {
 static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
                      size_t size) {
     struct request own = pending_of(p, rank);
+    if (field == FIELD_ROOT) own.root = rank_name(p->names, own.root);
     field_text(&own, field, text, size);
 }
 
@@ -102,15 +107,15 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     size_t used = 0;
     bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
     for (int i = 0; told && alike && i < p->size; i++) {
-        if (told[i]) continue;
+        if (told[i] || !p->submitted[i]) continue;
         own_text(p, i, field, value, sizeof value);
         for (int j = 0; j < p->size; j++) {
             own_text(p, j, field, other, sizeof other);
-            alike[j] = strcmp(value, other) == 0;
+            alike[j] = p->submitted[j] && strcmp(value, other) == 0;
             told[j] = told[j] || alike[j];
         }
         char ranks[200], piece[400];
-        ranks_text(alike, true, p->size, ranks, sizeof ranks);
+        ranks_text(alike, true, p->size, p->names, ranks, sizeof ranks);
         snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
         used = append(list, sizeof list, used, piece);
     }
@@ -119,4 +124,36 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     error_set(err, HVD_MISMATCH,
               "tensor '%s': ranks disagree on the %s: %s. Submit the same %s on every rank.",
               p->request.name, field_name(field), list, field_name(field));
+}
+
+void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {
+    error_set(err, HVD_RANK_LEFT,
+              "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
+              p->request.name, rank_name(p->names, first), reason);
+}
+
+void pending_explain_joined(const struct pending *p, hvd_error *err) {
+    char joined[200];
+    ranks_text(p->submitted, false, p->size, p->names, joined, sizeof joined);
+    error_set(
+        err, HVD_MISMATCH,
+        "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
+        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s",
+        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op));
+}
+
+void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
+                          char *text, size_t size) {
+    char have[200], missing[200];
+    ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
+    ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
+    int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
+                        p->request.name, now - p->since, have, missing);
+    for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++) {
+        const struct pending *q = first;
+        while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
+        if (q)
+            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
+                             rank_name(p->names, i), q->request.name);
+    }
 }

@@ -3,33 +3,45 @@
 #include "fast.h"
 #include "half.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-/* How one element becomes an accumulator and back. */
+/* How an element becomes its accumulator. */
 #define SAME(x) (x)
-#define OR(a, b) ((a) | (b))
-#define PLUS(a, b) ((a) + (b))
-#define WRAPPED(a, b)                                                                              \
-    ((int64_t)((uint64_t)(a) + (uint64_t)(b))) /* signed overflow is undefined in C */
-#define WRAPPED32(a, b) ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
 
-/* Widening and adding. DTYPE names the functions; T is its element, W its accumulator. */
-#define KERNELS(DTYPE, T, W, WIDE_OF, ADD)                                                         \
-    FAST static void add_##DTYPE(void *wide, const void *in, size_t n) {                           \
+/* a op b of two accumulators. U is what integers are computed in, where overflow wraps; signed
+ * overflow is undefined in C. Without a branch, so that the compiler vectorises them. */
+#define SUM(U, a, b) ((U)(a) + (U)(b))
+#define PRODUCT(U, a, b) ((U)(a) * (U)(b))
+#define MIN(U, a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
+#define MAX(U, a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
+#define OR(U, a, b) (((a) | (b)) != 0)
+#define AND(U, a, b) (((a) != 0) & ((b) != 0))
+
+/* NAME names the functions; T is the element, W its accumulator. */
+#define COMBINE(NAME, T, W, U, WIDE_OF, OP)                                                        \
+    FAST static void combine_##NAME(void *wide, const void *in, size_t n) {                        \
         W *w = wide;                                                                               \
         const T *x = in;                                                                           \
-        for (size_t i = 0; i < n; i++) w[i] = (W)ADD(w[i], (W)WIDE_OF(x[i]));                      \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            W a = w[i], b = (W)WIDE_OF(x[i]);                                                      \
+            w[i] = (W)OP(U, a, b);                                                                 \
+        }                                                                                          \
     }                                                                                              \
-    FAST static void add_wide_##DTYPE(void *out, const void *a, const void *b, size_t n) {         \
+    FAST static void combine_wide_##NAME(void *out, const void *a, const void *b, size_t n) {      \
         W *o = out;                                                                                \
         const W *x = a, *y = b;                                                                    \
-        for (size_t i = 0; i < n; i++) o[i] = (W)ADD(x[i], y[i]);                                  \
+        for (size_t i = 0; i < n; i++) o[i] = (W)OP(U, x[i], y[i]);                                \
     }
+
+#define KERNELS(DTYPE, T, W, U, WIDE_OF)                                                           \
+    COMBINE(DTYPE##_sum, T, W, U, WIDE_OF, SUM)                                                    \
+    COMBINE(DTYPE##_min, T, W, U, WIDE_OF, MIN)                                                    \
+    COMBINE(DTYPE##_max, T, W, U, WIDE_OF, MAX)                                                    \
+    COMBINE(DTYPE##_product, T, W, U, WIDE_OF, PRODUCT)
 
 /* Floating point: scale and divisor are one factor, rounded once to the accumulator. */
 #define FLOAT_KERNELS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                             \
-    KERNELS(DTYPE, T, W, WIDE_OF, PLUS)                                                            \
+    KERNELS(DTYPE, T, W, W, WIDE_OF)                                                               \
     FAST static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
         W *w = wide, factor = (W)scale;                                                            \
         const T *x = in;                                                                           \
@@ -51,8 +63,8 @@ static inline int64_t truncated(double x) {
     return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-#define INTEGER_KERNELS(DTYPE, T, W, ADD)                                                          \
-    KERNELS(DTYPE, T, W, SAME, ADD)                                                                \
+#define INTEGER_KERNELS(DTYPE, T, W, U)                                                            \
+    KERNELS(DTYPE, T, W, U, SAME)                                                                  \
     FAST static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
         W *w = wide;                                                                               \
         const T *x = in;                                                                           \
@@ -78,55 +90,112 @@ FLOAT_KERNELS(float16, uint16_t, float, float_of_half, half_of_float)
 FLOAT_KERNELS(bfloat16, uint16_t, float, float_of_bfloat, bfloat_of_float)
 FLOAT_KERNELS(float32, float, float, SAME, SAME)
 FLOAT_KERNELS(float64, double, double, SAME, SAME)
-INTEGER_KERNELS(uint8, uint8_t, int32_t, WRAPPED32)
-INTEGER_KERNELS(int8, int8_t, int32_t, WRAPPED32)
-INTEGER_KERNELS(int32, int32_t, int64_t, WRAPPED)
-INTEGER_KERNELS(int64, int64_t, int64_t, WRAPPED)
-KERNELS(bool, uint8_t, uint8_t, SAME, OR)
+INTEGER_KERNELS(uint8, uint8_t, int32_t, uint32_t)
+INTEGER_KERNELS(int8, int8_t, int32_t, uint32_t)
+INTEGER_KERNELS(int32, int32_t, int64_t, uint64_t)
+INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
+COMBINE(or, uint8_t, uint8_t, uint8_t, SAME, OR)
+COMBINE(and, uint8_t, uint8_t, uint8_t, SAME, AND)
 
-/* Logical or: any byte but 0 is true; scaling and averaging were refused before (request_check). */
-static void widen_bool(void *wide, const void *in, size_t n, double scale) {
+/* Any byte but 0 is true; scaling and averaging were refused before (request_check). */
+static void widen_truth(void *wide, const void *in, size_t n, double scale) {
     uint8_t *w = wide;
     const uint8_t *x = in;
     (void)scale;
     for (size_t i = 0; i < n; i++) w[i] = x[i] != 0;
 }
 
-static void narrow_bool(void *out, const void *wide, size_t n, struct reduce_final final) {
+static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_final final) {
     (void) final;
-    widen_bool(out, wide, n, 1);
+    widen_truth(out, wide, n, 1);
 }
 
-#define ROW(DTYPE, T, W)                                                                           \
+#define ROW(DTYPE, NAME, T, W)                                                                     \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
      .sum = sizeof(T),                                                                             \
      .widen = widen_##DTYPE,                                                                       \
-     .add = add_##DTYPE,                                                                           \
-     .add_wide = add_wide_##DTYPE,                                                                 \
+     .combine = combine_##NAME,                                                                    \
+     .combine_wide = combine_wide_##NAME,                                                          \
      .narrow = narrow_##DTYPE}
 
-const struct reduce_kernels *reduce_kernels(hvd_dtype dtype) {
-    static const struct reduce_kernels ROWS[HVD_DTYPES] = {
-        [HVD_UINT8] = ROW(uint8, uint8_t, int32_t),
-        [HVD_INT8] = ROW(int8, int8_t, int32_t),
-        [HVD_INT32] = ROW(int32, int32_t, int64_t),
-        [HVD_INT64] = ROW(int64, int64_t, int64_t),
-        [HVD_FLOAT16] = ROW(float16, uint16_t, float),
-        [HVD_BFLOAT16] = ROW(bfloat16, uint16_t, float),
-        [HVD_FLOAT32] = ROW(float32, float, float),
-        [HVD_FLOAT64] = ROW(float64, double, double),
-        [HVD_BOOL] = ROW(bool, uint8_t, uint8_t),
+/* The operations in the order of hvd_op. */
+#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W)                                          \
+    {ROW(DTYPE, SUMS, T, W),  ROW(DTYPE, SUMS, T, W),     ROW(DTYPE, MINS, T, W),                  \
+     ROW(DTYPE, MAXES, T, W), ROW(DTYPE, PRODUCTS, T, W), ROW(DTYPE, SUMS, T, W)}
+
+#define NUMBER(DTYPE, T, W)                                                                        \
+    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W)
+
+const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
+    static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
+        [HVD_UINT8] = NUMBER(uint8, uint8_t, int32_t),
+        [HVD_INT8] = NUMBER(int8, int8_t, int32_t),
+        [HVD_INT32] = NUMBER(int32, int32_t, int64_t),
+        [HVD_INT64] = NUMBER(int64, int64_t, int64_t),
+        [HVD_FLOAT16] = NUMBER(float16, uint16_t, float),
+        [HVD_BFLOAT16] = NUMBER(bfloat16, uint16_t, float),
+        [HVD_FLOAT32] = NUMBER(float32, float, float),
+        [HVD_FLOAT64] = NUMBER(float64, double, double),
+        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t),
     };
-    return &ROWS[dtype];
+    return &ROWS[dtype][op];
 }
 
-void reduce_add(const struct reduce_kernels *k, void *wide, const void *in, size_t n, double scale,
-                void *scratch) {
+void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,
+                    double scale, void *scratch) {
     if (scale == 1) {
-        k->add(wide, in, n);
+        k->combine(wide, in, n);
     } else {
         k->widen(scratch, in, n, scale);
-        k->add_wide(wide, wide, scratch, n);
+        k->combine_wide(wide, wide, scratch, n);
     }
+}
+
+/* ---- vectors as a whole ---- */
+
+enum { LANES = 8 }; /* sums side by side, so that the compiler vectorises what order forbids */
+
+#define ADD_PRODUCTS(l, u, v)                                                                      \
+    do {                                                                                           \
+        aa[l] += (u) * (u);                                                                        \
+        bb[l] += (v) * (v);                                                                        \
+        ab[l] += (u) * (v);                                                                        \
+    } while (0)
+
+#define VECTOR_KERNELS(W)                                                                          \
+    FAST static void blend_##W(void *out, double x, const void *a, double y, const void *b,        \
+                               size_t n) {                                                         \
+        W *o = out;                                                                                \
+        const W *u = a, *v = b;                                                                    \
+        for (size_t i = 0; i < n; i++) o[i] = (W)(x * (double)u[i] + y * (double)v[i]);            \
+    }                                                                                              \
+    FAST static struct reduce_dots dots_##W(const void *a, const void *b, size_t n) {              \
+        const W *x = a, *y = b;                                                                    \
+        double aa[LANES] = {0}, bb[LANES] = {0}, ab[LANES] = {0};                                  \
+        size_t i = 0;                                                                              \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            for (size_t l = 0; l < LANES; l++)                                                     \
+                ADD_PRODUCTS(l, (double)x[i + l], (double)y[i + l]);                               \
+        for (; i < n; i++) ADD_PRODUCTS(i % LANES, (double)x[i], (double)y[i]);                    \
+        struct reduce_dots sums = {0, 0, 0};                                                       \
+        for (size_t l = 0; l < LANES; l++)                                                         \
+            sums = (struct reduce_dots){sums.aa + aa[l], sums.bb + bb[l], sums.ab + ab[l]};        \
+        return sums;                                                                               \
+    }
+
+VECTOR_KERNELS(float)
+VECTOR_KERNELS(double)
+
+struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, const void *b,
+                               size_t n) {
+    return k->wide == sizeof(float) ? dots_float(a, b, n) : dots_double(a, b, n);
+}
+
+void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
+                  const void *b, size_t n) {
+    if (k->wide == sizeof(float))
+        blend_float(out, x, a, y, b, n);
+    else
+        blend_double(out, x, a, y, b, n);
 }

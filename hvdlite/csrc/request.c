@@ -23,17 +23,35 @@ static int check_shape(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
-static int check_scales(const struct request *r, hvd_error *err) {
-    if (r->kind != HVD_ALLREDUCE) return HVD_OK;
+/* A reducescatter or alltoall deals out rows. */
+static int check_rows(const struct request *r, hvd_error *err) {
+    bool deals = r->kind == HVD_REDUCESCATTER || r->kind == HVD_ALLTOALL;
+    if (!deals || r->ndim) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s' is 0-d: expected at least one dimension, whose rows the %s deals "
+                     "out to the ranks",
+                     r->name, kind_name(r->kind));
+}
+
+static int check_op(const struct request *r, hvd_error *err) {
+    if (!request_reduces(r)) return HVD_OK;
+    bool is_float = r->dtype >= HVD_FLOAT16 && r->dtype <= HVD_FLOAT64;
+    if (r->op == HVD_ADASUM && r->kind != HVD_ALLREDUCE)
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s': op=Adasum is an allreduce's alone",
+                         r->name);
+    if (r->op == HVD_ADASUM && !is_float)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' is %s: expected a floating-point dtype for op=Adasum; use "
+                         "another op or cast it to float32",
+                         r->name, dtype_name(r->dtype));
     if (!isfinite(r->prescale) || !isfinite(r->postscale))
         return error_set(err, HVD_INVALID,
                          "tensor '%s': prescale_factor %g and postscale_factor %g must be finite",
                          r->name, r->prescale, r->postscale);
     if (r->dtype == HVD_BOOL && (r->op == HVD_AVERAGE || r->prescale != 1 || r->postscale != 1))
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' is bool, which can't be averaged or scaled: use op=Sum "
-                         "(logical or) or cast it "
-                         "to float32",
+                         "tensor '%s' is bool, which can't be averaged or scaled: use op=Max "
+                         "(logical or), op=Min (and), or cast it to float32",
                          r->name);
     return HVD_OK;
 }
@@ -47,6 +65,11 @@ static int check_codec(const struct request *r, hvd_error *err) {
             "tensor '%s': compression %s is for an allreduce of float32, this is an %s "
             "of %s: cast it to float32, or send it uncompressed",
             r->name, codec_name(r->codec.kind), kind_name(r->kind), dtype_name(r->dtype));
+    if (r->op != HVD_SUM && r->op != HVD_AVERAGE)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s': compression %s takes op=Sum or Average, not %s; send it "
+                         "uncompressed for that",
+                         r->name, codec_name(r->codec.kind), op_name(r->op));
     return HVD_OK;
 }
 
@@ -66,7 +89,8 @@ int request_check(const struct request *r, int size, hvd_error *err) {
                          "tensor '%s': root_rank %d is not a rank of this job: expected 0 to %d",
                          r->name, r->root, size - 1);
     HVD_TRY(check_shape(r, err));
-    HVD_TRY(check_scales(r, err));
+    HVD_TRY(check_rows(r, err));
+    HVD_TRY(check_op(r, err));
     return check_codec(r, err);
 }
 
@@ -86,6 +110,18 @@ size_t request_row_bytes(const struct request *r) {
     return bytes;
 }
 
+bool request_reduces(const struct request *r) {
+    return r->kind == HVD_ALLREDUCE || r->kind == HVD_REDUCESCATTER;
+}
+
+bool request_rows_vary(const struct request *r) {
+    return r->kind == HVD_ALLGATHER || r->kind == HVD_ALLTOALL;
+}
+
+int64_t request_part_rows(const struct request *r, int rank, int size) {
+    return request_rows(r) / size + (rank < request_rows(r) % size);
+}
+
 static bool same_shape(const struct request *a, const struct request *b, int from) {
     if (a->ndim != b->ndim) return false;
     for (int i = from; i < a->ndim; i++)
@@ -101,12 +137,17 @@ enum request_field request_conflict(const struct request *a, const struct reques
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->dtype != b->dtype) return FIELD_DTYPE;
-    if (!same_shape(a, b, a->kind == HVD_ALLGATHER ? 1 : 0)) return FIELD_SHAPE;
-    if (a->kind == HVD_ALLREDUCE && a->op != b->op) return FIELD_OP;
-    if (a->kind == HVD_ALLREDUCE && (a->prescale != b->prescale || a->postscale != b->postscale))
+    if (!same_shape(a, b, request_rows_vary(a) ? 1 : 0)) return FIELD_SHAPE;
+    if (request_reduces(a) && a->op != b->op) return FIELD_OP;
+    if (request_reduces(a) && (a->prescale != b->prescale || a->postscale != b->postscale))
         return FIELD_SCALES;
     if (a->kind == HVD_BROADCAST && a->root != b->root) return FIELD_ROOT;
     return FIELD_NONE;
+}
+
+bool request_takes_zeros(const struct request *r) {
+    return r->kind == HVD_ALLREDUCE &&
+           (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
 }
 
 bool request_same_place(const struct request *a, const struct request *b) {

@@ -14,11 +14,12 @@ struct request {
     char name[HVD_MAX_NAME]; /* the same on every rank; tells kind and owner: "allreduce.trainer0.3"
                               */
     int32_t kind, dtype;     /* hvd_kind, hvd_dtype */
-    int32_t op;              /* hvd_op; allreduce */
+    int32_t op;              /* hvd_op; allreduce, reducescatter */
     int32_t root;            /* rank; broadcast */
     int32_t priority;        /* higher goes first; never compared between ranks */
+    int32_t members;         /* ranks that bring data; the coordinator tells */
     int32_t ndim;            /* 0: one element */
-    double prescale, postscale; /* allreduce */
+    double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* how an allreduce of float32 travels */
     int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
     int64_t offset; /* in the region's part, bytes */
@@ -46,12 +47,22 @@ int64_t request_rows(const struct request *r);
 size_t request_bytes(const struct request *r);
 size_t request_row_bytes(const struct request *r);
 
+/* An allreduce or reducescatter: it has op and scales. */
+bool request_reduces(const struct request *r);
+/* An allgather or alltoall: every rank brings its own number of rows. */
+bool request_rows_vary(const struct request *r);
+/* A reducescatter: the rows that a rank gets, the first ones one more than the others. */
+int64_t request_part_rows(const struct request *r, int rank, int size);
+
+/* Zeros may stand in for a rank that has joined. */
+bool request_takes_zeros(const struct request *r);
+
 /* Both lie at the same place of the same region. */
 bool request_same_place(const struct request *a, const struct request *b);
 
 bool request_same_codec(const struct request *a, const struct request *b);
 
-/* Where the collective itself would go wrong; an allgather's ranks may differ in rows. */
+/* Where the collective itself would go wrong; where rows vary, ranks may differ in them. */
 enum request_field request_conflict(const struct request *a, const struct request *b);
 
 /* Equal in all that travels, priority aside: what a cache hit stands for. */

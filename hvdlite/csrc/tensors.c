@@ -2,7 +2,9 @@
 
 #include "map.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct tensors {
     struct monitor monitor; /* guards everything below, and the links of every tensor */
@@ -11,6 +13,7 @@ struct tensors {
     struct tensor *fresh; /* the oldest that tensors_next has not given out */
     bool closed;
     hvd_error why;
+    struct tensor *zeros; /* by `older`; the engine thread's own */
 };
 
 struct tensors *tensors_new(void) {
@@ -19,12 +22,79 @@ struct tensors *tensors_new(void) {
     return t;
 }
 
+static void free_tensor(struct tensor *tensor) {
+    if (tensor->zeros) free(tensor->out);
+    free(tensor->rows);
+    free(tensor->message);
+    free((void *)tensor->splits);
+    free(tensor);
+}
+
 void tensors_free(struct tensors *t) {
     if (!t) return;
+    for (struct tensor *zeros; (zeros = t->zeros);) {
+        t->zeros = zeros->older;
+        free_tensor(zeros);
+    }
     map_clear(&t->names);
     monitor_destroy(&t->monitor);
     free(t);
 }
+
+/* ---- checks ---- */
+
+/* Rows that `to` gets from all; -1: the splits of some rank make no sense. */
+static int64_t received_rows(const struct tensor *tensor, int to, int size) {
+    const size_t n = (size_t)size;
+    int64_t sum = 0;
+    for (size_t from = 0; from < n; from++) {
+        int64_t rows = tensor->splits[from * n + (size_t)to];
+        if (rows < 0 || rows > INT64_MAX - sum) return -1;
+        sum += rows;
+    }
+    return sum;
+}
+
+static int check_splits(const struct tensor *tensor, int rank, int size, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    const size_t n = (size_t)size;
+    size_t row_bytes = request_row_bytes(r), limit = SIZE_MAX / 2 / (row_bytes ? row_bytes : 1);
+    int64_t total = 0, sent = 0; /* rows; no sum over ranks may overflow in bytes */
+    if (tensor->nsplits != n * n)
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': expected the splits of all %d ranks, %zu numbers, got %zu",
+                         r->name, size, n * n, tensor->nsplits);
+    for (int to = 0; to < size; to++) {
+        int64_t rows = received_rows(tensor, to, size);
+        if (rows < 0 || (size_t)rows > limit - (size_t)total)
+            return error_set(err, HVD_INVALID,
+                             "tensor '%s': the splits for rank %d are negative or too many",
+                             r->name, to);
+        total += rows;
+        sent += tensor->splits[(size_t)rank * n + (size_t)to];
+    }
+    if (sent <= request_rows(r)) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': the splits of rank %d sum up to %" PRId64
+                     " rows: expected at most %" PRId64 ", its first dimension",
+                     r->name, rank, sent, request_rows(r));
+}
+
+int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    int64_t expected = tensor->out_rows;
+    if (r->kind == HVD_REDUCESCATTER) expected = request_part_rows(r, rank, size);
+    if (r->kind == HVD_ALLTOALL) {
+        HVD_TRY(check_splits(tensor, rank, size, err));
+        expected = received_rows(tensor, rank, size);
+    }
+    if (tensor->out_rows == expected) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': the output has room for %" PRId64 " rows: expected %" PRId64,
+                     r->name, tensor->out_rows, expected);
+}
+
+/* ---- the table ---- */
 
 static void link_newest(struct tensors *t, struct tensor *tensor) {
     tensor->newer = NULL;
@@ -41,6 +111,24 @@ static void unlink_tensor(struct tensors *t, struct tensor *tensor) {
     map_remove(&t->names, tensor->request.name);
 }
 
+static struct tensor *copy_tensor(const struct tensor *tensor) {
+    struct tensor *copy = malloc(sizeof *copy);
+    size_t bytes = tensor->nsplits * sizeof *tensor->splits;
+    int64_t *splits = bytes ? malloc(bytes) : NULL;
+    if (!copy || (bytes && !splits)) {
+        free(copy);
+        free(splits);
+        return NULL;
+    }
+    if (bytes) memcpy(splits, tensor->splits, bytes);
+    *copy = *tensor;
+    copy->splits = splits;
+    copy->id = 0;
+    copy->rows = NULL;
+    copy->zeros = false;
+    return copy;
+}
+
 static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
     if (map_get(&t->names, tensor->request.name))
@@ -49,15 +137,12 @@ static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error 
                          "give each its own "
                          "name",
                          tensor->request.name);
-    struct tensor *copy = malloc(sizeof *copy);
+    struct tensor *copy = copy_tensor(tensor);
     if (!copy)
         return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
-    *copy = *tensor;
-    copy->id = 0;
-    copy->rows = NULL;
     int code = map_put(&t->names, copy->request.name, copy, err);
     if (code)
-        free(copy);
+        free_tensor(copy);
     else
         link_newest(t, copy);
     return code;
@@ -103,12 +188,46 @@ struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
 
 static void complete(struct tensor *tensor, const hvd_error *error) {
     tensor->complete(tensor->arg, error);
-    free(tensor->rows);
-    free(tensor->message);
-    free(tensor);
+    free_tensor(tensor);
+}
+
+int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
+                      hvd_error *err) {
+    struct tensor *tensor = calloc(1, sizeof *tensor);
+    void *memory = calloc(request_bytes(request) + 1, 1);
+    bool coded = request->codec.kind != HVD_CODEC_NONE;
+    void *message =
+        coded ? calloc(codec_bytes(request->codec, request_count(request)) + 1, 1) : NULL;
+    if (!tensor || !memory || (coded && !message)) {
+        free(tensor);
+        free(memory);
+        free(message);
+        return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
+                         request->name);
+    }
+    *tensor = (struct tensor){.request = *request,
+                              .in = memory,
+                              .out = memory,
+                              .message = message,
+                              .zeros = true,
+                              .older = t->zeros};
+    t->zeros = tensor;
+    *out = tensor;
+    return HVD_OK;
+}
+
+static void finish_zeros(struct tensors *t, struct tensor *tensor) {
+    struct tensor **at = &t->zeros;
+    while (*at != tensor) at = &(*at)->older;
+    *at = tensor->older;
+    free_tensor(tensor);
 }
 
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
+    if (tensor->zeros) {
+        finish_zeros(t, tensor);
+        return;
+    }
     monitor_lock(&t->monitor);
     unlink_tensor(t, tensor);
     monitor_unlock(&t->monitor);

@@ -15,17 +15,21 @@ typedef void tensor_complete(void *arg, const hvd_error *error);
 struct tensor {
     struct request request;
     const void *in; /* request_bytes() bytes */
-    void *out;      /* as many, may be `in`; an allgather's holds out_rows rows */
+    void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
     int64_t out_rows;
     float *residual; /* of its codec: as many values; read and written while it is submitted */
     void *message;   /* `in` as its codec has encoded it; owned by the table; NULL: as it is */
+    const int64_t *splits; /* alltoall: [from * ranks + to]: rows; the table owns a copy */
+    size_t nsplits;        /* ranks * ranks */
     tensor_complete *complete;
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */
     /* The engine thread's own: */
-    bool direct;   /* every rank's lies at the same place of that region */
-    uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows; /* allgather: rows of every rank, once agreed on; owned */
+    double submitted; /* when, by clock_now */
+    bool zeros;       /* stands in for a rank that has joined; in the table's list of those */
+    bool direct;      /* every rank's lies at the same place of that region */
+    uint64_t id;      /* the cache id it was sent by; 0: by its whole request */
+    int64_t *rows;    /* where they vary: of every rank, once agreed on; owned */
     /* The table's own: */
     struct tensor *newer, *older;
 };
@@ -33,7 +37,10 @@ struct tensor {
 struct tensors;
 
 struct tensors *tensors_new(void);    /* NULL: no memory */
-void tensors_free(struct tensors *t); /* it must be empty */
+void tensors_free(struct tensors *t); /* but for zeros it must be empty */
+
+/* What the request does not tell: that the splits suit the rows that come and go, and out_rows. */
+int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
 /* Any thread. Copies *tensor into the table; fails when a tensor of that name is under way, and
  * after tensors_refuse with the error given there. */
@@ -46,6 +53,10 @@ struct tensor *tensors_next(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
 struct tensor *tensors_find_id(struct tensors *t,
                                uint64_t id); /* the same, by the id it was sent by */
+
+/* The engine thread. Zeros for what the other ranks reduce, under no name; finished like all others. */
+int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
+                      hvd_error *err);
 
 /* Takes the tensor out of the table, completes it with error or NULL, frees it. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);

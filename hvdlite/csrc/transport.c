@@ -4,7 +4,6 @@
 #include "wait.h"
 
 #include <assert.h>
-#include <stdatomic.h>
 
 static const double LONGEST_DATA_NAP = 1e-3; /* MPI moves data only while it is called */
 
@@ -12,7 +11,7 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err) {
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = to, .active = true};
-    atomic_fetch_add_explicit(&t->sent.transfers, bytes, memory_order_relaxed);
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_mpi, bytes);
     return t->ops->isend(t, data, bytes, to, x, err);
 }
 
@@ -24,7 +23,7 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
 }
 
 void transport_count_window(struct transport *t, size_t bytes) {
-    atomic_fetch_add_explicit(&t->sent.window, bytes, memory_order_relaxed);
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_window, bytes);
 }
 
 /* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */
@@ -36,14 +35,14 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, const char *
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     t->at.rank, whom, peer, t->timeout);
+                     transport_name(t, t->at.rank), whom, peer, t->timeout);
 }
 
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     struct waiter waiter = {0};
     while (x->active) {
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", x->peer, err));
+        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", transport_name(t, x->peer), err));
     }
     return HVD_OK;
 }
@@ -63,6 +62,11 @@ int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t ro
         HVD_TRY(transport_wait_flag(t, member, flag, round, err));
     }
     return HVD_OK;
+}
+
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err) {
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return transport_wait_flags(t, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
 }
 
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {

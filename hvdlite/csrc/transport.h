@@ -8,6 +8,7 @@
 #define HVDLITE_TRANSPORT_H
 
 #include "error.h"
+#include "stats.h"
 #include "window.h"
 
 #include <stdbool.h>
@@ -20,12 +21,6 @@ struct topology {
     int local_rank, local_size;
     int cross_rank, cross_size;
     int hosts;
-};
-
-/* Bytes of tensors that this rank has sent so far. Its engine's thread counts, any thread reads. */
-struct traffic {
-    _Atomic uint64_t transfers; /* by isend */
-    _Atomic uint64_t window;    /* put into shared memory for other ranks of this host */
 };
 
 /* A data transfer under way; a zeroed one is complete. */
@@ -62,16 +57,21 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     struct topology at;
+    const int *names;      /* [rank]: what error texts call it; NULL: its number here */
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
-    struct traffic sent;
-    bool may_spin;      /* each rank of this host has a core of its own */
-    double longest_nap; /* seconds that sleep may last without missing a message */
-    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
+    struct stats *stats;   /* NULL: nothing is counted */
+    bool may_spin;         /* each rank of this host has a core of its own */
+    double longest_nap;    /* seconds that sleep may last without missing a message */
+    double timeout;        /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
 };
+
+static inline int transport_name(const struct transport *t, int rank) {
+    return t->names ? t->names[rank] : rank;
+}
 
 /* Data lane. bytes <= 2^30: callers cut longer work into segments. The buffer belongs to the
  * transfer until a wait has returned for it. */
@@ -93,6 +93,8 @@ int transport_wait_flag(struct transport *t, int member, enum window_flag flag, 
                         hvd_error *err);
 int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
                          hvd_error *err);
+/* Returns when nobody reads any more what lay in this rank's slot of that round. */
+int transport_wait_slot(struct transport *t, uint64_t round, hvd_error *err);
 
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);

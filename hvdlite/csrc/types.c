@@ -1,7 +1,8 @@
 #include "types.h"
 
 const char *kind_name(int kind) {
-    static const char *const NAMES[HVD_KINDS] = {"allreduce", "broadcast", "allgather"};
+    static const char *const NAMES[HVD_KINDS] = {"allreduce",     "broadcast", "allgather",
+                                                 "reducescatter", "alltoall",  "join"};
     return kind >= 0 && kind < HVD_KINDS ? NAMES[kind] : "?";
 }
 
@@ -12,7 +13,7 @@ const char *dtype_name(int dtype) {
 }
 
 const char *op_name(int op) {
-    static const char *const NAMES[HVD_OPS] = {"Sum", "Average"};
+    static const char *const NAMES[HVD_OPS] = {"Sum", "Average", "Min", "Max", "Product", "Adasum"};
     return op >= 0 && op < HVD_OPS ? NAMES[op] : "?";
 }
 

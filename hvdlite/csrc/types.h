@@ -8,7 +8,15 @@
 #include <stdint.h>
 
 /* cdef begin */
-typedef enum hvd_kind { HVD_ALLREDUCE = 0, HVD_BROADCAST, HVD_ALLGATHER, HVD_KINDS } hvd_kind;
+typedef enum hvd_kind {
+    HVD_ALLREDUCE = 0,
+    HVD_BROADCAST,
+    HVD_ALLGATHER,
+    HVD_REDUCESCATTER,
+    HVD_ALLTOALL,
+    HVD_JOIN, /* no data of its own: until all ranks have joined, zeros stand in for this one's */
+    HVD_KINDS
+} hvd_kind;
 
 typedef enum hvd_dtype {
     HVD_UINT8 = 0,
@@ -23,7 +31,15 @@ typedef enum hvd_dtype {
     HVD_DTYPES
 } hvd_dtype;
 
-typedef enum hvd_op { HVD_SUM = 0, HVD_AVERAGE, HVD_OPS } hvd_op;
+typedef enum hvd_op {
+    HVD_SUM = 0,
+    HVD_AVERAGE,
+    HVD_MIN,
+    HVD_MAX,
+    HVD_PRODUCT,
+    HVD_ADASUM,
+    HVD_OPS
+} hvd_op;
 
 /* How an allreduce of float32 travels (codec.h). */
 typedef enum hvd_codec {

@@ -48,6 +48,11 @@ void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* That rank has. */
 bool window_raised(const struct window *w, int member, enum window_flag flag, uint64_t round);
 
+/* Slots are used in turns: a round's was used WINDOW_SLOTS rounds ago. */
+static inline char *window_slot(const struct window *w, int member, uint64_t round) {
+    return (char *)w->members[member].slots[round % WINDOW_SLOTS];
+}
+
 static inline struct window_member *window_self(struct window *w) { return &w->members[w->self]; }
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 2 };
+enum { WIRE_VERSION = 3 };
 
 /* ---- writing ---- */
 
@@ -61,7 +61,11 @@ static void put_rows(struct wire_writer *w, const struct wire_item *item) {
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
     put_uint(w, item->direct, 1);
-    put_text(w, item->request.name);
+    put_uint(w, item->whole, 1);
+    if (item->whole)
+        put_request(w, &item->request);
+    else
+        put_text(w, item->request.name);
     put_rows(w, item);
 }
 
@@ -190,11 +194,14 @@ static int get_rows(struct wire_reader *r, struct wire_item *item, hvd_error *er
 }
 
 static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *err) {
-    uint64_t direct;
+    uint64_t direct, whole;
     HVD_TRY(get_uint(r, 8, &item->id, err));
     HVD_TRY(get_uint(r, 1, &direct, err));
+    HVD_TRY(get_uint(r, 1, &whole, err));
     item->direct = direct != 0;
-    HVD_TRY(get_text(r, item->request.name, sizeof item->request.name, err));
+    item->whole = whole != 0;
+    HVD_TRY(item->whole ? get_request(r, &item->request, err)
+                        : get_text(r, item->request.name, sizeof item->request.name, err));
     return get_rows(r, item, err);
 }
 

@@ -38,10 +38,12 @@ struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST; TENSOR and FAIL carry only its name ("": go by the id) */
     uint64_t id;            /* HIT, TENSOR (0: not cached), RESEND, REQUEST (0: not asked for) */
+    bool whole;             /* TENSOR: all of the request, for the ranks that have joined */
     bool direct;            /* TENSOR: it lies at the same place of a region on every rank */
     int32_t rank;           /* RESEND */
     hvd_error error;        /* LEAVE (text), ABORT, FAIL */
-    uint32_t nrows;         /* TENSOR of an allgather: rows of every rank; FAIL: the ranks */
+    uint32_t nrows;         /* of rows: where they vary, those of every rank; else ranks: a join's
+                               last one, those that have joined (whole), those that fail (FAIL) */
     const int64_t *rows;    /* decoded: valid until the next wire_next or wire_reader_free */
 };
 

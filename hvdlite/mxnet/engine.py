@@ -32,8 +32,8 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
     MXNet as MXNetError when somebody waits for ``out``.
 
     :param residual: float32 array of as many values, for a codec that needs one; not ``out``.
-    :param details: members of ``hvd_tensor``: priority, op, root, prescale, postscale, out_rows,
-        codec, parameter.
+    :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
+        out_rows, codec, parameter.
     """
     tensor, _alive = _tensor(kind, name, details)
     handles = [ffi.NULL if a is None else _handle(name, a) for a in (source, out, residual)]
@@ -78,4 +78,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(before=submit_all, after=_report_failed)
+context.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)

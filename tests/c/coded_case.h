@@ -46,11 +46,11 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
     if (codec_is_cast(c)) {
         const struct reduce_kernels *k = codec_kernels(c, p);
         k->widen(out, messages, n, 1);
-        for (int r = 1; r < p; r++) k->add(out, messages + (size_t)r * bytes, n);
+        for (int r = 1; r < p; r++) k->combine(out, messages + (size_t)r * bytes, n);
         k->narrow(messages, out, n, (struct reduce_final){factor, 1});
         k->widen(out, messages, n, 1);
     } else {
-        codec_decode(c, messages, bytes, p, factor, out, n);
+        codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
     }
     free(messages);
     return out;

@@ -17,10 +17,12 @@ struct coll_case {
     const struct coll_algorithm *row; /* NULL: coll_run */
     hvd_kind kind;
     int dtype;
-    size_t n;            /* elements; an allgather's of one unit of `parts` */
-    struct scaling how;  /* allreduce */
-    int root;            /* broadcast */
-    const size_t *parts; /* allgather: [rank], in units of n elements */
+    size_t n;           /* elements; of one unit of `parts`; of a row of a reducescatter */
+    size_t rows;        /* reducescatter */
+    struct scaling how; /* allreduce, reducescatter */
+    int root;           /* broadcast */
+    const size_t
+        *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
 };
 
 /* What one rank keeps between cases. */
@@ -32,8 +34,8 @@ struct coll_rank {
 };
 
 static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
-    snprintf(text, size, "%s of %s, %d ranks, %zu x %s, op %d, scales %g %g, root %d",
-             kind_name(c->kind), c->row ? c->row->name : "coll_run", ranks, c->n,
+    snprintf(text, size, "%s of %s, %d ranks, %zu rows, %zu x %s, op %d, scales %g %g, root %d",
+             kind_name(c->kind), c->row ? c->row->name : "coll_run", ranks, c->rows, c->n,
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
@@ -41,7 +43,8 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     for (size_t i = 0; i < PERIOD; i++)
         element_put(c->dtype, tile, i,
-                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i) : sample(c->dtype, r, i));
+                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i)
+                          : sample(c->dtype, c->how.op, r, i));
 }
 
 static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
@@ -113,8 +116,9 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c, st
     job->pieces = whole;
     job->npieces = 2;
     if (c->row && c->row->direct && job->window) map_all(self, job);
-    if (c->kind == HVD_ALLREDUCE) {
-        job->reduce = reduce_kernels((hvd_dtype)c->dtype);
+    if (c->kind == HVD_ALLREDUCE || c->kind == HVD_REDUCESCATTER) {
+        job->adasum = c->how.op == HVD_ADASUM;
+        job->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
         job->prescale = c->how.prescale;
         job->final.scale = c->how.postscale;
         job->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;
@@ -177,6 +181,15 @@ static inline void check_broadcast(struct coll_rank *self, const struct coll_cas
     slab_free(&slab);
 }
 
+static inline size_t longest_part(const size_t *end, int parts) {
+    size_t longest = 0;
+    for (int i = 0; i < parts; i++) {
+        size_t length = coll_length(coll_part(end, i));
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
 /* Every part begins its rank's tile anew. */
 static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
                             const size_t *part_end) {
@@ -200,6 +213,7 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     fill(in.data, own, tile, PERIOD * element);
     memset(out.data, 0x5a, total);
     struct coll_job job = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
+    job.longest = longest_part(part_end, self->ranks->size);
     hvd_error err = {0};
     int code = case_run(self, c, &job, &err);
     if (code != HVD_UNSUPPORTED) {
@@ -210,8 +224,93 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     slab_free(&out);
 }
 
+/* Element i of the result at the place i % PERIOD of the tile, from i = begin. */
+static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
+                               size_t begin, size_t n) {
+    unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
+    size_t element = dtype_size(c->dtype);
+    bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
+    fill_tile(c, ranks, -1, tile);
+    for (size_t i = 0; i < PERIOD; i++)
+        memcpy(turned + i * element, tile + (begin + i) % PERIOD * element, element);
+    return rounded && c->how.op == HVD_AVERAGE
+               ? nearly_filled(c->dtype, data, n, turned)
+               : filled(data, n * element, turned, PERIOD * element);
+}
+
+static inline void check_reducescatter(struct coll_rank *self, const struct coll_case *c) {
+    size_t element = dtype_size(c->dtype), row = c->n * element, in_end[MOST_RANKS];
+    int ranks = self->ranks->size;
+    for (int r = 0; r < ranks; r++)
+        in_end[r] = row ? coll_chunk(c->rows * row, row, ranks, r).end : 0;
+    struct coll_range own = coll_part(in_end, self->rank);
+    unsigned char tile[PERIOD * 8];
+    struct slab in = slab_new(c->rows * row, element), out = slab_new(coll_length(own), element);
+    fill_tile(c, ranks, self->rank, tile);
+    fill(in.data, c->rows * row, tile, PERIOD * element);
+    memset(out.data, 0x5a, coll_length(own));
+    struct coll_job job = {
+        .data = out.data, .bytes = c->rows * row, .in = in.data, .in_end = in_end};
+    job.longest = longest_part(in_end, ranks);
+    hvd_error err = {0};
+    int code = case_run(self, c, &job, &err);
+    if (code != HVD_UNSUPPORTED) {
+        bool good =
+            result_part(c, ranks, out.data, own.begin / element, coll_length(own) / element);
+        check_result(self, c, good, code, &err);
+        CHECK(filled(in.data, c->rows * row, tile, PERIOD * element));
+    }
+    slab_free(&in);
+    slab_free(&out);
+}
+
+/* What each pair of ranks has for each other begins a tile of its own. */
+static inline void fill_pair(const struct coll_case *c, int from, int to, unsigned char *tile) {
+    fill_tile(c, 0, from * MOST_RANKS + to, tile);
+}
+
+/* Rows past the splits are left over: the input is longer than what is sent of it. */
+static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
+    size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
+    size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
+    int ranks = self->ranks->size, rank = self->rank;
+    struct coll_job job = {.in_end = in_end, .part_end = part_end};
+    for (int r = 0; r < ranks; r++) {
+        in_end[r] = in_bytes += c->parts[rank * ranks + r] * unit;
+        part_end[r] = out_bytes += c->parts[r * ranks + rank] * unit;
+    }
+    for (int i = 0; i < ranks * ranks; i++) {
+        job.bytes += c->parts[i] * unit;
+        if (c->parts[i] * unit > job.longest) job.longest = c->parts[i] * unit;
+    }
+    unsigned char tile[PERIOD * 8];
+    struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
+    memset(in.data, 0x33, in_bytes + more);
+    memset(out.data, 0x5a, out_bytes);
+    for (int r = 0; r < ranks; r++) {
+        struct coll_range part = coll_part(in_end, r);
+        fill_pair(c, rank, r, tile);
+        fill(in.data + part.begin, coll_length(part), tile, PERIOD * element);
+    }
+    job.in = in.data;
+    job.data = out.data;
+    hvd_error err = {0};
+    int code = case_run(self, c, &job, &err);
+    for (int r = 0; r < ranks && code != HVD_UNSUPPORTED; r++) {
+        struct coll_range part = coll_part(part_end, r);
+        fill_pair(c, r, rank, tile);
+        check_result(self, c,
+                     filled(out.data + part.begin, coll_length(part), tile, PERIOD * element), code,
+                     &err);
+    }
+    slab_free(&in);
+    slab_free(&out);
+}
+
 static inline void check_case(struct coll_rank *self, const struct coll_case *c) {
     switch (c->kind) {
+    case HVD_REDUCESCATTER: check_reducescatter(self, c); break;
+    case HVD_ALLTOALL: check_alltoall(self, c); break;
     case HVD_ALLREDUCE: check_allreduce(self, c); break;
     case HVD_BROADCAST: check_broadcast(self, c); break;
     default: check_allgather(self, c);

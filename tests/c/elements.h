@@ -40,7 +40,7 @@ static inline double element_get(int dtype, const void *data, size_t i) {
     }
 }
 
-/* Integers wrap. */
+/* Integers wrap; a product of small ones is below 2^63. */
 static inline void element_put(int dtype, void *data, size_t i, double value) {
     union element x = {0};
     switch (dtype) {
@@ -54,32 +54,39 @@ static inline void element_put(int dtype, void *data, size_t i, double value) {
     memcpy((unsigned char *)data + i * dtype_size(dtype), &x, dtype_size(dtype));
 }
 
-/* What a rank puts in: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). */
-static inline double sample(int dtype, int rank, size_t i) {
-    int value = (int)(mixed((uint64_t)i * 16 + (uint64_t)rank) % 201);
-    if (dtype == HVD_BOOL) return value % 7 == 0;
-    return dtype == HVD_UINT8 ? value : value - 100;
-}
-
 struct scaling {
     int op; /* hvd_op */
     double prescale, postscale;
 };
 
+/* What a rank puts in: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool); for a product, so that it
+ * stays exact, powers of two from -4 to 4, few of them other than 1. */
+static inline double sample(int dtype, int op, int rank, size_t i) {
+    static const double FACTORS[] = {1, 1, 1, -1, 2, -2, 0.5, -0.5, 4, 0};
+    static const double WHOLE_FACTORS[] = {1, 1, 1, 3, 2, 5, 1, 7, 1, 0};
+    int value = (int)(mixed((uint64_t)i * 16 + (uint64_t)rank) % 201);
+    if (dtype == HVD_BOOL) return value % 7 == 0;
+    if (op == HVD_PRODUCT) return (is_float(dtype) ? FACTORS : WHOLE_FACTORS)[value * 7 % 201 % 10];
+    return dtype == HVD_UINT8 ? value : value - 100;
+}
+
+/* a op b */
+static inline double combined(int dtype, int op, double a, double b) {
+    if (op == HVD_MIN) return fmin(a, b);
+    if (op == HVD_MAX) return fmax(a, b);
+    if (op == HVD_PRODUCT) return a * b;
+    return dtype == HVD_BOOL ? fmax(a, b) : a + b;
+}
+
 /* Element i of the allreduce of all ranks' samples, as the header of reduce.h promises it. */
 static inline double reduced_sample(int dtype, int ranks, struct scaling how, size_t i) {
-    double sum = 0, divisor = how.op == HVD_AVERAGE ? ranks : 1;
+    double result = 0;
     for (int r = 0; r < ranks; r++) {
-        double x = sample(dtype, r, i);
-        if (is_float(dtype))
-            sum += x * how.prescale;
-        else if (dtype == HVD_BOOL)
-            sum = sum != 0 || x != 0;
-        else
-            sum += trunc(x * how.prescale);
+        double x = sample(dtype, how.op, r, i) * how.prescale;
+        if (!is_float(dtype)) x = trunc(x);
+        result = r ? combined(dtype, how.op, result, x) : x;
     }
-    if (dtype == HVD_BOOL) return sum;
-    double result = sum * how.postscale / divisor;
+    result = result * how.postscale / (how.op == HVD_AVERAGE ? ranks : 1);
     return is_float(dtype) ? result : trunc(result);
 }
 

@@ -26,6 +26,7 @@ struct work {
     unsigned char *in, *out; /* the same for work in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
+    int64_t splits[MOST_RANKS * MOST_RANKS];
     hvd_error error; /* how it ended */
     int completions;
 };
@@ -71,19 +72,73 @@ static inline void work_describe(struct work *w, const char *name) {
     r->root = c->root;
     r->ndim = 1;
     r->dims[0] = (int64_t)c->n;
-    if (c->kind != HVD_ALLGATHER) return;
+    if (c->kind == HVD_ALLREDUCE || c->kind == HVD_BROADCAST) return;
     r->ndim = 2; /* rows of n elements */
-    r->dims[0] = (int64_t)c->parts[w->owner->rank];
+    r->dims[0] = (int64_t)c->rows;
     r->dims[1] = (int64_t)c->n;
+    int ranks = w->owner->ranks->size, rank = w->owner->rank;
+    if (c->kind == HVD_ALLGATHER) r->dims[0] = (int64_t)c->parts[rank];
+    for (int i = 0; i < ranks && c->kind == HVD_ALLTOALL; i++)
+        r->dims[0] += (int64_t)c->parts[rank * ranks + i];
+}
+
+static inline size_t pair_bytes(const struct work *w, int from, int to) {
+    const struct coll_case *c = &w->what;
+    return c->parts[from * w->owner->ranks->size + to] * c->n * dtype_size(c->dtype);
+}
+
+static inline void fill_pairs(struct work *w) {
+    unsigned char tile[PERIOD * 8], *at = w->in;
+    for (int to = 0; to < w->owner->ranks->size; to++) {
+        fill_pair(&w->what, w->owner->rank, to, tile);
+        fill(at, pair_bytes(w, w->owner->rank, to), tile, PERIOD * dtype_size(w->what.dtype));
+        at += pair_bytes(w, w->owner->rank, to);
+    }
+}
+
+static inline bool pairs_right(const struct work *w) {
+    unsigned char tile[PERIOD * 8], *at = w->out;
+    bool right = true;
+    for (int from = 0; from < w->owner->ranks->size; from++) {
+        size_t bytes = pair_bytes(w, from, w->owner->rank);
+        fill_pair(&w->what, from, w->owner->rank, tile);
+        right &= filled(at, bytes, tile, PERIOD * dtype_size(w->what.dtype));
+        at += bytes;
+    }
+    return right;
 }
 
 static inline void work_fill(struct work *w) {
     unsigned char tile[PERIOD * 8];
-    fill_tile(&w->what, w->owner->ranks->size, w->owner->rank, tile);
-    fill(w->in, w->in_bytes, tile, PERIOD * dtype_size(w->what.dtype));
+    if (w->what.kind == HVD_ALLTOALL) {
+        fill_pairs(w);
+    } else {
+        fill_tile(&w->what, w->owner->ranks->size, w->owner->rank, tile);
+        fill(w->in, w->in_bytes, tile, PERIOD * dtype_size(w->what.dtype));
+    }
     if (w->in != w->out) memset(w->out, 0x5a, w->out_bytes);
     w->completions = 0;
     w->error = (hvd_error){0};
+}
+
+/* Rows of the output; notes where they come from. */
+static inline int64_t work_out_rows(struct work *w) {
+    const struct coll_case *c = &w->what;
+    int ranks = w->owner->ranks->size, rank = w->owner->rank;
+    int64_t rows = 0;
+    if (c->kind == HVD_REDUCESCATTER) return request_part_rows(&w->tensor.request, rank, ranks);
+    for (int r = 0; r < ranks && c->kind == HVD_ALLGATHER; r++) {
+        rows += (int64_t)c->parts[r];
+        w->part_end[r] = (size_t)rows * c->n * dtype_size(c->dtype);
+    }
+    if (c->kind != HVD_ALLTOALL) return rows;
+    for (int i = 0; i < ranks * ranks; i++) {
+        w->splits[i] = (int64_t)c->parts[i];
+        rows += i % ranks == rank ? w->splits[i] : 0;
+    }
+    w->tensor.splits = w->splits;
+    w->tensor.nsplits = (size_t)(ranks * ranks);
+    return rows;
 }
 
 /* In place, where the kind allows it, when asked for. */
@@ -93,18 +148,11 @@ static inline void work_init(struct work *w, struct member *m, struct coll_case 
     size_t element = dtype_size(c.dtype);
     work_describe(w, name);
     w->in_bytes = w->out_bytes = request_count(&w->tensor.request) * element;
-    w->tensor.out_rows = w->tensor.request.dims[0];
-    if (c.kind == HVD_ALLGATHER) {
-        size_t end = 0;
-        w->tensor.out_rows = 0;
-        for (int r = 0; r < m->ranks->size; r++) {
-            w->part_end[r] = end += c.parts[r] * c.n * element;
-            w->tensor.out_rows += (int64_t)c.parts[r];
-        }
-        w->out_bytes = end;
-    }
+    w->tensor.out_rows = work_out_rows(w);
+    bool has_parts = c.kind != HVD_ALLREDUCE && c.kind != HVD_BROADCAST;
+    if (has_parts) w->out_bytes = (size_t)w->tensor.out_rows * c.n * element;
     w->in = malloc(w->in_bytes);
-    w->out = in_place && c.kind != HVD_ALLGATHER ? w->in : malloc(w->out_bytes);
+    w->out = in_place && !has_parts ? w->in : malloc(w->out_bytes);
     REQUIRE(w->in && w->out);
     w->tensor.in = w->in;
     w->tensor.out = w->out;
@@ -145,6 +193,13 @@ static inline bool work_right(const struct work *w) {
     const struct coll_case *c = &w->what;
     int ranks = w->owner->ranks->size;
     if (c->kind == HVD_ALLGATHER) return gathered(c, ranks, w->out, w->part_end);
+    if (c->kind == HVD_ALLTOALL) return pairs_right(w);
+    if (c->kind == HVD_REDUCESCATTER) {
+        size_t begin = 0;
+        for (int r = 0; r < w->owner->rank; r++)
+            begin += (size_t)request_part_rows(&w->tensor.request, r, ranks) * c->n;
+        return result_part(c, ranks, w->out, begin, w->out_bytes / dtype_size(c->dtype));
+    }
     unsigned char tile[PERIOD * 8];
     fill_tile(c, ranks, c->kind == HVD_BROADCAST ? c->root : -1, tile);
     if (c->kind == HVD_ALLREDUCE && c->how.op == HVD_AVERAGE)

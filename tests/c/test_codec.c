@@ -76,7 +76,7 @@ static void check_steps(struct codec c, size_t n) {
         CHECK_CASE(memcmp(message, expected, bytes) == 0, "kind %d, n %zu, step %d", c.kind, n,
                    step);
         CHECK(memcmp(residual, expected_residual, n * 4) == 0);
-        codec_decode(c, message, bytes, 1, 1, out, n);
+        codec_decode(c, message, bytes, (struct codec_sum){1, 1, 1}, out, n);
         float quantum = c.kind == HVD_CODEC_2BIT ? (float)c.parameter : 1;
         for (size_t i = 0; i < n; i++)
             CHECK(out[i] == (float)model_value(c, expected + 4, i) * quantum);
@@ -138,7 +138,7 @@ static void add_messages(struct codec c, const uint8_t *messages, int p, size_t 
     size_t bytes = codec_bytes(c, n), words = bytes / k->size;
     char *wide = get(words * k->wide);
     k->widen(wide, messages, words, 1);
-    for (int r = 1; r < p; r++) k->add(wide, messages + (size_t)r * bytes, words);
+    for (int r = 1; r < p; r++) k->combine(wide, messages + (size_t)r * bytes, words);
     k->narrow(sum, wide, words, (struct reduce_final){1, 1});
     free(wide);
 }
@@ -148,7 +148,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     uint8_t *messages = messages_of(c, p, n);
     float *out = get(n * 4), *from_sum = get(n * 4);
     void *sum = get(bytes / 4 * codec_kernels(c, p)->sum);
-    codec_decode(c, messages, bytes, p, factor, out, n);
+    codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
     double quantum = c.kind == HVD_CODEC_2BIT ? c.parameter : 1;
     for (size_t i = 0; i < n; i++) {
         int count = 0;
@@ -156,7 +156,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
         CHECK(out[i] == (float)count * (float)(quantum * factor));
     }
     add_messages(c, messages, p, n, sum);
-    codec_decode_sum(c, sum, p, factor, from_sum, n);
+    codec_decode_sum(c, sum, (struct codec_sum){p, p, factor}, from_sum, n);
     CHECK_CASE(memcmp(out, from_sum, n * 4) == 0, "kind %d, %d ranks, n %zu", c.kind, p, n);
     free(messages);
     free(out);
@@ -190,12 +190,34 @@ static void test_sums_do_not_wrap(void) {
             CHECK_OK(codec_encode(TWO, in, 1, residual, 16, messages + r * bytes, &err), err);
         }
         add_messages(TWO, messages, RANKS[k], 16, sum);
-        codec_decode_sum(TWO, sum, RANKS[k], 2, out, 16);
+        codec_decode_sum(TWO, sum, (struct codec_sum){RANKS[k], RANKS[k], 2}, out, 16);
         for (size_t i = 0; i < 16; i++) CHECK_NEAR((double)(in[i] * (float)p), (double)out[i], 0);
         free(messages);
         free(sum);
     }
     CHECK(codec_kernels(TWO, 40000) == NULL);
+}
+
+/* The message of a rank that has joined, zero bytes, changes nothing. */
+static void test_joined(void) {
+    static const struct codec CODECS[] = {TWO, ONE, {HVD_CODEC_TOPK, 0.1}};
+    enum { N = 100 };
+    for (int c = 0; c < 3; c++) {
+        size_t bytes = codec_bytes(CODECS[c], N);
+        uint8_t *messages = messages_of(CODECS[c], 3, N), *sum = get(bytes * 8);
+        float expected[N], out[N];
+        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){2, 2, 0.5}, expected, N);
+        memset(messages + 2 * bytes, 0, bytes);
+        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){3, 2, 0.5}, out, N);
+        CHECK(memcmp(out, expected, sizeof out) == 0);
+        if (codec_kernels(CODECS[c], 3)) {
+            add_messages(CODECS[c], messages, 3, N, sum);
+            codec_decode_sum(CODECS[c], sum, (struct codec_sum){3, 2, 0.5}, out, N);
+            CHECK(memcmp(out, expected, sizeof out) == 0);
+        }
+        free(messages);
+        free(sum);
+    }
 }
 
 /* ---- topk ---- */
@@ -278,12 +300,12 @@ static void test_topk_tells_neighbours_apart(void) {
     uint8_t message[12];
     hvd_error err;
     CHECK_OK(codec_encode(TOPK, in, 1, residual, 3, message, &err), err);
-    codec_decode(TOPK, message, sizeof message, 1, 1, out, 3);
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
     CHECK(out[0] == 0 && out[1] == in[1] && out[2] == 0);
     CHECK(residual[0] == in[0] && residual[1] == 0 && residual[2] == in[2]);
     memset(residual, 0, sizeof residual);
     CHECK_OK(codec_encode(TOPK, small, 1, residual, 3, message, &err), err);
-    codec_decode(TOPK, message, sizeof message, 1, 1, out, 3);
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
     CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
 }
 
@@ -302,11 +324,11 @@ static void test_topk_sums(void) {
                 expected[i] += x * factor;
             }
         }
-        codec_decode(TOPK, messages, bytes, p, 1.0 / p, out, n);
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, n);
         CHECK(memcmp(out, expected, sizeof out) == 0);
         uint32_t wild = 4000000000u; /* damaged: nothing outside is written to */
         memcpy(messages + 4, &wild, 4);
-        codec_decode(TOPK, messages, bytes, p, 1, out, n);
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
         free(messages);
     }
 }
@@ -325,13 +347,13 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     in[where] = value;
     CHECK_OK(codec_encode(c, in, 1, residual, N, messages + (size_t)bad * bytes, &err), err);
     CHECK(memcmp(residual, before, sizeof before) == 0);
-    codec_decode(c, messages, bytes, p, 1, out, N);
+    codec_decode(c, messages, bytes, (struct codec_sum){p, p, 1}, out, N);
     for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
     if (codec_kernels(c, p)) {
         uint8_t *sum = get(bytes / 4 * codec_kernels(c, p)->sum);
         add_messages(c, messages, p, N, sum);
         memset(out, 0, sizeof out);
-        codec_decode_sum(c, sum, p, 1, out, N);
+        codec_decode_sum(c, sum, (struct codec_sum){p, p, 1}, out, N);
         for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
         free(sum);
     }
@@ -379,10 +401,10 @@ static void test_casts(void) {
     CHECK_OK(codec_encode(BFLOAT, IN, 1, NULL, N, bfloat, &err), err);
     for (size_t i = 0; i < N; i++) CHECK_INT(half[i], half_of_float(IN[i]));
     for (size_t i = 0; i < N; i++) CHECK_INT(bfloat[i], bfloat_of_float(IN[i]));
-    codec_decode_sum(BFLOAT, bfloat, 1, 1, out, N);
+    codec_decode_sum(BFLOAT, bfloat, (struct codec_sum){1, 1, 1}, out, N);
     for (size_t i = 0; i < N; i++) CHECK(out[i] == float_of_bfloat(bfloat[i]));
     CHECK_OK(codec_encode(HALF, &nan, 1, NULL, 1, half, &err), err);
-    codec_decode_sum(HALF, half, 2, 1, out, 1);
+    codec_decode_sum(HALF, half, (struct codec_sum){2, 2, 1}, out, 1);
     CHECK(isnan(out[0]));
 }
 
@@ -438,7 +460,7 @@ static void test_nothing_is_lost(void) {
         for (int step = 0; step < 50; step++) {
             float *in = gradient(&random, 100);
             CHECK_OK(codec_encode(CODECS[c], in, 1, residual, 100, message, &err), err);
-            codec_decode(CODECS[c], message, sizeof message, 1, 1, out, 100);
+            codec_decode(CODECS[c], message, sizeof message, (struct codec_sum){1, 1, 1}, out, 100);
             for (int i = 0; i < 100; i++) given[i] += (double)in[i];
             for (int i = 0; i < 100; i++) sent[i] += (double)out[i];
             free(in);
@@ -453,6 +475,7 @@ int main(void) {
     RUN(test_known_words);
     RUN(test_sums);
     RUN(test_sums_do_not_wrap);
+    RUN(test_joined);
     RUN(test_topk);
     RUN(test_topk_tells_neighbours_apart);
     RUN(test_topk_sums);

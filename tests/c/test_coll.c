@@ -71,7 +71,7 @@ static void test_every_job_is_taken(void) {
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
             for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
                 struct coll_job job = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
-                if (kind == HVD_ALLREDUCE) job.reduce = reduce_kernels((hvd_dtype)dtype);
+                if (kind == HVD_ALLREDUCE) job.reduce = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
                 const struct coll_algorithm *row = first_that_takes(&job);
                 if (!CHECK(row != NULL)) continue;
                 CHECK(coll_choose(&job) == row);

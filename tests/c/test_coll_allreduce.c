@@ -1,18 +1,16 @@
 /* Allreduce: every algorithm and dtype, 1 to 9 ranks, equal to the serial result on every rank. */
 #include "coll_case.h"
 
-static const struct scaling SCALINGS[] = {{HVD_SUM, 1, 1},
-                                          {HVD_AVERAGE, 1, 1},
-                                          {HVD_SUM, 0.5, 1},
-                                          {HVD_AVERAGE, 0.5, 4},
-                                          {HVD_SUM, 2, 0.25}};
+static const struct scaling SCALINGS[] = {
+    {HVD_SUM, 1, 1},        {HVD_AVERAGE, 1, 1}, {HVD_SUM, 0.5, 1},   {HVD_AVERAGE, 0.5, 4},
+    {HVD_MIN, 1, 1},        {HVD_MAX, 1, 1},     {HVD_PRODUCT, 1, 1}, {HVD_MIN, 2, -0.5},
+    {HVD_PRODUCT, 2, 0.25}, {HVD_SUM, 2, 0.25}};
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
 static struct coll_case allreduce(int dtype, size_t n, int scaling) {
-    return (struct coll_case){.kind = HVD_ALLREDUCE,
-                              .dtype = dtype,
-                              .n = n,
-                              .how = SCALINGS[dtype == HVD_BOOL ? 0 : scaling % NSCALINGS]};
+    struct scaling how = SCALINGS[scaling % NSCALINGS];
+    if (dtype == HVD_BOOL) how = (struct scaling){how.op == HVD_AVERAGE ? HVD_SUM : how.op, 1, 1};
+    return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = how};
 }
 
 static void small_cases(struct coll_rank *self) {
@@ -99,11 +97,12 @@ static void check_reals(const float *data, size_t n, int ranks) {
 }
 
 /* The same bits on all ranks, whatever the input; every row, then coll_run. */
-static void unruly_case(struct coll_rank *self, int dtype, size_t n, bool reals) {
+static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, bool reals) {
     size_t rows, element = dtype_size(dtype), bytes = n * element;
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i <= rows; i++) {
         struct coll_case c = allreduce(dtype, n, 0);
+        c.how.op = op;
         c.row = i < rows ? &table[i] : NULL;
         struct slab slab = slab_new(bytes, element);
         if (reals)
@@ -123,12 +122,13 @@ static void unruly_case(struct coll_rank *self, int dtype, size_t n, bool reals)
 
 static void unruly_cases(struct coll_rank *self) {
     static const size_t SIZES[] = {1, 30, PERIOD};
+    static const int OPS[] = {HVD_SUM, HVD_MIN, HVD_MAX, HVD_PRODUCT};
     for (int s = 0; s < 3; s++) {
         for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++)
-            unruly_case(self, dtype, SIZES[s], false);
-        unruly_case(self, HVD_FLOAT32, SIZES[s], true);
+            for (int k = 0; k < 4; k++) unruly_case(self, dtype, OPS[k], SIZES[s], false);
+        unruly_case(self, HVD_FLOAT32, HVD_SUM, SIZES[s], true);
     }
-    unruly_case(self, HVD_FLOAT32, 30000, false);
+    for (int k = 0; k < 4; k++) unruly_case(self, HVD_FLOAT32, OPS[k], 30000, false);
 }
 
 static void test_same_bits_on_all_ranks(void) {

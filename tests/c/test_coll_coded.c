@@ -51,6 +51,7 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     hvd_error err = {0};
     make_pieces(c, self->t->at.rank, pieces);
     struct coded_job job = {.codec = c->codec,
+                            .members = self->t->at.size,
                             .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
                             .pieces = pieces,
                             .npieces = c->npieces,
@@ -139,7 +140,7 @@ static void test_segments(void) {
 struct count {
     struct codec codec;
     size_t n;
-    uint64_t sent; /* by all ranks */
+    struct stats stats; /* of all ranks */
 };
 
 static void count_bytes(struct ranks *ranks, int rank, void *shared) {
@@ -147,12 +148,8 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
     struct coded_rank self = {.t = rank_transport(ranks, rank), .way = coll_coded};
     struct coded_case c = {
         .codec = count->codec, .scale = 1, .bad = -1, .sizes = {count->n}, .npieces = 1};
+    self.t->stats = &count->stats;
     run_case(&self, &c);
-    ranks_meet(ranks);
-    if (rank == 0)
-        for (int r = 0; r < ranks->size; r++)
-            count->sent += rank_transport(ranks, r)->sent.transfers;
-    ranks_meet(ranks);
     scratch_free(&self.buffer);
     scratch_free(&self.scratch);
 }
@@ -160,7 +157,7 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
 static double bytes_a_value(struct codec codec, int ranks) {
     struct count count = {.codec = codec, .n = 16 * 1024};
     ranks_run_hub(ranks, local_hub_new(ranks, 1), count_bytes, &count);
-    return (double)count.sent / ranks / (double)count.n;
+    return (double)count.stats.bytes_sent_mpi / ranks / (double)count.n;
 }
 
 /* Gathered up to 5 and 9 ranks, then scattered: (p - 1) / p of the words and of a byte a value. */

@@ -29,11 +29,14 @@ static int watch(void *arg, hvd_error *err) {
 static void make_job(const struct fault *f, int ranks, struct coll_job *job, size_t *part_end) {
     size_t bytes = f->n * dtype_size(f->dtype);
     job->kind = f->row->kind;
-    job->bytes = job->kind == HVD_ALLGATHER ? bytes * (size_t)ranks : bytes;
+    bool parts = job->kind != HVD_ALLREDUCE && job->kind != HVD_BROADCAST;
+    job->bytes = parts ? bytes * (size_t)ranks : bytes;
     job->data = calloc(job->bytes, 1);
     for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
-    job->part_end = part_end;
-    job->reduce = reduce_kernels((hvd_dtype)f->dtype);
+    job->part_end = job->in_end = part_end;
+    job->longest = bytes;
+    job->adasum = f->row->adasum;
+    job->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
     job->prescale = job->final.scale = 1;
     job->final.divisor = 1;
 }
@@ -47,8 +50,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     hvd_error err = {0};
     make_job(f, ranks->size, &job, part_end);
-    void *in = malloc(part_end[0]); /* `in` must not lie inside data */
-    memset(in, 1, part_end[0]);
+    void *in = calloc(job.bytes, 1); /* `in` must not lie inside data */
     job.in = in;
     t->on_wait = watch;
     t->on_wait_arg = &watcher;

@@ -207,10 +207,10 @@ static void ranks_are(const char *pattern, const char *expected) {
     char text[64];
     int n = (int)strlen(pattern);
     for (int i = 0; i < n; i++) set[i] = pattern[i] == '1';
-    ranks_text(set, true, n, text, sizeof text);
+    ranks_text(set, true, n, NULL, text, sizeof text);
     CHECK_TEXT(text, expected);
     for (int i = 0; i < n; i++) set[i] = !set[i];
-    ranks_text(set, false, n, text, sizeof text);
+    ranks_text(set, false, n, NULL, text, sizeof text);
     CHECK_TEXT(text, expected);
 }
 
@@ -224,7 +224,7 @@ static void test_words_for_ranks(void) {
     for (size_t size = 1; size < 30; size++) {
         char *text = malloc(size);
         REQUIRE(text != NULL);
-        ranks_text(set, true, 9, text, size);
+        ranks_text(set, true, 9, NULL, text, size);
         CHECK(strlen(text) < size);
         free(text);
     }
@@ -233,7 +233,7 @@ static void test_words_for_ranks(void) {
 static void test_pending(void) {
     struct request r = request_of("a", 3), other = request_of("a", 4);
     hvd_error err = {0};
-    struct pending *p = pending_new(&r, 3, 7.5);
+    struct pending *p = pending_new(&r, 3, NULL, 7.5);
     REQUIRE(p != NULL);
     CHECK_OK(pending_add(p, 2, &r, 5, &err), err);
     CHECK(p->nsubmitted == 1 && p->id == 5 && !p->conflict && p->submitted[2] && p->since >= 7.5);

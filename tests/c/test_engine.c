@@ -16,12 +16,14 @@ static struct coll_case planned(size_t i, int ranks, size_t *parts) {
                           .n = SIZES[i % 6],
                           .how = {HVD_SUM, 1, 1},
                           .parts = parts};
-    if (i % 5 == 3) c.kind = HVD_BROADCAST;
-    if (i % 5 == 4) c.kind = HVD_ALLGATHER;
+    static const struct scaling SCALINGS[] = {
+        {HVD_AVERAGE, 0.5, 4}, {HVD_MIN, 1, 1}, {HVD_PRODUCT, 1, 1}};
+    if (i % 7 > 2) c.kind = (hvd_kind)(i % 7 - 2);
     c.root = (int)i % ranks;
-    for (int r = 0; r < ranks; r++) parts[r] = (i + 3 * (size_t)r) % 4;
-    if (c.kind == HVD_ALLREDUCE && c.dtype != HVD_BOOL && i % 2)
-        c.how = (struct scaling){HVD_AVERAGE, 0.5, 4};
+    c.rows = i % 5 * 2;
+    for (int r = 0; r < ranks * ranks; r++) parts[r] = (i + 3 * (size_t)r) % 4;
+    bool reduces = c.kind == HVD_ALLREDUCE || c.kind == HVD_REDUCESCATTER;
+    if (reduces && c.dtype != HVD_BOOL && i % 2) c.how = SCALINGS[i / 2 % 3];
     return c;
 }
 
@@ -58,7 +60,7 @@ static void plan_main(struct ranks *ranks, int rank, void *arg) {
     const struct plan *plan = arg;
     struct member m;
     struct work *works = calloc((size_t)plan->names, sizeof *works);
-    size_t (*parts)[MOST_RANKS] = calloc((size_t)plan->names, sizeof *parts);
+    size_t (*parts)[MOST_RANKS * MOST_RANKS] = calloc((size_t)plan->names, sizeof *parts);
     uint64_t random = (uint64_t)(rank + 10 * ranks->size);
     member_start(&m, ranks, rank, &plan->config);
     for (int i = 0; i < plan->names; i++) {
@@ -111,7 +113,7 @@ static void changing_main(struct ranks *ranks, int rank, void *arg) {
     struct member m;
     member_start(&m, ranks, rank, &DEFAULT_CONFIG);
     for (size_t round = 0; round < 60; round++) {
-        size_t parts[MOST_RANKS];
+        size_t parts[MOST_RANKS * MOST_RANKS];
         struct work w;
         hvd_error err = {0};
         work_init(&w, &m, planned(round / 2, ranks->size, parts), "same.name", round % 2);
@@ -126,15 +128,16 @@ static void test_changing_tensor(void) {
     for (int p = 1; p <= 4; p++) ranks_run(p, changing_main, NULL);
 }
 
-/* An allgather whose rows change on one rank only: the others send the id, this one all of it. */
+/* Rows that change on one rank only: the others send the id, this one all of it. */
 static void growing_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
+    hvd_kind kind = *(hvd_kind *)arg;
     struct member m;
     member_start(&m, ranks, rank, &DEFAULT_CONFIG);
     for (size_t round = 0; round < 12; round++) {
-        size_t parts[MOST_RANKS];
-        for (int r = 0; r < ranks->size; r++) parts[r] = r == 1 ? round / 2 : 2;
-        struct coll_case c = {.kind = HVD_ALLGATHER, .dtype = HVD_INT32, .n = 5, .parts = parts};
+        size_t parts[MOST_RANKS * MOST_RANKS];
+        int each = kind == HVD_ALLTOALL ? ranks->size : 1;
+        for (int i = 0; i < ranks->size * each; i++) parts[i] = i / each == 1 ? round / 2 : 2;
+        struct coll_case c = {.kind = kind, .dtype = HVD_INT32, .n = 5, .parts = parts};
         struct work w;
         hvd_error err = {0};
         work_init(&w, &m, c, "growing", false);
@@ -145,9 +148,12 @@ static void growing_main(struct ranks *ranks, int rank, void *arg) {
     member_end(&m);
 }
 
-static void test_growing_allgather(void) {
-    ranks_run(2, growing_main, NULL);
-    ranks_run(5, growing_main, NULL);
+static void test_growing_rows(void) {
+    hvd_kind kinds[] = {HVD_ALLGATHER, HVD_ALLTOALL};
+    for (int i = 0; i < 2; i++) {
+        ranks_run(2, growing_main, &kinds[i]);
+        ranks_run(5, growing_main, &kinds[i]);
+    }
 }
 
 /* Bigger than segments, fused and alone. */
@@ -186,7 +192,7 @@ int main(void) {
     RUN(test_fusion_thresholds);
     RUN(test_cache_evictions);
     RUN(test_changing_tensor);
-    RUN(test_growing_allgather);
+    RUN(test_growing_rows);
     RUN(test_big);
     return check_end("test_engine");
 }

@@ -15,7 +15,8 @@ static void disagree_main(struct ranks *ranks, int rank, void *arg) {
     struct member m;
     struct work w;
     hvd_error err = {0};
-    size_t parts[MOST_RANKS] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    size_t parts[MOST_RANKS * MOST_RANKS];
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i] = 1;
     struct coll_case c = rank == d->odd_rank ? d->odd : d->usual;
     c.parts = parts;
     member_start(&m, ranks, rank, &DEFAULT_CONFIG);
@@ -50,7 +51,20 @@ static void test_disagreements(void) {
     const struct coll_case sum = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct coll_case sent = of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct coll_case joined = of(HVD_ALLGATHER, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
+    struct coll_case dealt = of(HVD_REDUCESCATTER, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0), odd = dealt;
+    dealt.rows = 5;
+    odd.rows = 6;
+    struct coll_case least = of(HVD_REDUCESCATTER, HVD_FLOAT32, 17, HVD_MIN, 1, 1, 0);
+    least.rows = 5;
+    const struct coll_case swapped = of(HVD_ALLTOALL, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct disagreement rows[] = {
+        {.what = "shape", .odd_value = "(6, 17)", .usual = dealt, .odd = odd},
+        {.what = "op", .odd_value = "Min", .usual = dealt, .odd = least},
+        {.what = "kind", .odd_value = "alltoall", .usual = joined, .odd = swapped},
+        {.what = "shape",
+         .odd_value = ", 9)",
+         .usual = swapped,
+         .odd = of(HVD_ALLTOALL, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
         {.what = "kind", .odd_value = "broadcast", .usual = sum, .odd = sent},
         {.what = "dtype",
          .odd_value = "float64",

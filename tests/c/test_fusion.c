@@ -74,9 +74,16 @@ static void test_codecs_not_mixed(void) {
     plan_is(r, 1000, "01210");
 }
 
-static void test_allgather_alone(void) {
+static void test_what_stays_alone(void) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
+    plan_is(r, 1000, "0121");
+    for (int kind = HVD_REDUCESCATTER; kind < HVD_KINDS; kind++) {
+        r[0].kind = r[2].kind = kind;
+        plan_is(r, 1000, "0121");
+    }
+    r[0] = r[2] = r[1];
+    r[0].op = r[2].op = HVD_ADASUM; /* its rule is for one tensor */
     plan_is(r, 1000, "0121");
 }
 
@@ -90,7 +97,7 @@ static void test_random(void) {
         size_t threshold = random_below(&random, 400), seen = 0;
         for (size_t i = 0; i < n; i++) {
             r[i] = numbered_request((int)i, (int64_t)random_below(&random, 50));
-            r[i].kind = (int32_t)random_below(&random, 3);
+            r[i].kind = (int32_t)random_below(&random, HVD_KINDS);
             r[i].dtype = random_next(&random) % 2 ? HVD_FLOAT32 : HVD_INT8;
             list[i] = &r[i];
         }
@@ -103,7 +110,7 @@ static void test_random(void) {
             for (size_t j = 0; j < i; j++)
                 if (batch[j] == batch[i])
                     CHECK(r[i].kind == r[j].kind && r[i].dtype == r[j].dtype &&
-                          r[i].kind != HVD_ALLGATHER);
+                          r[i].kind <= HVD_BROADCAST);
         }
         CHECK_INT(seen, batches);
         for (size_t b = 0; b < batches; b++) CHECK(count[b] == 1 || bytes[b] <= threshold);
@@ -117,7 +124,7 @@ int main(void) {
     RUN(test_empty_tensors);
     RUN(test_not_mixed);
     RUN(test_codecs_not_mixed);
-    RUN(test_allgather_alone);
+    RUN(test_what_stays_alone);
     RUN(test_random);
     return check_end("test_fusion");
 }

@@ -8,33 +8,35 @@
 enum { MOST = 1009 };
 
 static const struct scaling SCALINGS[] = {
-    {HVD_SUM, 1, 1},   {HVD_AVERAGE, 1, 1},      {HVD_SUM, 0.5, 1}, {HVD_SUM, 1, 0.25},
-    {HVD_SUM, 2, 0.5}, {HVD_AVERAGE, 0.5, 4},    {HVD_SUM, -1, 1},  {HVD_AVERAGE, 1, -0.125},
-    {HVD_SUM, 0, 1},   {HVD_AVERAGE, 1.5, 0.75},
+    {HVD_SUM, 1, 1},     {HVD_AVERAGE, 1, 1},      {HVD_SUM, 0.5, 1}, {HVD_SUM, 1, 0.25},
+    {HVD_SUM, 2, 0.5},   {HVD_AVERAGE, 0.5, 4},    {HVD_SUM, -1, 1},  {HVD_AVERAGE, 1, -0.125},
+    {HVD_SUM, 0, 1},     {HVD_AVERAGE, 1.5, 0.75}, {HVD_MIN, 1, 1},   {HVD_MIN, -0.5, 4},
+    {HVD_MAX, 1, 1},     {HVD_MAX, 2, -0.25},      {HVD_MAX, 0, 1},   {HVD_PRODUCT, 1, 1},
+    {HVD_PRODUCT, 2, 1}, {HVD_PRODUCT, 1, -0.5},
 };
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
 /* Not what request_check refuses, nor ties of 16 bits that hang on how a factor was rounded. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
-    return dtype != HVD_BOOL || (how.op == HVD_SUM && how.prescale == 1 && how.postscale == 1);
+    return dtype != HVD_BOOL || (how.op != HVD_AVERAGE && how.prescale == 1 && how.postscale == 1);
 }
 
-/* Sums the samples of all ranks as an algorithm does: by `add` when nothing is scaled or the caller
- * asks for it, else each widened first. Memory is aligned to the element only, and exactly as
+/* Combines the samples of all ranks as an algorithm does: from the element when nothing is scaled,
+ * else each widened first. Memory is aligned to the element only, and exactly as
  * large. */
 static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
-    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
     unsigned char *in = malloc(k->size * (n + 1)), *wide = malloc(k->wide * (n + 1) * 2);
     REQUIRE(in && wide);
     unsigned char *x = in + k->size, *sum = wide + k->wide, *own = sum + k->wide * n;
     for (int r = 0; r < ranks; r++) {
-        for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, r, i));
+        for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, how.op, r, i));
         if (r && how.prescale == 1) {
-            k->add(sum, x, n);
+            k->combine(sum, x, n);
         } else {
             k->widen(r ? own : sum, x, n, how.prescale);
-            if (r) k->add_wide(sum, r % 2 ? sum : own, r % 2 ? own : sum, n);
+            if (r) k->combine_wide(sum, r % 2 ? sum : own, r % 2 ? own : sum, n);
         }
     }
     k->narrow(out, sum, n, (struct reduce_final){how.postscale, how.op == HVD_AVERAGE ? ranks : 1});
@@ -50,10 +52,10 @@ static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
         unsigned char stored[8];
         element_put(dtype, stored, 0, reduced_sample(dtype, ranks, how, i));
         double got = element_get(dtype, o, i), expected = element_get(dtype, stored, 0);
-        if (!CHECK_CASE(fabs(got - expected) <= sample_tolerance(dtype, expected),
-                        "%s, %d ranks, op %d, scales %g %g, element %zu: got %.17g, expected %.17g",
-                        dtype_name(dtype), ranks, how.op, how.prescale, how.postscale, i, got,
-                        expected))
+        if (!CHECK_CASE(
+                got == expected || fabs(got - expected) <= sample_tolerance(dtype, expected),
+                "%s, %d ranks, op %d, scales %g %g, element %zu: got %.17g, expected %.17g",
+                dtype_name(dtype), ranks, how.op, how.prescale, how.postscale, i, got, expected))
             break;
     }
     free(out);
@@ -71,7 +73,7 @@ static void test_all(void) {
 
 static void test_sizes(void) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
-        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
         bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT32 ||
                       dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
         CHECK_INT(k->size, dtype_size(dtype));
@@ -79,13 +81,13 @@ static void test_sizes(void) {
     }
 }
 
-/* The sum of `ranks` equal integers, averaged or not. */
+/* Of `ranks` equal integers. */
 static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
-    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype);
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     int64_t wide = 0, in = 0, out = 0;
     memcpy(&in, &value, k->size);
     k->widen(&wide, &in, 1, 1.0);
-    for (int r = 1; r < ranks; r++) k->add(&wide, &in, 1);
+    for (int r = 1; r < ranks; r++) k->combine(&wide, &in, 1);
     k->narrow(&out, &wide, 1, (struct reduce_final){1.0, op == HVD_AVERAGE ? ranks : 1});
     switch (dtype) {
     case HVD_UINT8: return (uint8_t)out;
@@ -118,9 +120,18 @@ static void test_sums_wrap(void) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MIN, HVD_SUM), 0);
 }
 
+static void test_products_wrap(void) {
+    CHECK_INT(of_equal(HVD_INT8, 2, 100, HVD_PRODUCT), 10000 % 256);
+    CHECK_INT(of_equal(HVD_UINT8, 5, 3, HVD_PRODUCT), 243);
+    CHECK_INT(of_equal(HVD_UINT8, 9, 255, HVD_PRODUCT), 255); /* (-1)^9 */
+    CHECK_INT(of_equal(HVD_INT32, 2, INT32_MIN, HVD_PRODUCT), 0);
+    CHECK_INT(of_equal(HVD_INT32, 7, -1, HVD_PRODUCT), -1);
+    CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
+}
+
 static void test_averages_truncate(void) {
     static const int32_t SUMS[] = {7, -7, 8, -8, 1, -1};
-    const struct reduce_kernels *k = reduce_kernels(HVD_INT32);
+    const struct reduce_kernels *k = reduce_kernels(HVD_INT32, HVD_SUM);
     for (size_t i = 0; i < sizeof SUMS / sizeof *SUMS; i++) {
         int64_t wide;
         int32_t out;
@@ -130,19 +141,73 @@ static void test_averages_truncate(void) {
     }
 }
 
-static void test_bool_is_or(void) {
-    const struct reduce_kernels *k = reduce_kernels(HVD_BOOL);
+/* Any byte but 0 is true, also where an algorithm combines the bytes as they came. */
+static void check_truth(int op, const uint8_t *expected) {
     static const uint8_t A[] = {0, 1, 0, 1, 2, 0, 128, 255}, B[] = {0, 0, 1, 1, 0, 4, 64, 255};
-    uint8_t wide[8], out[8];
+    const struct reduce_kernels *k = reduce_kernels(HVD_BOOL, (hvd_op)op);
+    uint8_t wide[8], raw[8], out[8];
     k->widen(wide, A, 8, 1.0);
-    k->add(wide, B, 8);
+    k->combine(wide, B, 8);
     k->narrow(out, wide, 8, (struct reduce_final){1.0, 1});
-    for (int i = 0; i < 8; i++) CHECK_INT(out[i], i > 0);
-    k->widen(wide, A, 8, 1.0);
-    k->widen(out, B, 8, 1.0);
-    k->add_wide(wide, wide, out, 8);
-    k->narrow(wide, wide, 8, (struct reduce_final){1.0, 1});
-    for (int i = 0; i < 8; i++) CHECK_INT(wide[i], i > 0);
+    memcpy(raw, A, 8);
+    k->combine(raw, B, 8);
+    k->combine_wide(wide, A, B, 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK_INT(out[i], expected[i]);
+        CHECK_INT(raw[i], expected[i]);
+        CHECK_INT(wide[i], expected[i]);
+    }
+}
+
+static void test_bool_is_or_and_and(void) {
+    static const uint8_t OR[] = {0, 1, 1, 1, 1, 1, 1, 1}, AND[] = {0, 0, 0, 1, 0, 0, 1, 1};
+    check_truth(HVD_SUM, OR);
+    check_truth(HVD_MAX, OR);
+    check_truth(HVD_MIN, AND);
+    check_truth(HVD_PRODUCT, AND);
+}
+
+/* NaN of either side, and neither number, wins; infinities compare as numbers. */
+static void check_nan(int dtype, int op) {
+    static const double A[] = {NAN, 1, NAN, -INFINITY, 1}, B[] = {1, NAN, NAN, INFINITY, -2};
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
+    unsigned char a[5 * 8], b[5 * 8], wide[5 * 8], more[5 * 8], out[5 * 8];
+    for (size_t i = 0; i < 5; i++) {
+        element_put(dtype, a, i, A[i]);
+        element_put(dtype, b, i, B[i]);
+    }
+    for (int way = 0; way < 2; way++) {
+        k->widen(wide, a, 5, 1.0);
+        k->widen(more, b, 5, 1.0);
+        if (way)
+            k->combine(wide, b, 5);
+        else
+            k->combine_wide(wide, wide, more, 5);
+        k->narrow(out, wide, 5, (struct reduce_final){1.0, 1});
+        for (size_t i = 0; i < 3; i++) CHECK(isnan(element_get(dtype, out, i)));
+        CHECK(element_get(dtype, out, 3) == (op == HVD_MIN ? -INFINITY : INFINITY));
+        CHECK(element_get(dtype, out, 4) == (op == HVD_MIN ? -2 : 1));
+    }
+}
+
+static void test_nan_wins_in_min_and_max(void) {
+    for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
+        check_nan(dtype, HVD_MIN);
+        check_nan(dtype, HVD_MAX);
+    }
+}
+
+/* 16 bits would round after each factor. */
+static void test_half_products_round_once(void) {
+    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_PRODUCT);
+    uint16_t x[3], out;
+    float wide;
+    for (size_t i = 0; i < 3; i++) element_put(HVD_FLOAT16, x, i, i < 2 ? 300 : 0x1p-10);
+    k->widen(&wide, &x[0], 1, 1.0);
+    k->combine(&wide, &x[1], 1); /* 90000 is beyond float16 */
+    k->combine(&wide, &x[2], 1);
+    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
+    CHECK_NEAR(element_get(HVD_FLOAT16, &out, 0), 87.875, 0);
 }
 
 /* 2048 + 1 + 1: two roundings would lose both ones. */
@@ -150,14 +215,14 @@ static void test_half_rounds_once(void) {
     static const int DTYPES[] = {HVD_FLOAT16, HVD_BFLOAT16};
     static const double BIG[] = {2048, 256};
     for (int d = 0; d < 2; d++) {
-        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)DTYPES[d]);
+        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)DTYPES[d], HVD_SUM);
         uint16_t big, one, out;
         float wide;
         element_put(DTYPES[d], &big, 0, BIG[d]);
         element_put(DTYPES[d], &one, 0, 1);
         k->widen(&wide, &big, 1, 1.0);
-        k->add(&wide, &one, 1);
-        k->add(&wide, &one, 1);
+        k->combine(&wide, &one, 1);
+        k->combine(&wide, &one, 1);
         k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
         CHECK_NEAR(element_get(DTYPES[d], &out, 0), BIG[d] + 2, 0);
     }
@@ -165,27 +230,59 @@ static void test_half_rounds_once(void) {
 
 /* 2 * 40000 is beyond float16, its average is not. */
 static void test_half_average_does_not_overflow(void) {
-    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16);
+    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_SUM);
     uint16_t x, out;
     float wide;
     element_put(HVD_FLOAT16, &x, 0, 40000);
     k->widen(&wide, &x, 1, 1.0);
-    k->add(&wide, &x, 1);
+    k->combine(&wide, &x, 1);
     k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 2});
     CHECK_INT(out, x);
     k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
     CHECK(isinf(float_of_half(out)));
 }
 
+/* Sums of squares and products in double, also past the lanes in which they are kept. */
+static void check_dots(int dtype, size_t n) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_ADASUM);
+    unsigned char a[MOST * 8], b[MOST * 8];
+    double aa = 0, bb = 0, ab = 0;
+    for (size_t i = 0; i < n; i++) { /* whole numbers: every order of the sum is exact */
+        double u = sample(HVD_FLOAT32, HVD_SUM, 0, i), v = sample(HVD_FLOAT32, HVD_SUM, 1, i);
+        element_put(dtype, a, i, u);
+        element_put(dtype, b, i, v);
+        aa += u * u;
+        bb += v * v;
+        ab += u * v;
+    }
+    struct reduce_dots dots = reduce_dots(k, a, b, n);
+    CHECK_NEAR(dots.aa, aa, 0);
+    CHECK_NEAR(dots.bb, bb, 0);
+    CHECK_NEAR(dots.ab, ab, 0);
+    reduce_blend(k, a, 0.5, a, -2, b, n);
+    for (size_t i = 0; i < n; i++)
+        CHECK_NEAR(
+            element_get(dtype, a, i),
+            0.5 * sample(HVD_FLOAT32, HVD_SUM, 0, i) - 2 * sample(HVD_FLOAT32, HVD_SUM, 1, i), 0);
+}
+
+static void test_vectors(void) {
+    static const size_t SIZES[] = {0, 1, 7, 8, 9, 64, MOST};
+    for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
+        check_dots(HVD_FLOAT32, SIZES[s]);
+        check_dots(HVD_FLOAT64, SIZES[s]);
+    }
+}
+
 static void test_random_float32(void) {
-    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32);
+    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     float x[3][MOST], wide[MOST], out[MOST];
     uint64_t random = 5;
     for (int r = 0; r < 3; r++)
         for (int i = 0; i < MOST; i++) x[r][i] = (float)random_unit(&random);
     k->widen(wide, x[0], MOST, 0.3);
-    k->add(wide, x[1], MOST);
-    k->add(wide, x[2], MOST);
+    k->combine(wide, x[1], MOST);
+    k->combine(wide, x[2], MOST);
     k->narrow(out, wide, MOST, (struct reduce_final){0.7, 3});
     for (int i = 0; i < MOST; i++) {
         double sum = (double)x[0][i] * 0.3 + (double)x[1][i] + (double)x[2][i];
@@ -200,9 +297,13 @@ int main(void) {
     RUN(test_averages_of_extremes_are_exact);
     RUN(test_sums_wrap);
     RUN(test_averages_truncate);
-    RUN(test_bool_is_or);
+    RUN(test_products_wrap);
+    RUN(test_bool_is_or_and_and);
+    RUN(test_nan_wins_in_min_and_max);
+    RUN(test_half_products_round_once);
     RUN(test_half_rounds_once);
     RUN(test_half_average_does_not_overflow);
+    RUN(test_vectors);
     RUN(test_random_float32);
     return check_end("test_reduce");
 }

@@ -98,6 +98,19 @@ static void test_scales(void) {
     refused(r, HVD_UNSUPPORTED);
 }
 
+static void test_adasum_is_for_floats(void) {
+    hvd_error err = {0};
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+        struct request r = request_of("weight", 3);
+        r.op = HVD_ADASUM;
+        r.dtype = dtype;
+        if (dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64)
+            CHECK_OK(request_check(&r, 4, &err), err);
+        else
+            refused(r, HVD_UNSUPPORTED);
+    }
+}
+
 static void test_sizes(void) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
@@ -158,6 +171,41 @@ static void test_allgather_rows_may_differ(void) {
     CHECK(!request_same(&a, &b));
 }
 
+static void test_rows_are_dealt_out(void) {
+    struct request r = gather_of("x", 11, 5);
+    static const int64_t PARTS[] = {3, 3, 3, 2};
+    for (int rank = 0; rank < 4; rank++) CHECK_INT(request_part_rows(&r, rank, 4), PARTS[rank]);
+    for (int kind = HVD_REDUCESCATTER; kind <= HVD_ALLTOALL; kind++) {
+        hvd_error err = {0};
+        r.kind = kind;
+        CHECK_OK(request_check(&r, 4, &err), err);
+        struct request scalar = r;
+        scalar.ndim = 0;
+        refused(scalar, HVD_INVALID);
+    }
+    r.kind = HVD_REDUCESCATTER;
+    r.op = HVD_ADASUM;
+    refused(r, HVD_UNSUPPORTED);
+}
+
+static void test_conflicts_of_parts(void) {
+    struct request a = gather_of("x", 4, 5), b = gather_of("x", 8, 5);
+    a.kind = b.kind = HVD_ALLTOALL;
+    b.op = HVD_MIN; /* not an alltoall's */
+    CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
+    CHECK(!request_same(&a, &b));
+    b.dims[1] = 6;
+    CHECK_INT(request_conflict(&a, &b), FIELD_SHAPE);
+    b = a = gather_of("x", 4, 5);
+    a.kind = b.kind = HVD_REDUCESCATTER;
+    b.postscale = 2;
+    CHECK_INT(request_conflict(&a, &b), FIELD_SCALES);
+    b.op = HVD_MIN;
+    CHECK_INT(request_conflict(&a, &b), FIELD_OP);
+    b.dims[0] = 8;
+    CHECK_INT(request_conflict(&a, &b), FIELD_SHAPE);
+}
+
 static void test_words(void) {
     struct request r = gather_of("conv0_weight", 17, 3);
     char text[400];
@@ -204,9 +252,12 @@ int main(void) {
     RUN(test_ranges);
     RUN(test_shapes);
     RUN(test_scales);
+    RUN(test_adasum_is_for_floats);
     RUN(test_sizes);
     RUN(test_conflicts);
     RUN(test_allgather_rows_may_differ);
+    RUN(test_rows_are_dealt_out);
+    RUN(test_conflicts_of_parts);
     RUN(test_words);
     RUN(test_words_are_cut);
     return check_end("test_request");

@@ -52,6 +52,69 @@ static void test_order(void) {
     tensors_free(t);
 }
 
+/* ---- tensor_check: three ranks, of which this is rank 1 ---- */
+
+static void check_is(const struct tensor *tensor, int code, const char *text) {
+    hvd_error err = {0};
+    CHECK_CODE(tensor_check(tensor, 1, 3, &err), code, err);
+    if (!code) return;
+    CHECK_HAS(err.text, "'dealt'");
+    CHECK_HAS(err.text, text);
+}
+
+static void test_outputs_suit_what_comes(void) {
+    int64_t splits[9] = {1, 2, 3, 0, 4, 1, 0, 5, 2};
+    struct tensor t = {.request = gather_of("dealt", 5, 7), .out_rows = 2};
+    t.request.kind = HVD_REDUCESCATTER;
+    check_is(&t, HVD_OK, "");
+    t.out_rows = 1;
+    check_is(&t, HVD_INVALID, "room for 1 rows: expected 2");
+    t.request.kind = HVD_ALLTOALL;
+    t.splits = splits;
+    t.nsplits = 9;
+    t.out_rows = 11;
+    check_is(&t, HVD_OK, "");
+    t.request.dims[0] = 6; /* one row is left over */
+    check_is(&t, HVD_OK, "");
+    t.out_rows = 12;
+    check_is(&t, HVD_INVALID, "room for 12 rows: expected 11");
+    t.request.dims[0] = 4;
+    check_is(&t, HVD_INVALID, "sum up to 5 rows: expected at most 4");
+    t.request.dims[0] = 5;
+    t.nsplits = 3;
+    check_is(&t, HVD_INVALID, "splits of all 3 ranks, 9 numbers, got 3");
+    t.nsplits = 9;
+    splits[5] = -1;
+    check_is(&t, HVD_INVALID, "splits for rank 2 are negative or too many");
+    splits[5] = INT64_MAX;
+    check_is(&t, HVD_INVALID, "splits for rank 2 are negative or too many");
+    splits[5] = INT64_MAX / 28;
+    check_is(&t, HVD_INVALID, "splits for rank 2 are negative or too many");
+    t.request.dims[2] = t.request.dims[3] = INT64_MAX; /* no elements at all */
+    t.request.ndim = 4;
+    t.request.dims[0] = 0;
+    memset(splits, 0, sizeof splits);
+    t.out_rows = 0;
+    check_is(&t, HVD_OK, "");
+}
+
+static void test_splits_are_copied(void) {
+    int64_t splits[1] = {3};
+    struct tensors *t = tensors_new();
+    struct result result = {0};
+    struct tensor tensor = tensor_of(1, &result);
+    hvd_error err = {0};
+    tensor.splits = splits;
+    tensor.nsplits = 1;
+    CHECK_OK(tensors_add(t, &tensor, &err), err);
+    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_DUPLICATE, err); /* its copy is freed */
+    splits[0] = 0;
+    CHECK_INT(tensors_find(t, "tensor.1")->splits[0], 3);
+    tensors_finish(t, tensors_find(t, "tensor.1"), NULL);
+    CHECK_INT(result.completions, 1);
+    tensors_free(t);
+}
+
 static void test_duplicates(void) {
     struct tensors *t = tensors_new();
     struct result result = {0}, other = {0};
@@ -153,6 +216,8 @@ int main(void) {
     check_begin();
     RUN(test_order);
     RUN(test_duplicates);
+    RUN(test_outputs_suit_what_comes);
+    RUN(test_splits_are_copied);
     RUN(test_find);
     RUN(test_refuse_then_close);
     RUN(test_concurrent_adders);

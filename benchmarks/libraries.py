@@ -1,0 +1,151 @@
+"""The systems beside hvdlite, behind the same small interface as hvdlite's own.
+
+Each is begun by a function ``open_NAME(comm)``, which returns the library and the communicator of
+the ranks that measure.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # in an environment without hvdlite
+
+from hvdlite.bench.cases import KINDS, Case
+from hvdlite.bench.library import MXNetArrays, NumPyArrays
+from hvdlite.launch import ps
+
+
+def open_hvdlite(comm):
+    import hvdlite as hvd
+
+    hvd.init()
+    return MXNetArrays(hvd, "hvdlite"), comm
+
+
+def open_horovod(comm):
+    import horovod.mxnet as hvd
+
+    hvd.init()
+    return MXNetArrays(hvd, "Horovod"), comm
+
+
+class MPI(NumPyArrays):
+    """Plain MPI on NumPy arrays, one call an array."""
+
+    def takes(self, case: Case) -> bool:
+        return case.kind == "allreduce" and case.memory == "private"
+
+    def start(self, kind: str, array, name: str, priority: int):
+        from mpi4py import MPI
+
+        self.hvd.Allreduce(MPI.IN_PLACE, array)
+        return array
+
+
+def open_mpi(comm):
+    return MPI(comm.Dup(), "MPI"), comm
+
+
+class Gloo(MPI):
+    """PyTorch's process group for CPUs: all arrays started, then all waited for."""
+
+    def make(self, shape, dtype: str):
+        import torch
+
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+    def fill(self, array, value: float) -> None:
+        array.fill_(value)
+
+    def start(self, kind: str, array, name: str, priority: int):
+        return array, self.hvd.all_reduce(array, async_op=True)
+
+    def finish(self, started) -> list:
+        for _, handle in started:
+            handle.wait()
+        return [array for array, _ in started]
+
+    def to_numpy(self, array) -> np.ndarray:
+        return array.numpy()
+
+
+def open_gloo(comm):
+    import torch.distributed as dist
+
+    address = f"tcp://127.0.0.1:{free_port(comm)}"
+    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+    return Gloo(dist, "Gloo"), comm
+
+
+class ParameterServer(MXNetArrays):
+    """MXNet's own: every worker pushes to servers, which add up, and pulls the sum."""
+
+    def __init__(self, kvstore) -> None:
+        super().__init__(None, "parameter server")
+        self.kvstore, self.keys = kvstore, {}
+
+    def takes(self, case: Case) -> bool:
+        """Training, and what is small: it takes seconds for 64 MiB."""
+        small = case.memory == "private" and case.label.isdigit() and case.nbytes <= 2**24
+        return small or (case.kind == "step" and case.memory == "trainer")
+
+    def start(self, kind: str, array, name: str, priority: int):
+        if name not in self.keys:
+            self.keys[name] = 10**6 + len(self.keys)  # a trainer's are 0, 1, ...
+            self.kvstore.init(self.keys[name], array)
+        self.kvstore.pushpull(self.keys[name], array, out=array, priority=priority)
+        return array
+
+    def trainer(self, params, zero_copy: bool, name: str):
+        import mxnet as mx
+
+        return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=self.kvstore)
+
+
+def open_ps(comm):
+    """One scheduler, and as many servers as workers; a server never returns from the import."""
+    workers = (comm.size - 1) // 2
+    port = free_port(comm)
+    role = ps.assign(["localhost"] * comm.size, workers)[comm.rank]
+    os.environ.update(ps.environment(role, workers, workers, "127.0.0.1", port))
+    mine = comm.Split(role.kind == "worker")
+    import mxnet as mx
+
+    return ParameterServer(mx.kv.create("dist_sync")), mine
+
+
+class Alone(MXNetArrays):
+    """No system: as many processes, each for itself."""
+
+    synchronises = False
+
+    def takes(self, case: Case) -> bool:
+        return case.kind not in KINDS and case.memory == "trainer"
+
+    def trainer(self, params, zero_copy: bool, name: str):
+        import mxnet as mx
+
+        return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=None)
+
+
+def open_alone(comm):
+    return Alone(None, "alone"), comm
+
+
+def free_port(comm) -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return comm.bcast(probe.getsockname()[1])
+
+
+OPEN = {
+    "hvdlite": open_hvdlite,
+    "horovod": open_horovod,
+    "mpi": open_mpi,
+    "gloo": open_gloo,
+    "ps": open_ps,
+    "alone": open_alone,
+}

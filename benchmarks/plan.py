@@ -1,0 +1,88 @@
+"""Who is measured, and how each is started."""
+
+import os
+from pathlib import Path
+from typing import Dict, List, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+CORES = len(os.sched_getaffinity(0))
+ROUNDS = 5
+RANKS = (2, 4)
+
+# What the Makefile exports, too. The same for all: one thread a rank, no binding, and waiting that
+# yields where ranks outnumber cores.
+SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMP_NUM_THREADS": "1",
+}
+# Open MPI allocates working memory in each large allreduce; else half of its time is page faults.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_TOP_PAD_": "256000000",
+}
+
+
+class Contestant(NamedTuple):
+    """A library with its settings; ``name`` is its column in the report."""
+
+    name: str
+    library: str
+    environment: Dict[str, str] = {}
+
+    @property
+    def python(self) -> Path:
+        venv = ".venv" if self.library in ("hvdlite", "alone") else ".venv-peers"
+        return ROOT / venv / "bin" / "python"
+
+    @property
+    def slug(self) -> str:
+        return self.name.lower().replace(", ", "-").replace(" ", "-")
+
+    def processes(self, ranks: int) -> int:
+        """How many it takes for so many that compute."""
+        return 2 * ranks + 1 if self.library == "ps" else ranks
+
+    def settings(self, processes: int) -> Dict[str, str]:
+        yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"} if processes > CORES else {}
+        return {**SETTINGS, **yielding, **self.environment}
+
+
+HVDLITE = Contestant("hvdlite", "hvdlite")
+HOROVOD = Contestant("Horovod", "horovod")
+HOROVOD_TUNED = Contestant(
+    "Horovod, tuned", "horovod", {"HOROVOD_CYCLE_TIME": "0.1", **KEEP_MEMORY}
+)
+MPI = Contestant("MPI", "mpi")
+MPI_TUNED = Contestant("MPI, tuned", "mpi", KEEP_MEMORY)
+GLOO = Contestant("Gloo", "gloo", {"GLOO_SOCKET_IFNAME": "lo"})
+PS = Contestant("parameter server", "ps")
+PS_TUNED = Contestant("parameter server, tuned", "ps", {"DMLC_LOCAL": "1"})
+ALONE = Contestant("alone", "alone")
+
+CONTESTANTS: List[Contestant] = [
+    HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, GLOO, PS, PS_TUNED, ALONE
+]  # fmt: skip
+
+
+class Technique(NamedTuple):
+    """What hvdlite does to be fast, and the setting that switches it off."""
+
+    name: str
+    off: Dict[str, str]
+
+    @property
+    def without(self) -> Contestant:
+        return Contestant(f"without {self.name}", "hvdlite", self.off)
+
+
+TECHNIQUES = [
+    Technique("shared memory", {"HVDLITE_WINDOW": "0"}),
+    Technique("fusion", {"HVDLITE_FUSION_THRESHOLD": "0"}),
+    Technique("cache of names", {"HVDLITE_CACHE_CAPACITY": "0"}),
+]

@@ -1,0 +1,195 @@
+"""Writes docs/benchmarks.md and its pictures from what run.py has kept.
+
+python benchmarks/report.py
+"""
+
+from pathlib import Path
+from string import Template
+from typing import Optional
+
+import pictures
+import plan
+import shown
+import suites
+from results import Results
+
+from hvdlite.bench import cases
+from hvdlite.bench.report import markdown, size_text
+
+DOCS = plan.ROOT / "docs"
+PAGE = Path(__file__).with_name("page.md")
+OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
+
+
+def milliseconds(seconds: Optional[float]) -> str:
+    if seconds is None:
+        return "–"
+    return f"{1e3 * seconds:.3g}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
+
+
+def times(ratio: Optional[float]) -> str:
+    return "–" if ratio is None else f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
+
+
+def percent(share: Optional[float]) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def speed_table(results: Results, ranks: int) -> str:
+    header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo",
+              "Horovod / hvdlite", "tuned / hvdlite", "goal"]  # fmt: skip
+    lines = []
+    for row in shown.ROWS:
+        ms = [results.value(OURS, ranks, row.ours)]
+        peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO)
+        by_message = row.ours if row.theirs == row.ours else cases.model("resnet50").name
+        for peer in peers:
+            name = row.theirs if peer.library == "horovod" else by_message
+            ms.append(results.value(peer, ranks, name))
+        ratios = [results.ratio(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
+        least, aim = row.goal if ranks <= plan.CORES else shown.GOAL_OVERSUBSCRIBED
+        lines.append(
+            [row.text, *map(milliseconds, ms), *(f"**{times(r)}**" for r in ratios),
+             f"{least}x, aim {aim}x"]
+        )  # fmt: skip
+    return markdown(header, lines)
+
+
+def floor_table(results: Results) -> str:
+    """Zero-copy beside 2 p S / B."""
+    lines = []
+    for size in suites.LARGE:
+        case = cases.one_array("allreduce", size, memory="zero-copy")
+        line = [size_text(size)]
+        for ranks in plan.RANKS:
+            floor, ours = results.floor(size, ranks), results.value(OURS, ranks, case.name)
+            line += [milliseconds(floor), milliseconds(ours)]
+            line.append(percent(floor / ours if floor and ours else None))
+        lines.append(line)
+    header = ["size"]
+    for ranks in plan.RANKS:
+        header += [f"floor, {ranks} ranks", "hvdlite", "share"]
+    return markdown(header, lines)
+
+
+def step_table(results: Results) -> str:
+    lines = []
+    for text, contestant, case in shown.STEPS:
+        line = [text]
+        for ranks in plan.RANKS:
+            share = results.ratio(contestant, case, plan.ALONE, shown.STEP, ranks)
+            line += [milliseconds(results.value(contestant, ranks, case)), percent(share)]
+        lines.append(line)
+    header = ["training with"]
+    for ranks in plan.RANKS:
+        header += [f"{ranks} ranks", "speed kept"]
+    return markdown(header, lines)
+
+
+def idle_table(results: Results) -> str:
+    def share(value: float) -> str:
+        return f"{100 * value:.2f} %"
+
+    lines = []
+    for contestant in (OURS, HOROVOD):
+        line = [contestant.name]
+        for ranks in plan.RANKS:
+            idle = results.one(contestant, ranks, "idle")
+            line += [share(idle[0]), share(max(idle[1:]))] if idle else ["–", "–"]
+        lines.append(line)
+    header = ["idle after init"]
+    for ranks in plan.RANKS:
+        header += [f"rank 0 of {ranks}", "others"]
+    return markdown(header, lines)
+
+
+def memory_table(results: Results) -> str:
+    contestants = [
+        ("hvdlite", OURS, "memory"), ("hvdlite, zero-copy", OURS, "memory_zero_copy"),
+        ("Horovod", HOROVOD, "memory"),
+    ]  # fmt: skip
+    lines = []
+    for text, contestant, suite in contestants:
+        line = [text]
+        for ranks in plan.RANKS:
+            peak = results.one(contestant, ranks, "peak_memory", suite)
+            own = results.one(contestant, ranks, "own_memory", suite)
+            line += [f"{max(m) / 1e6:.0f} MB" if m else "–" for m in (peak, own)]
+        lines.append(line)
+    header = ["ResNet-50's gradients"]
+    for ranks in plan.RANKS:
+        header += [f"peak of a rank, {ranks} ranks", "its share at the end"]
+    return markdown(header, lines)
+
+
+def ablation_table(results: Results) -> str:
+    lines = []
+    for technique in plan.TECHNIQUES:
+        lines.append(
+            [technique.name, "`" + " ".join(f"{k}={v}" for k, v in technique.off.items()) + "`"]
+            + [
+                times(results.ratio(OURS, case, technique.without, case, 2, "ablation"))
+                for _, case in shown.ABLATED
+            ]
+        )
+    return markdown(["without", "by", *(text for text, _ in shown.ABLATED)], lines)
+
+
+def machine_text(results: Results) -> str:
+    machine, versions = results.any("machine"), results.any("versions")
+    words = [f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}"]
+    words += [machine[key] for key in ("memory", "system") if key in machine]
+    names = {"mxnet": "MXNet", "torch": "PyTorch", "horovod": "Horovod"}
+    words += [v if k == "MPI" else f"{names.get(k, k)} {v}" for k, v in versions.items()]
+    return ", ".join(words)
+
+
+def bandwidth_text(results: Results) -> str:
+    found = [(ranks, results.bandwidth(ranks)) for ranks in plan.RANKS]
+    return " and ".join(
+        f"{bandwidth / 1e9:.0f} GB/s with {ranks} ranks" for ranks, bandwidth in found if bandwidth
+    )
+
+
+def settings_table() -> str:
+    lines = [
+        [c.name, " ".join(f"`{k}={v}`" for k, v in c.environment.items())]
+        for c in plan.CONTESTANTS
+        if c.environment
+    ]
+    return markdown(["as tuned", "environment"], lines)
+
+
+def failures(results: Results) -> str:
+    reasons = results.failures()
+    return (
+        "\n".join(["", "## What did not run", "", *(f"* {reason}" for reason in reasons)])
+        if reasons
+        else ""
+    )
+
+
+def document(results: Results) -> str:
+    two, four = plan.RANKS
+    baseline = results.one(OURS, two, "baseline_memory") or 0
+    return Template(PAGE.read_text()).substitute(
+        machine=machine_text(results), rounds=results.rounds(), cores=plan.CORES,
+        two=two, four=four, speed_two=speed_table(results, two),
+        speed_four=speed_table(results, four), bandwidth=bandwidth_text(results),
+        floor=floor_table(results), step=step_table(results), idle=idle_table(results),
+        baseline=f"{baseline / 1e6:.0f} MB", memory=memory_table(results),
+        ablation=ablation_table(results), settings=settings_table(), failures=failures(results),
+    )  # fmt: skip
+
+
+def main() -> None:
+    results = Results()
+    folder = DOCS / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures.draw(results, folder)
+    (DOCS / "benchmarks.md").write_text(document(results).rstrip() + "\n")
+    print(f"{DOCS / 'benchmarks.md'} and {folder}")
+
+
+if __name__ == "__main__":
+    main()

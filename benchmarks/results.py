@@ -1,0 +1,95 @@
+"""What run.py has kept, as medians over the rounds."""
+
+import json
+from statistics import median
+from typing import Dict, List, Optional
+
+import plan
+from run import KEPT
+
+from hvdlite.bench.figures import floor_seconds
+
+
+class Results:
+    """All files of a folder, by suite, number of ranks and contestant."""
+
+    def __init__(self, folder=KEPT) -> None:
+        self.files: Dict[tuple, dict] = {}
+        for file in sorted(folder.glob("*.json")):
+            suite, ranks, rest = file.stem.split("-", 2)
+            slug, _, number = rest.rpartition("-")
+            self.files[suite, int(ranks), slug, int(number)] = json.loads(file.read_text())
+
+    def runs(self, contestant, ranks: int, suite: str = "speed") -> Dict[int, dict]:
+        """Return the files of a contestant, by round."""
+        return {
+            key[3]: kept
+            for key, kept in self.files.items()
+            if key[:3] == (suite, ranks, contestant.slug)
+        }
+
+    def rows(self, contestant, ranks: int, case: str, suite: str = "speed") -> Dict[int, dict]:
+        """Return the rows of a case, by round."""
+        return {
+            number: row
+            for number, kept in self.runs(contestant, ranks, suite).items()
+            for row in kept.get("rows", [])
+            if row["name"] == case
+        }
+
+    def value(
+        self, contestant, ranks: int, case: str, field: str = "p50", suite: str = "speed"
+    ) -> Optional[float]:
+        """Return the median over rounds, or None."""
+        rows = self.rows(contestant, ranks, case, suite)
+        return median(row[field] for row in rows.values()) if rows else None
+
+    def ratio(
+        self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
+    ) -> Optional[float]:
+        """Return their time over ours: the median over rounds of the ratio within a round."""
+        our_rows = self.rows(ours, ranks, our_case, suite)
+        their_rows = self.rows(theirs, ranks, their_case, suite)
+        both = our_rows.keys() & their_rows.keys()
+        return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
+
+    def bandwidth(self, ranks: int) -> Optional[float]:
+        """Return bytes per second of memory, all ranks at once."""
+        found = [kept.get("bandwidth") for kept in self.runs(plan.ALONE, ranks).values()]
+        found = [value for value in found if value]
+        return median(found) if found else None
+
+    def floor(self, nbytes: int, ranks: int) -> Optional[float]:
+        """Return the least seconds of an allreduce in memory."""
+        bandwidth = self.bandwidth(ranks)
+        return bandwidth and floor_seconds("allreduce", ranks, nbytes, bandwidth)
+
+    def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
+        """Return a field that is measured once."""
+        for kept in self.runs(contestant, ranks, suite).values():
+            if field in kept:
+                return kept[field]
+        return None
+
+    def failures(self) -> List[str]:
+        """Return one line for each contestant that has failed, with its reason."""
+        lines = {}
+        for (suite, ranks, slug, _), kept in self.files.items():
+            if "error" in kept:
+                reason = kept["error"].strip().splitlines()
+                count, _ = lines.get((suite, ranks, slug), (0, ""))
+                lines[suite, ranks, slug] = count + 1, reason[0] if reason else "no reason"
+        return [
+            f"{slug} on {ranks} ranks ({suite}), {count} of its jobs: {reason}"
+            for (suite, ranks, slug), (count, reason) in lines.items()
+        ]
+
+    def any(self, field: str) -> dict:
+        """Return a field of all files, joined."""
+        joined: dict = {}
+        for kept in self.files.values():
+            joined.update(kept.get(field, {}))
+        return joined
+
+    def rounds(self) -> int:
+        return 1 + max((key[3] for key in self.files if key[0] == "speed"), default=-1)

@@ -1,0 +1,49 @@
+"""What the report compares: which work of hvdlite with which of its peers."""
+
+from typing import NamedTuple, Tuple
+
+import plan
+from plan import HOROVOD, HOROVOD_TUNED, HVDLITE
+
+from hvdlite.bench import cases
+
+
+class Row(NamedTuple):
+    """One work of the main table; ``goal``: times Horovod's speed on 2 ranks, at least and aim."""
+
+    text: str
+    ours: str
+    theirs: str
+    goal: Tuple[int, int]
+
+
+def private(size: str) -> str:
+    return cases.one_array("allreduce", cases.parse_size(size)).name
+
+
+def _same(text: str, case: str, goal: Tuple[int, int]) -> Row:
+    return Row(text, case, case, goal)
+
+
+ROWS = [
+    _same("4 KB", private("4K"), (8, 15)),
+    _same("64 KB", private("64K"), (8, 15)),
+    _same("64 MiB", private("64M"), (4, 6)),
+    _same("400 MB", private("400MB"), (4, 6)),
+    _same("ResNet-50, `allreduce_` one by one", cases.model("resnet50").name, (4, 6)),
+    Row(
+        "ResNet-50, zero-copy, `trainer.allreduce_grads()`",
+        cases.model("resnet50", "zero-copy").name,
+        cases.model("resnet50", "trainer").name,
+        (8, 12),
+    ),
+    _same("500 arrays of 16 floats", cases.tiny().name, (4, 6)),
+]
+GOAL_OVERSUBSCRIBED = (3, 6)
+STEP, STEP_SHARED = cases.step("trainer").name, cases.step("zero-copy").name
+STEPS = [
+    ("independent processes", plan.ALONE, STEP), ("hvdlite, zero-copy", HVDLITE, STEP_SHARED),
+    ("hvdlite", HVDLITE, STEP), ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
+    ("parameter server", plan.PS, STEP), ("parameter server, tuned", plan.PS_TUNED, STEP),
+]  # fmt: skip
+ABLATED = [(row.text, row.ours) for row in ROWS if row.ours != private("400MB")]

@@ -1,0 +1,45 @@
+"""Which cases are measured together in one process."""
+
+from typing import List
+
+from hvdlite.bench import cases
+from hvdlite.bench.cases import Case, parse_size
+
+SIZES = [parse_size(text) for text in ("4K", "64K", "1M", "4M", "16M", "64M", "400MB")]
+LARGE = [size for size in SIZES if size >= 2**20]
+
+
+def speed() -> List[Case]:
+    return [
+        *cases.sweep(["allreduce"], SIZES, ["float32"], "private"),
+        *cases.sweep(["allreduce"], LARGE, ["float32"], "zero-copy"),
+        *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
+        cases.tiny(),
+        *(cases.step(memory) for memory in ("trainer", "zero-copy")),
+    ]
+
+
+def ablation() -> List[Case]:
+    """What the techniques are for, in a short time."""
+    return [
+        *cases.sweep(["allreduce"], [SIZES[0], SIZES[1], SIZES[-2]], ["float32"], "private"),
+        *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
+        cases.tiny(),
+    ]
+
+
+def memory() -> List[Case]:
+    """The gradients of one model in the way that training has them."""
+    return [cases.model("resnet50", "trainer")]
+
+
+def zero_copy_memory() -> List[Case]:
+    return [cases.model("resnet50", "zero-copy")]
+
+
+SUITES = {
+    "speed": speed,
+    "ablation": ablation,
+    "memory": memory,
+    "memory_zero_copy": zero_copy_memory,
+}

@@ -1,0 +1,68 @@
+"""One rank of a measured job: the same work for every library.
+
+    mpirun -n 2 python benchmarks/worker.py --library horovod --suite speed --out rows.json
+
+Rank 0 writes a JSON file: the rows of all cases that the library has, as ``hvdlite-bench`` does.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import libraries
+import suites
+from mpi4py import MPI
+
+from hvdlite.bench import machine, measure
+
+
+def main() -> None:
+    args = parse_args()
+    library, comm = libraries.OPEN[args.library](MPI.COMM_WORLD.Dup())
+    result = {"library": args.library, "suite": args.suite, "ranks": comm.size}
+    result["machine"], result["versions"] = machine.describe(), versions()
+    if args.library == "alone":
+        result["bandwidth"] = machine.memory_bandwidth(comm)
+    result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
+    result["rows"] = []
+    for case in suites.SUITES[args.suite]():
+        row = measure.measure(library, case, comm, args.seconds)
+        result["rows"] += [row] if row else []
+        keep(result, args.out, comm)  # what is measured stays if a later case hangs
+    result["peak_memory"] = comm.allgather(machine.peak_memory())
+    result["own_memory"] = comm.allgather(machine.own_memory())
+    if args.idle:
+        result["idle"] = machine.idle_share(comm, args.idle)
+    keep(result, args.out, comm)
+    comm.Barrier()
+
+
+def versions() -> dict:
+    """Return those of MPI and of the packages that are at work."""
+    found = {"MPI": MPI.Get_library_version().split(",")[0]}
+    for module in ("mxnet", "hvdlite", "horovod", "torch"):
+        if module in sys.modules:
+            found[module] = sys.modules[module].__version__
+    return found
+
+
+def keep(result: dict, file: Path, comm) -> None:
+    if comm.rank == 0:
+        file.write_text(json.dumps(result, indent=1))
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    add = parser.add_argument
+    add("--library", choices=sorted(libraries.OPEN), required=True)
+    add("--suite", choices=sorted(suites.SUITES), default="speed")
+    add("--seconds", type=float, default=0.5, help="a case (%(default)s)")
+    add("--idle", type=float, default=0, help="seconds of idling at the end (%(default)s)")
+    add("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()

@@ -1,0 +1,135 @@
+"""What is measured: a kind of collective, on arrays of some shapes and dtype, in some memory."""
+
+import re
+from typing import Callable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from hvdlite.bench import models
+
+TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep network has biases
+
+
+class Kind(NamedTuple):
+    """One kind of collective; p is the number of ranks, S the bytes of the larger side.
+
+    :ivar start: calls it: (library module, array, keywords) -> the result, or a promise of it.
+    :ivar gives: part of S that a rank brings.
+    :ivar wire: busbw over algbw: bytes over S that pass a rank's link at least, each way.
+    :ivar traffic: bytes over S that all ranks together must read and write in memory at least.
+    :ivar result: what the equal parts of the result hold when rank r brings r + 1 everywhere.
+    """
+
+    start: Callable
+    gives: Callable[[int], float]
+    wire: Callable[[int], float]
+    traffic: Callable[[int], float]
+    result: Callable[[int], List[float]]
+
+
+def _total(p: int) -> float:
+    return p * (p + 1) / 2
+
+
+def _in_place(module, name: str) -> Callable:
+    return getattr(module, f"{name}_", None) or getattr(module, name)
+
+
+KINDS = {
+    "allreduce": Kind(
+        start=lambda hvd, x, **how: _in_place(hvd, "allreduce")(x, op=hvd.Sum, **how),
+        gives=lambda p: 1,
+        wire=lambda p: 2 * (p - 1) / p,
+        traffic=lambda p: 2 * p,
+        result=lambda p: [_total(p)],
+    ),
+    "broadcast": Kind(
+        start=lambda hvd, x, **how: _in_place(hvd, "broadcast")(x, root_rank=0, **how),
+        gives=lambda p: 1,
+        wire=lambda p: 1,
+        traffic=lambda p: p,
+        result=lambda p: [1],
+    ),
+    "allgather": Kind(
+        start=lambda hvd, x, **how: hvd.allgather(x, **how),
+        gives=lambda p: 1 / p,
+        wire=lambda p: (p - 1) / p,
+        traffic=lambda p: 1 + p,
+        result=lambda p: list(range(1, p + 1)),
+    ),
+}
+
+
+class Case(NamedTuple):
+    """One line of the table.
+
+    :ivar kind: a key of KINDS, or "step": one step of training.
+    :ivar memory: "private": arrays of the caller; "trainer": gradients, by ``allreduce_grads()``;
+        "zero-copy": the same, after ``share_gradients``.
+    :ivar label: the size in bytes, or the name of the set of arrays.
+    :ivar shapes: of the arrays of one rank that make up S together.
+    """
+
+    kind: str
+    memory: str
+    dtype: str
+    label: str
+    shapes: Tuple[Tuple[int, ...], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.memory}.{self.dtype}.{self.label}"
+
+    @property
+    def nbytes(self) -> int:
+        return itemsize(self.dtype) * sum(int(np.prod(shape)) for shape in self.shapes)
+
+
+def itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "private") -> Case:
+    return Case(kind, memory, dtype, str(nbytes), ((nbytes // itemsize(dtype),),))
+
+
+def model(name: str, memory: str = "private") -> Case:
+    """The gradients of a model, each reduced on its own."""
+    return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
+
+
+def tiny(memory: str = "private") -> Case:
+    label = f"{TINY_ARRAYS}x{TINY_ELEMENTS}"
+    return Case("allreduce", memory, "float32", label, ((TINY_ELEMENTS,),) * TINY_ARRAYS)
+
+
+def step(memory: str) -> Case:
+    """A training step of LeNet, with a batch of 64 a rank."""
+    return Case("step", memory, "float32", "lenet", tuple(models.gradient_shapes("lenet")))
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_size(text: str) -> int:
+    """Return bytes.
+
+    >>> parse_size("4K"), parse_size("400MB"), parse_size("64")
+    (4096, 400000000, 64)
+    """
+    match = re.fullmatch(r"(\d+)([KMG]?B?)", text.strip().upper())
+    if not match or match.group(2) not in (*_UNITS, "B"):
+        raise ValueError(
+            f"size {text!r}: expected a number of bytes such as 4096, 4K, 64M or 400MB"
+        )
+    return int(match.group(1)) * _UNITS.get(match.group(2), 1)
+
+
+def sweep(
+    kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
+) -> List[Case]:
+    """All combinations; only allreduce is done by trainers, on float32."""
+    if memory != "private":
+        kinds = [kind for kind in kinds if kind == "allreduce"]
+        dtypes = [dtype for dtype in dtypes if dtype == "float32"]
+    return [one_array(k, size, d, memory) for k in kinds for d in dtypes for size in sizes]

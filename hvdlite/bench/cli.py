@@ -1,0 +1,170 @@
+"""The command ``hvdlite-bench``: measures hvdlite alone, on the ranks that mpirun has started."""
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import Dict, List, Tuple
+
+from hvdlite.bench import cases, machine, measure, models, report
+from hvdlite.bench.cases import Case, parse_size
+
+SIZES = "4K,64K,1M,4M,16M,64M"
+MEMORIES = ("private", "trainer", "zero-copy")
+APIS = ("mxnet", "numpy")
+
+
+def parse_args(arguments=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="hvdlite-bench",
+        description="Measure hvdlite's collectives: mpirun -n 2 hvdlite-bench",
+        epilog="An empty list leaves that part out: --models '' --idle 0. Bandwidths are defined "
+        "as in NCCL's tests; the floor is what the memory of one host allows.",
+    )
+    add = parser.add_argument
+    words, sizes = _list_of(str), _list_of(parse_size)
+    add(
+        "--kinds",
+        type=_list_of(str, cases.KINDS),
+        default=["allreduce"],
+        metavar="LIST",
+        help=f"of {', '.join(cases.KINDS)}; or all (allreduce)",
+    )
+    add("--sizes", type=sizes, default=sizes(SIZES), metavar="LIST", help=f"in bytes ({SIZES})")
+    add("--dtypes", type=words, default=["float32"], metavar="LIST", help="(float32)")
+    add(
+        "--apis",
+        type=_list_of(str, APIS),
+        default=list(APIS),
+        metavar="LIST",
+        help="mxnet, numpy (both)",
+    )
+    add(
+        "--memory",
+        type=_list_of(str, MEMORIES),
+        default=["private", "zero-copy"],
+        metavar="LIST",
+        help="private: arrays; trainer: gradients, by allreduce_grads(); zero-copy: the same after "
+        "share_gradients (private,zero-copy)",
+    )
+    add(
+        "--models",
+        type=_list_of(str, models.NAMES),
+        default=["lenet", "resnet50"],
+        metavar="LIST",
+        help=f"gradients of {', '.join(models.NAMES)}; or all (lenet,resnet50)",
+    )
+    add("--seconds", type=float, default=0.5, help="a line of the table (%(default)s)")
+    add("--idle", type=float, default=2, help="seconds in which nothing is done (%(default)s)")
+    add("--no-tiny", action="store_true", help="leave out the many small arrays")
+    add("--no-step", action="store_true", help="leave out the training step of LeNet")
+    add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")
+    add("--json", type=Path, metavar="FILE", help="the same, with a description of the machine")
+    add("--plots", type=Path, metavar="FOLDER", help="write PNG pictures (needs matplotlib)")
+    return parser.parse_args(arguments)  # fmt: skip
+
+
+def _list_of(convert, known=()):
+    """Return a parser of "a,b,c"; "all" means all known words."""
+
+    def parse(text: str) -> list:
+        if text == "all" and known:
+            return list(known)
+        values = [convert(word.strip()) for word in text.split(",") if word.strip()]
+        unknown = [value for value in values if known and value not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {', '.join(known)}")
+        return values
+
+    parse.__name__ = "list"  # as argparse calls it in its error
+    return parse
+
+
+def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
+    """Return what is measured: (api, case)."""
+    chosen: List[Tuple[str, Case]] = []
+    for memory in args.memory:
+        swept = cases.sweep(args.kinds, args.sizes, args.dtypes, memory)
+        apis = args.apis if memory == "private" else ["mxnet"]
+        chosen += [(api, case) for api in apis for case in swept]
+    if "mxnet" in args.apis:
+        chosen += [("mxnet", cases.model(name, m)) for name in args.models for m in args.memory]
+        chosen += [] if args.no_tiny else [("mxnet", cases.tiny())]
+        trainers = [memory for memory in args.memory if memory != "private"] or ["trainer"]
+        chosen += [] if args.no_step else [("mxnet", cases.step(memory)) for memory in trainers]
+    return [(api, case) for api, case in chosen if api == "mxnet" or case.memory == "private"]
+
+
+def libraries(apis) -> Dict:
+    """Join the job; return hvdlite on the arrays of each API."""
+    import hvdlite as hvd
+    from hvdlite.bench.library import MXNetArrays, NumPyArrays
+
+    hvd.init()
+    opened = {"numpy": NumPyArrays(hvd.numpy, "numpy")}
+    if "mxnet" in apis:
+        opened["mxnet"] = MXNetArrays(hvd.mxnet, "mxnet")
+    return opened
+
+
+def main(arguments=None) -> None:
+    args = parse_args(arguments)
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    opened = libraries(args.apis)
+    about = {**machine.describe(), "ranks": comm.size, "bandwidth": machine.memory_bandwidth(comm)}
+    rows = []
+    with progress(plan(args), hidden=comm.rank > 0) as bar:
+        for api, case in bar:
+            row = measure.measure(opened[api], case, comm, args.seconds, about["bandwidth"])
+            rows += [row] if row else []
+    if args.idle:
+        about["idle"] = machine.idle_share(comm, args.idle)
+    about["peak_memory"] = comm.allgather(machine.peak_memory())
+    if comm.rank == 0:
+        show(rows, about)
+        save(rows, about, args)
+
+
+def progress(todo: list, hidden: bool):
+    """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
+    try:
+        from tqdm import tqdm
+
+        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
+    except (ImportError, OSError):
+        return contextlib.nullcontext(todo)
+    return tqdm(todo, unit="work", file=terminal, disable=hidden, leave=False)
+
+
+def show(rows: List[Dict], about: Dict) -> None:
+    print(
+        f"{about['ranks']} ranks on {about['cores']} cores of {about['processor']}, "
+        f"{about['memory']}; memory moves {about['bandwidth'] / 1e9:.1f} GB/s, all ranks at once\n"
+    )
+    print(report.table(rows) if rows else "nothing to measure")
+    if "idle" in about:
+        shares = ", ".join(f"{100 * share:.2f} %" for share in about["idle"])
+        print(f"\nidle, share of a core by rank: {shares}")
+    peaks = ", ".join(f"{peak / 1e6:.0f} MB" for peak in about["peak_memory"])
+    print(f"peak memory by rank: {peaks}")
+
+
+def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
+    if args.csv:
+        report.write_csv(args.csv, rows)
+    if args.json:
+        report.write_json(args.json, rows, **about)
+    if args.plots:
+        try:
+            from hvdlite.bench import plots
+
+            drawn = plots.draw(rows, args.plots)
+        except ImportError as error:
+            sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install 'hvdlite[bench]'`")
+        print(f"pictures: {', '.join(str(path) for path in drawn) or 'none: too few sizes'}")
+
+
+if __name__ == "__main__":
+    main()

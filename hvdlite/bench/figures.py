@@ -1,0 +1,74 @@
+"""The arithmetic of the bench: from seconds, bytes and ranks to the columns of the table."""
+
+from typing import Dict, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from hvdlite.bench.cases import KINDS, Case
+
+
+class Sample(NamedTuple):
+    """One case, measured: an entry a repetition.
+
+    :ivar seconds: from the barrier before it until the last rank was done.
+    :ivar cpu_seconds: used by all ranks together, all their threads.
+    """
+
+    seconds: Sequence[float]
+    cpu_seconds: Sequence[float]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value below which so many percent lie, interpolated between neighbours."""
+    return float(np.percentile(values, percent))
+
+
+def algbw(nbytes: int, seconds: float) -> float:
+    """Return bytes per second as the caller sees them."""
+    return nbytes / seconds
+
+
+def busbw(kind: str, ranks: int, nbytes: int, seconds: float) -> float:
+    """Return bytes per second that each rank must send and receive, whatever the algorithm.
+
+    As https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md has it; comparable
+    across numbers of ranks.
+    """
+    return algbw(nbytes, seconds) * KINDS[kind].wire(ranks)
+
+
+def floor_seconds(kind: str, ranks: int, nbytes: int, bandwidth: float) -> float:
+    """Return the least time in which ranks of one host can do it when memory is the limit.
+
+    For an allreduce 2 p S / B: each of p ranks' S bytes is read once and written once. What fits
+    into the caches can be faster.
+
+    :param bandwidth: of memory, bytes per second, all ranks at once.
+    """
+    return KINDS[kind].traffic(ranks) * nbytes / bandwidth
+
+
+def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
+    """Return a flat row: seconds, bytes per second, CPU seconds per GB that ranks bring."""
+    p50 = percentile(sample.seconds, 50)
+    row = {
+        "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,
+        "label": case.label, "arrays": len(case.shapes), "bytes": case.nbytes, "ranks": ranks,
+        "repeats": len(sample.seconds),
+        "p50": p50,
+        "p90": percentile(sample.seconds, 90),
+        "p99": percentile(sample.seconds, 99),
+        "least": min(sample.seconds),
+    }  # fmt: skip
+    cpu = float(np.median(sample.cpu_seconds))
+    if case.kind not in KINDS:  # a training step moves no data worth a rate
+        return {**row, "cpu_seconds": cpu}
+    brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks
+    row.update(
+        algbw=algbw(case.nbytes, p50), busbw=busbw(case.kind, ranks, case.nbytes, p50),
+        cpu_seconds=cpu, cpu_seconds_per_gb=cpu / (brought / 1e9),
+    )  # fmt: skip
+    if bandwidth:
+        row["floor"] = floor_seconds(case.kind, ranks, case.nbytes, bandwidth)
+        row["floor_share"] = row["floor"] / p50
+    return row

@@ -1,0 +1,76 @@
+"""What the machine can do, and what a process takes of it."""
+
+import os
+import platform
+import resource
+import time
+from typing import Dict, List
+
+import numpy as np
+
+STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
+
+
+def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> float:
+    """Return bytes per second that all ranks of ``comm``, at once, read and write. Collective.
+
+    As in STREAM (https://www.cs.virginia.edu/stream/): of the kernels ``a += b``, three arrays
+    moved, and ``a = b``, two, the better one; of the repetitions the best.
+    """
+    a, b = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
+
+    def add() -> None:
+        np.add(a, b, out=a)
+
+    def copy() -> None:
+        np.copyto(a, b)
+
+    best = 0.0
+    for kernel, arrays in ((add, 3), (copy, 2)):
+        for _ in range(repeats):
+            comm.Barrier()
+            start = time.perf_counter()
+            kernel()
+            slowest = max(comm.allgather(time.perf_counter() - start))
+            best = max(best, comm.size * arrays * nbytes / slowest)
+    return best
+
+
+def peak_memory() -> int:
+    """Return the most bytes this process has had in memory, what it shares with others included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def own_memory() -> int:
+    """Return bytes in memory now, what is shared divided by the number of those who share it."""
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+
+
+def idle_share(comm, seconds: float) -> List[float]:
+    """Return each rank's share of a core, all its threads, while nothing is done. Collective."""
+    comm.Barrier()
+    time.sleep(0.3)  # what was begun, ends
+    cpu, start = time.process_time(), time.perf_counter()
+    time.sleep(seconds)
+    share = (time.process_time() - cpu) / (time.perf_counter() - start)
+    return comm.allgather(share)
+
+
+def describe() -> Dict[str, str]:
+    """Return the processor, the cores this process may use, the memory and the system."""
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return {
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{gigabytes:.0f} GB",
+        "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}",
+    }
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,63 @@
+"""The clock: the same work on all ranks, begun together, ended when the last rank is done."""
+
+import gc
+import time
+from typing import Dict, List, Optional
+
+from hvdlite.bench import figures, machine, works
+from hvdlite.bench.cases import Case
+
+WARM_UP = 3  # runs: the first ones make buffers and tell names
+LEAST, MOST = 5, 1000  # repetitions
+
+
+def once(work, comm) -> tuple:
+    """Return this rank's seconds, CPU seconds of all its threads, and seconds with preparation."""
+    begin = time.perf_counter()
+    work.refresh()
+    comm.Barrier()
+    cpu, start = time.process_time(), time.perf_counter()
+    work.run()
+    end, cpu_end = time.perf_counter(), time.process_time()
+    return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
+
+
+def repetitions(spent: List[float], budget: float, comm) -> int:
+    """Return how often to repeat: the same number on all ranks."""
+    return comm.bcast(int(min(MOST, max(LEAST, budget / min(spent)))))
+
+
+def sample(work, comm, budget: float) -> figures.Sample:
+    """Measure for about ``budget`` seconds, at least LEAST repetitions. Collective."""
+    warm = [once(work, comm) for _ in range(WARM_UP)]
+    n = repetitions([spent for _, _, spent in warm], budget, comm)
+    gc.collect()
+    gc.disable()
+    try:
+        mine = [once(work, comm)[:2] for _ in range(n)]
+    finally:
+        gc.enable()
+    work.check()
+    ranks = comm.allgather(mine)
+    return figures.Sample(
+        seconds=[max(run[0] for run in runs) for runs in zip(*ranks)],
+        cpu_seconds=[sum(run[1] for run in runs) for runs in zip(*ranks)],
+    )
+
+
+def measure(
+    library, case: Case, comm, budget: float, bandwidth: Optional[float] = None
+) -> Optional[Dict]:
+    """Return the row of a case, the same on all ranks; None where the library lacks it. Collective.
+
+    :param budget: seconds.
+    :param bandwidth: of memory, bytes per second: for the floor.
+    """
+    work = works.make(library, case, comm)
+    if work is None:
+        return None
+    taken = sample(work, comm, budget)
+    row = {"library": library.label, **figures.columns(case, comm.size, taken, bandwidth)}
+    row["algorithm"] = library.algorithm() or ""
+    row["peak_memory"] = max(comm.allgather(machine.peak_memory()))
+    return row

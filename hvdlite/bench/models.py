@@ -1,0 +1,56 @@
+"""The shapes of models' gradients, in the order in which the layers stand."""
+
+import functools
+from typing import List, Tuple
+
+Shape = Tuple[int, ...]
+
+_ZOO = {"resnet18": "resnet18_v1", "resnet50": "resnet50_v1", "vgg16": "vgg16"}
+NAMES = ("lenet", *_ZOO, "bert-base")
+
+
+@functools.lru_cache(maxsize=None)
+def gradient_shapes(name: str) -> List[Shape]:
+    """Return one shape a gradient; ``name`` is one of NAMES."""
+    if name == "bert-base":
+        return bert_shapes()
+    if name not in NAMES:
+        raise ValueError(f"model {name!r}: expected one of {', '.join(NAMES)}")
+    import mxnet as mx
+    from mxnet.gluon.model_zoo import vision
+
+    net = lenet() if name == "lenet" else getattr(vision, _ZOO[name])()
+    image = (1, 1, 28, 28) if name == "lenet" else (1, 3, 224, 224)
+    net.infer_shape(mx.nd.empty(image))
+    return [p.shape for p in net.collect_params().values() if p.grad_req != "null"]
+
+
+def lenet():
+    """LeNet as in MXNet's examples: 431,080 parameters."""
+    from mxnet.gluon import nn
+
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(20, kernel_size=5, activation="tanh"),
+        nn.MaxPool2D(),
+        nn.Conv2D(50, kernel_size=5, activation="tanh"),
+        nn.MaxPool2D(),
+        nn.Dense(500, activation="tanh"),
+        nn.Dense(10),
+    )
+    return net
+
+
+def bert_shapes(
+    layers: int = 12, units: int = 768, inner: int = 3072, words: int = 30522, positions: int = 512
+) -> List[Shape]:
+    """Return the shapes of BERT's encoder with pooler; the defaults are those of bert-base-uncased.
+
+    https://arxiv.org/abs/1810.04805: 110 million parameters.
+    """
+    norm = [(units,), (units,)]
+    attention = 4 * [(units, units), (units,)]  # query, key, value, output
+    feed_forward = [(inner, units), (inner,), (units, inner), (units,)]
+    embeddings = [(words, units), (positions, units), (2, units), *norm]
+    layer = [*attention, *norm, *feed_forward, *norm]
+    return [*embeddings, *layers * layer, (units, units), (units,)]

@@ -1,0 +1,86 @@
+"""Tables for people and files for programs."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Dict, Iterable, List, Sequence
+
+COLUMNS = {
+    "library": lambda row: row["library"],
+    "work": lambda row: f"{row['kind']} {row['memory']}",
+    "dtype": lambda row: row["dtype"],
+    "size": lambda row: size_text(row["bytes"]),
+    "arrays": lambda row: str(row["arrays"]),
+    "p50 ms": lambda row: milliseconds(row["p50"]),
+    "p90": lambda row: milliseconds(row["p90"]),
+    "p99": lambda row: milliseconds(row["p99"]),
+    "algbw GB/s": lambda row: gigabytes(row.get("algbw")),
+    "busbw": lambda row: gigabytes(row.get("busbw")),
+    "of floor": lambda row: percent(row.get("floor_share")),
+    "CPU s/GB": lambda row: number(row.get("cpu_seconds_per_gb")),
+    "peak MB": lambda row: f"{row['peak_memory'] / 1e6:.0f}",
+    "algorithm": lambda row: row["algorithm"],
+}
+_TO_THE_LEFT = ("library", "work", "dtype", "algorithm")
+
+
+def size_text(nbytes: int) -> str:
+    """Return bytes in the largest unit that leaves no fraction, else in MB.
+
+    >>> size_text(4096), size_text(400_000_000), size_text(102_303_648), size_text(12)
+    ('4 KiB', '400 MB', '102 MB', '12 B')
+    """
+    for unit, size in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10)):
+        if nbytes and nbytes % size == 0:
+            return f"{nbytes // size} {unit}"
+    return f"{nbytes / 1e6:.0f} MB" if nbytes >= 10**6 else f"{nbytes} B"
+
+
+def milliseconds(seconds: float) -> str:
+    return number(1e3 * seconds)
+
+
+def number(value) -> str:
+    """Return three digits, or more before the point."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def gigabytes(rate) -> str:
+    return number(None if rate is None else rate / 1e9)
+
+
+def percent(share) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def table(rows: Sequence[Dict]) -> str:
+    """Return the rows as text in columns."""
+    lines = [list(COLUMNS), *([show(row) for show in COLUMNS.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    adjust = [str.ljust if name in _TO_THE_LEFT else str.rjust for name in COLUMNS]
+    return "\n".join(
+        "  ".join(f(cell, width) for f, cell, width in zip(adjust, line, widths)).rstrip()
+        for line in lines
+    )
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table whose first column is text, the others numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
+
+
+def write_csv(path: Path, rows: Sequence[Dict]) -> None:
+    """Write one line a row; a column a key, empty where a row lacks it. Seconds, bytes, bytes/s."""
+    keys: List[str] = list(dict.fromkeys(key for row in rows for key in row))
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, keys)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_json(path: Path, rows: Sequence[Dict], **about) -> None:
+    """Write ``{"rows": [...], ...}``; ``about`` describes the machine and the job."""
+    Path(path).write_text(json.dumps({**about, "rows": list(rows)}, indent=1))

@@ -1,0 +1,129 @@
+"""The work of a case: ``refresh()`` writes new data, ``run()`` is what is timed, ``check()`` looks.
+
+Data is written anew before each repetition, as backward does: a buffer that lies untouched in the
+caches would be reduced faster than any gradient.
+"""
+
+import zlib
+
+import numpy as np
+
+from hvdlite.bench import models
+from hvdlite.bench.cases import KINDS, Case
+
+STEPS = 10  # of training, in one repetition
+BATCH = 64  # images a rank
+
+
+class Collective:
+    """A collective on each array, all started, then all waited for."""
+
+    per_run = 1
+
+    def __init__(self, library, case: Case, comm) -> None:
+        self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
+        shapes = case.shapes
+        if KINDS[case.kind].gives(comm.size) != 1:  # each rank brings a part of the rows
+            shapes = [(max(1, shape[0] // comm.size), *shape[1:]) for shape in shapes]
+        self.arrays = [library.make(shape, case.dtype) for shape in shapes]
+        self.results = []
+
+    def refresh(self) -> None:
+        for array in self.arrays:
+            self.library.fill(array, self.rank + 1)
+        self.library.settle()
+
+    def run(self) -> None:
+        start, name, kind = self.library.start, self.case.name, self.case.kind
+        started = [start(kind, x, f"{name}.{i}", -i) for i, x in enumerate(self.arrays)]
+        self.results = self.library.finish(started)
+
+    def check(self) -> None:
+        """:raises AssertionError: a result is wrong."""
+        expected = KINDS[self.case.kind].result(self.ranks)
+        for i, result in enumerate(self.results):
+            parts = self.library.to_numpy(result).reshape(len(expected), -1)
+            for part, value in zip(parts, expected):
+                assert np.all(part == value), f"{self.case.name}: array {i} is not {value}"
+
+
+class Gradients(Collective):
+    """``allreduce_grads()`` of a gluon trainer; its gradients are the arrays."""
+
+    def __init__(self, library, case: Case, comm) -> None:
+        import mxnet as mx
+
+        self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
+        params = mx.gluon.ParameterDict()
+        for i, shape in enumerate(case.shapes):
+            params.get(f"p{i:03}_weight", shape=shape, init="zeros")
+        params.initialize()
+        self.trainer = library.trainer(params, case.memory == "zero-copy", case.name)
+        self.arrays = [param.grad() for param in params.values()]
+
+    def run(self) -> None:
+        self.trainer.allreduce_grads()
+        self.results = self.library.finish(self.arrays)
+
+    def check(self) -> None:
+        """Look for the average; or the sum, where the trainer divides it in the update."""
+        total = KINDS["allreduce"].result(self.ranks)[0]
+        for i, result in enumerate(self.results):
+            values = self.library.to_numpy(result)
+            least, most = values.min(), values.max()
+            right = least == most and least in (total, total / self.ranks)
+            assert right, f"{self.case.name}: gradient {i} holds {least} to {most}"
+
+
+class Training:
+    """Steps of LeNet on one batch, which differs by rank."""
+
+    per_run = STEPS
+
+    def __init__(self, library, case: Case, comm) -> None:
+        import mxnet as mx
+
+        self.comm, self.library = comm, library
+        mx.random.seed(0)
+        self.net = models.lenet()
+        self.net.initialize(mx.init.Xavier())
+        self.net.hybridize()
+        random = np.random.RandomState(comm.rank)
+        self.images = mx.nd.array(random.uniform(size=(BATCH, 1, 28, 28)))
+        self.labels = mx.nd.array(random.randint(0, 10, BATCH))
+        self.net(self.images).wait_to_read()
+        self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self.trainer = library.trainer(
+            self.net.collect_params(), case.memory == "zero-copy", case.name
+        )
+
+    def refresh(self) -> None:
+        """Nothing: backward writes the gradients."""
+
+    def run(self) -> None:
+        import mxnet as mx
+
+        for _ in range(STEPS):
+            with mx.autograd.record():
+                loss = self.loss(self.net(self.images), self.labels)
+            loss.backward()
+            self.trainer.step(BATCH)
+        mx.nd.waitall()
+
+    def check(self) -> None:
+        weights = [p.data().asnumpy() for p in self.net.collect_params().values()]
+        assert all(np.isfinite(weight).all() for weight in weights), "training has diverged"
+        if self.library.synchronises:
+            bits = b"".join(weight.tobytes() for weight in weights)
+            assert len(set(self.comm.allgather(zlib.crc32(bits)))) == 1, (
+                "weights differ between ranks"
+            )
+
+
+def make(library, case: Case, comm):
+    """Return the work of the case, or None where the library does not have it. Collective."""
+    if not library.takes(case):
+        return None
+    if case.kind == "step":
+        return Training(library, case, comm)
+    return (Collective if case.memory == "private" else Gradients)(library, case, comm)

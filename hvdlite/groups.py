@@ -1,0 +1,124 @@
+"""ProcessSet: some ranks of the job that run collectives among themselves."""
+
+from typing import List, Optional, Sequence, Union
+
+from mpi4py import MPI
+
+from hvdlite import context
+
+
+class ProcessSet:
+    """A set of ranks. Registered by ``init(process_sets=[...])`` or ``add_process_set``, it can be
+    given to every collective as ``process_set=``; only its ranks make the call then.
+
+    Ranks keep their global numbers (``root_rank`` too); results are in the order of those. Sets may
+    overlap, and each works at its own pace.
+
+    :param ranks_or_comm: ranks of the job, or an mpi4py communicator of this process's part.
+    :raises ValueError: it is neither.
+    """
+
+    def __init__(self, ranks_or_comm: Union[Sequence[int], MPI.Comm]) -> None:
+        self.process_set_id: Optional[int] = None  # the same on every rank
+        self.ranks: Optional[List[int]] = None  # sorted
+        self.mpi_comm: Optional[MPI.Comm] = None
+        self._group: Optional[int] = (
+            None  # its number in the C library, None: this rank isn't in it
+        )
+        if isinstance(ranks_or_comm, MPI.Comm):
+            self.mpi_comm = ranks_or_comm
+        elif _are_ranks(ranks_or_comm):
+            self.ranks = sorted(ranks_or_comm)
+        else:
+            raise ValueError(
+                f"ProcessSet({ranks_or_comm!r}): expected a list of ranks or an mpi4py communicator"
+            )
+
+    def included(self) -> bool:
+        """Tell whether this process is one of the set's."""
+        self._check_registered()
+        return self._group is not None
+
+    def size(self) -> int:
+        """Return how many ranks the set has."""
+        self._check_registered()
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Return this process's number in the set; ValueError if it is not one of its ranks."""
+        return self.number_of(context.rank())
+
+    def number_of(self, rank: int) -> int:
+        """Return the number in the set of a rank of the job; ValueError if the set lacks it."""
+        self._check_registered()
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in the process set of ranks {self.ranks}")
+        return self.ranks.index(rank)
+
+    def group(self) -> int:
+        """Return the C library's number of the set, for a collective that this process joins in."""
+        self._check_registered()
+        if self._group is None:
+            raise ValueError(
+                f"this process (rank {context.rank()}) is not in the process set of ranks "
+                f"{self.ranks}: only those make the call"
+            )
+        return self._group
+
+    def register(self, process_set_id: int, ranks: List[int], group: Optional[int]) -> None:
+        """Make the set one of the job's. Internal."""
+        self.process_set_id, self.ranks, self._group = process_set_id, ranks, group
+
+    def invalidate(self) -> None:
+        """End the set, as its removal and the job's end do. Internal."""
+        self.process_set_id = self.ranks = self._group = self.mpi_comm = None
+
+    def _check_registered(self) -> None:
+        if self.process_set_id is None:
+            raise ValueError(
+                f"{self} is not registered: give it to init(process_sets=[...]) or "
+                "add_process_set() first; it can't be used after remove_process_set()"
+            )
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks of the job, whatever job this is."""
+
+    def __init__(self) -> None:
+        self.process_set_id, self.mpi_comm = 0, None
+
+    ranks = property(lambda self: list(range(context.size())))
+
+    def included(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return context.size()
+
+    def rank(self) -> int:
+        return context.rank()
+
+    def number_of(self, rank: int) -> int:
+        return rank  # checked with all else of a tensor
+
+    def group(self) -> int:
+        return 0
+
+    def invalidate(self) -> None:
+        """Do nothing: it lasts."""
+
+    def __repr__(self) -> str:
+        return "global_process_set"
+
+
+global_process_set = _GlobalProcessSet()
+
+
+def _are_ranks(ranks) -> bool:
+    try:
+        return all(isinstance(rank, int) for rank in ranks)
+    except TypeError:
+        return False

@@ -1,0 +1,118 @@
+"""The process sets of the job: adding and removing them, which all ranks do together."""
+
+from typing import Dict, List, Optional, Sequence, Union
+
+from mpi4py import MPI
+
+from hvdlite import context
+from hvdlite._native import HvdliteError, call, ffi, lib
+from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.objects import agree, allgather_object
+
+_registered: Dict[int, ProcessSet] = {0: global_process_set}
+_last_id = 0  # ids are never used twice
+
+
+def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
+    """Forget the sets of an earlier job and register those of ``init(process_sets=...)``."""
+    global _last_id
+    for process_set in _registered.values():
+        process_set.invalidate()
+    _registered.clear()
+    _registered[0] = global_process_set
+    _last_id = 0
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f"process_sets is '{process_sets}': expected a list or 'dynamic'")
+        return
+    for process_set in process_sets or ():
+        add_process_set(process_set)
+
+
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+    """Register a process set and return it. Collective: every rank of the job makes the call.
+
+    A set given by communicators registers the set of every rank's communicator.
+
+    :raises ValueError: there is such a set, or a rank that the job does not have.
+    :raises hvdlite.HvdliteError: the ranks give different sets, or MPI was started without support
+        for threads.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already")
+    if process_set.mpi_comm is not None:
+        return _add_by_comm(process_set)
+    agree("process_set", [f"process set {process_set.ranks}"])
+    _check(process_set.ranks)
+    _register(process_set, process_set.ranks)
+    return process_set
+
+
+def _add_by_comm(own: ProcessSet) -> ProcessSet:
+    everyone = MPI.Group.Translate_ranks(own.mpi_comm.group, None, context.communicator().group)
+    ranks = sorted(everyone)
+    for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
+        _check(list(other))
+        _register(own if list(other) == ranks else ProcessSet(other), list(other))
+    return own
+
+
+def _check(ranks: List[int]) -> None:
+    size = context.size()
+    if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
+        raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
+    for known in _registered.values():
+        if known.ranks == ranks:
+            raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise HvdliteError(
+            "process sets need an MPI that allows calls from several threads: set "
+            "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
+        )
+
+
+def _register(process_set: ProcessSet, ranks: List[int]) -> None:
+    global _last_id
+    _last_id += 1
+    process_set.register(_last_id, ranks, _open_group(ranks))
+    _registered[_last_id] = process_set
+
+
+def _open_group(ranks: List[int]) -> Optional[int]:
+    if context.rank() not in ranks:
+        return None
+    world = context.communicator()
+    comm = world.Create_group(world.group.Incl(ranks))
+    group = ffi.new("int *")
+    call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
+    comm.Free()  # the library works on duplicates
+    return group[0]
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """End a process set; False for that of all ranks, which stays. Collective over the whole job.
+
+    What all its ranks have submitted is still done.
+    """
+    if process_set.process_set_id == 0:
+        return False
+    agree("process_set", [f"remove {process_set}"])
+    if process_set.included():
+        context.leave_group(process_set.group())
+    del _registered[process_set.process_set_id]
+    process_set.invalidate()
+    return True
+
+
+def process_set_by_id(process_set_id: int) -> ProcessSet:
+    """Return the registered set with that number; ValueError if there is none."""
+    if process_set_id not in _registered:
+        raise ValueError(f"there is no process set with number {process_set_id}")
+    return _registered[process_set_id]
+
+
+def process_sets() -> List[ProcessSet]:
+    """Return the registered sets, that of all ranks first."""
+    return [_registered[i] for i in sorted(_registered)]

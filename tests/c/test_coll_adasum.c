@@ -1,0 +1,166 @@
+/* Adasum: 1 to 9 ranks against the rule of the paper in plain double, the same bits on all ranks. */
+#include "coll_case.h"
+
+enum { MOST = 1009 };
+
+/* A vector a rank; which one is meant by `shape`. */
+enum shape { RANDOM, EQUAL, ORTHOGONAL, SOME_ZERO, ALL_ZERO, SHAPES };
+
+static double value(enum shape shape, int rank, size_t i) {
+    uint64_t seed = i * 16 + (shape == EQUAL ? 0 : (uint64_t)rank) + 1;
+    double real = random_unit(&seed);
+    if (shape == ALL_ZERO || (shape == SOME_ZERO && rank % 2)) return 0;
+    if (shape == ORTHOGONAL && i % MOST_RANKS != (size_t)rank) return 0;
+    return real;
+}
+
+/* a = the rule of a and b */
+static void combine(double *a, const double *b, size_t n) {
+    double aa = 0, bb = 0, ab = 0;
+    for (size_t i = 0; i < n; i++) {
+        aa += a[i] * a[i];
+        bb += b[i] * b[i];
+        ab += a[i] * b[i];
+    }
+    double x = aa > 0 ? 1 - ab / (2 * aa) : 1, y = bb > 0 ? 1 - ab / (2 * bb) : 1;
+    for (size_t i = 0; i < n; i++) a[i] = x * a[i] + y * b[i];
+}
+
+/* Into v[0]. Pairs in the beginning leave a power of two, of which neighbours combine. */
+static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
+    int places = 1;
+    while (2 * places <= ranks) places *= 2;
+    int paired = ranks - places;
+    for (int i = 0; i < places; i++) {
+        int from = i < paired ? 2 * i : i + paired;
+        if (from != i) memcpy(v[i], v[from], n * sizeof *v[0]);
+        if (i < paired) combine(v[i], v[from + 1], n);
+    }
+    for (; places > 1; places /= 2)
+        for (int i = 0; i < places / 2; i++) {
+            if (i) memcpy(v[i], v[2 * i], n * sizeof *v[0]);
+            combine(v[i], v[2 * i + 1], n);
+        }
+}
+
+static double rounding(int dtype) {
+    if (dtype == HVD_FLOAT16) return 0x1p-10;
+    if (dtype == HVD_BFLOAT16) return 0x1p-7;
+    return dtype == HVD_FLOAT32 ? 0x1p-20 : 0x1p-48;
+}
+
+static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtype, size_t n,
+                              double prescale, double postscale) {
+    static _Thread_local double vectors[MOST_RANKS][MOST];
+    int ranks = self->ranks->size;
+    size_t element = dtype_size(dtype), bytes = n * element;
+    struct slab slab = slab_new(bytes, element);
+    for (int r = 0; r < ranks; r++) {
+        unsigned char rounded[8]; /* what the rank really has */
+        for (size_t i = 0; i < n; i++) {
+            element_put(dtype, rounded, 0, value(shape, r, i));
+            vectors[r][i] = element_get(dtype, rounded, 0) * prescale;
+            if (r == self->rank) memcpy(slab.data + i * element, rounded, element);
+        }
+    }
+    model(vectors, ranks, n);
+    struct coll_case c = {
+        .kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {HVD_ADASUM, prescale, postscale}};
+    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    hvd_error err = {0};
+    int code = case_run(self, &c, &job, &err);
+    bool good = true;
+    for (size_t i = 0; i < n; i++) {
+        double expected = vectors[0][i] * postscale, got = element_get(dtype, slab.data, i);
+        good &= fabs(got - expected) <= rounding(dtype) * (fabs(expected) + fabs(postscale));
+    }
+    check_result(self, &c, good && same_on_all(self, slab.data, bytes), code, &err);
+    slab_free(&slab);
+}
+
+static void adasum_cases(struct coll_rank *self) {
+    size_t p = (size_t)self->ranks->size;
+    const size_t sizes[] = {1, 2, p - 1, p, p + 1, 61, MOST};
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++)
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+                check_adasum_case(self, (enum shape)shape, dtype, sizes[s], 1, 1);
+    check_adasum_case(self, RANDOM, HVD_FLOAT32, 100, 0.5, 3);
+    check_adasum_case(self, RANDOM, HVD_FLOAT16, 100, -2, 0.25);
+}
+
+static void test_equals_the_paper(void) {
+    for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, adasum_cases);
+}
+
+/* What makes it more than a sum: equal vectors are averaged, orthogonal ones are added. */
+static void test_model(void) {
+    static double v[MOST_RANKS][MOST];
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+        for (int r = 0; r < ranks; r++)
+            for (size_t i = 0; i < 30; i++) v[r][i] = value(EQUAL, r, i);
+        model(v, ranks, 30);
+        for (size_t i = 0; i < 30; i++) CHECK_NEAR(v[0][i], value(EQUAL, 0, i), 1e-12);
+        for (int r = 0; r < ranks; r++)
+            for (size_t i = 0; i < 30; i++) v[r][i] = value(ORTHOGONAL, r, i);
+        model(v, ranks, 30);
+        for (size_t i = 0; i < 30; i++) {
+            double sum = 0;
+            for (int r = 0; r < ranks; r++) sum += value(ORTHOGONAL, r, i);
+            CHECK_NEAR(v[0][i], sum, 1e-12);
+        }
+    }
+}
+
+/* Several segments: equal vectors of a million, which come out as they went in. */
+static void million(struct coll_rank *self) {
+    enum { N = 1000003 };
+    float *data = malloc(N * sizeof *data);
+    REQUIRE(data != NULL);
+    for (size_t i = 0; i < N; i++) data[i] = (float)(i % 1013) - 506;
+    struct coll_case c = {
+        .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = N, .how = {HVD_ADASUM, 1, 1}};
+    struct coll_job job = {.data = data, .bytes = N * sizeof *data};
+    hvd_error err = {0};
+    int code = case_run(self, &c, &job, &err);
+    bool good = true;
+    for (size_t i = 0; i < N; i++)
+        good &= fabs((double)data[i] - ((double)(i % 1013) - 506)) <= 1e-3;
+    check_result(self, &c, good && same_on_all(self, (unsigned char *)data, N * sizeof *data), code,
+                 &err);
+    free(data);
+}
+
+static void test_million(void) {
+    coll_cases_run(2, million);
+    coll_cases_run(CHECK_SLOW ? 3 : 7, million);
+}
+
+/* Infinities and NaN: any result, but the same bits everywhere. */
+static void unruly(struct coll_rank *self) {
+    for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
+        unsigned char data[64 * 8];
+        uint64_t random = (uint64_t)self->rank + 5;
+        for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)random_next(&random);
+        memset(data, 0xff, 16);
+        struct coll_case c = {
+            .kind = HVD_ALLREDUCE, .dtype = dtype, .n = 64, .how = {HVD_ADASUM, 1, 1}};
+        struct coll_job job = {.data = data, .bytes = 64 * dtype_size(dtype)};
+        hvd_error err = {0};
+        int code = case_run(self, &c, &job, &err);
+        check_result(self, &c, same_on_all(self, data, job.bytes), code, &err);
+    }
+}
+
+static void test_same_bits_of_any_input(void) {
+    for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_model);
+    RUN(test_equals_the_paper);
+    RUN(test_million);
+    RUN(test_same_bits_of_any_input);
+    return check_end("test_coll_adasum");
+}

@@ -1,0 +1,144 @@
+/* The coordinator and ranks that have joined: what goes on without them, and what can't. */
+#include "coordinator_case.h"
+
+static struct coordinator_config config_of(int size) {
+    return (struct coordinator_config){
+        .size = size, .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60};
+}
+
+static struct request join_of(void) {
+    struct request r = request_of("join", 1);
+    r.kind = HVD_JOIN;
+    r.dtype = HVD_INT64;
+    return r;
+}
+
+static void check_whole(const struct decision *d, const int64_t *joined, uint32_t n) {
+    CHECK(d->item.whole);
+    CHECK(!d->item.direct);
+    CHECK_INT(d->item.nrows, n);
+    for (uint32_t i = 0; i < n; i++) CHECK_INT(d->rows[i], joined[i]);
+}
+
+static void test_what_waited_goes_on_when_the_missing_rank_joins(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    says(&s, 0, request_of("a", 7), 0);
+    says(&s, 2, request_of("a", 7), 0);
+    CHECK_DECIDES(&s, 0, "");
+    says(&s, 1, join_of(), 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    check_whole(&s.got[0], (int64_t[]){1}, 1);
+    CHECK_INT(s.got[0].item.request.dims[0], 7);
+    CHECK_INT(s.got[0].item.request.dtype, HVD_FLOAT32);
+    scene_close(&s);
+}
+
+static void test_later_ones_do_not_wait_for_joined_ranks(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    says(&s, 0, join_of(), 0);
+    says(&s, 2, join_of(), 0);
+    says(&s, 1, request_of("a", 7), 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    check_whole(&s.got[0], (int64_t[]){0, 2}, 2);
+    scene_close(&s);
+}
+
+static void test_by_id_the_joined_rank_is_told_all(void) {
+    struct scene s;
+    scene_open(&s, config_of(2));
+    all_say(&s, 2, request_of("a", 7));
+    CHECK_DECIDES(&s, 0, "Ta R");
+    uint64_t id = s.got[0].item.id;
+    says(&s, 0, join_of(), 0);
+    hits(&s, 1, id, 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    CHECK_INT(s.got[0].item.id, id);
+    check_whole(&s.got[0], (int64_t[]){0}, 1);
+    scene_close(&s);
+}
+
+static void test_the_last_one_ends_it(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    says(&s, 0, join_of(), 0);
+    says(&s, 2, join_of(), 0);
+    CHECK_DECIDES(&s, 0, "");
+    says(&s, 1, join_of(), 0);
+    CHECK_DECIDES(&s, 0, "Tjoin R");
+    CHECK_INT(s.got[0].item.id, 0);
+    CHECK_INT(s.got[0].rows[0], 1);
+    says(&s, 1, request_of("a", 7), 0);
+    CHECK_DECIDES(&s, 0, ""); /* waits for all again */
+    says(&s, 0, request_of("a", 7), 0);
+    says(&s, 2, request_of("a", 7), 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    CHECK(!s.got[0].item.whole);
+    scene_close(&s);
+}
+
+static void test_sums_over_other_ranks_are_not_fused(void) {
+    struct scene s;
+    scene_open(&s, config_of(3));
+    all_say(&s, 3, request_of("full", 7));
+    says(&s, 1, request_of("two", 7), 0);
+    says(&s, 2, request_of("two", 7), 0);
+    says(&s, 0, join_of(), 0);
+    CHECK_DECIDES(&s, 0, "Tfull R Ttwo R");
+    scene_close(&s);
+}
+
+static void check_refused(struct request r, const char *what) {
+    struct scene s;
+    scene_open(&s, config_of(2));
+    says(&s, 1, join_of(), 0);
+    says(&s, 0, r, 0);
+    CHECK_DECIDES(&s, 0, "Fx");
+    CHECK_INT(s.got[0].item.nrows, 1);
+    CHECK_INT(s.got[0].rows[0], 0);
+    CHECK_HAS(s.got[0].item.error.text, "'x': rank 1 already joined");
+    CHECK_HAS(s.got[0].item.error.text, what);
+    scene_close(&s);
+}
+
+static void test_what_zeros_can_not_stand_in_for(void) {
+    struct request max = request_of("x", 3);
+    max.op = HVD_MAX;
+    check_refused(max, "allreduce with op Max");
+    check_refused(broadcast_of("x", 3, 0), "broadcast");
+    check_refused(gather_of("x", 3, 2), "allgather");
+}
+
+static void test_a_disagreement_names_only_who_has_submitted(void) {
+    struct scene s;
+    scene_open(&s, config_of(4));
+    says(&s, 0, join_of(), 0);
+    says(&s, 1, request_of("a", 3), 0);
+    says(&s, 2, request_of("a", 4), 0);
+    says(&s, 3, request_of("a", 3), 0);
+    CHECK_DECIDES(&s, 0, "Fa");
+    CHECK_HAS(s.got[0].item.error.text, "shape: ranks 1, 3: (3,); rank 2: (4,).");
+    scene_close(&s);
+}
+
+static void test_a_join_is_no_stall(void) {
+    struct scene s;
+    char text[200];
+    scene_open(&s, config_of(2));
+    says(&s, 0, join_of(), 0);
+    CHECK(!coordinator_stalled(s.c, 1000, text, sizeof text));
+    scene_close(&s);
+}
+
+int main(void) {
+    RUN(test_what_waited_goes_on_when_the_missing_rank_joins);
+    RUN(test_later_ones_do_not_wait_for_joined_ranks);
+    RUN(test_by_id_the_joined_rank_is_told_all);
+    RUN(test_the_last_one_ends_it);
+    RUN(test_sums_over_other_ranks_are_not_fused);
+    RUN(test_what_zeros_can_not_stand_in_for);
+    RUN(test_a_disagreement_names_only_who_has_submitted);
+    RUN(test_a_join_is_no_stall);
+    return check_end("test_coordinator_join");
+}

@@ -1,0 +1,123 @@
+"""join(): ranks with different numbers of batches."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import hvdlite as hvd
+import hvdlite.numpy
+from hvdlite._native import lib
+
+
+def test_all_at_once(size):
+    assert 0 <= hvd.join() < size
+    assert (hvd.numpy.allreduce(np.ones(3), op=hvd.Sum) == size).all()
+
+
+def test_the_average_is_over_ranks_with_data(rank, size):
+    """Rank r has r + 1 batches: in step s the ranks from s on have one."""
+    for step in range(rank + 1):
+        mean = hvd.numpy.allreduce(np.full(5, rank, np.float64), name="mean")
+        total = hvd.allreduce(mx.nd.full((3,), rank + 1), op=hvd.Sum, name="total")
+        assert np.allclose(mean, np.mean(range(step, size)))
+        assert (total.asnumpy() == sum(r + 1 for r in range(step, size))).all()
+    assert hvd.join() == size - 1
+
+
+def test_epoch_after_epoch(rank, size):
+    for epoch in range(4):
+        steps = (rank + epoch) % size
+        for step in range(steps):
+            others = sum((r + epoch) % size > step for r in range(size))
+            total = hvd.numpy.allreduce(np.ones(1000), op=hvd.Sum, name=f"epoch{epoch % 2}")
+            assert (total == others).all()
+        last = hvd.join()
+        assert (last + epoch) % size == size - 1 or size == 1
+        assert hvd.allgather_object(last) == [last] * size
+
+
+def test_many_tensors_at_once_that_the_joined_ranks_have_never_seen(rank, size):
+    if rank == size - 1:
+        arrays = [mx.nd.full((7 * i + 1,), i) for i in range(30)]
+        for i, array in enumerate(arrays):
+            hvd.allreduce_(array, name=f"unseen{i}", op=hvd.Sum if i % 2 else hvd.Average)
+        for i, array in enumerate(arrays):
+            assert (array.asnumpy() == i).all()
+    assert hvd.join() == size - 1
+
+
+def test_pushed_and_not_waited_for(rank, size):
+    """What was pushed before join() counts as submitted before it."""
+    arrays = [mx.nd.ones((50_000,)) for _ in range(20)]
+    for i, array in enumerate(arrays):
+        hvd.allreduce_(array, name=f"pushed{i}", op=hvd.Sum)
+    hvd.join()
+    for array in arrays:
+        assert (array.asnumpy() == size).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
+def test_dtypes(rank, size, dtype):
+    if rank:
+        got = hvd.numpy.allreduce(np.full(9, 2, dtype), name=f"of.{dtype}")
+        assert (got == 2).all()
+    hvd.join()
+
+
+def test_what_a_joined_rank_can_not_take_part_in(several, rank, size):
+    calls = [
+        (lambda: hvd.numpy.broadcast(np.ones(2), rank, name="b"), "broadcast"),
+        (lambda: hvd.numpy.allgather(np.ones(2), name="g"), "allgather"),
+        (lambda: hvd.numpy.allreduce(np.ones(2), name="m", op=lib.HVD_MAX), "Max"),
+    ]
+    if rank == 0:
+        for call, what in calls if size == 2 else []:
+            with pytest.raises(hvd.HvdliteError, match=f"rank 1 already joined.*this is .*{what}"):
+                call()
+        assert (hvd.numpy.allreduce(np.ones(2), name="after") == 1).all()
+    hvd.join()
+
+
+def test_ranks_that_still_have_data_may_disagree(rank, size):
+    """The error is theirs alone, and the job goes on."""
+    if size < 3:
+        pytest.skip("needs three ranks")
+    if rank:
+        with pytest.raises(hvd.HvdliteError, match="ranks disagree on the shape: rank 1"):
+            hvd.numpy.allreduce(np.ones(rank), name="other shapes")
+        assert (hvd.numpy.allreduce(np.ones(2), name="good") == 1).all()
+    hvd.join()
+
+
+def test_join_of_a_process_set(several, rank, size):
+    process_set = hvd.add_process_set(list(range(1, size)))
+    if process_set.included():
+        for _ in range(rank):
+            hvd.numpy.allreduce(np.ones(2), name="own", process_set=process_set)
+        assert hvd.join(process_set=process_set) == size - 1
+    assert (hvd.numpy.allreduce(np.ones(2), op=hvd.Sum) == size).all()
+    hvd.remove_process_set(process_set)
+
+
+def test_training_with_uneven_batches(rank, size):
+    """As one process that averages over the ranks that have a batch in each step."""
+    data = np.random.RandomState(5).uniform(size=(size, size, 4, 3)).astype(np.float32)
+    weight = mx.gluon.Parameter("weight", shape=(1, 3))
+    weight.initialize(mx.init.One())
+    trainer = hvd.DistributedTrainer([weight], "sgd", {"learning_rate": 0.1})
+    for step in range(rank + 1):
+        with mx.autograd.record():
+            batch = mx.nd.array(data[rank, step])
+            loss = mx.nd.dot(batch, weight.data().T).square()
+        loss.backward()
+        trainer.step(4)
+    last = hvd.join()
+    hvd.broadcast_parameters({"weight": weight}, root_rank=last)
+    expected = np.ones((1, 3), np.float32)
+    for step in range(size):
+        grads = []
+        for r in range(step, size):
+            x = data[r, step]
+            grads.append(2 * (x @ expected.T * x).sum(axis=0) / 4)
+        expected = expected - 0.1 * np.mean(grads, axis=0)
+    assert np.allclose(weight.data().asnumpy(), expected, rtol=1e-5)

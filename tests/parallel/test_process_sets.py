@@ -1,0 +1,180 @@
+"""Process sets: some ranks among themselves, beside all others."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hvdlite as hvd
+import hvdlite.numpy
+from hvdlite.process_sets import process_set_by_id, process_sets
+
+
+@pytest.fixture
+def sets(size):
+    """The even ranks, the odd ones and all but rank 0: they overlap, and two are without rank 0."""
+    lists = [list(range(0, size, 2)), list(range(1, size, 2)), list(range(1, size))]
+    wanted = {tuple(ranks) for ranks in lists if ranks and len(ranks) < size}
+    made = [hvd.add_process_set(list(ranks)) for ranks in sorted(wanted)]
+    yield made
+    for process_set in made:
+        assert hvd.remove_process_set(process_set)
+
+
+def test_numbers_ranks_and_sizes(sets, rank):
+    for process_set in sets:
+        assert process_set.size() == len(process_set.ranks)
+        assert process_set.included() == (rank in process_set.ranks)
+        assert process_set_by_id(process_set.process_set_id) is process_set
+        if process_set.included():
+            assert process_set.rank() == process_set.ranks.index(rank)
+        else:
+            with pytest.raises(ValueError, match=f"rank {rank} is not in the process set"):
+                process_set.rank()
+    ids = [process_set.process_set_id for process_set in sets]
+    assert hvd.allgather_object(ids) == [ids] * hvd.size()
+    assert process_sets() == [hvd.global_process_set, *sets]
+
+
+def test_allreduce_of_the_members_only(sets, rank):
+    for process_set in sets:
+        if not process_set.included():
+            continue
+        expected = float(sum(process_set.ranks))
+        got = hvd.allreduce(mx.nd.full((3, 5), rank), op=hvd.Sum, process_set=process_set)
+        assert (got.asnumpy() == expected).all()
+        mean = hvd.numpy.allreduce(np.full(7, rank, np.float64), process_set=process_set)
+        assert np.allclose(mean, expected / process_set.size())
+
+
+def test_large_arrays_in_several_sets_at_once(sets, rank):
+    """Each rank pushes to all its sets before it waits for any."""
+    pushed = []
+    for process_set in sets:
+        if process_set.included():
+            array = mx.nd.full((300_000,), rank + 1)
+            hvd.allreduce_(array, op=hvd.Sum, name="same_name", process_set=process_set)
+            pushed.append((array, sum(r + 1 for r in process_set.ranks)))
+    everyone = hvd.allreduce(mx.nd.ones((1000,)), op=hvd.Sum, name="same_name")
+    for array, expected in pushed:
+        assert (array.asnumpy() == expected).all()
+    assert (everyone.asnumpy() == hvd.size()).all()
+
+
+def test_broadcast_takes_the_global_root_rank(sets, rank):
+    for process_set in sets:
+        if not process_set.included():
+            continue
+        root = process_set.ranks[-1]
+        got = hvd.broadcast(mx.nd.full((4,), rank), root, process_set=process_set)
+        assert (got.asnumpy() == root).all()
+        assert hvd.broadcast_object({"from": rank}, root, process_set=process_set)["from"] == root
+
+
+def test_allgather_is_in_the_order_of_ranks(sets, rank):
+    for process_set in sets:
+        if not process_set.included():
+            continue
+        got = hvd.allgather(mx.nd.full((rank + 1, 2), rank), process_set=process_set).asnumpy()
+        assert got[:, 0].tolist() == [r for r in process_set.ranks for _ in range(r + 1)]
+        objects = hvd.allgather_object(("rank", rank), process_set=process_set)
+        assert objects == [("rank", r) for r in process_set.ranks]
+
+
+def test_a_rank_outside_of_the_set_may_not_call(sets, rank):
+    for process_set in sets:
+        if process_set.included():
+            continue
+        with pytest.raises(ValueError, match=rf"rank {rank}\) is not in the process set of ranks"):
+            hvd.allreduce(mx.nd.ones((2,)), process_set=process_set)
+        with pytest.raises(ValueError, match="is not in the process set of ranks"):
+            hvd.numpy.allgather(np.ones(2), process_set=process_set)
+
+
+def test_a_root_outside_of_the_set(sets, rank, size):
+    for process_set in sets:
+        outside = next(r for r in range(size) if r not in process_set.ranks)
+        if process_set.included():
+            with pytest.raises(ValueError, match=f"rank {outside} is not in the process set"):
+                hvd.broadcast(mx.nd.ones((2,)), outside, process_set=process_set)
+
+
+def test_members_that_disagree_are_called_by_their_global_ranks(sets, rank):
+    for process_set in sets:
+        if not process_set.included() or process_set.size() < 2:
+            continue
+        with pytest.raises(hvd.HvdliteError) as error:
+            hvd.numpy.allreduce(np.ones(rank + 1), name="differs", process_set=process_set)
+        for other in process_set.ranks:
+            assert f"rank {other}: ({other + 1},)" in str(error.value)
+        roots = process_set.ranks
+        with pytest.raises(hvd.HvdliteError) as error:
+            hvd.numpy.broadcast(np.ones(2), rank, name="root", process_set=process_set)
+        for other in roots:
+            assert f"rank {other}: {other}" in str(error.value)
+        after = hvd.numpy.allreduce(np.ones(2), process_set=process_set)
+        assert (after == 1).all()
+
+
+def test_the_global_set(rank, size):
+    everyone = hvd.global_process_set
+    assert (everyone.process_set_id, everyone.size(), everyone.rank()) == (0, size, rank)
+    assert everyone.included()
+    assert everyone.ranks == list(range(size))
+    assert not hvd.remove_process_set(everyone)
+    got = hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum, process_set=everyone)
+    assert (got.asnumpy() == size).all()
+
+
+def test_a_set_twice(several):
+    first = hvd.add_process_set([0])
+    with pytest.raises(ValueError, match=r"there is a process set of ranks \[0\] already"):
+        hvd.add_process_set([0])
+    with pytest.raises(ValueError, match="is registered already"):
+        hvd.add_process_set(first)
+    assert hvd.remove_process_set(first)
+    with pytest.raises(ValueError, match="is not registered"):
+        first.size()
+    again = hvd.add_process_set([0])
+    assert again.included() == (hvd.rank() == 0)
+    assert hvd.remove_process_set(again)
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0], [-1], [99]])
+def test_ranks_that_make_no_set(ranks):
+    with pytest.raises(ValueError, match="expected different ranks from 0 to"):
+        hvd.add_process_set(ranks)
+
+
+@pytest.mark.parametrize("what", [None, 3, ["0"], "12"])
+def test_what_is_no_process_set(what):
+    with pytest.raises(ValueError, match="expected a list of ranks or an mpi4py communicator"):
+        hvd.ProcessSet(what)
+
+
+def test_ranks_that_add_different_sets(several, rank):
+    with pytest.raises(hvd.HvdliteError, match=r"process set \[0\]"):
+        hvd.add_process_set([rank])
+
+
+def test_sets_by_communicator(rank, size):
+    """Each rank gives its own part, and all parts become sets."""
+    part = MPI.COMM_WORLD.Split(rank % 2, rank)
+    own = hvd.add_process_set(hvd.ProcessSet(part)) if size > 2 else None
+    if own:
+        assert own.ranks == list(range(rank % 2, size, 2))
+        assert len(process_sets()) == 3
+        total = hvd.allreduce(mx.nd.full((2,), rank), op=hvd.Sum, process_set=own)
+        assert (total.asnumpy() == sum(own.ranks)).all()
+        for process_set in process_sets()[1:]:
+            assert hvd.remove_process_set(process_set)
+    part.Free()
+
+
+def test_sets_many_times(several, rank):
+    """Nothing is left of a set that was removed."""
+    for _ in range(5):
+        process_set = hvd.add_process_set([1])
+        if process_set.included():
+            assert (hvd.numpy.allreduce(np.ones(3), process_set=process_set) == 1).all()
+        assert hvd.remove_process_set(process_set)

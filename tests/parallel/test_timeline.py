@@ -1,0 +1,76 @@
+"""start_timeline and stop_timeline: a trace of what became of each tensor."""
+
+import json
+import os
+
+import mxnet as mx
+import pytest
+
+import hvdlite as hvd
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    """The same on every rank."""
+    return hvd.broadcast_object(str(tmp_path))
+
+
+def push(names) -> None:
+    for name in names:
+        hvd.allreduce_(mx.nd.ones((500,)), name=name)
+    mx.nd.waitall()
+
+
+def spans(path: str) -> dict:
+    """Tensor -> what -> (begin, end) in microseconds; every begin has its end."""
+    found, opened = {}, {}
+    with open(path) as file:
+        events = json.load(file)
+    for event in events:
+        key = event.get("id"), event["name"]
+        if event["ph"] == "b":
+            opened[key] = event["ts"]
+        elif event["ph"] == "e":
+            found.setdefault(key[0], {})[key[1]] = opened.pop(key), event["ts"]
+    assert not opened
+    return found
+
+
+def test_a_file_for_each_rank(folder, rank):
+    push(["before"])
+    hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
+    names = ["first", 'with "quotes" and \\']
+    push(names)
+    hvd.stop_timeline()
+    push(["after"])
+    found = spans(os.path.join(folder, f"of{rank}.json"))
+    assert set(found) == {f"allreduce.{name}" for name in names}
+    for tensor, stretches in found.items():
+        assert set(stretches) == {tensor, "negotiate allreduce", "queue", "allreduce"}
+        submitted, decided = stretches["negotiate allreduce"]
+        started, completed = stretches["allreduce"]
+        assert 0 <= submitted <= decided <= started <= completed
+        assert stretches["queue"] == (decided, started)
+        assert stretches[tensor] == (submitted, completed)
+
+
+def test_one_file_is_written_by_rank_0(folder, rank):
+    path = os.path.join(folder, "one.json")
+    hvd.start_timeline(path, mark_cycles=True)
+    push(["x"])
+    hvd.stop_timeline()
+    hvd.stop_timeline()  # nothing more to stop
+    if rank == 0:
+        with open(path) as file:
+            events = json.load(file)
+        assert {"process_name", "cycle", "allreduce.x"} <= {event["name"] for event in events}
+        assert {event["pid"] for event in events} == {0}
+
+
+def test_twice_and_in_no_folder(folder, rank):
+    with pytest.raises(ValueError, match="can't be written: No such file or directory"):
+        hvd.start_timeline(os.path.join(folder, "missing", "{rank}"))
+    hvd.start_timeline(os.path.join(folder, "{rank}"))
+    with pytest.raises(ValueError, match="the timeline is on already"):
+        hvd.start_timeline(os.path.join(folder, "other{rank}"))
+    hvd.stop_timeline()
