@@ -81,6 +81,18 @@ def test_a_value_that_is_not_finite_reaches_every_rank(name, value, size):
             np.testing.assert_array_equal(result, model.step(everyone), f"step {step}")
 
 
+@pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
+def test_ranks_that_have_joined_bring_nothing(name, size):
+    """Rank r has r + 1 batches; the average is over those that have one."""
+    reducer, n = Reducer(from_params({"type": name})), 40
+    for step in range(hvd.rank() + 1):
+        x = mx.nd.array(np.where(np.arange(n) % 2, -2, 2))
+        mean = reducer.allreduce_(x, "joined").asnumpy()
+        expected = {"2bit": 0.5, "1bit": 1, "topk": 2 * (step == 0)}.get(name, 2)
+        assert mean[0] == expected
+    assert hvd.join() == size - 1
+
+
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 0), (3, 5)])
 def test_shapes(shape, size):
     with mx.util.np_shape(True):
