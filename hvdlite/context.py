@@ -25,6 +25,7 @@ EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 
 _comm: Optional[MPI.Comm] = None  # of the job
 _own_comm: Optional[MPI.Comm] = None  # the same if init(list) made it: freed at the end
+_homogeneous = False  # every host has as many ranks
 _joined = False  # ever
 _wait_all: List[Callable[[], None]] = []  # how frameworks wait for all that they have queued
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
@@ -45,7 +46,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
     >>> hvd.rank() < hvd.size()
     True
     """
-    global _comm, _own_comm, _joined
+    global _comm, _own_comm, _homogeneous, _joined
     if is_initialized():
         return
     given = comm
@@ -57,6 +58,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     _comm = comm
+    _homogeneous = len(set(comm.allgather(local_size()))) == 1
     names.forget()
     _joined = True
     from hvdlite.process_sets import begin  # it stands on collectives, and those on this module
@@ -119,6 +121,12 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """Return the number of hosts that have a process of this local rank."""
     return _where().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Tell whether every host has the same number of processes of the job."""
+    _where()
+    return _homogeneous
 
 
 def stats() -> Dict[str, int]:

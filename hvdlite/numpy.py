@@ -1,25 +1,28 @@
 """Collectives on NumPy arrays: each call waits until the work is done. No MXNet needed.
 
-Element types: float16, float32, float64, uint8, int8, int32, int64 and bool.
+Element types: float16, float32, float64, uint8, int8, int32, int64 and bool. Arrays may be
+read-only and of any memory layout. Where ``out`` is given, the result goes there and is returned;
+it has the result's shape and dtype and may be the input itself. A call with several arrays does
+the same for each, all at once; a rank for which some of them fail is told of all of those.
 """
 
-from typing import Optional
+from typing import List, Optional, Sequence
 
 import numpy as np
 
 from hvdlite import context
-from hvdlite._native import ffi, lib, new_error, raise_error
+from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.names import tensor_name
+from hvdlite.names import group_names, tensor_name
+from hvdlite.rows import all_splits, part_shape, rows_of
+from hvdlite.work import DTYPES, gather_numbers, run, run_all
 
 Sum = lib.HVD_SUM
 Average = lib.HVD_AVERAGE
-
-DTYPES = {
-    np.dtype(name): getattr(lib, "HVD_" + name.upper())
-    for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
-}
-_abandoned: list = []  # work whose wait was interrupted; its memory must stay
+Min = lib.HVD_MIN
+Max = lib.HVD_MAX
+Product = lib.HVD_PRODUCT
+Adasum = lib.HVD_ADASUM
 
 
 def allreduce(
@@ -29,20 +32,70 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """Return ``op`` over all ranks of ``array * prescale_factor``, times ``postscale_factor``.
 
     :param array: of the same shape and dtype on every rank.
+    :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
     :raises ValueError: an argument that can't be right, before anything is sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """
-    array = _dense(array)
-    out = np.empty_like(array)
-    _run(
-        lib.HVD_ALLREDUCE, tensor_name("allreduce", name, process_set.process_set_id), array, out,
-        op=op, prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
-    )  # fmt: skip
-    return out
+    names = [tensor_name("allreduce", name, process_set.process_set_id)]
+    outs = None if out is None else [out]
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs)[0]
+
+
+def grouped_allreduce(
+    arrays: Sequence[np.ndarray],
+    name: Optional[str] = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:
+    """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
+
+
+def reducescatter(
+    array: np.ndarray,
+    name: Optional[str] = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
+) -> np.ndarray:
+    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+
+    Rows are dealt out in the order of ranks; the first ranks get one more where needed.
+    """
+    names = [tensor_name("reducescatter", name, process_set.process_set_id)]
+    outs = None if out is None else [out]
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs)[0]
+
+
+def grouped_reducescatter(
+    arrays: Sequence[np.ndarray],
+    name: Optional[str] = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:
+    """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
 
 def broadcast(
@@ -50,28 +103,69 @@ def broadcast(
     root_rank: int = 0,
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank."""
-    array = _dense(array)
-    out = np.empty_like(array)
-    _run(
-        lib.HVD_BROADCAST, tensor_name("broadcast", name, process_set.process_set_id), array, out,
-        root=process_set.number_of(root_rank), process_set=process_set,
-    )  # fmt: skip
-    return out
+    array, name = _dense(array), tensor_name("broadcast", name, process_set.process_set_id)
+    _check_out(name, out, array.shape, array.dtype)
+    room = _room(out, array.shape, array, in_place=True)
+    root, group = process_set.number_of(root_rank), process_set.group()
+    run(lib.HVD_BROADCAST, name, array, room, root=root, group=group)
+    return _deliver(name, room, out)
 
 
 def allgather(
     array: np.ndarray,
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
-    array, name = _dense(array), tensor_name("allgather", name, process_set.process_set_id)
-    rows = sum(gather_rows(array.shape[0] if array.ndim else 1, name, process_set))
-    out = np.empty((rows, *array.shape[1:]), array.dtype)
-    _run(lib.HVD_ALLGATHER, name, array, out, out_rows=rows, process_set=process_set)
-    return out
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    return _gather(name, [name], [array], process_set, None if out is None else [out])[0]
+
+
+def grouped_allgather(
+    arrays: Sequence[np.ndarray],
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:
+    """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
+    return _gather(name, names, arrays, process_set, out)
+
+
+def alltoall(
+    array: np.ndarray,
+    splits: Optional[Sequence[int]] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
+):
+    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+
+    :param splits: how many rows go to each rank, the first ones to the first; what is left over is
+        not sent. Without it all ranks get equally many.
+    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
+    """
+    array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
+    _check_out(name, out, (None, *array.shape[1:]), array.dtype)
+    matrix = all_splits(array.shape, splits, name, process_set)
+    received = matrix[:, process_set.rank()].copy()
+    rows = int(received.sum())
+    room = _room(out, (rows, *array.shape[1:]), array)
+    group = process_set.group()
+    run(lib.HVD_ALLTOALL, name, array, room, out_rows=rows, splits=matrix, group=group)
+    result = _deliver(name, room, out)
+    return result if splits is None else (result, received)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank has made this call."""
+    nothing = np.empty(0, np.uint8)
+    run(lib.HVD_ALLREDUCE, "barrier", nothing, nothing, op=Sum, group=process_set.group())
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
@@ -89,18 +183,43 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     """
     last = np.empty(1, np.int64)
     context.wait_all()  # so that the last one has taken every step
-    _run(lib.HVD_JOIN, "join", last, last, process_set=process_set)
+    run(lib.HVD_JOIN, "join", last, last, group=process_set.group())
     return process_set.ranks[last[0]]
 
 
-def gather_rows(rows: int, name: str, process_set: ProcessSet = global_process_set) -> list:
-    """Return what every rank gives for ``rows``, in the order of ranks."""
-    out = np.empty(process_set.size(), np.int64)
-    _run(
-        lib.HVD_ALLGATHER, f"{name}.rows", np.array([rows], np.int64), out,
-        out_rows=len(out), process_set=process_set,
-    )  # fmt: skip
-    return out.tolist()
+def _reduce(kind, names, arrays, op, scales, process_set, outs) -> List[np.ndarray]:
+    arrays = [_dense(array) for array in arrays]
+    shapes = [array.shape for array in arrays]
+    if kind == lib.HVD_REDUCESCATTER:
+        shapes = [part_shape(shape, process_set) for shape in shapes]
+    details = {
+        "op": op, "prescale": scales[0], "postscale": scales[1], "group": process_set.group(),
+    }  # fmt: skip
+    outs = _check_outs(names, outs, shapes, arrays)
+    return _run_all(kind, names, arrays, shapes, outs, details)
+
+
+def _gather(name, names, arrays, process_set, outs) -> List[np.ndarray]:
+    arrays = [_dense(array) for array in arrays]
+    outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
+    if not arrays:
+        return []
+    rows = gather_numbers([rows_of(a.shape) for a in arrays], name, process_set).sum(axis=0)
+    shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows, arrays)]
+    details = {"group": process_set.group()}
+    return _run_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
+
+
+def _run_all(kind, names, arrays, shapes, outs, details: dict) -> List[np.ndarray]:
+    """Results of several share no memory while they are made, whatever the user gave as out."""
+    alone, in_place = len(arrays) == 1, kind == lib.HVD_ALLREDUCE
+    rooms = [
+        _room(out if alone else None, shape, array, in_place)
+        for out, shape, array in zip(outs, shapes, arrays)
+    ]
+    members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
+    run_all(kind, names, arrays, rooms, members)
+    return [_deliver(*each) for each in zip(names, rooms, outs)]
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
@@ -111,30 +230,43 @@ def _dense(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _run(
-    kind, name, array, out, op=Sum, root=0, prescale=1.0, postscale=1.0, out_rows=0,
-    process_set=global_process_set,
-) -> None:  # fmt: skip
-    encoded = ffi.new("char[]", name.encode())
-    dims = ffi.new("int64_t[]", array.shape or [0])
-    tensor = ffi.new(
-        "hvd_tensor *",
-        {
-            "name": encoded, "kind": kind, "dtype": DTYPES[array.dtype], "op": op, "root": root,
-            "prescale": prescale, "postscale": postscale, "ndim": array.ndim, "dims": dims,
-            "in": ffi.cast("void *", array.ctypes.data), "out": ffi.cast("void *", out.ctypes.data),
-            "out_rows": out_rows, "group": process_set.group(),
-        },
-    )  # fmt: skip
-    error = new_error()
-    handle = lib.hvd_start(tensor, error)
-    if handle == ffi.NULL:
-        raise_error(error)
-    try:
-        while not lib.hvd_finish(handle, 0.1, error):  # in short waits: Ctrl-C gets through
-            pass
-    except BaseException:
-        _abandoned.append((array, out))
-        raise
-    if error.code != lib.HVD_OK:
-        raise_error(error)
+def _check_outs(names, outs, shapes, arrays) -> list:
+    if outs is None:
+        return [None] * len(arrays)
+    if len(outs) != len(arrays):
+        raise ValueError(f"out has {len(outs)} arrays: expected {len(arrays)}, one for each input")
+    for name, out, shape, array in zip(names, outs, shapes, arrays):
+        _check_out(name, out, shape, array.dtype)
+    return list(outs)
+
+
+def _check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
+    """Refuse what can't take the result; None in the shape stands for what is not known yet."""
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or not out.flags.writeable:
+        what = "read-only" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise ValueError(f"tensor '{name}': out is {what}: expected an array that can be written")
+    fits = len(out.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, out.shape))
+    if not fits or out.dtype != dtype:
+        expected = str(shape).replace("None", "rows of all ranks")
+        raise ValueError(
+            f"tensor '{name}': out is {out.dtype} of shape {out.shape}: expected {dtype} of "
+            f"shape {expected}"
+        )
+
+
+def _room(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
+    """Return where the C library can put the result: ``out``, if that is possible."""
+    if out is None or not out.flags.carray or out.shape != shape:
+        return np.empty(shape, array.dtype)
+    same = in_place and out.ctypes.data == array.ctypes.data
+    return out if same or not np.may_share_memory(out, array) else np.empty(shape, array.dtype)
+
+
+def _deliver(name: str, result: np.ndarray, out) -> np.ndarray:
+    if out is None or out is result:
+        return result
+    _check_out(name, out, result.shape, result.dtype)  # now the rows are known
+    out[...] = result
+    return out

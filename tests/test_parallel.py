@@ -19,6 +19,13 @@ def test_all(ranks):
     passed(ranks, ["tests/parallel"], timeout=280)
 
 
+def test_without_shared_memory():
+    """By messages, as between hosts."""
+    names = ("allreduce", "grouped", "moving", "numpy", "numpy_out", "operations", "parts")
+    files = [f"tests/parallel/test_{name}.py" for name in names]
+    passed(3, files, env={"HVDLITE_WINDOW": "0"}, timeout=200)
+
+
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines_of_mxnet(engine):
     others = [f"tests/parallel/test_{name}.py" for name in ("memory", "trainer", "codec")]

@@ -25,6 +25,7 @@ struct operation {
     hvd_tensor tensor;
     char name[HVD_MAX_NAME];
     int64_t dims[HVD_MAX_DIMS];
+    int64_t *splits;
     struct on_complete done;
     bool ran;          /* false when MXNet drops it: an array that it writes to has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
@@ -99,6 +100,7 @@ static void free_operation(void *param) {
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
     for (int i = 0; i < ARRAYS; i++)
         if (op->arrays[i]) op->lib->api.release(op->arrays[i]);
+    free(op->splits);
     free(op);
 }
 
@@ -221,16 +223,30 @@ static int prepare(struct operation *op, const NDArrayHandle arrays[ARRAYS], hvd
     return HVD_OK;
 }
 
+static int copy_splits(struct operation *op, const hvd_tensor *tensor) {
+    size_t bytes = tensor->nsplits * sizeof *op->splits;
+    if (!bytes) return HVD_OK;
+    op->splits = malloc(bytes);
+    if (!op->splits) return HVD_NO_MEMORY;
+    memcpy(op->splits, tensor->splits, bytes);
+    return HVD_OK;
+}
+
 static int new_operation(hvd_mxnet *lib, const hvd_tensor *tensor, struct operation **out,
                          hvd_error *err) {
     if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
     struct operation *op = calloc(1, sizeof *op);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
+    if (copy_splits(op, tensor)) {
+        free(op);
+        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
+    }
     op->lib = lib;
     atomic_fetch_add(&lib->waiting, 1);
     op->tensor = *tensor;
     strcpy(op->name, tensor->name);
     op->tensor.name = op->name;
+    op->tensor.splits = op->splits;
     *out = op;
     return HVD_OK;
 }
@@ -244,18 +260,20 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
 }
 
 /* Hands the operation to MXNet, which frees it from here on, also when the push fails. What it reads it
- * also writes to: the layout may have to be mended, the residual changes. All are different arrays. */
+ * also writes to: the layout may have to be mended, the residual changes. All are different arrays.
+ * To submit is a moment's work, to encode is more: that is left to MXNet's workers. */
 static int push(hvd_mxnet *lib, struct operation *op, hvd_error *err) {
-    static const struct device ON_CPU = {CPU, 0};
-    static const int PROPERTY = CPU_PRIORITIZED;
+    static const struct device APART = {CPU, NOBODYS_DEVICE}, SHARED = {CPU, 0};
+    static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
+    bool coded = op->tensor.codec != HVD_CODEC_NONE;
     NDArrayHandle writes[ARRAYS];
     int n = 0;
     for (int i = 0; i < ARRAYS; i++)
         if (op->arrays[i]) writes[n++] = op->arrays[i];
     err->code = HVD_OK;
     if (lib->naive) op->report = err;
-    if (lib->api.push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, n, &PROPERTY,
-                      op->tensor.priority, "hvdlite", false))
+    if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, writes,
+                      n, coded ? &BY_WORKERS : &AT_ONCE, op->tensor.priority, "hvdlite", false))
         return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;
 }

@@ -30,7 +30,7 @@ void transport_count_window(struct transport *t, size_t bytes) {
 static int keep_waiting(struct transport *t, struct waiter *waiter, const char *whom, int peer,
                         hvd_error *err) {
     if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
-    waiter_pause(waiter, t->may_spin, LONGEST_DATA_NAP);
+    waiter_pause(waiter, t->wait, LONGEST_DATA_NAP);
     if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "stats.h"
+#include "wait.h"
 #include "window.h"
 
 #include <stdbool.h>
@@ -61,9 +62,9 @@ struct transport {
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
     struct stats *stats;   /* NULL: nothing is counted */
-    bool may_spin;         /* each rank of this host has a core of its own */
-    double longest_nap;    /* seconds that sleep may last without missing a message */
-    double timeout;        /* seconds without any progress until a wait gives up; 0: never */
+    struct wait_policy wait;
+    double longest_nap; /* seconds that sleep may last without missing a message */
+    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;

@@ -3,7 +3,6 @@
 #include "clock.h"
 #include "host.h"
 #include "shared.h"
-#include "wait.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -272,7 +271,6 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
     HVD_TRY(find_topology(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    m->transport.may_spin = wait_may_spin(m->transport.at.local_size);
     return HVD_OK;
 }
 

@@ -12,8 +12,10 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite._native import lib
+from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet.engine import push
-from hvdlite.mxnet.ops import allreduce_
+from hvdlite.mxnet.pushes import allreduce_
+from hvdlite.names import tensor_name
 from hvdlite.numpy import Average
 
 
@@ -154,30 +156,43 @@ def from_params(params: Dict[str, Any]):
         raise ValueError(f"compression type '{kind}' with {arguments}: {error}") from None
 
 
+def check_compression(compression) -> None:
+    """Raise ValueError for what can't be a compression."""
+    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    if isinstance(compression, Codec) or all(map(callable, methods)):
+        return
+    raise ValueError(
+        f"compression is {compression!r}: expected hvd.Compression.none, .fp16 or .bf16, a call of "
+        "hvd.Compression.two_bit(), .one_bit() or .top_k(), or a class with compress() and "
+        "decompress()"
+    )
+
+
 class Reducer:
     """The allreduces of one owner's tensors through one compression; keeps each one's residual."""
 
     def __init__(self, compression=NoneCompressor) -> None:
-        is_own = hasattr(compression, "compress") and hasattr(compression, "decompress")
-        if not isinstance(compression, Codec) and not is_own:
-            raise ValueError(
-                f"compression is {compression!r}: expected hvd.Compression.none, .fp16 or .bf16, a "
-                "call of hvd.Compression.two_bit(), .one_bit() or .top_k(), or a class with "
-                "compress() and decompress()"
-            )
+        check_compression(compression)
         self.compression = compression
         self._residuals: Dict[str, mx.nd.NDArray] = {}
 
-    def allreduce_(self, tensor, name: str, priority: int = 0, op: int = Average):
-        """Do what ``ops.allreduce_`` does, in place, with the compression; return ``tensor``."""
+    def allreduce_(
+        self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
+        process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
+        """Do what ``ops.allreduce_`` does, in place, with the compression; return ``tensor``.
+
+        :param scales: what to multiply by before it is compressed, and after it is reduced.
+        """
+        name = tensor_name("allreduce", name, process_set.process_set_id)
         codec = self._codec_for(tensor)
         if codec is None:
-            return self._allreduce_compressed(tensor, name, priority, op)
-        name = f"allreduce.{name}"
+            return self._allreduce_compressed(tensor, name, op, scales, priority, process_set)
         residual = self._residual(tensor, name) if codec.has_residual else None
         push(
             lib.HVD_ALLREDUCE, name, tensor, residual=residual, priority=priority, op=op,
-            prescale=1.0, postscale=1.0, codec=codec.kind, parameter=codec.parameter,
+            prescale=scales[0], postscale=scales[1], group=process_set.group(),
+            codec=codec.kind, parameter=codec.parameter,
         )  # fmt: skip
         return tensor
 
@@ -195,9 +210,9 @@ class Reducer:
             self._residuals[name] = known
         return known
 
-    def _allreduce_compressed(self, tensor, name, priority, op):
+    def _allreduce_compressed(self, tensor, name, *how):
         sent, context = self.compression.compress(tensor)
-        allreduce_(sent, name=name, priority=priority, op=op)
+        allreduce_([name], [sent], *how)
         if sent is not tensor:
             tensor[:] = self.compression.decompress(sent, context)
         return tensor

@@ -1,5 +1,6 @@
 """Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
 
+import functools
 import os
 import re
 import sys
@@ -9,6 +10,7 @@ import mxnet as mx
 
 from hvdlite import context
 from hvdlite._native import call, ffi, lib
+from hvdlite.work import describe
 
 
 def _open():
@@ -33,16 +35,26 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
 
     :param residual: float32 array of as many values, for a codec that needs one; not ``out``.
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
-        out_rows, codec, parameter.
+        out_rows, codec, parameter; splits as an int64 array.
     """
-    tensor, _alive = _tensor(kind, name, details)
+    tensor, _alive = _describe(kind, name, **details)
     handles = [ffi.NULL if a is None else _handle(name, a) for a in (source, out, residual)]
     call(lib.hvd_mxnet_push, _mxnet, *handles, tensor)
 
 
-def validate(kind, name, array) -> None:
+def _describe(kind, name, splits=None, **details):
+    """Describe what is often the same as before: training pushes the same tensors in each step."""
+    if splits is None:
+        return _described(kind, name, **details)
+    return describe(kind, name, splits, **details)
+
+
+_described = functools.lru_cache(maxsize=8192)(describe)  # C copies what it is given
+
+
+def validate(kind, name, array, **details) -> None:
     """Raise what :func:`push` would raise at once for the array."""
-    tensor, _alive = _tensor(kind, name, {})
+    tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
 
 
@@ -50,12 +62,6 @@ def _handle(name, array):
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
     return ffi.cast("void *", array.handle.value)
-
-
-def _tensor(kind, name, details):
-    encoded = ffi.new("char[]", name.encode())
-    # The struct only points to the name: the caller holds on to both.
-    return ffi.new("hvd_tensor *", {"kind": kind, "name": encoded, **details}), encoded
 
 
 def submit_all() -> None:

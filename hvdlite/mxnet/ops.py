@@ -1,22 +1,38 @@
-"""allreduce, broadcast and allgather on MXNet arrays, ``mx.nd`` or ``mx.np``, on CPUs.
+"""Collectives on MXNet arrays, ``mx.nd`` or ``mx.np``, on CPUs.
 
 All are asynchronous, like MXNet's own operators: they return at once, and ``wait_to_read()`` or any
 use of the result waits. Every rank must make the call, with arrays of the same shape and dtype;
 tensors are paired by ``name``, and without one by the line of the script that calls. Dtypes:
 float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool. What ranks disagree on is
 raised as MXNetError at the wait, on every rank, and the job goes on.
+
+Under ``autograd.record()`` all but those in place have gradients, of the sum of all ranks' losses:
+backward, which must reach a result on every rank or on none, runs a collective of its own.
+
+``grouped_...`` does the same for each of several tensors. What can't be right with any of them is
+raised before one is sent; what fails later fails alone, and raises where that tensor is waited for.
 """
 
-from typing import Optional
+from typing import List, Optional, Sequence
 
-import mxnet as mx
+from mxnet.autograd import is_recording
 
-from hvdlite import numpy as collectives
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.engine import push, validate
-from hvdlite.names import tensor_name
-from hvdlite.numpy import Average, Sum
+from hvdlite.mxnet import differentiable, pushes
+from hvdlite.mxnet.engine import validate
+from hvdlite.names import group_names, tensor_name
+from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
+from hvdlite.rows import all_splits
+
+_OPS = {
+    "Average": Average,
+    "Sum": Sum,
+    "Min": Min,
+    "Max": Max,
+    "Product": Product,
+    "Adasum": Adasum,
+}
 
 
 def allreduce(
@@ -35,14 +51,17 @@ def allreduce(
     :param average: the older spelling of ``op``: True for Average, False for Sum.
     :param priority: higher goes first among tensors that wait.
     :param process_set: the ranks that take part; only they make the call.
-    :param op: ``hvd.Average`` (the default; integers are divided toward zero) or ``hvd.Sum``
-        (logical or for bool). float16 and bfloat16 are summed in float32 and rounded once.
+    :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
+        ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
+        Adaptive Summation", 2020: floating-point dtypes only; adds orthogonal gradients, averages
+        parallel ones). For bool Sum and Max are logical or, Min and Product logical and. float16
+        and bfloat16 are reduced in float32 and rounded once; integers wrap, as NumPy's do.
     :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
-        or storage type, a bool average.
+        or storage type, a bool average, Adasum of integers.
     """
-    return allreduce_(
-        _copy(tensor), average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )
+    names = [tensor_name("allreduce", name, process_set.process_set_id)]
+    scales = prescale_factor, postscale_factor
+    return _allreduce(names, [tensor], _op(average, op), scales, priority, process_set)[0]
 
 
 def allreduce_(
@@ -56,13 +75,45 @@ def allreduce_(
     op: Optional[int] = None,
 ):
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
+    names = [tensor_name("allreduce", name, process_set.process_set_id)]
+    scales = prescale_factor, postscale_factor
+    return pushes.allreduce_(names, [tensor], _op(average, op), scales, priority, process_set)[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[int] = None,
+) -> List:
+    """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
+    if not len(tensors):
+        return tensors
     name = tensor_name("allreduce", name, process_set.process_set_id)
-    push(
-        lib.HVD_ALLREDUCE, name, tensor, priority=priority,
-        op=_op(average, op), prescale=prescale_factor, postscale=postscale_factor,
-        group=process_set.group(),
-    )  # fmt: skip
-    return tensor
+    names = group_names(name, len(tensors))
+    scales = prescale_factor, postscale_factor
+    return _allreduce(names, tensors, _op(average, op), scales, priority, process_set)
+
+
+def grouped_allreduce_(
+    tensors: Sequence,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[int] = None,
+) -> List:
+    """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    scales = prescale_factor, postscale_factor
+    return pushes.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
 
 
 def broadcast(
@@ -73,7 +124,10 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ):
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is."""
-    return broadcast_(_copy(tensor), root_rank, name, priority, process_set)
+    if not is_recording():
+        return broadcast_(pushes.copy(tensor), root_rank, name, priority, process_set)
+    name = tensor_name("broadcast", name, process_set.process_set_id)
+    return differentiable.broadcast(name, tensor, root_rank, priority, process_set)
 
 
 def broadcast_(
@@ -85,11 +139,7 @@ def broadcast_(
 ):
     """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it."""
     name = tensor_name("broadcast", name, process_set.process_set_id)
-    push(
-        lib.HVD_BROADCAST, name, tensor, priority=priority,
-        root=process_set.number_of(root_rank), group=process_set.group(),
-    )  # fmt: skip
-    return tensor
+    return pushes.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
 def allgather(
@@ -104,25 +154,107 @@ def allgather(
     shape is known; the data itself follows asynchronously.
     """
     name = tensor_name("allgather", name, process_set.process_set_id)
-    validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
-    rows = tensor.shape[0] if tensor.shape else 1
-    rows = sum(collectives.gather_rows(rows, name, process_set))
-    is_numpy = isinstance(tensor, mx.np.ndarray)
-    out = (mx.np if is_numpy else mx.nd).empty(
-        (rows, *tensor.shape[1:]), dtype=tensor.dtype, ctx=tensor.context
-    )
-    push(
-        lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=rows,
-        group=process_set.group(),
-    )  # fmt: skip
-    return out
+    return _allgather(name, [name], [tensor], priority, process_set)[0]
 
 
-def _copy(tensor):
-    if not isinstance(tensor, mx.nd.NDArray):
-        raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
-    with mx.util.np_shape():  # also outside of it 0-d and empty arrays may come
-        return tensor.copy()
+def grouped_allgather(
+    tensors: Sequence,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> List:
+    """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
+    if not len(tensors):
+        return tensors
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    return _allgather(name, names, tensors, priority, process_set)
+
+
+def reducescatter(
+    tensor,
+    op: int = Average,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+):
+    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+
+    Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
+    more than the others. ``tensor`` stays as it is.
+
+    :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
+    """
+    names = [tensor_name("reducescatter", name, process_set.process_set_id)]
+    scales = prescale_factor, postscale_factor
+    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    return function(names, [tensor], _op(None, op), scales, priority, process_set)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence,
+    op: int = Average,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> List:
+    """Do what :func:`reducescatter` does for each of the tensors."""
+    if not len(tensors):
+        return tensors
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    scales = prescale_factor, postscale_factor
+    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    return function(names, tensors, _op(None, op), scales, priority, process_set)
+
+
+def alltoall(
+    tensor,
+    splits: Optional[Sequence[int]] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+):
+    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+
+    Waits until every rank has made the call, since only then the shape is known; the data itself
+    follows asynchronously.
+
+    :param splits: how many rows go to each rank, the first ones to the first; what is left over is
+        not sent. Without it all ranks get equally many.
+    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each
+        rank, as int32.
+    :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or too many;
+        without them, the rows can't be dealt out evenly; ``tensor`` is 0-d.
+    """
+    name = tensor_name("alltoall", name, process_set.process_set_id)
+    process_set.group()  # only its ranks may go on
+    validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
+    matrix = all_splits(tensor.shape, splits, name, process_set)
+    function = differentiable.alltoall if is_recording() else pushes.alltoall
+    out = function(name, tensor, matrix, priority, process_set)
+    if splits is None:
+        return out
+    received = matrix[:, process_set.rank()]
+    return out, pushes.module_of(tensor).array(received, dtype="int32")
+
+
+def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
+    if is_recording():
+        return differentiable.allreduce(names, tensors, op, scales, priority, process_set)
+    copies = [pushes.copy(tensor) for tensor in tensors]
+    return pushes.allreduce_(names, copies, op, scales, priority, process_set)
+
+
+def _allgather(name, names, tensors, priority, process_set) -> List:
+    rows = pushes.rows_of_all(name, names, tensors, process_set)
+    if is_recording():
+        return differentiable.allgather(names, tensors, rows, priority, process_set)
+    return pushes.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
 
 
 def _op(average: Optional[bool], op: Optional[int]) -> int:
@@ -130,6 +262,7 @@ def _op(average: Optional[bool], op: Optional[int]) -> int:
         raise ValueError("give op or average, not both")
     if average is not None:
         return Average if average else Sum
-    if op not in (None, Average, Sum):
-        raise ValueError(f"op is {op!r}: expected hvdlite.Average or hvdlite.Sum")
+    if op is not None and op not in _OPS.values():
+        known = ", ".join(f"hvdlite.{name}" for name in _OPS)
+        raise ValueError(f"op is {op!r}: expected one of {known}")
     return Average if op is None else op

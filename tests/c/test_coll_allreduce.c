@@ -28,7 +28,8 @@ static void test_small(void) {
 
 static void scaled_cases(struct coll_rank *self) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (int k = 0; k < NSCALINGS; k++) check_rows(self, allreduce(dtype, 127, k));
+        for (int k = 0; k < NSCALINGS; k += 1 + CHECK_SLOW)
+            check_rows(self, allreduce(dtype, 127, k));
 }
 
 static void test_every_scaling(void) {
@@ -125,10 +126,10 @@ static void unruly_cases(struct coll_rank *self) {
     static const int OPS[] = {HVD_SUM, HVD_MIN, HVD_MAX, HVD_PRODUCT};
     for (int s = 0; s < 3; s++) {
         for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++)
-            for (int k = 0; k < 4; k++) unruly_case(self, dtype, OPS[k], SIZES[s], false);
+            unruly_case(self, dtype, OPS[(s + dtype) % 4], SIZES[s], false);
         unruly_case(self, HVD_FLOAT32, HVD_SUM, SIZES[s], true);
     }
-    for (int k = 0; k < 4; k++) unruly_case(self, HVD_FLOAT32, OPS[k], 30000, false);
+    unruly_case(self, HVD_FLOAT32, OPS[self->ranks->size % 4], 30000, false);
 }
 
 static void test_same_bits_on_all_ranks(void) {

@@ -19,10 +19,8 @@ static void small_scatters(struct coll_rank *self) {
     const size_t rows[] = {0, 1, p - 1, p, p + 1, 2 * p + 1, 61, 1009};
     int turn = 0; /* over the sizes, every scaling comes to every dtype */
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (size_t s = 0; s < sizeof rows / sizeof *rows; s++, turn++) {
-            scatter(self, dtype, rows[s], 1, turn);
-            scatter(self, dtype, rows[s], (size_t)turn % 4 * 3, turn + 3); /* 0, 3, 6, 9 columns */
-        }
+        for (size_t s = 0; s < sizeof rows / sizeof *rows; s++, turn++)
+            scatter(self, dtype, rows[s], turn % 3 ? 1 : (size_t)turn % 2 * 5, turn);
 }
 
 static void test_small_reducescatter(void) {
@@ -31,7 +29,7 @@ static void test_small_reducescatter(void) {
 
 static void every_scaling(struct coll_rank *self) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (int k = 0; k < NSCALINGS; k++) scatter(self, dtype, 127, 2, k);
+        for (int k = 0; k < NSCALINGS; k += 1 + CHECK_SLOW) scatter(self, dtype, 127, 2, k);
 }
 
 static void test_every_scaling(void) {
@@ -110,10 +108,11 @@ static void exchange(struct coll_rank *self, int dtype, size_t n) {
     }
 }
 
+/* Of the dtype only the size of an element matters. */
 static void small_exchanges(struct coll_rank *self) {
-    static const size_t SIZES[] = {1, 2, 61, 1009};
-    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) exchange(self, dtype, SIZES[s]);
+    static const size_t SIZES[] = {1, 61, 1009};
+    static const int DTYPES[] = {HVD_FLOAT64, HVD_UINT8, HVD_FLOAT16};
+    for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) exchange(self, DTYPES[s], SIZES[s]);
 }
 
 static void test_small_alltoall(void) {
@@ -130,7 +129,6 @@ static void long_exchanges(struct coll_rank *self) {
 
 static void test_long_alltoall(void) {
     coll_cases_run(2, long_exchanges);
-    if (!CHECK_SLOW) coll_cases_run(3, long_exchanges);
     if (!CHECK_SLOW) coll_cases_run(4, long_exchanges);
 }
 

@@ -111,11 +111,10 @@ def test_shared_gradients():
 
 
 def test_copies_of_an_optimizer_keep_the_compression():
-    optimizer = hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.two_bit(0.25))
-    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert other._gradients.compression == hvd.Compression.two_bit(0.25)
-    fp16 = hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.fp16)
-    assert pickle.loads(pickle.dumps(fp16))._gradients.compression is hvd.Compression.fp16
+    for compression in (hvd.Compression.two_bit(0.25), hvd.Compression.fp16):
+        optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
+        for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+            assert other._averaging.gradients.reduction.compression == compression
 
 
 def accuracy_of_digits(compression, rate: float, epochs: int = 8, rows: int = 24) -> float:

@@ -33,6 +33,8 @@ def error_of(call):
 
 asks = [hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size]
 works = [
+    hvd.is_homogeneous,
+    hvd.mpi_threads_supported,
     lambda: hvd.numpy.allreduce(np.ones(2)),
     lambda: hvd.numpy.allgather(np.ones(2)),
     lambda: hvd.numpy.broadcast(np.ones(2)),
