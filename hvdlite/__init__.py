@@ -37,6 +37,7 @@ _DEFINED_IN = {
         "shutdown",
         "size",
         "start_timeline",
+        "stats",
         "stop_timeline",
     ),
     "hvdlite.groups": ("ProcessSet", "global_process_set"),

@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import time
-from typing import Callable, List, Optional, Sequence, Union
+from typing import Callable, Dict, List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
@@ -127,6 +127,23 @@ def is_homogeneous() -> bool:
     """Tell whether every host has the same number of processes of the job."""
     _where()
     return _homogeneous
+
+
+def stats() -> Dict[str, int]:
+    """Return what this process has sent and done since ``init()``.
+
+    ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
+    put into shared memory for other ranks of this host. ``tensors``: how many are done;
+    ``batches``: how many collectives that took, since small tensors are fused.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> sorted(hvd.stats())
+    ['batches', 'bytes_sent_mpi', 'bytes_sent_window', 'tensors']
+    """
+    counts = ffi.new("hvd_stats *")
+    call(lib.hvd_get_stats, counts)
+    return {name: getattr(counts, name) for name, _ in ffi.typeof("hvd_stats").fields}
 
 
 def shutdown() -> None:

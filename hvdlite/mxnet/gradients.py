@@ -6,8 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 import mxnet as mx
 
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.ops import allreduce_
+from hvdlite.mxnet.compression import NoneCompressor, Reducer, check_compression
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
 from hvdlite.numpy import Adasum, Average, Sum
@@ -17,8 +16,8 @@ from hvdlite.objects import agree
 class Reduction(NamedTuple):
     """How gradients are reduced over ranks; the same on every rank.
 
-    :param compression: a class as in ``Compression``; rows of row_sparse gradients are not
-        compressed.
+    :param compression: one of ``Compression``, or a class like them; rows of row_sparse gradients
+        are not compressed.
     :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
         f / size after it.
     :param num_groups: into so many groups of about as many gradients each; 0: no groups.
@@ -48,25 +47,8 @@ class Reduction(NamedTuple):
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
         self.process_set.group()  # raises on a rank that is not in it
-        for method in ("compress", "decompress"):
-            if not callable(getattr(self.compression, method, None)):
-                raise ValueError(
-                    f"compression is {self.compression!r}, which has no {method}(): expected "
-                    "hvdlite.Compression.none, hvdlite.Compression.fp16 or a class like them"
-                )
+        check_compression(self.compression)
         return self
-
-
-def reduce_(tensor, name: str, priority: int, reduction: Reduction) -> None:
-    """Start an allreduce in place of a dense array that is compressed on its way."""
-    factor, compression = reduction.predivide_factor, reduction.compression
-    sent, context = compression.compress(tensor)
-    allreduce_(
-        sent, name=name, op=reduction.op, priority=priority,
-        prescale_factor=1 / factor, postscale_factor=factor, process_set=reduction.process_set,
-    )  # fmt: skip
-    if sent is not tensor:
-        tensor[:] = compression.decompress(sent, context)
 
 
 def agree_on_order(
@@ -95,6 +77,7 @@ class Gradients:
     def __init__(self, owner: str, reduction: Reduction) -> None:
         self.owner = owner
         self.reduction = reduction
+        self._reducer = Reducer(reduction.compression)
         self._labels: Dict[int, int] = {}
 
     def pair(self, params: Dict[int, object]) -> bool:
@@ -169,7 +152,11 @@ class Gradients:
     def _reduce(self, index: int, grad) -> None:
         label = self._labels.get(index, index)
         priority = -label if isinstance(label, int) else 0
-        reduce_(grad, self._name(index), priority, self.reduction)
+        factor = self.reduction.predivide_factor
+        self._reducer.allreduce_(
+            grad, self._name(index), priority, self.reduction.op, (1 / factor, factor),
+            self.reduction.process_set,
+        )  # fmt: skip
 
     def _name(self, index: int) -> str:
         return f"{self.owner}.{self._labels.get(index, index)}"

@@ -9,8 +9,8 @@ import mxnet as mx
 
 from hvdlite import context
 from hvdlite.groups import global_process_set
-from hvdlite.mxnet.compression import compressor_of
-from hvdlite.mxnet.gradients import Reduction, agree_on_order, reduce_
+from hvdlite.mxnet.compression import Reducer, from_params
+from hvdlite.mxnet.gradients import agree_on_order
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
@@ -57,7 +57,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
         self._trainer = None
         self._updater = None
-        self._reduction = Reduction(op=Sum)
+        self._reducer = Reducer()
 
     def __del__(self) -> None:
         """Do nothing: there is no store of MXNet's to free."""
@@ -165,7 +165,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
         :raises ValueError: an unknown type or option; the text names those that there are.
         """
-        self._reduction = Reduction(compressor_of(compression_params), op=Sum)
+        self._reducer = Reducer(from_params(compression_params))
 
     def set_optimizer(self, optimizer) -> None:
         """Let this optimizer update what is kept with what is pushed, from now on.
@@ -271,7 +271,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             into = empty_like(arrays[0])
         add_up(arrays, into)
         self._wait_for_other(f"sum.{name}", into)
-        reduce_(into, name, priority, self._reduction)
+        self._reducer.allreduce_(into, name, priority, Sum)
         return into
 
     def _from_root(self, key, array, priority: int = 0, root_rank: int = 0):

@@ -30,7 +30,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
         are summed over those before they are averaged over ranks.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none``, ``hvd.Compression.fp16`` or a class of your own.
+    :param compression: one of ``hvd.Compression``, or a class of your own.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed over
         ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in

@@ -414,9 +414,9 @@ def test_compression_by_name(kv, rank, size):
 @pytest.mark.parametrize(
     "params, text",
     [
-        ({"type": "zip"}, "type is 'zip': expected one of 'none', 'fp16'"),
-        ({}, "type is None: expected one of"),
-        ({"type": "fp16", "threshold": 1}, "type 'fp16' has no threshold"),
+        ({"type": "zip"}, "type 'zip': expected one of none, fp16"),
+        ({}, "type None: expected one of"),
+        ({"type": "fp16", "threshold": 1}, "type 'fp16' with .*threshold"),
     ],
 )
 def test_compression_that_there_is_not(kv, params, text):
