@@ -17,8 +17,8 @@ struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;   /* NULL: none */
-    struct scratch fusion, work; /* kept: the next batch pays no page faults */
+    struct timeline *timeline;       /* NULL: none */
+    struct scratch fusion, work;     /* kept: the next batch pays no page faults */
     _Atomic(const char *) algorithm; /* the last one's name; NULL: none yet. Any thread reads */
 };
 
