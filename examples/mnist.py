@@ -18,7 +18,7 @@ import time
 import zlib
 from pathlib import Path
 
-import hvdlite.mxnet as hvd  # hvdlite
+import hvdlite as hvd  # hvdlite
 
 # isort: split
 import mxnet as mx

@@ -14,11 +14,12 @@ import logging
 import time
 from pathlib import Path
 
+import hvdlite  # noqa: F401
+
+# isort: split
 import mxnet as mx
 import numpy as np
 from mnist import count, read_digits, read_mnist
-
-import hvdlite  # noqa: F401
 
 
 def main():

@@ -8,7 +8,7 @@ which is part of the package, can look after processes of a job without being on
 import importlib
 import sys
 
-from hvdlite import _kvstore_hooks
+from hvdlite import _mxnet_import
 from hvdlite._version import __version__
 
 _DEFINED_IN = {
@@ -84,6 +84,6 @@ def __dir__():
     return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
 
 
-_kvstore_hooks.when_imported()  # mx.kv.create("dist_sync_mpi") works from here on
+_mxnet_import.watch()  # from here on, with any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
     importlib.import_module("hvdlite.context")

@@ -13,9 +13,7 @@ MXNet's registry of stores four places in MXNet are replaced, for this store onl
 """
 
 import functools
-import importlib.abc
 import os
-import sys
 
 NAME = "dist_sync_mpi"
 # What these mean when `hvdliterun --mode mpi` has started the job: there are no servers then.
@@ -24,34 +22,6 @@ _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
 # MXNet's own stores of one process; for one context it makes none of them.
 _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_allreduce_device",
           "local_update_cpu")  # fmt: skip
-
-
-def when_imported() -> None:
-    """Register the store now if MXNet is imported, else as soon as it is."""
-    if sys.modules.get("mxnet"):
-        register(sys.modules["mxnet"])
-    elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _MXNetFinder())
-
-
-class _MXNetFinder(importlib.abc.MetaPathFinder):
-    """Has MXNet found by the others, and calls :func:`register` at the end of its import."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != "mxnet":
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next(filter(None, specs), None)
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                register(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
 
 
 def register(mxnet) -> None:

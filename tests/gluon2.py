@@ -6,10 +6,8 @@ To import it is enough. In MXNet 1 it does nothing.
 import functools
 
 import mxnet as mx
-import pytest
 
 MXNET2 = not mx.__version__.startswith("1.")
-no_sparse_gluon = pytest.mark.skipif(MXNET2, reason="MXNet 2's Gluon has no sparse gradients")
 
 
 def as_gluon_takes_it(array):

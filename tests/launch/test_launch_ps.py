@@ -4,8 +4,9 @@ import sys
 
 import pytest
 from launching import SCRIPTS, call
+from versions import mxnet_alone
 
-pytest.importorskip("mxnet")
+pytestmark = mxnet_alone
 SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 
 

@@ -6,9 +6,9 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import no_sparse_gluon
 from mxnet import autograd, gluon
 from nets import assert_equal_on_all_ranks, weights
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 

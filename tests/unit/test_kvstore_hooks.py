@@ -2,6 +2,7 @@
 
 import pytest
 from test_life import run
+from versions import mxnet_alone
 
 USE = """
 kv = mx.kv.create("dist_sync_mpi")
@@ -15,7 +16,7 @@ USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n"
 @pytest.mark.parametrize(
     "imports",
     [
-        "import mxnet as mx; import hvdlite",
+        pytest.param("import mxnet as mx; import hvdlite", marks=mxnet_alone),
         "import hvdlite; import mxnet as mx",
         "import hvdlite.mxnet; import mxnet as mx",
         "import hvdlite, importlib as i; i.util.find_spec('mxnet'); i.reload(hvdlite); "
@@ -26,6 +27,7 @@ def test_both_orders_of_imports(imports):
     assert run(f"{imports}\n{USE}") == USED
 
 
+@mxnet_alone
 def test_registering_starts_no_mpi_and_leaves_mxnets_own_functions_in_place():
     """A notebook that starts jobs by hvdlite.run must not be in one."""
     code = """
@@ -53,7 +55,7 @@ except ImportError as error:
 
 
 MODE = """
-import mxnet as mx, hvdlite
+import hvdlite, mxnet as mx
 for name in sys.argv[1:]:
     try:
         print(mx.kv.create(name).type)
@@ -82,4 +84,4 @@ def test_with_servers_dist_sync_is_mxnets_own():
 
 def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
     code = USE + "hvdlite.init(); hvdlite.shutdown(); hvdlite.init(); print(hvdlite.size())"
-    assert run(f"import mxnet as mx; import hvdlite\n{code}") == USED + "1\n"
+    assert run(f"import hvdlite; import mxnet as mx\n{code}") == USED + "1\n"

@@ -56,7 +56,6 @@ def test_calls_before_init_and_after_shutdown():
 
 def test_calls_on_mxnet_arrays_before_init_and_after_shutdown():
     code = """
-import hvdlite.mxnet
 import mxnet as mx
 x = mx.nd.ones(2)
 net = mx.gluon.nn.Dense(2, in_units=2)

@@ -1,7 +1,8 @@
 """What MXNet asks of NumPy and Python though both have removed it, put back where it is missing.
 
 MXNet 1.6 to 2.0 read these names when they are imported: without them ``import mxnet`` ends with an
-AttributeError on NumPy 1.24 and later, and with a ModuleNotFoundError on Python 3.12 and later.
+AttributeError on NumPy 1.24 and later, and with a ModuleNotFoundError on Python 3.12 and later. So
+hvdlite is imported before MXNet; ``_mxnet_import`` calls this then.
 """
 
 import contextlib
