@@ -150,13 +150,13 @@ def _bytes(param) -> int:
 
 
 def _settle() -> None:
-    """Wait until MXNet has dropped its own references: those of operations, when they have ended."""
+    """Wait until MXNet has dropped its own references, those of operations that have ended."""
     mx.nd.waitall()
     time.sleep(1e-2)  # it tells who waits first, and drops them then
 
 
 def _is_free(param) -> bool:
-    """Tell whether only the parameter and autograd refer to its gradient, and so it can be moved."""
+    """Tell whether only the parameter and autograd refer to its gradient: then it can be moved."""
     expected, found = _references_of_new(), _references(param._grad)
     held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
     return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
