@@ -6,15 +6,11 @@ the ranks that measure.
 
 import os
 import socket
-import sys
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # in an environment without hvdlite
-
 from hvdlite.bench.cases import KINDS, Case
-from hvdlite.bench.library import MXNetArrays, NumPyArrays
+from hvdlite.bench.library import MXNetArrays, NumPyArrays, last_algorithm
 from hvdlite.launch import ps
 
 
@@ -22,7 +18,7 @@ def open_hvdlite(comm):
     import hvdlite as hvd
 
     hvd.init()
-    return MXNetArrays(hvd, "hvdlite"), comm
+    return MXNetArrays(hvd, "hvdlite", last_algorithm), comm
 
 
 def open_horovod(comm):

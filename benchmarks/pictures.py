@@ -1,23 +1,21 @@
 """The pictures of docs/benchmarks.md."""
 
+import math
 from pathlib import Path
-from typing import List
+from typing import Callable, List, Optional, Sequence, Tuple
 
-import plan
-import suites
-from shown import ABLATED, ROWS, STEPS
-
+from benchmarks import plan, shown, suites
 from hvdlite.bench import cases
-from hvdlite.bench.plots import figure
-from hvdlite.bench.report import milliseconds, size_text
+from hvdlite.bench.plots import figure, milliseconds_axis, size_axis
+from hvdlite.bench.report import milliseconds
 
 INK = {
     "hvdlite": "#1864ab", "hvdlite, zero-copy": "#4dabf7", "Horovod": "#e8590c",
     "Horovod, tuned": "#ffa94d", "MPI": "#495057", "MPI, tuned": "#adb5bd", "Gloo": "#2b8a3e",
-    "parameter server": "#862e9c", "parameter server, tuned": "#da77f2",
-    "independent processes": "#ced4da",
+    "Gloo, tuned": "#8ce99a", "parameter server": "#862e9c", "parameter server, tuned": "#da77f2",
+    "independent processes": "#868e96",
 }  # fmt: skip
-ROOM = 1.18  # of the longest bar, for the number behind it
+Points = List[Tuple[int, float]]
 
 
 def draw(results, folder: Path) -> None:
@@ -29,120 +27,151 @@ def draw(results, folder: Path) -> None:
     ablation(results, folder / "ablation.png")
 
 
+def rank_title(ranks: int) -> str:
+    return f"{ranks} ranks on {plan.CORES} cores" if ranks > plan.CORES else f"{ranks} ranks"
+
+
+def points_of(sizes: Sequence[int], value: Callable[[int], Optional[float]]) -> Points:
+    found = [(size, value(size)) for size in sizes]
+    return [(size, y) for size, y in found if y is not None]
+
+
+def size_case(size: int, memory: str = "private") -> str:
+    return cases.one_array("allreduce", size, memory=memory).name
+
+
+# ---- time by size ----
+
+
 def sizes(results, ranks: int, path: Path) -> None:
-    """Time by size, of every system, with the floor below."""
-    with figure(path, f"One allreduce, {ranks} ranks: time by size", height=5) as axes:
+    """Every system, and the floor below."""
+    with figure(path, f"One allreduce, {rank_title(ranks)}: time by size", (9, 5)) as axes:
         for contestant in plan.CONTESTANTS:
             curve(axes, results, contestant, ranks, "private", contestant.name)
-        curve(axes, results, plan.HVDLITE, ranks, "zero-copy", "hvdlite, zero-copy")
-        floors = [(s, results.floor(s, ranks)) for s in suites.LARGE]
-        floors = [(s, 1e3 * t) for s, t in floors if t]
-        if floors:
-            axes.plot(*zip(*floors), color="black", linestyle=":", linewidth=1.2)
-            axes.annotate("memory floor 2pS/B", floors[-2], (6, -16), textcoords="offset points",
-                          fontsize=9)  # fmt: skip
-        axes.set_yscale("log")
-        axes.set_ylabel("milliseconds")
+            if contestant is plan.HVDLITE:
+                curve(axes, results, contestant, ranks, "zero-copy", "hvdlite, zero-copy")
+        least = points_of(suites.LARGE, lambda size: results.floor(size, ranks))
+        if least:
+            xs, ys = zip(*least)
+            axes.plot(xs, [1e3 * y for y in ys], color="black", linestyle=":", linewidth=1.2,
+                      label="memory floor, 2pS/B")  # fmt: skip
+        milliseconds_axis(axes)
         size_axis(axes, suites.SIZES)
-        axes.legend(loc="upper left", ncols=2, fontsize=9)
+        if axes.lines:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def curve(axes, results, contestant, ranks: int, memory: str, label: str) -> None:
-    points = []
-    for size in suites.SIZES:
-        name = cases.one_array("allreduce", size, memory=memory).name
-        seconds = results.value(contestant, ranks, name)
-        points += [(size, 1e3 * seconds)] if seconds else []
-    if points:
-        ours = contestant is plan.HVDLITE
-        tuned = contestant.name.endswith("tuned")
-        axes.plot(*zip(*points), color=INK[label], label=label, marker="o", zorder=3 if ours else 2,
-                  linewidth=2.6 if ours else 1.6, linestyle="--" if tuned else "-")  # fmt: skip
+    points = points_of(
+        suites.SIZES, lambda size: results.value(contestant, ranks, size_case(size, memory))
+    )
+    if not points:
+        return
+    ours, tuned = contestant is plan.HVDLITE, contestant.name.endswith("tuned")
+    xs, ys = zip(*points)
+    axes.plot(
+        xs, [1e3 * y for y in ys], color=INK[label], label=label, marker="o",
+        zorder=3 if ours else 2, linewidth=2.6 if ours else 1.6, linestyle="--" if tuned else "-",
+    )  # fmt: skip
 
 
-def size_axis(axes, values: List[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [size_text(value) for value in values])
-    axes.minorticks_off()
+# ---- bars ----
+
+
+def bars(axes, values: Sequence[Optional[float]], places, color, height: float, text) -> None:
+    """Draw horizontal bars with their values behind them."""
+    axes.barh(places, [value or 0 for value in values], height, color=color)
+    for place, value in zip(places, values):
+        if value:
+            axes.annotate(text(value), (value, place), (4, 0), textcoords="offset points",
+                          va="center", fontsize=8.5)  # fmt: skip
+
+
+def label_bars(axes, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)  # the first one on top
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.12)  # room for the numbers
 
 
 def ratios(results, path: Path) -> None:
-    """Bars: how many times faster than Horovod, as it comes and tuned."""
-    kinds = [
-        (f"{ranks} ranks, Horovod {word}", peer, ranks, color)
-        for ranks, colors in zip(plan.RANKS, (("#1864ab", "#74c0fc"), ("#2b8a3e", "#8ce99a")))
-        for word, peer, color in zip(
-            ("as it comes", "tuned"), (plan.HOROVOD, plan.HOROVOD_TUNED), colors
-        )
-    ]
-    bars = [
-        (label, color, [results.ratio(plan.HVDLITE, r.ours, peer, r.theirs, n) for r in ROWS])
-        for label, peer, n, color in kinds
-    ]
-    labels = [row.text.replace("`", "").replace(", ", ",\n", 1) for row in ROWS]
-    with figure(path, "Times Horovod's speed", height=7) as axes:
-        grouped(axes, labels, bars, lambda value: f"{value:.1f}x")
-        axes.axvline(1, color="#868e96", linewidth=1)
-        axes.legend(loc="lower right")
-
-
-def grouped(axes, labels, bars, text) -> None:
-    """Draw a group of horizontal bars a label; (name, color, a value or None a label) a bar."""
-    height = 0.8 / len(bars)
-    longest = max([value or 0 for _, _, values in bars for value in values] or [0])
-    for k, (name, color, values) in enumerate(bars):
-        places = [i + (k - (len(bars) - 1) / 2) * height for i in range(len(labels))]
-        axes.barh(places, [value or 0 for value in values], height * 0.92, color=color, label=name)
-        for place, value in zip(places, values):
-            if value:
-                axes.text(value + longest / 150, place, text(value), va="center", fontsize=8)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, (longest or 1) * ROOM)
-
-
-def floor(results, path: Path) -> None:
-    with figure(path, "Share of the memory floor 2pS/B: 100 % is memory at full speed") as axes:
-        for ranks, color in zip(plan.RANKS, ("#1864ab", "#2b8a3e")):
-            for memory, line in (("zero-copy", "-"), ("private", "--")):
-                points = []
-                for size in suites.LARGE:
-                    name = cases.one_array("allreduce", size, memory=memory).name
-                    ours = results.value(plan.HVDLITE, ranks, name)
-                    least = results.floor(size, ranks)
-                    points += [(size, 100 * least / ours)] if ours and least else []
-                if points:
-                    axes.plot(*zip(*points), color=color, linestyle=line, marker="o",
-                              label=f"{memory}, {ranks} ranks")  # fmt: skip
-        axes.axhline(100, color="black", linestyle=":", linewidth=1.2)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("%")
-        size_axis(axes, suites.LARGE)
-        axes.legend()
+    """How many times faster than Horovod, as it comes and tuned."""
+    peers = [plan.HOROVOD, plan.HOROVOD_TUNED]
+    labels = [row.brief for row in shown.ROWS]
+    with figure(path, "Horovod's time over hvdlite's", (10, 5.2), len(plan.RANKS)) as panels:
+        for axes, ranks in zip(panels, plan.RANKS):
+            axes.set_title(rank_title(ranks))
+            for k, peer in enumerate(peers):
+                values = [
+                    results.ratio(plan.HVDLITE, row.ours, peer, row.theirs, ranks)
+                    for row in shown.ROWS
+                ]
+                places = [i + 0.4 * (k - 0.5) for i in range(len(labels))]
+                bars(axes, values, places, INK[peer.name], 0.36, lambda value: f"{value:.1f}x")
+            axes.axvline(1, color="#495057", linewidth=1)
+            label_bars(axes, labels)
+        for peer, text in zip(peers, ("Horovod as it comes", "Horovod tuned")):
+            panels[-1].barh([0], [0], color=INK[peer.name], label=text)
+        panels[-1].legend(loc="lower right")
 
 
 def step(results, path: Path) -> None:
-    with figure(path, "LeNet, 64 images a rank: milliseconds a step", height=4.8) as axes:
-        bars = []
-        for ranks, color in zip(plan.RANKS, ("#1864ab", "#2b8a3e")):
-            values = [results.value(contestant, ranks, case) for _, contestant, case in STEPS]
-            bars.append((f"{ranks} ranks", color, [1e3 * v if v else None for v in values]))
-        grouped(axes, [text for text, _, _ in STEPS], bars, lambda ms: milliseconds(ms / 1e3))
-        axes.legend(loc="lower right")
+    """A training step of every system, and which part of the speed is kept."""
+    labels = [text for text, _, _ in shown.STEPS]
+    title = "LeNet, 64 images a rank: milliseconds a step"
+    with figure(path, title, (10, 3.6), len(plan.RANKS)) as panels:
+        for axes, ranks in zip(panels, plan.RANKS):
+            axes.set_title(rank_title(ranks))
+            alone = results.value(plan.ALONE, ranks, shown.STEP)
+            for place, (text, contestant, case) in enumerate(shown.STEPS):
+                value = results.value(contestant, ranks, case)
+                bars(axes, [value and 1e3 * value], [place], INK[text], 0.7,
+                     lambda ms: milliseconds(ms / 1e3))  # fmt: skip
+            if alone:
+                axes.axvline(1e3 * alone, color="#495057", linewidth=1, linestyle=":")
+            label_bars(axes, labels)
+
+
+def floor(results, path: Path) -> None:
+    with figure(path, "hvdlite: share of the memory floor 2pS/B", (9, 4.2)) as axes:
+        for ranks, colors in zip(plan.RANKS, (("#1864ab", "#4dabf7"), ("#2b8a3e", "#8ce99a"))):
+            for memory, color in zip(("zero-copy", "private"), colors):
+                points = points_of(
+                    suites.LARGE,
+                    lambda size: results.floor_share(size, memory, ranks),  # noqa: B023
+                )
+                if points:
+                    xs, ys = zip(*points)
+                    axes.plot(xs, [100 * y for y in ys], color=color, marker="o",
+                              label=f"{memory}, {ranks} ranks")  # fmt: skip
+        axes.axhline(100, color="black", linestyle=":", linewidth=1.2, label="memory at full speed")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("%")
+        size_axis(axes, suites.LARGE)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def ablation(results, path: Path) -> None:
-    colors = ("#1864ab", "#4dabf7", "#2b8a3e", "#8ce99a", "#e8590c", "#ffa94d", "#862e9c")
-    with figure(path, "Time without each technique, over the time with all", height=5) as axes:
-        bars = [
-            (text.replace("`", ""), color,
-             [results.ratio(plan.HVDLITE, case, technique.without, case, 2, "ablation")
-              for technique in plan.TECHNIQUES])
-            for (text, case), color in zip(ABLATED, colors)
-        ]  # fmt: skip
-        labels = [f"without\n{technique.name}" for technique in plan.TECHNIQUES]
-        grouped(axes, labels, bars, lambda value: f"{value:.2f}x")
-        axes.axvline(1, color="#868e96", linewidth=1)
-        axes.legend(loc="center right", fontsize=8)
+    """A cell for each technique and work, the darker the more the technique brings."""
+    values = [
+        [results.ratio(plan.HVDLITE, row.ours, t.without, row.ours, 2, "ablation") or math.nan
+         for row in shown.ABLATED]
+        for t in plan.TECHNIQUES
+    ]  # fmt: skip
+    height = 1.6 + 0.5 * len(values)
+    title = "Time without each technique, over the time with all"
+    with figure(path, title, (9, height)) as axes:
+        from matplotlib.colors import LogNorm
+
+        axes.imshow(values, cmap="Blues", norm=LogNorm(0.9, 8), aspect="auto")
+        for y, row in enumerate(values):
+            for x, value in enumerate(row):
+                text = "–" if math.isnan(value) else f"{value:.2f}x"
+                color = "white" if value > 3 else "#212529"
+                axes.text(x, y, text, ha="center", va="center", color=color)
+        axes.set_xticks(range(len(shown.ABLATED)), [row.brief for row in shown.ABLATED])
+        axes.set_yticks(range(len(values)), [f"without {t.name}" for t in plan.TECHNIQUES])
+        axes.tick_params(length=0)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)

@@ -60,13 +60,16 @@ HOROVOD_TUNED = Contestant(
 )
 MPI = Contestant("MPI", "mpi")
 MPI_TUNED = Contestant("MPI, tuned", "mpi", KEEP_MEMORY)
-GLOO = Contestant("Gloo", "gloo", {"GLOO_SOCKET_IFNAME": "lo"})
+GLOO = Contestant("Gloo", "gloo")
+GLOO_TUNED = Contestant(
+    "Gloo, tuned", "gloo", {"LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+)
 PS = Contestant("parameter server", "ps")
 PS_TUNED = Contestant("parameter server, tuned", "ps", {"DMLC_LOCAL": "1"})
 ALONE = Contestant("alone", "alone")
 
 CONTESTANTS: List[Contestant] = [
-    HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, GLOO, PS, PS_TUNED, ALONE
+    HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, GLOO, GLOO_TUNED, PS, PS_TUNED, ALONE
 ]  # fmt: skip
 
 

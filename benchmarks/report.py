@@ -1,22 +1,19 @@
 """Writes docs/benchmarks.md and its pictures from what run.py has kept.
 
-python benchmarks/report.py
+python -m benchmarks.report
 """
 
 from pathlib import Path
 from string import Template
 from typing import Optional
 
-import pictures
-import plan
-import shown
-import suites
-from results import Results
-
+from benchmarks import pictures, plan, shown, suites
+from benchmarks.results import Results
+from benchmarks.run import KEPT
+from benchmarks.shown import private
 from hvdlite.bench import cases
 from hvdlite.bench.report import markdown, size_text
 
-DOCS = plan.ROOT / "docs"
 PAGE = Path(__file__).with_name("page.md")
 OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
 
@@ -36,12 +33,12 @@ def percent(share: Optional[float]) -> str:
 
 
 def speed_table(results: Results, ranks: int) -> str:
-    header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo",
+    header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
               "Horovod / hvdlite", "tuned / hvdlite", "goal"]  # fmt: skip
     lines = []
     for row in shown.ROWS:
         ms = [results.value(OURS, ranks, row.ours)]
-        peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO)
+        peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO, plan.GLOO_TUNED)
         by_message = row.ours if row.theirs == row.ours else cases.model("resnet50").name
         for peer in peers:
             name = row.theirs if peer.library == "horovod" else by_message
@@ -64,7 +61,7 @@ def floor_table(results: Results) -> str:
         for ranks in plan.RANKS:
             floor, ours = results.floor(size, ranks), results.value(OURS, ranks, case.name)
             line += [milliseconds(floor), milliseconds(ours)]
-            line.append(percent(floor / ours if floor and ours else None))
+            line.append(percent(results.floor_share(size, "zero-copy", ranks)))
         lines.append(line)
     header = ["size"]
     for ranks in plan.RANKS:
@@ -103,6 +100,21 @@ def idle_table(results: Results) -> str:
     return markdown(header, lines)
 
 
+def cpu_table(results: Results) -> str:
+    lines = []
+    for contestant in plan.CONTESTANTS:
+        line = [contestant.name]
+        for case in (private("64M"), cases.model("resnet50").name):
+            for ranks in plan.RANKS:
+                used = results.value(contestant, ranks, case, "cpu_seconds_per_gb")
+                line.append("–" if used is None else f"{used:.2f}")
+        lines += [line] if set(line[1:]) != {"–"} else []
+    header = ["CPU seconds per GB"]
+    for work in ("64 MiB", "ResNet-50"):
+        header += [f"{work}, {ranks} ranks" for ranks in plan.RANKS]
+    return markdown(header, lines)
+
+
 def memory_table(results: Results) -> str:
     contestants = [
         ("hvdlite", OURS, "memory"), ("hvdlite, zero-copy", OURS, "memory_zero_copy"),
@@ -128,11 +140,11 @@ def ablation_table(results: Results) -> str:
         lines.append(
             [technique.name, "`" + " ".join(f"{k}={v}" for k, v in technique.off.items()) + "`"]
             + [
-                times(results.ratio(OURS, case, technique.without, case, 2, "ablation"))
-                for _, case in shown.ABLATED
+                times(results.ratio(OURS, row.ours, technique.without, row.ours, 2, "ablation"))
+                for row in shown.ABLATED
             ]
         )
-    return markdown(["without", "by", *(text for text, _ in shown.ABLATED)], lines)
+    return markdown(["without", "by", *(row.text for row in shown.ABLATED)], lines)
 
 
 def machine_text(results: Results) -> str:
@@ -176,20 +188,22 @@ def document(results: Results) -> str:
         machine=machine_text(results), rounds=results.rounds(), cores=plan.CORES,
         two=two, four=four, speed_two=speed_table(results, two),
         speed_four=speed_table(results, four), bandwidth=bandwidth_text(results),
-        floor=floor_table(results), step=step_table(results), idle=idle_table(results),
+        floor=floor_table(results), step=step_table(results), cpu=cpu_table(results),
+        idle=idle_table(results),
         baseline=f"{baseline / 1e6:.0f} MB", memory=memory_table(results),
         ablation=ablation_table(results), settings=settings_table(), failures=failures(results),
     )  # fmt: skip
 
 
-def main() -> None:
-    results = Results()
-    folder = DOCS / "benchmarks"
+def write(results: Results, docs: Path) -> Path:
+    """Write the page and its pictures; return the page."""
+    folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     pictures.draw(results, folder)
-    (DOCS / "benchmarks.md").write_text(document(results).rstrip() + "\n")
-    print(f"{DOCS / 'benchmarks.md'} and {folder}")
+    page = docs / "benchmarks.md"
+    page.write_text(document(results).rstrip() + "\n")
+    return page
 
 
 if __name__ == "__main__":
-    main()
+    print(write(Results(KEPT), plan.ROOT / "docs"))

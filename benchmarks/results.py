@@ -1,19 +1,19 @@
 """What run.py has kept, as medians over the rounds."""
 
 import json
+from pathlib import Path
 from statistics import median
 from typing import Dict, List, Optional
 
-import plan
-from run import KEPT
-
+from benchmarks import plan
+from hvdlite.bench import cases
 from hvdlite.bench.figures import floor_seconds
 
 
 class Results:
     """All files of a folder, by suite, number of ranks and contestant."""
 
-    def __init__(self, folder=KEPT) -> None:
+    def __init__(self, folder: Path) -> None:
         self.files: Dict[tuple, dict] = {}
         for file in sorted(folder.glob("*.json")):
             suite, ranks, rest = file.stem.split("-", 2)
@@ -41,8 +41,9 @@ class Results:
         self, contestant, ranks: int, case: str, field: str = "p50", suite: str = "speed"
     ) -> Optional[float]:
         """Return the median over rounds, or None."""
-        rows = self.rows(contestant, ranks, case, suite)
-        return median(row[field] for row in rows.values()) if rows else None
+        rows = self.rows(contestant, ranks, case, suite).values()
+        found = [row[field] for row in rows if field in row]
+        return median(found) if found else None
 
     def ratio(
         self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
@@ -63,6 +64,12 @@ class Results:
         """Return the least seconds of an allreduce in memory."""
         bandwidth = self.bandwidth(ranks)
         return bandwidth and floor_seconds("allreduce", ranks, nbytes, bandwidth)
+
+    def floor_share(self, nbytes: int, memory: str, ranks: int) -> Optional[float]:
+        """Return the floor over hvdlite's time."""
+        case = cases.one_array("allreduce", nbytes, memory=memory)
+        floor, ours = self.floor(nbytes, ranks), self.value(plan.HVDLITE, ranks, case.name)
+        return floor / ours if floor and ours else None
 
     def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
         """Return a field that is measured once."""

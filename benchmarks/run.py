@@ -1,7 +1,7 @@
 """Measures hvdlite beside its peers, alternating, and keeps every result under build/bench.
 
-    python benchmarks/run.py            five rounds; --quick: one, shorter
-    python benchmarks/report.py         docs/benchmarks.md from what is kept
+    python -m benchmarks.run            five rounds; --quick: one, shorter
+    python -m benchmarks.report         docs/benchmarks.md from what is kept
 
 A job that fails or hangs leaves its reason in place of its result, and the next one starts.
 """
@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, NamedTuple, Optional
 
-import plan
-from plan import Contestant
 from tqdm import tqdm
 
+from benchmarks import plan
+from benchmarks.plan import Contestant
+
 KEPT = plan.ROOT / "build" / "bench"
-WORKER = Path(__file__).with_name("worker.py")
 
 
 class Job(NamedTuple):
@@ -34,8 +34,8 @@ class Job(NamedTuple):
     idle: float = 0
 
     @property
-    def file(self) -> Path:
-        return KEPT / f"{self.suite}-{self.ranks}-{self.contestant.slug}-{self.round}.json"
+    def file(self) -> str:
+        return f"{self.suite}-{self.ranks}-{self.contestant.slug}-{self.round}.json"
 
 
 def jobs(rounds: int, seconds: float) -> Iterator[Job]:
@@ -53,23 +53,32 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
             yield Job(contestant, 2, "ablation", number, seconds)
 
 
-def run(job: Job, timeout: float) -> Optional[str]:
-    """Run it; return why there is no result, or None."""
-    contestant, processes = job.contestant, job.contestant.processes(job.ranks)
-    if not contestant.python.exists():
-        return f"{contestant.python.parent.parent.name} is missing: run `make peers`"
+def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
+    """Run it, with a file in the folder as result; return what went wrong, or None."""
+    file, python = folder / job.file, job.contestant.python
+    processes = job.contestant.processes(job.ranks)
     command = [
-        contestant.python.with_name("mpirun"), "-n", processes, contestant.python, WORKER,
-        "--library", contestant.library, "--suite", job.suite, "--seconds", job.seconds,
-        "--idle", job.idle, "--out", job.file,
+        python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
+        "--library", job.contestant.library, "--suite", job.suite, "--seconds", job.seconds,
+        "--idle", job.idle, "--out", file,
     ]  # fmt: skip
-    return execute([str(word) for word in command], contestant.settings(processes), timeout)
+    if python.exists():
+        settings = job.contestant.settings(processes)
+        reason = execute([str(word) for word in command], settings, timeout)
+    else:
+        reason = f"{python.parent.parent.name} is missing: run `make peers`"
+    if reason:
+        kept = json.loads(file.read_text()) if file.exists() else {"rows": []}
+        file.write_text(json.dumps({**kept, "error": reason}, indent=1))
+    return reason
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:
+    """Run a command; return why it failed, or None. It is ended after ``timeout`` seconds."""
     process = subprocess.Popen(
-        command, env={**os.environ, **settings}, start_new_session=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        command, cwd=plan.ROOT, env={**os.environ, **settings}, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -93,23 +102,27 @@ def end(process: subprocess.Popen) -> str:
 
 def main() -> None:
     args = parse_args()
-    KEPT.mkdir(parents=True, exist_ok=True)
     rounds, seconds = (1, 0.15) if args.quick else (args.rounds, args.seconds)
-    todo = [job for job in jobs(rounds, seconds) if not args.only or args.only in job.file.name]
-    if not args.keep:
-        for file in KEPT.glob("*.json"):
-            file.unlink()
+    todo = [job for job in jobs(rounds, seconds) if not args.only or args.only in job.file]
+    make_ready(args.folder, args.keep)
     start, failed = time.monotonic(), 0
     for job in tqdm(todo, unit="job", dynamic_ncols=True):
-        if job.file.exists():
+        if (args.folder / job.file).exists():
             continue
-        reason = run(job, args.timeout)
+        reason = run(job, args.folder, args.timeout)
         if reason:
             failed += 1
-            kept = json.loads(job.file.read_text()) if job.file.exists() else {"rows": []}
-            job.file.write_text(json.dumps({**kept, "error": reason}, indent=1))
             tqdm.write(f"{job.contestant.name}, {job.ranks} ranks: {reason}")
     print(f"{len(todo)} jobs, {failed} failed, {time.monotonic() - start:.0f} s")
+
+
+def make_ready(folder: Path, keep: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in () if keep else folder.glob("*.json"):
+        file.unlink()
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"others use this machine (load {load:.1f}): what is measured now is not its best")
 
 
 def parse_args() -> argparse.Namespace:
@@ -120,6 +133,7 @@ def parse_args() -> argparse.Namespace:
     add("--quick", action="store_true", help="one short round")
     add("--keep", action="store_true", help="measure only what has no result yet")
     add("--only", metavar="TEXT", help="jobs whose file name contains it")
+    add("--folder", type=Path, default=KEPT, help="of the results (%(default)s)")
     add("--timeout", type=float, default=120, help="seconds a job (%(default)s)")
     return parser.parse_args()
 

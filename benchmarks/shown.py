@@ -2,9 +2,8 @@
 
 from typing import NamedTuple, Tuple
 
-import plan
-from plan import HOROVOD, HOROVOD_TUNED, HVDLITE
-
+from benchmarks import plan
+from benchmarks.plan import HOROVOD, HOROVOD_TUNED, HVDLITE
 from hvdlite.bench import cases
 
 
@@ -12,6 +11,7 @@ class Row(NamedTuple):
     """One work of the main table; ``goal``: times Horovod's speed on 2 ranks, at least and aim."""
 
     text: str
+    brief: str
     ours: str
     theirs: str
     goal: Tuple[int, int]
@@ -21,23 +21,29 @@ def private(size: str) -> str:
     return cases.one_array("allreduce", cases.parse_size(size)).name
 
 
-def _same(text: str, case: str, goal: Tuple[int, int]) -> Row:
-    return Row(text, case, case, goal)
+def _same(text: str, brief: str, case: str, goal: Tuple[int, int]) -> Row:
+    return Row(text, brief, case, case, goal)
 
 
 ROWS = [
-    _same("4 KB", private("4K"), (8, 15)),
-    _same("64 KB", private("64K"), (8, 15)),
-    _same("64 MiB", private("64M"), (4, 6)),
-    _same("400 MB", private("400MB"), (4, 6)),
-    _same("ResNet-50, `allreduce_` one by one", cases.model("resnet50").name, (4, 6)),
+    _same("4 KiB", "4 KiB", private("4K"), (8, 15)),
+    _same("64 KiB", "64 KiB", private("64K"), (8, 15)),
+    _same("64 MiB", "64 MiB", private("64M"), (4, 6)),
+    _same("400 MB", "400 MB", private("400MB"), (4, 6)),
+    _same(
+        "ResNet-50, `allreduce_` one by one",
+        "ResNet-50,\none by one",
+        cases.model("resnet50").name,
+        (4, 6),
+    ),
     Row(
         "ResNet-50, zero-copy, `trainer.allreduce_grads()`",
+        "ResNet-50,\nzero-copy",
         cases.model("resnet50", "zero-copy").name,
         cases.model("resnet50", "trainer").name,
         (8, 12),
     ),
-    _same("500 arrays of 16 floats", cases.tiny().name, (4, 6)),
+    _same("500 arrays of 16 floats", "500 arrays of\n16 floats", cases.tiny().name, (4, 6)),
 ]
 GOAL_OVERSUBSCRIBED = (3, 6)
 STEP, STEP_SHARED = cases.step("trainer").name, cases.step("zero-copy").name
@@ -46,4 +52,4 @@ STEPS = [
     ("hvdlite", HVDLITE, STEP), ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
     ("parameter server", plan.PS, STEP), ("parameter server, tuned", plan.PS_TUNED, STEP),
 ]  # fmt: skip
-ABLATED = [(row.text, row.ours) for row in ROWS if row.ours != private("400MB")]
+ABLATED = [row for row in ROWS if row.ours != private("400MB")]

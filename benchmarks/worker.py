@@ -1,6 +1,6 @@
 """One rank of a measured job: the same work for every library.
 
-    mpirun -n 2 python benchmarks/worker.py --library horovod --suite speed --out rows.json
+    mpirun -n 2 python -m benchmarks.worker --library horovod --suite speed --out rows.json
 
 Rank 0 writes a JSON file: the rows of all cases that the library has, as ``hvdlite-bench`` does.
 """
@@ -10,10 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-import libraries
-import suites
 from mpi4py import MPI
 
+from benchmarks import libraries, suites
 from hvdlite.bench import machine, measure
 
 

@@ -8,6 +8,7 @@ which is part of the package, can look after processes of a job without being on
 import importlib
 import sys
 
+from hvdlite import _kvstore_hooks
 from hvdlite._version import __version__
 
 _DEFINED_IN = {
@@ -36,6 +37,7 @@ _DEFINED_IN = {
         "shutdown",
         "size",
         "start_timeline",
+        "stats",
         "stop_timeline",
     ),
     "hvdlite.groups": ("ProcessSet", "global_process_set"),
@@ -82,5 +84,6 @@ def __dir__():
     return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
 
 
+_kvstore_hooks.when_imported()  # mx.kv.create("dist_sync_mpi") works from here on
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
     importlib.import_module("hvdlite.context")

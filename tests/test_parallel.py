@@ -28,8 +28,15 @@ def test_without_shared_memory():
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines_of_mxnet(engine):
-    files = [*SHORT, "tests/parallel/test_memory.py", "tests/parallel/test_trainer.py"]
+    others = [f"tests/parallel/test_{name}.py" for name in ("memory", "trainer", "codec")]
+    files = [*SHORT, *others]
     passed(2, files, env={"MXNET_ENGINE_TYPE": engine}, timeout=120)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_compression_through_mpi(ranks):
+    files = [f"tests/parallel/test_{name}.py" for name in ("codec", "codec_training")]
+    passed(ranks, files, env={"HVDLITE_WINDOW": "0"}, timeout=120)
 
 
 @pytest.mark.parametrize(

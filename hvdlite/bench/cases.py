@@ -57,6 +57,20 @@ KINDS = {
         traffic=lambda p: 1 + p,
         result=lambda p: list(range(1, p + 1)),
     ),
+    "reducescatter": Kind(
+        start=lambda hvd, x, **how: hvd.reducescatter(x, op=hvd.Sum, **how),
+        gives=lambda p: 1,
+        wire=lambda p: (p - 1) / p,
+        traffic=lambda p: p + 1,
+        result=lambda p: [_total(p)],
+    ),
+    "alltoall": Kind(
+        start=lambda hvd, x, **how: hvd.alltoall(x, **how),
+        gives=lambda p: 1,
+        wire=lambda p: (p - 1) / p,
+        traffic=lambda p: 2 * p,
+        result=lambda p: list(range(1, p + 1)),
+    ),
 }
 
 

@@ -70,7 +70,10 @@ def _list_of(convert, known=()):
     def parse(text: str) -> list:
         if text == "all" and known:
             return list(known)
-        values = [convert(word.strip()) for word in text.split(",") if word.strip()]
+        try:
+            values = [convert(word.strip()) for word in text.split(",") if word.strip()]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
         unknown = [value for value in values if known and value not in known]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {', '.join(known)}")
@@ -85,25 +88,25 @@ def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
     chosen: List[Tuple[str, Case]] = []
     for memory in args.memory:
         swept = cases.sweep(args.kinds, args.sizes, args.dtypes, memory)
-        apis = args.apis if memory == "private" else ["mxnet"]
+        apis = [api for api in args.apis if api == "mxnet" or memory == "private"]
         chosen += [(api, case) for api in apis for case in swept]
     if "mxnet" in args.apis:
         chosen += [("mxnet", cases.model(name, m)) for name in args.models for m in args.memory]
         chosen += [] if args.no_tiny else [("mxnet", cases.tiny())]
         trainers = [memory for memory in args.memory if memory != "private"] or ["trainer"]
         chosen += [] if args.no_step else [("mxnet", cases.step(memory)) for memory in trainers]
-    return [(api, case) for api, case in chosen if api == "mxnet" or case.memory == "private"]
+    return chosen
 
 
 def libraries(apis) -> Dict:
     """Join the job; return hvdlite on the arrays of each API."""
     import hvdlite as hvd
-    from hvdlite.bench.library import MXNetArrays, NumPyArrays
+    from hvdlite.bench.library import MXNetArrays, NumPyArrays, last_algorithm
 
     hvd.init()
-    opened = {"numpy": NumPyArrays(hvd.numpy, "numpy")}
+    opened = {"numpy": NumPyArrays(hvd.numpy, "numpy", last_algorithm)}
     if "mxnet" in apis:
-        opened["mxnet"] = MXNetArrays(hvd.mxnet, "mxnet")
+        opened["mxnet"] = MXNetArrays(hvd, "mxnet", last_algorithm)
     return opened
 
 

@@ -4,7 +4,7 @@ A library makes arrays, fills them, starts a collective on one and waits for sev
 MXNet make trainers too. ``benchmarks/libraries.py`` has those of the other systems.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
@@ -14,11 +14,16 @@ from hvdlite.bench.cases import KINDS, Case
 class NumPyArrays:
     """A module with hvdlite's names on NumPy arrays; each call waits until the work is done."""
 
-    def __init__(self, hvd, label: str) -> None:
+    def __init__(
+        self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None
+    ) -> None:
         self.hvd, self.label = hvd, label
+        self.algorithm = algorithm  # the name of the one that ran last, where the library tells
 
     def takes(self, case: Case) -> bool:
-        return case.memory == "private" and case.kind in KINDS and case.dtype != "bfloat16"
+        """Tell whether the library has what the case needs."""
+        private = case.memory == "private" and case.dtype != "bfloat16"
+        return private and case.kind in KINDS and hasattr(self.hvd, case.kind)
 
     def make(self, shape, dtype: str) -> Any:
         return np.zeros(shape, dtype)
@@ -38,10 +43,6 @@ class NumPyArrays:
 
     def to_numpy(self, array) -> np.ndarray:
         return array
-
-    def algorithm(self) -> Optional[str]:
-        """Return the name of the algorithm that ran last, where the library tells."""
-        return None
 
 
 class MXNetArrays(NumPyArrays):
@@ -83,13 +84,19 @@ class MXNetArrays(NumPyArrays):
 
     def trainer(self, params, zero_copy: bool, name: str):
         """Return a trainer whose ``allreduce_grads()`` makes the gradients equal on all ranks."""
-        if zero_copy:
-            moved = self.hvd.share_gradients(params.values())
-            if not moved:
-                raise RuntimeError("no gradient could be moved into shared memory")
+        self.shared = len(self.hvd.share_gradients(params.values())) if zero_copy else 0
         return self.hvd.DistributedTrainer(params, "sgd", {"learning_rate": 0.01}, prefix=name)
 
     synchronises = True  # its trainers keep weights equal on all ranks
+    shared = 0  # gradients of the last trainer that live in memory which all ranks map
+
+
+def last_algorithm() -> Optional[str]:
+    """Return what hvdlite's core ran last among all ranks."""
+    from hvdlite._native import ffi, lib
+
+    name = lib.hvd_algorithm()
+    return None if name == ffi.NULL else ffi.string(name).decode()
 
 
 _NUMPY_TYPES = [np.dtype(t) for t in ("f2", "f4", "f8", "u1", "i1", "i4", "i8")]

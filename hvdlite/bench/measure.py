@@ -15,7 +15,7 @@ def once(work, comm) -> tuple:
     """Return this rank's seconds, CPU seconds of all its threads, and seconds with preparation."""
     begin = time.perf_counter()
     work.refresh()
-    comm.Barrier()
+    machine.meet(comm)
     cpu, start = time.process_time(), time.perf_counter()
     work.run()
     end, cpu_end = time.perf_counter(), time.process_time()
@@ -58,6 +58,6 @@ def measure(
         return None
     taken = sample(work, comm, budget)
     row = {"library": library.label, **figures.columns(case, comm.size, taken, bandwidth)}
-    row["algorithm"] = library.algorithm() or ""
+    row["algorithm"], row["shared"] = library.algorithm() or "", work.shared
     row["peak_memory"] = max(comm.allgather(machine.peak_memory()))
     return row

@@ -9,45 +9,58 @@ from hvdlite.bench.report import size_text
 
 COLORS = ("#1864ab", "#e8590c", "#2b8a3e", "#862e9c", "#c2255c", "#5c940d", "#495057", "#0b7285")
 MARKERS = "osD^vPX*"
-Curves = Dict[str, List[Tuple[float, float]]]  # label -> (bytes, value)
+Curves = Dict[str, List[Tuple[int, float]]]  # label -> (bytes, value)
 
 _STYLE = {
-    "figure.dpi": 150, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 12,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 12,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#868e96",
+    "figure.dpi": 150, "figure.constrained_layout.use": True, "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.15, "font.size": 10, "text.color": "#212529",
+    "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titlecolor": "#495057",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#adb5bd",
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e9ecef", "grid.linewidth": 0.8,
+    "xtick.color": "#495057", "ytick.color": "#495057",
     "legend.frameon": False, "lines.linewidth": 2, "lines.markersize": 5,
 }  # fmt: skip
 
 
 @contextmanager
-def figure(path: Path, title: str, width: float = 8, height: float = 4.5):
-    """Yield axes; save them as a PNG file afterwards. Draws without a display."""
+def figure(path: Path, title: str, size: Tuple[float, float] = (8, 4.5), panels: int = 1):
+    """Yield axes, or a list of as many as there are panels side by side; save them as PNG after.
+
+    Draws without a display.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        made = Figure(figsize=(width, height))
+        made = Figure(figsize=size)
         FigureCanvasAgg(made)
-        axes = made.add_subplot()
-        axes.set_title(title)
-        yield axes
+        axes = made.subplots(1, panels, sharey=True, squeeze=False)[0]
+        made.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        yield axes[0] if panels == 1 else list(axes)
         made.savefig(path)
 
 
-def by_size(axes, curves: Curves, ylabel: str, log: bool = True) -> None:
+def milliseconds_axis(axes) -> None:
+    """Make the y axis logarithmic, with 0.1, 1, 10 written so."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylabel("milliseconds")
+
+
+def size_axis(axes, sizes: Sequence[int]) -> None:
+    """Make the x axis logarithmic, with the sizes that were measured."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [size_text(size) for size in sizes])
+    axes.minorticks_off()
+
+
+def lines(axes, curves: Curves) -> None:
     """Draw one line a label over the size of the data."""
-    sizes = sorted({nbytes for points in curves.values() for nbytes, _ in points})
     for (label, points), color, marker in zip(curves.items(), COLORS * 3, MARKERS * 3):
         axes.plot(*zip(*sorted(points)), color=color, marker=marker, label=label)
-    axes.set_xscale("log", base=2)
-    if log:
-        axes.set_yscale("log")
-    axes.set_xticks(sizes, [size_text(int(size)) for size in sizes], rotation=35, ha="right")
-    axes.minorticks_off()
-    axes.set_ylabel(ylabel)
-    axes.legend()
+    size_axis(axes, sorted({nbytes for points in curves.values() for nbytes, _ in points}))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def curves_of(rows: Sequence[Dict], value: Callable[[Dict], float]) -> Curves:
@@ -67,16 +80,22 @@ def label_of(row: Dict) -> str:
 def draw(rows: Sequence[Dict], folder: Path) -> List[Path]:
     """Write time.png, busbw.png and floor.png as far as there are rows; return their paths."""
     wanted = {
-        "time": ("Time by size", "milliseconds", lambda row: 1e3 * row["p50"], True),
-        "busbw": ("Bus bandwidth by size", "GB/s", lambda row: row["busbw"] / 1e9, True),
-        "floor": ("Share of the memory floor", "%", lambda row: 100 * row["floor_share"], False),
+        "time": ("Time by size", None, lambda row: 1e3 * row["p50"]),
+        "busbw": ("Bus bandwidth by size", "GB/s", lambda row: row["busbw"] / 1e9),
+        "floor": ("Share of the memory floor", "%", lambda row: 100 * row["floor_share"]),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, (title, ylabel, value, log) in wanted.items():
+    for name, (title, ylabel, value) in wanted.items():
         curves = curves_of([row for row in rows if "floor_share" in row], value)
-        if curves:
-            written.append(folder / f"{name}.png")
-            with figure(written[-1], f"{title}, {rows[0]['ranks']} ranks") as axes:
-                by_size(axes, curves, ylabel, log)
+        if not curves:
+            continue
+        written.append(folder / f"{name}.png")
+        with figure(written[-1], f"{title}, {rows[0]['ranks']} ranks", (9, 4.5)) as axes:
+            lines(axes, curves)
+            if ylabel:
+                axes.set_ylabel(ylabel)
+                axes.set_ylim(bottom=0)
+            else:
+                milliseconds_axis(axes)
     return written

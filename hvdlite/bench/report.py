@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List, Sequence
 
 COLUMNS = {
     "library": lambda row: row["library"],
-    "work": lambda row: f"{row['kind']} {row['memory']}",
+    "work": lambda row: work_text(row),
     "dtype": lambda row: row["dtype"],
     "size": lambda row: size_text(row["bytes"]),
     "arrays": lambda row: str(row["arrays"]),
@@ -15,7 +15,7 @@ COLUMNS = {
     "p90": lambda row: milliseconds(row["p90"]),
     "p99": lambda row: milliseconds(row["p99"]),
     "algbw GB/s": lambda row: gigabytes(row.get("algbw")),
-    "busbw": lambda row: gigabytes(row.get("busbw")),
+    "busbw GB/s": lambda row: gigabytes(row.get("busbw")),
     "of floor": lambda row: percent(row.get("floor_share")),
     "CPU s/GB": lambda row: number(row.get("cpu_seconds_per_gb")),
     "peak MB": lambda row: f"{row['peak_memory'] / 1e6:.0f}",
@@ -24,13 +24,19 @@ COLUMNS = {
 _TO_THE_LEFT = ("library", "work", "dtype", "algorithm")
 
 
+def work_text(row: Dict) -> str:
+    """Return what is done; said plainly where zero-copy was asked for and could not be had."""
+    fallback = ", not shared" if row["memory"] == "zero-copy" and not row["shared"] else ""
+    return f"{row['kind']} {row['memory']}{fallback}"
+
+
 def size_text(nbytes: int) -> str:
     """Return bytes in the largest unit that leaves no fraction, else in MB.
 
     >>> size_text(4096), size_text(400_000_000), size_text(102_303_648), size_text(12)
     ('4 KiB', '400 MB', '102 MB', '12 B')
     """
-    for unit, size in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10)):
+    for unit, size in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3)):
         if nbytes and nbytes % size == 0:
             return f"{nbytes // size} {unit}"
     return f"{nbytes / 1e6:.0f} MB" if nbytes >= 10**6 else f"{nbytes} B"

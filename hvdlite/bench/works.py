@@ -11,7 +11,7 @@ import numpy as np
 from hvdlite.bench import models
 from hvdlite.bench.cases import KINDS, Case
 
-STEPS = 10  # of training, in one repetition
+STEPS = 5  # of training, in one repetition
 BATCH = 64  # images a rank
 
 
@@ -19,14 +19,19 @@ class Collective:
     """A collective on each array, all started, then all waited for."""
 
     per_run = 1
+    shared = 0  # arrays in memory that all ranks map
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
-        shapes = case.shapes
-        if KINDS[case.kind].gives(comm.size) != 1:  # each rank brings a part of the rows
-            shapes = [(max(1, shape[0] // comm.size), *shape[1:]) for shape in shapes]
-        self.arrays = [library.make(shape, case.dtype) for shape in shapes]
+        self.arrays = [library.make(self.brought(shape), case.dtype) for shape in case.shapes]
         self.results = []
+
+    def brought(self, shape) -> tuple:
+        """Return the shape of what this rank brings, so that the result has equal parts."""
+        kind = KINDS[self.case.kind]
+        parts = len(kind.result(self.ranks))
+        rows = max(1, shape[0] // parts) * parts
+        return (int(rows * kind.gives(self.ranks)), *shape[1:])
 
     def refresh(self) -> None:
         for array in self.arrays:
@@ -59,6 +64,7 @@ class Gradients(Collective):
             params.get(f"p{i:03}_weight", shape=shape, init="zeros")
         params.initialize()
         self.trainer = library.trainer(params, case.memory == "zero-copy", case.name)
+        self.shared = library.shared
         self.arrays = [param.grad() for param in params.values()]
 
     def run(self) -> None:
@@ -96,6 +102,7 @@ class Training:
         self.trainer = library.trainer(
             self.net.collect_params(), case.memory == "zero-copy", case.name
         )
+        self.shared = library.shared
 
     def refresh(self) -> None:
         """Nothing: backward writes the gradients."""

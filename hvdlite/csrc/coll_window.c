@@ -203,6 +203,7 @@ int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_e
         if (k >= 1 && k - 1 < p.rounds) HVD_TRY(reduce(&p, k - 1, err));
         if (k >= 2) HVD_TRY(take(&p, k - 2, err));
     }
+    transport_count_window(t, job->bytes); /* all but the own chunks, and the sums of those */
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -220,6 +221,7 @@ static int give(struct pass *p, hvd_error *err) {
         const struct coll_piece *piece = &p->job->pieces[i];
         if (piece->in != piece->out) copy(piece->out, piece->in, piece->bytes);
     }
+    transport_count_window(p->t, p->job->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
         HVD_TRY(transport_wait_slot(p->t, round, err));
@@ -276,6 +278,7 @@ int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_e
     struct coll_range own = coll_part(job->part_end, t->at.rank);
     HVD_TRY(open_pass(&p, t, job, job->longest, err));
     copy((char *)job->data + own.begin, job->in, coll_length(own));
+    transport_count_window(t, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
         if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));

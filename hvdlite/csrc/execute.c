@@ -50,16 +50,21 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     return job;
 }
 
+static int collective(struct executor *x, const struct coll_job *job, hvd_error *err) {
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(job)->name);
+    return coll_run(x->t, job, err);
+}
+
 /* By messages: one tensor in its own memory, more in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
                           hvd_error *err) {
     if (batch->n == 1) {
         job->data = own_memory(x, batch->tensors[0]);
-        return coll_run(x->t, job, err);
+        return collective(x, job, err);
     }
     HVD_TRY(scratch_get(&x->fusion, job->bytes ? job->bytes : 1, &job->data, err));
     pack(x, batch, job->data);
-    HVD_TRY(coll_run(x->t, job, err));
+    HVD_TRY(collective(x, job, err));
     unpack(x, batch, job->data);
     return HVD_OK;
 }
@@ -82,7 +87,7 @@ static int run_pieces(struct executor *x, const struct batch *batch, struct coll
     job->pieces = pieces;
     job->npieces = batch->n;
     job->memory = parts ? part : NULL;
-    return coll_run(x->t, job, err);
+    return collective(x, job, err);
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
@@ -147,7 +152,29 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     if (job.kind == HVD_REDUCESCATTER)
         reducescatter_parts(&job, &tensor->request, x->t->at.size, in_end);
     if (job.kind == HVD_ALLTOALL) alltoall_parts(&job, tensor, &x->t->at, in_end, part_end);
-    return coll_run(x->t, &job, err);
+    return collective(x, &job, err);
+}
+
+static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
+    const struct request *r = &batch->tensors[0]->request;
+    void *memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_piece), &memory, err));
+    struct coded_piece *pieces = memory;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        size_t n = request_count(&tensor->request);
+        pieces[i] = (struct coded_piece){tensor->message, tensor->out, n};
+    }
+    struct coll_job plain = job_of(x, r);
+    struct coded_job job = {.codec = r->codec,
+                            .members = r->members,
+                            .final = plain.final,
+                            .pieces = pieces,
+                            .npieces = batch->n,
+                            .window = plain.window,
+                            .buffer = &x->fusion,
+                            .scratch = &x->work};
+    return coll_coded(x->t, &job, err);
 }
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
@@ -156,6 +183,7 @@ static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
         return HVD_OK;
     }
+    if (first->request.codec.kind) return run_coded(x, batch, err);
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
     return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
 }
@@ -177,6 +205,13 @@ static void record(const struct executor *x, const struct batch *batch, double s
     }
 }
 
+/* Before anybody hears that the batch is done. */
+static void count(const struct executor *x, const struct batch *batch) {
+    if (!x->stats) return;
+    atomic_fetch_add(&x->stats->tensors, batch->n);
+    atomic_fetch_add(&x->stats->batches, 1);
+}
+
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     bool recorded = x->timeline && timeline_on(x->timeline);
     double started = recorded ? clock_now() : 0;
@@ -186,6 +221,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->tensors[0]->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
+    count(x, batch);
     trace(x, batch, "completes");
     if (recorded) record(x, batch, started);
     for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
@@ -195,4 +231,5 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
 void execute_free(struct executor *x) {
     scratch_free(&x->fusion);
     scratch_free(&x->work);
+    scratch_free(&x->list);
 }

@@ -5,18 +5,22 @@
 #ifndef HVDLITE_EXECUTE_H
 #define HVDLITE_EXECUTE_H
 
-#include "coll.h"
+#include "coll_coded.h"
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
 #include "timeline.h"
 
+#include <stdatomic.h>
+
 struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;   /* NULL: none */
-    struct scratch fusion, work; /* kept: the next batch pays no page faults */
+    struct timeline *timeline;         /* NULL: none */
+    struct stats *stats;               /* NULL: nothing is counted */
+    struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
+    _Atomic(const char *) algorithm;   /* the last one's name; NULL: none yet. Any thread reads */
 };
 
 /* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.

@@ -88,6 +88,13 @@ int hvd_check(hvd_error *err) {
     return failed ? err->code : HVD_OK;
 }
 
+const char *hvd_algorithm(void) {
+    if (enter(NULL)) return NULL;
+    const char *name = engine_algorithm(world()->engine);
+    leave();
+    return name;
+}
+
 /* ---- work ---- */
 
 static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
@@ -106,11 +113,13 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->priority = from->priority;
     r->prescale = from->prescale;
     r->postscale = from->postscale;
+    r->codec = (struct codec){from->codec, from->parameter};
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
     to->in = from->in;
     to->out = from->out;
     to->out_rows = from->out_rows;
+    to->residual = from->residual;
     to->splits = from->splits;
     to->nsplits = from->nsplits;
     return HVD_OK;
@@ -177,6 +186,15 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     monitor_unlock(&h->monitor);
     if (done) free_handle(h);
     return done;
+}
+
+int hvd_get_stats(hvd_stats *out, hvd_error *err) {
+    HVD_TRY(enter(err));
+    struct stats *stats = &current->job.stats;
+    *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
+                       stats->batches};
+    leave();
+    return HVD_OK;
 }
 
 /* ---- regions ---- */

@@ -39,7 +39,12 @@ typedef struct hvd_tensor {
     /* alltoall: [from * n + to]: rows for each of the n ranks, in the order in which they lie in `in`;
      * equal on all ranks */
     const int64_t *splits;
-    size_t nsplits; /* n * n; else 0 */
+    size_t nsplits;   /* n * n; else 0 */
+    int codec;        /* hvd_codec; an allreduce of float32 may have one */
+    double parameter; /* of the codec: 2bit, 1bit: the threshold; topk: the ratio of what is sent */
+    /* 2bit, 1bit, topk: what they left out, carried from one call to the next; as large as `in`, zeroed at
+     * first; used during the call only */
+    float *residual;
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
@@ -59,6 +64,9 @@ int hvd_where(hvd_topology *out, hvd_error *err);
 /* HVD_OK while the job is sound; after a transport failure its first cause. */
 int hvd_check(hvd_error *err);
 
+/* The algorithm of the last collective among all ranks; NULL: there was none, or no job. */
+const char *hvd_algorithm(void);
+
 /* What hvd_submit would refuse at once, all but a name that is under way; nothing is submitted. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
@@ -69,6 +77,15 @@ int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+
+/* What this rank has done since hvd_init, in all groups. Bytes are those of tensors; the negotiation's
+ * are not counted. */
+typedef struct hvd_stats {
+    uint64_t bytes_sent_mpi;    /* given to MPI for other ranks */
+    uint64_t bytes_sent_window; /* put into shared memory for other ranks of this host */
+    uint64_t tensors, batches;  /* done without an error; what was fused is one batch */
+} hvd_stats;
+int hvd_get_stats(hvd_stats *out, hvd_error *err);
 
 /* Memory of this rank that the others of its host can map: what is reduced in place in it, at the same
  * offset on every rank, is not copied once all have joined their regions. NULL: see *err; ranks that do

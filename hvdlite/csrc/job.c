@@ -158,6 +158,7 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;
+    j->config.stats = &j->stats;
     struct group *world = group_new(err);
     if (!world) return err->code;
     int id, code = open_world(j, world, mpi_comm, err);

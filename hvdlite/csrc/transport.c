@@ -11,6 +11,7 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err) {
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = to, .active = true};
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_mpi, bytes);
     return t->ops->isend(t, data, bytes, to, x, err);
 }
 
@@ -19,6 +20,10 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = from, .active = true};
     return t->ops->irecv(t, data, bytes, from, x, err);
+}
+
+void transport_count_window(struct transport *t, size_t bytes) {
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_window, bytes);
 }
 
 /* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */

@@ -3,23 +3,27 @@
 import math
 from typing import Any, Dict, List, NamedTuple, Sequence
 
+import mxnet as mx
+
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.ops import allreduce_
+from hvdlite.mxnet.compression import NoneCompressor, Reducer, check_compression
+from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
-from hvdlite.numpy import Average, Sum
+from hvdlite.numpy import Adasum, Average, Sum
 from hvdlite.objects import agree
 
 
 class Reduction(NamedTuple):
     """How gradients are reduced over ranks; the same on every rank.
 
-    :param compression: a class as in ``Compression``.
+    :param compression: one of ``Compression``, or a class like them; rows of row_sparse gradients
+        are not compressed.
     :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
         f / size after it.
     :param num_groups: into so many groups of about as many gradients each; 0: no groups.
-    :param op: Average or Sum.
-    :param process_set: for now that of all ranks.
+    :param op: Average, Sum or Adasum.
+    :param process_set: the ranks among which.
+    :param sparse_as_dense: send row_sparse gradients whole; a row that sums to zero is left out.
     """
 
     compression: Any = NoneCompressor
@@ -27,6 +31,7 @@ class Reduction(NamedTuple):
     num_groups: int = 0
     op: int = Average
     process_set: ProcessSet = global_process_set
+    sparse_as_dense: bool = False
 
     def checked(self) -> "Reduction":
         """Return it; raise ValueError where it makes no sense."""
@@ -35,19 +40,29 @@ class Reduction(NamedTuple):
             raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
         if not isinstance(groups, int) or groups < 0:
             raise ValueError(f"num_groups is {groups!r}: expected 0 or a number of groups")
-        if self.op not in (Average, Sum):
-            raise ValueError(f"op is {self.op!r}: expected hvdlite.Average or hvdlite.Sum")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(
+                f"op is {self.op!r}: expected hvdlite.Average, hvdlite.Sum or hvdlite.Adasum"
+            )
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
-        if self.process_set is not global_process_set:
-            raise ValueError(f"process_set is {self.process_set!r}: expected global_process_set")
-        for method in ("compress", "decompress"):
-            if not callable(getattr(self.compression, method, None)):
-                raise ValueError(
-                    f"compression is {self.compression!r}, which has no {method}(): expected "
-                    "hvdlite.Compression.none, hvdlite.Compression.fp16 or a class like them"
-                )
+        self.process_set.group()  # raises on a rank that is not in it
+        check_compression(self.compression)
         return self
+
+
+def agree_on_order(
+    owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
+) -> None:
+    """Raise unless all ranks come to their sparse gradients, each of which is waited for, alike."""
+    sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
+    if len(sparse) > 1:
+        agree(
+            f"{owner}, order of row_sparse gradients",
+            [str(labels[i]) for i in sparse],
+            [params[i].name for i in sparse],
+            process_set,
+        )
 
 
 class Gradients:
@@ -62,6 +77,7 @@ class Gradients:
     def __init__(self, owner: str, reduction: Reduction) -> None:
         self.owner = owner
         self.reduction = reduction
+        self._reducer = Reducer(reduction.compression)
         self._labels: Dict[int, int] = {}
 
     def pair(self, params: Dict[int, object]) -> bool:
@@ -70,20 +86,30 @@ class Gradients:
         Later calls do nothing, and return False.
 
         A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
-        by natural order instead, and all ranks check that they mean the same layers.
+        by natural order instead, and all ranks check that they mean the same layers. MXNet 2 names
+        a parameter within its block only; there the trainer's order is the same on every rank.
         """
         if self._labels:
             return False
         indices = sorted(params)
-        order = [indices[i] for i in natural_order([params[i].name for i in indices])]
-        facts = [f"({p.dtype}, {p.shape}, grad_req {p.grad_req})" for p in map(params.get, order)]
+        names = [params[i].name for i in indices]
+        if len(set(names)) == len(names):
+            order = [indices[i] for i in natural_order(names)]
+        else:
+            order = indices
+        facts = [
+            f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
+            for p in map(params.get, order)
+        ]
         names = [params[i].name for i in order]
         agree(
             self.owner,
             [f"{shape_of_name(name)} {fact}" for name, fact in zip(names, facts)],
             [f"{name} {fact}" for name, fact in zip(names, facts)],
+            self.reduction.process_set,
         )
         self._labels = {index: label for label, index in enumerate(order)}
+        agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
         return True
 
     def in_order(self, indices: Sequence[int]) -> List[int]:
@@ -91,28 +117,49 @@ class Gradients:
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 
     def average(self, grads: Dict[int, Sequence]) -> None:
-        """Start to average each gradient over all ranks; front layers, needed first, go first."""
+        """Average each gradient over all ranks, front layers, needed first, before others.
+
+        Only sparse ones are waited for, when all dense ones are on their way.
+        """
         indices = self.in_order(grads) if self._labels else list(grads)
-        for arrays in map(grads.get, indices):
-            for other in arrays[1:]:
-                arrays[0] += other.as_in_context(arrays[0].context)
-        for group in split(indices, self.reduction.num_groups or len(indices)):
-            self._reduce({self._labels.get(i, i): grads[i][0] for i in group})
+        sparse = [index for index in indices if is_sparse(grads[index][0])]
+        self._average_dense({i: grads[i] for i in indices if i not in sparse})
+        for index in sparse:
+            self._average_sparse(index, grads[index])
+
+    def _average_dense(self, grads: Dict[int, Sequence]) -> None:
+        for first, *others in grads.values():
+            for other in others:
+                first += other.as_in_context(first.context)
+        for group in split(list(grads), self.reduction.num_groups or len(grads)):
+            for index in group:
+                self._reduce(index, grads[index][0])
         for first, *others in grads.values():
             for other in others:
                 first.copyto(other)
 
-    def _reduce(self, group: Dict[Any, Any]) -> None:
-        factor, compression = self.reduction.predivide_factor, self.reduction.compression
-        for label, grad in group.items():
-            sent, context = compression.compress(grad)
-            allreduce_(
-                sent, name=f"{self.owner}.{label}", op=self.reduction.op,
-                priority=-label if isinstance(label, int) else 0,
-                prescale_factor=1 / factor, postscale_factor=factor,
-            )  # fmt: skip
-            if sent is not grad:
-                grad[:] = compression.decompress(sent, context)
+    def _average_sparse(self, index: int, arrays: Sequence) -> None:
+        if self.reduction.sparse_as_dense:
+            total = mx.nd.add_n(*(array.tostype("default") for array in arrays))
+            self._reduce(index, total)
+            total = total.tostype("row_sparse")
+        else:
+            op, process_set = self.reduction.op, self.reduction.process_set
+            total = allreduce_rows(arrays, self._name(index), op, process_set)
+        for array in arrays:
+            total.copyto(array)
+
+    def _reduce(self, index: int, grad) -> None:
+        label = self._labels.get(index, index)
+        priority = -label if isinstance(label, int) else 0
+        factor = self.reduction.predivide_factor
+        self._reducer.allreduce_(
+            grad, self._name(index), priority, self.reduction.op, (1 / factor, factor),
+            self.reduction.process_set,
+        )  # fmt: skip
+
+    def _name(self, index: int) -> str:
+        return f"{self.owner}.{self._labels.get(index, index)}"
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:

@@ -38,14 +38,14 @@ class DistributedOptimizer:
     def __new__(
         cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
         process_set=global_process_set, *, compression=NoneCompressor, op=Average,
-        backward_passes_per_step=1,
+        backward_passes_per_step=1, sparse_as_dense=False,
     ):  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer) or not isinstance(
             optimizer, mx.optimizer.Optimizer
         ):
             raise ValueError(f"expected a plain MXNet optimizer, got {type(optimizer).__name__}")
         reduction = Reduction(
-            compression, gradient_predivide_factor, num_groups, op, process_set
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).checked()
         passes = check_passes(backward_passes_per_step)
         gradients = Gradients(owner_name("optimizer"), reduction)

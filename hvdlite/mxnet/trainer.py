@@ -30,7 +30,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
         are summed over those before they are averaged over ranks.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none``, ``hvd.Compression.fp16`` or a class of your own.
+    :param compression: one of ``hvd.Compression``, or a class of your own.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed over
         ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
@@ -41,6 +41,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
         size of that one; every k-th call averages and applies the sum of all k gradients.
+    :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
+        the rows that they have: faster where most rows are hit.
     :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
         average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
     :raises ValueError: an argument that makes no sense.
@@ -49,7 +51,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def __init__(
         self, params, optimizer, optimizer_params=None, compression=NoneCompressor,
         gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=global_process_set, *,
-        op=Average, backward_passes_per_step=1, zero_copy=True,
+        op=Average, backward_passes_per_step=1, sparse_as_dense=False, zero_copy=True,
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
@@ -58,7 +60,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             )
             optimizer = undistribute(optimizer)
         reduction = Reduction(
-            compression, gradient_predivide_factor, num_groups, op, process_set
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).checked()
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
@@ -160,8 +162,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         order = self._gradients.in_order(trained)
         fresh = [any(data._fresh_grad for data in trained[i].list_data()) for i in order]
         somewhere = collectives.allreduce(
-            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum
-        )
+            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum,
+            process_set=self._gradients.reduction.process_set,
+        )  # fmt: skip
         self._unused = {i for i, used in zip(order, somewhere) if not used}
         for (i, _), param, data, grad in self._arrays():
             if i not in self._unused and not data._fresh_grad:

@@ -6,6 +6,7 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import no_sparse_gluon
 from mxnet import autograd, gluon
 from nets import assert_equal_on_all_ranks, weights
 
@@ -237,6 +238,7 @@ def test_averages_in_place():
     np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
+@no_sparse_gluon
 def test_what_the_call_leaves_where_it_is():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(5, 3, sparse_grad=True), gluon.nn.Dense(2, in_units=3))

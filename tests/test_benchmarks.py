@@ -1,0 +1,141 @@
+"""``hvdlite-bench`` on real ranks, and benchmarks/ with hvdlite, MPI and nobody to talk to."""
+
+import csv
+import json
+import os
+import sys
+
+import pytest
+from jobs import ROOT, assert_passed, mpirun
+
+from benchmarks import plan, report, shown, suites
+from benchmarks.results import Results
+from benchmarks.run import Job, execute, run
+from hvdlite.bench import cases
+from hvdlite.bench.cases import KINDS
+
+LIMIT = 200  # seconds: a machine may be busy
+BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_kind_in_every_memory(ranks, tmp_path):
+    options = ["--kinds=all", "--models=lenet", "--memory=private,trainer,zero-copy", "--idle=0.2"]
+    options += [] if ranks == 2 else ["--no-step", "--no-tiny"]
+    files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
+    job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
+    kept = json.loads((tmp_path / "rows.json").read_text())
+    measured = {(row["library"], row["kind"], row["memory"], row["label"]) for row in kept["rows"]}
+    for library in ("mxnet", "numpy"):
+        for kind in KINDS:
+            assert (library, kind, "private", "4096") in measured
+    for memory in ("trainer", "zero-copy"):
+        assert ("mxnet", "allreduce", memory, "lenet") in measured
+        assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
+    reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
+    assert {(row["memory"], row["algorithm"], row["shared"]) for row in reduced} == (
+        {
+            ("private", "window allreduce", 0),
+            ("trainer", "window allreduce", 0),
+            ("zero-copy", "direct allreduce", 1),
+        }
+        if ranks > 1
+        else {("private", "", 0), ("trainer", "", 0), ("zero-copy", "", 1)}
+    )
+    assert len(kept["idle"]) == ranks and kept["bandwidth"] > 10**8
+    with open(tmp_path / "rows.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(kept["rows"])
+    assert "p50 ms" in job.output and "peak memory by rank" in job.output
+
+
+def test_zero_copy_without_shared_memory_falls_back_and_is_called_so(tmp_path):
+    command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
+    job = assert_passed(
+        mpirun(
+            2, *command, f"--json={tmp_path}/rows.json", env={"HVDLITE_WINDOW": "0"}, timeout=LIMIT
+        )
+    )
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [(row["memory"], row["algorithm"], row["shared"]) for row in rows] == [
+        ("private", "recursive doubling", 0),
+        ("zero-copy", "recursive doubling", 0),
+    ]
+    assert "zero-copy, not shared" in job.output
+
+
+def worker(ranks: int, library: str, tmp_path, suite: str, idle: float = 0) -> dict:
+    out = tmp_path / f"{library}.json"
+    command = ["-m", "benchmarks.worker", "--library", library, "--suite", suite]
+    command += ["--seconds=0.01", f"--idle={idle}", f"--out={out}"]
+    assert_passed(mpirun(ranks, *command, timeout=LIMIT))
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(
+    "processes, library, cases_it_has",
+    [
+        (2, "hvdlite", {"allreduce.private", "allreduce.trainer", "allreduce.zero-copy",
+                        "step.trainer", "step.zero-copy"}),
+        (2, "mpi", {"allreduce.private"}),
+        (2, "alone", {"step.trainer"}),
+        (5, "ps", {"allreduce.private", "step.trainer"}),
+    ],
+)  # fmt: skip
+def test_the_same_work_through_each_library(processes, library, cases_it_has, tmp_path):
+    kept = worker(processes, library, tmp_path, "small", idle=0.1)
+    assert kept["ranks"] == 2
+    assert {row["name"].rpartition(".float32")[0] for row in kept["rows"]} == cases_it_has
+    assert len(kept["idle"]) == 2
+    assert kept["versions"]["MPI"]
+    assert ("bandwidth" in kept) == (library == "alone")
+
+
+def test_a_peer_that_is_missing_is_reported_not_fatal(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "ROOT", tmp_path)
+    job = Job(plan.HOROVOD, 2, "small", 0, 0.01)
+    reason = run(job, tmp_path, timeout=10)
+    assert reason == ".venv-peers is missing: run `make peers`"
+    assert json.loads((tmp_path / job.file).read_text()) == {"rows": [], "error": reason}
+
+
+def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(tmp_path):
+    crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
+    assert "exit status 1\nno such library" in execute(crash, {}, 30)
+    hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]
+    assert execute(hang, {}, 1).startswith("not done after 1 s\nso far")
+
+
+def made_up(seconds: float) -> dict:
+    """What a worker would have written, were every case that fast."""
+    rows = [{"name": case.name, "p50": seconds} for case in suites.speed()]
+    return {"rows": rows, "machine": {"cores": "2", "processor": "P"}, "versions": {"MPI": "MPI"}}
+
+
+def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
+    for number, (ours, theirs) in enumerate([(1e-3, 9e-3), (2e-3, 8e-3), (3e-3, 6e-3)]):
+        for contestant, seconds in ((plan.HVDLITE, ours), (plan.HOROVOD, theirs)):
+            file = tmp_path / Job(contestant, 2, "speed", number, 1).file
+            file.write_text(json.dumps(made_up(seconds)))
+    failed = tmp_path / Job(plan.GLOO, 2, "speed", 0, 1).file
+    failed.write_text(json.dumps({"rows": [], "error": "exit status 1\nTraceback"}))
+    results = Results(tmp_path)
+    case = shown.ROWS[0].ours
+    assert results.value(plan.HVDLITE, 2, case) == 2e-3
+    assert results.ratio(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx(4)
+    assert results.ratio(plan.HVDLITE, case, plan.MPI, case, 2) is None
+    assert results.rounds() == 3
+
+    pytest.importorskip("matplotlib")
+    text = report.write(results, tmp_path / "docs").read_text()
+    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | **4.0x** | **–** |" in text
+    assert "gloo on 2 ranks (speed), 1 of its jobs: exit status 1" in text
+    pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
+    assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
+
+
+def test_every_work_of_the_report_is_measured():
+    names = {case.name for case in suites.speed()}
+    assert {row.ours for row in shown.ROWS} | {row.theirs for row in shown.ROWS} <= names
+    assert {case for _, _, case in shown.STEPS} <= names
+    assert {row.ours for row in shown.ABLATED} <= {case.name for case in suites.ablation()}
+    assert os.path.isdir(ROOT / "benchmarks") and cases.TINY_ARRAYS == 500

@@ -1,0 +1,165 @@
+"""The bench without ranks: its arithmetic, its shapes, its files and its pictures."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from hvdlite.bench import cases, cli, figures, machine, models, report
+from hvdlite.bench.cases import KINDS, one_array
+from hvdlite.bench.figures import Sample
+
+GB = 10**9
+
+
+def row(case, seconds, ranks=2, cpu=0.0, bandwidth=90 * GB):
+    sample = Sample(seconds, [cpu] * len(seconds))
+    columns = figures.columns(case, ranks, sample, bandwidth)
+    return {"library": "mxnet", **columns, "algorithm": "ring", "peak_memory": 10**8, "shared": 0}
+
+
+def test_percentiles_are_interpolated_and_do_not_depend_on_the_order():
+    values = list(range(100, -1, -1))
+    assert [figures.percentile(values, p) for p in (0, 50, 90, 99, 100)] == [0, 50, 90, 99, 100]
+    assert figures.percentile([1.0, 2.0], 50) == 1.5
+    assert figures.percentile([3.0], 99) == 3.0
+
+
+@pytest.mark.parametrize(
+    "kind, ranks, per_algbw",
+    [
+        ("allreduce", 2, 1.0),
+        ("allreduce", 4, 1.5),
+        ("broadcast", 4, 1.0),
+        ("allgather", 4, 0.75),
+        ("reducescatter", 4, 0.75),
+        ("alltoall", 4, 0.75),
+        ("allreduce", 1, 0.0),
+    ],
+)
+def test_busbw_is_algbw_times_the_factor_of_nccl_tests(kind, ranks, per_algbw):
+    assert figures.algbw(3 * GB, 0.5) == 6 * GB
+    assert figures.busbw(kind, ranks, 3 * GB, 0.5) == pytest.approx(6 * GB * per_algbw)
+
+
+def test_the_floor_of_an_allreduce_is_two_p_s_over_b():
+    assert figures.floor_seconds("allreduce", 4, 64 * GB, 128 * GB) == pytest.approx(4.0)
+    columns = row(one_array("allreduce", 9 * GB), [0.8] * 5, ranks=2)
+    assert columns["floor"] == pytest.approx(0.4)
+    assert columns["floor_share"] == pytest.approx(0.5)
+
+
+def test_cpu_seconds_are_given_per_gigabyte_that_the_ranks_bring():
+    assert row(one_array("allreduce", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 0.5
+    assert row(one_array("allgather", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 2.0
+
+
+def test_a_training_step_has_no_bandwidth():
+    columns = row(cases.step("trainer"), [0.02, 0.03, 0.04])
+    assert columns["p50"] == 0.03
+    assert not {"algbw", "busbw", "floor"} & set(columns)
+
+
+def test_the_equal_parts_of_every_result_suit_what_ranks_bring():
+    assert [KINDS[kind].result(3) for kind in ("allreduce", "broadcast", "allgather")] == [
+        [6],
+        [1],
+        [1, 2, 3],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, nbytes", [("0", 0), ("4096", 4096), ("4k", 4096), ("64M", 2**26), ("400MB", 4 * 10**8)]
+)
+def test_sizes(text, nbytes):
+    assert cases.parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "M", "4X", "-1", "1.5M", "4MiB"])
+def test_a_size_that_makes_no_sense_is_refused_with_examples(text):
+    with pytest.raises(ValueError, match="expected a number of bytes such as"):
+        cases.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "name, arrays, parameters",
+    [
+        ("lenet", 8, 431_080),
+        ("resnet18", 62, 11_689_512),
+        ("resnet50", 193, 25_575_912),
+        ("vgg16", 32, 138_357_544),
+        ("bert-base", 199, 109_482_240),
+    ],
+)
+def test_gradients_of_models_have_the_published_sizes(name, arrays, parameters):
+    shapes = models.gradient_shapes(name)
+    assert len(shapes) == arrays
+    assert sum(int(np.prod(shape)) for shape in shapes) == parameters
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(ValueError, match="'alexnet': expected one of lenet"):
+        models.gradient_shapes("alexnet")
+
+
+def test_the_table_has_a_line_a_row_and_its_columns_stand_in_line():
+    lines = report.table([row(one_array("allreduce", 2**20), [0.001]), row(cases.tiny(), [1.0])])
+    header, first, second = lines.splitlines()
+    assert "1 MiB" in first and "32 kB" in second
+    for word, cell in (("p50 ms", "1"), ("arrays", "1"), ("peak MB", "100")):
+        end = header.index(word) + len(word)
+        assert first[:end].split()[-1] == cell
+
+
+def test_zero_copy_that_could_not_be_had_is_said_so():
+    shared = row(one_array("allreduce", 64, memory="zero-copy"), [1.0])
+    assert report.work_text({**shared, "shared": 1}) == "allreduce zero-copy"
+    assert report.work_text(shared) == "allreduce zero-copy, not shared"
+
+
+def test_files_can_be_read_back(tmp_path):
+    rows = [row(one_array("allreduce", 2**20), [0.001, 0.003]), row(cases.step("trainer"), [1.0])]
+    report.write_csv(tmp_path / "rows.csv", rows)
+    report.write_json(tmp_path / "rows.json", rows, cores="2")
+    with open(tmp_path / "rows.csv", newline="") as file:
+        first, second = csv.DictReader(file)
+    assert float(first["p50"]) == 0.002 and int(first["bytes"]) == 2**20
+    assert second["algbw"] == "" and float(second["p50"]) == 1.0
+    assert json.loads((tmp_path / "rows.json").read_text()) == {"cores": "2", "rows": rows}
+
+
+def test_pictures_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from hvdlite.bench import plots
+
+    rows = [row(one_array("allreduce", 4**n), [1e-9 * 4**n]) for n in range(5, 13)]
+    drawn = plots.draw([*rows, row(cases.tiny(), [1.0])], tmp_path / "new")
+    assert [path.name for path in drawn] == ["time.png", "busbw.png", "floor.png"]
+    for path in drawn:
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+    assert plots.draw(rows[:1], tmp_path) == []  # one size is no curve
+
+
+def test_what_is_measured_follows_from_the_options():
+    args = cli.parse_args(["--sizes=4K,1M", "--kinds=all", "--apis=numpy"])
+    planned = cli.plan(args)
+    assert {api for api, _ in planned} == {"numpy"}
+    assert {case.kind for _, case in planned} == set(KINDS)
+    args = cli.parse_args(["--memory=zero-copy", "--models=all", "--kinds=broadcast,allreduce"])
+    planned = [case for _, case in cli.plan(args)]
+    assert {case.label for case in planned} >= set(models.NAMES)
+    assert all(case.kind != "broadcast" for case in planned)  # no trainer broadcasts gradients
+
+
+@pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet"])
+def test_an_option_that_makes_no_sense_ends_with_what_is_expected(option, capsys):
+    with pytest.raises(SystemExit):
+        cli.parse_args([option])
+    assert "expected" in capsys.readouterr().err
+
+
+def test_the_machine_is_described_without_a_date():
+    about = machine.describe()
+    assert int(about["cores"]) >= 1 and about["processor"]
+    assert 10**7 < machine.own_memory() <= machine.peak_memory() + 10**7
