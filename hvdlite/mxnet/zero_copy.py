@@ -70,7 +70,10 @@ class SharedGradients:
     def __init__(self, params: Sequence, wanted: bool = True) -> None:
         self._memory = shared.SharedMemory.reserve() if wanted else None
         self._places: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        for param in params if self._memory else ():
+        if not self._memory:
+            return
+        _settle()
+        for param in params:
             if param._data is None and param._deferred_init:
                 self._move_when_made(param)
             elif _can_move(param) and not is_shared(param):
@@ -146,22 +149,17 @@ def _bytes(param) -> int:
     return param._grad[0].size * np.dtype(param._grad[0].dtype).itemsize
 
 
-def _is_free(param) -> bool:
-    """Tell whether only the parameter and autograd refer to its gradient, and so it can be moved.
+def _settle() -> None:
+    """Wait until MXNet has dropped its own references, those of operations that have ended."""
+    mx.nd.waitall()
+    time.sleep(1e-2)  # it tells who waits first, and drops them then
 
-    MXNet drops its own references, of operations that have ended, a moment later.
-    """
-    expected = _references_of_new()
+
+def _is_free(param) -> bool:
+    """Tell whether only the parameter and autograd refer to its gradient: then it can be moved."""
+    expected, found = _references_of_new(), _references(param._grad)
     held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
-    for _ in range(20):
-        mx.nd.waitall()
-        found = _references(param._grad)
-        if expected is None or found[1] > expected[1] + held_by_us:
-            return False
-        if found[0] <= expected[0]:
-            return True
-        time.sleep(1e-3)
-    return False
+    return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
 
 
 def _references(grads: list) -> Tuple[int, int]:
@@ -174,8 +172,7 @@ def _references_of_new() -> Optional[Tuple[int, int]]:
     """Return both for a new gradient; None where they can't be counted, as with other MXNets."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
     mx.autograd.mark_variables([data], grads)
-    mx.nd.waitall()
-    time.sleep(1e-2)
+    _settle()
     alone = _references(grads)
     another = data.grad
     counted = _references(grads)[0] - alone[0]
