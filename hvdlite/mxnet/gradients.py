@@ -69,6 +69,19 @@ def reduce_(tensor, name: str, priority: int, reduction: Reduction) -> None:
         tensor[:] = compression.decompress(sent, context)
 
 
+def common_order(params: Dict[int, object]) -> List[int]:
+    """Return the indices of parameters in an order that is the same on every rank.
+
+    A trainer sorts by name, and Gluon's names count blocks per process: so it is natural order
+    instead. MXNet 2 names a parameter within its block only; there the trainer's is the same.
+    """
+    indices = sorted(params)
+    names = [params[i].name for i in indices]
+    if len(set(names)) < len(names):
+        return indices
+    return [indices[i] for i in natural_order(names)]
+
+
 def agree_on_order(
     owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
@@ -100,18 +113,11 @@ class Gradients:
     def pair(self, params: Dict[int, object]) -> None:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
-        A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
-        by natural order instead, and all ranks check that they mean the same layers. MXNet 2 names
-        a parameter within its block only; there the trainer's order is the same on every rank.
+        All ranks check that they mean the same layers.
         """
         if self._labels:
             return
-        indices = sorted(params)
-        names = [params[i].name for i in indices]
-        if len(set(names)) == len(names):
-            order = [indices[i] for i in natural_order(names)]
-        else:
-            order = indices
+        order = common_order(params)
         facts = [
             f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
             for p in map(params.get, order)

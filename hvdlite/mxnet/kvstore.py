@@ -3,6 +3,7 @@
 import functools
 import numbers
 import os
+import weakref
 from typing import Dict
 
 import mxnet as mx
@@ -10,13 +11,13 @@ import mxnet as mx
 from hvdlite import context
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import compressor_of
-from hvdlite.mxnet.gradients import Reduction, agree_on_order, reduce_
+from hvdlite.mxnet.gradients import Reduction, agree_on_order, common_order, reduce_
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
-from hvdlite.names import natural_order, owner_name
+from hvdlite.names import owner_name
 from hvdlite.numpy import Sum, barrier
 
 
@@ -200,16 +201,19 @@ class DistSyncMPI(mx.kvstore.KVStore):
         """
         _check_plain(trainer._optimizer)
         other = self._trainer
-        if other and any(param._trainer is other for param in other._params):
+        if other and any(_trainer_of(param) is other for param in other._params):
             raise ValueError(
                 "this kvstore serves another Trainer, whose keys are 0, 1, ... too: give each "
                 f"Trainer the name, kvstore='{self.type}', or a store of its own"
             )
         self._trainer = trainer
         params = dict(enumerate(trainer._params))
-        order = natural_order([param.name for param in trainer._params])
-        self._labels = {index: label for label, index in enumerate(order)}
-        dense = {param.name: param for param in trainer._params if param._stype == "default"}
+        self._labels = {index: label for label, index in enumerate(common_order(params))}
+        dense = {
+            f"{label}.{params[index].name}": params[index]
+            for index, label in self._labels.items()
+            if params[index]._stype == "default"
+        }
         broadcast_parameters(dense, prefix=f"{self._owner}.start")
         agree_on_order(self._owner, params, self._labels, global_process_set)
 
@@ -300,6 +304,11 @@ class DistSyncMPI(mx.kvstore.KVStore):
             last.wait_to_read()
         if array is not None:
             self._last[name] = array
+
+
+def _trainer_of(param):
+    trainer = param._trainer  # in MXNet 2 a weak reference
+    return trainer() if isinstance(trainer, weakref.ref) else trainer
 
 
 def _check_plain(optimizer) -> None:

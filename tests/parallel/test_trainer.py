@@ -5,7 +5,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import MXNET2, no_sparse_gluon
+from gluon2 import MXNET2
 from mxnet import autograd, gluon
 from nets import (
     assert_close,
