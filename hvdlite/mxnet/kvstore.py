@@ -196,8 +196,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def serve(self, trainer) -> None:
         """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
 
-        Those whose shape is not known yet follow when they get it, and row_sparse ones when their
-        first rows are asked for.
+        Those whose shape is not known yet follow when they get it.
         """
         _check_plain(trainer._optimizer)
         other = self._trainer
@@ -209,12 +208,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._trainer = trainer
         params = dict(enumerate(trainer._params))
         self._labels = {index: label for label, index in enumerate(common_order(params))}
-        dense = {
-            f"{label}.{params[index].name}": params[index]
-            for index, label in self._labels.items()
-            if params[index]._stype == "default"
-        }
-        broadcast_parameters(dense, prefix=f"{self._owner}.start")
+        named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
+        broadcast_parameters(named, prefix=f"{self._owner}.start")
         agree_on_order(self._owner, params, self._labels, global_process_set)
 
     def _barrier(self) -> None:
