@@ -12,7 +12,9 @@ from benchmarks import plan, report, shown, suites
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
 from hvdlite.bench import cases
+from hvdlite.bench.cases import KINDS
 
+LIMIT = 200  # seconds: a machine may be busy
 BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
 
 
@@ -21,44 +23,51 @@ def test_every_kind_in_every_memory(ranks, tmp_path):
     options = ["--kinds=all", "--models=lenet", "--memory=private,trainer,zero-copy", "--idle=0.2"]
     options += [] if ranks == 2 else ["--no-step", "--no-tiny"]
     files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
-    job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=120))
+    job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
     kept = json.loads((tmp_path / "rows.json").read_text())
     measured = {(row["library"], row["kind"], row["memory"], row["label"]) for row in kept["rows"]}
     for library in ("mxnet", "numpy"):
-        for kind in ("allreduce", "broadcast", "allgather"):
+        for kind in KINDS:
             assert (library, kind, "private", "4096") in measured
     for memory in ("trainer", "zero-copy"):
         assert ("mxnet", "allreduce", memory, "lenet") in measured
         assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
+    reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
+    assert {(row["memory"], row["algorithm"], row["shared"]) for row in reduced} == (
+        {
+            ("private", "window allreduce", 0),
+            ("trainer", "window allreduce", 0),
+            ("zero-copy", "direct allreduce", 1),
+        }
+        if ranks > 1
+        else {("private", "", 0), ("trainer", "", 0), ("zero-copy", "", 1)}
+    )
     assert len(kept["idle"]) == ranks and kept["bandwidth"] > 10**8
     with open(tmp_path / "rows.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(kept["rows"])
     assert "p50 ms" in job.output and "peak memory by rank" in job.output
 
 
-@pytest.mark.parametrize(
-    "ranks, window, algorithms",
-    [
-        (1, "1", {"": 3}),
-        (2, "1", {"window allreduce": 2, "direct allreduce": 1}),
-        (2, "0", {"recursive doubling": 3}),  # zero-copy falls back
-    ],
-)
-def test_the_algorithm_is_the_one_that_ran(ranks, window, algorithms, tmp_path):
-    command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0"]
-    out = f"--json={tmp_path}/rows.json"
-    assert_passed(mpirun(ranks, *command, out, env={"HVDLITE_WINDOW": window}))
+def test_zero_copy_without_shared_memory_falls_back_and_is_called_so(tmp_path):
+    command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
+    job = assert_passed(
+        mpirun(
+            2, *command, f"--json={tmp_path}/rows.json", env={"HVDLITE_WINDOW": "0"}, timeout=LIMIT
+        )
+    )
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    names = [row["algorithm"] for row in rows]
-    assert {name: names.count(name) for name in names} == algorithms
-    assert [row["shared"] for row in rows if row["memory"] == "zero-copy"] == [int(window)]
+    assert [(row["memory"], row["algorithm"], row["shared"]) for row in rows] == [
+        ("private", "recursive doubling", 0),
+        ("zero-copy", "recursive doubling", 0),
+    ]
+    assert "zero-copy, not shared" in job.output
 
 
 def worker(ranks: int, library: str, tmp_path, suite: str, idle: float = 0) -> dict:
     out = tmp_path / f"{library}.json"
     command = ["-m", "benchmarks.worker", "--library", library, "--suite", suite]
     command += ["--seconds=0.01", f"--idle={idle}", f"--out={out}"]
-    assert_passed(mpirun(ranks, *command, timeout=120))
+    assert_passed(mpirun(ranks, *command, timeout=LIMIT))
     return json.loads(out.read_text())
 
 

@@ -23,11 +23,15 @@ class Collective:
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
-        shapes = case.shapes
-        if KINDS[case.kind].gives(comm.size) != 1:  # each rank brings a part of the rows
-            shapes = [(max(1, shape[0] // comm.size), *shape[1:]) for shape in shapes]
-        self.arrays = [library.make(shape, case.dtype) for shape in shapes]
+        self.arrays = [library.make(self.brought(shape), case.dtype) for shape in case.shapes]
         self.results = []
+
+    def brought(self, shape) -> tuple:
+        """Return the shape of what this rank brings, so that the result has equal parts."""
+        kind = KINDS[self.case.kind]
+        parts = len(kind.result(self.ranks))
+        rows = max(1, shape[0] // parts) * parts
+        return (int(rows * kind.gives(self.ranks)), *shape[1:])
 
     def refresh(self) -> None:
         for array in self.arrays:

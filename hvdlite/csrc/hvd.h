@@ -73,22 +73,19 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 
-/* Memory that all ranks of this host map, one part a rank: what is reduced in place in it, at the same
- * offset on every rank, is not copied. Local rank 0 creates it and gets its name, the others open it
- * by the name; when all have, hvd_region_unlink. The id, not 0, and the bytes of a part are the same
- * on all. NULL: see *err. No window (one host, shared memory): HVD_UNSUPPORTED. */
+/* Memory of this rank that the others of its host can map: what is reduced in place in it, at the same
+ * offset on every rank, is not copied once all have joined their regions. NULL: see *err; ranks that do
+ * not share memory: HVD_UNSUPPORTED. Pages cost nothing before they are written to. */
 typedef struct hvd_region hvd_region;
-#define HVD_REGION_NAME 64
-hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], hvd_error *err);
-hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err);
-void hvd_region_unlink(const char *name);
-void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
-void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
-
-/* When each tensor was submitted, agreed on and moved, into a file of the Trace Event Format: `path` with
- * {rank} replaced by the rank; a path without it is written by rank 0 alone. */
-int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
-int hvd_timeline_stop(hvd_error *err);
+#define HVD_REGION_ADDRESS 64
+hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
+void *hvd_region_memory(hvd_region *region); /* zeroed */
+void hvd_region_address(hvd_region *region, char address[HVD_REGION_ADDRESS]);
+/* Maps what the others use of their regions, as large as this one: `used` bytes, by local rank, as are
+ * the addresses. The id, not 0, is the same on all ranks. Once; a failure changes nothing. */
+int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
+                    hvd_error *err);
+void hvd_region_close(hvd_region *region); /* nothing may be under way in it */
 
 /* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
  * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.

@@ -252,6 +252,12 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
     return lib->naive ? err->code : HVD_OK;
 }
 
+/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the count. */
+int hvd_mxnet_references(void *array) {
+    const void *control = ((void **)array)[1];
+    return ((const int *)control)[sizeof(void *) / sizeof(int)];
+}
+
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
 /* ---- opening ---- */

@@ -27,6 +27,9 @@ int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor
 /* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);
 
+/* How many NDArrays, wherever they are, share the memory of this one. */
+int hvd_mxnet_references(void *array);
+
 /* How many pushed operations MXNet has not run yet: they are still to be submitted. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */

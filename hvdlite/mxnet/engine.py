@@ -25,6 +25,7 @@ def _open():
 
 
 _mxnet = _open()
+_POINTER = ffi.typeof("void *")
 
 
 def push(kind, name, out, source=None, **details) -> None:
@@ -60,7 +61,12 @@ def validate(kind, name, array, **details) -> None:
 def _handle(name, array):
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
-    return ffi.cast("void *", array.handle.value)
+    return ffi.cast(_POINTER, array.handle.value)
+
+
+def references(array) -> int:
+    """Return how many arrays of MXNet's, views and operations hold the memory of the NDArray."""
+    return lib.hvd_mxnet_references(_handle("of anybody", array))
 
 
 def submit_all() -> None:

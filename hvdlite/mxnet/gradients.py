@@ -110,13 +110,13 @@ class Gradients:
         self.reduction = reduction
         self._labels: Dict[int, int] = {}
 
-    def pair(self, params: Dict[int, object]) -> None:
+    def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
-        All ranks check that they mean the same layers.
+        All ranks check that they mean the same layers. Later calls do nothing, and return False.
         """
         if self._labels:
-            return
+            return False
         order = common_order(params)
         facts = [
             f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
@@ -131,6 +131,7 @@ class Gradients:
         )
         self._labels = {index: label for label, index in enumerate(order)}
         agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
+        return True
 
     def in_order(self, indices: Sequence[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""

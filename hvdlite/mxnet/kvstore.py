@@ -4,7 +4,7 @@ import functools
 import numbers
 import os
 import weakref
-from typing import Dict
+from typing import Dict, Optional
 
 import mxnet as mx
 
@@ -17,6 +17,7 @@ from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
+from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.names import owner_name
 from hvdlite.numpy import Sum, barrier
 
@@ -57,6 +58,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._last: Dict[str, mx.nd.NDArray] = {}  # that was under way, by tensor name
         self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
         self._trainer = None
+        self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reduction = Reduction(op=Sum)
 
@@ -196,7 +198,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def serve(self, trainer) -> None:
         """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
 
-        Those whose shape is not known yet follow when they get it.
+        Those whose shape is not known yet follow when they get it. Gradients that only have to be
+        summed go into memory that the ranks of a host share.
         """
         _check_plain(trainer._optimizer)
         other = self._trainer
@@ -207,10 +210,16 @@ class DistSyncMPI(mx.kvstore.KVStore):
             )
         self._trainer = trainer
         params = dict(enumerate(trainer._params))
-        self._labels = {index: label for label, index in enumerate(common_order(params))}
+        order = common_order(params)
+        self._labels = {index: label for label, index in enumerate(order)}
         named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
         broadcast_parameters(named, prefix=f"{self._owner}.start")
         agree_on_order(self._owner, params, self._labels, global_process_set)
+        only_summed = not (
+            trainer._kvstore_params["update_on_kvstore"] or trainer._compression_params
+        )
+        if only_summed and context.size() > 1:
+            self._shared = SharedGradients([params[i] for i in order])
 
     def _barrier(self) -> None:
         """Wait until every rank has come here."""
@@ -255,6 +264,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Put the sum into all targets; without a copy where there is one context."""
+        if self._shared:
+            shared, self._shared = self._shared, None
+            shared.join([self._trainer._params[i] for i in self._labels], self._owner)
         in_place = targets is arrays or len(arrays) == 1
         summed = self._sum(key, arrays, targets[0] if in_place else None, priority)
         deliver(summed, [target for target in targets if target is not summed])

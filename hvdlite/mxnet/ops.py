@@ -33,6 +33,7 @@ _OPS = {
     "Product": Product,
     "Adasum": Adasum,
 }
+_KNOWN = frozenset(_OPS.values())
 
 
 def allreduce(
@@ -262,7 +263,7 @@ def _op(average: Optional[bool], op: Optional[int]) -> int:
         raise ValueError("give op or average, not both")
     if average is not None:
         return Average if average else Sum
-    if op is not None and op not in _OPS.values():
+    if op is not None and op not in _KNOWN:
         known = ", ".join(f"hvdlite.{name}" for name in _OPS)
         raise ValueError(f"op is {op!r}: expected one of {known}")
     return Average if op is None else op

@@ -1,18 +1,20 @@
 """DistributedTrainer: gluon.Trainer with gradients averaged over ranks."""
 
 import warnings
-from typing import Dict, Iterator, Optional, Set
+from typing import Dict, Iterator, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
 
+from hvdlite import context
 from hvdlite import numpy as collectives
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.passes import Aside, check_passes
-from hvdlite.names import owner_name
+from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
+from hvdlite.names import natural_order, owner_name
 from hvdlite.numpy import Average, Sum
 
 
@@ -41,13 +43,15 @@ class DistributedTrainer(mx.gluon.Trainer):
         size of that one; every k-th call averages and applies the sum of all k gradients.
     :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
         the rows that they have: faster where most rows are hit.
+    :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
+        average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
     :raises ValueError: an argument that makes no sense.
     """
 
     def __init__(
         self, params, optimizer, optimizer_params=None, compression=NoneCompressor,
         gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=global_process_set, *,
-        op=Average, backward_passes_per_step=1, sparse_as_dense=False,
+        op=Average, backward_passes_per_step=1, sparse_as_dense=False, zero_copy=True,
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
@@ -61,6 +65,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
+        in_order = natural_order([param.name for param in self._params])
+        self._ordered = [self._params[i] for i in in_order]
+        self._shared = SharedGradients(
+            self._ordered, bool(zero_copy) and compression is NoneCompressor and _several_ranks()
+        )
         self._aside = Aside()
         self._pass = 0  # the last one of the step under way, from 1 to self._passes
         self._rows = 0  # batch sizes of its passes so far
@@ -110,8 +119,19 @@ class DistributedTrainer(mx.gluon.Trainer):
         trained = self._trained()
         self._gradients.average({i: trained[i].list_grad() for i in trained if i not in unused})
 
+    @property
+    def zero_copy_parameters(self) -> List[str]:
+        """Names of the parameters whose gradients are averaged where they lie; from the first step.
+
+        The others are copied to be averaged: of parameters that were initialised before the trainer
+        was made and whose gradients the script holds, or have been written by a net with
+        ``hybridize(static_shape=True)``; and what ``hvd.share_gradients`` can't move either.
+        """
+        return [param.name for param in self._params if is_shared(param)]
+
     def _pair(self) -> None:
-        self._gradients.pair(dict(enumerate(self._params)))
+        if self._gradients.pair(dict(enumerate(self._params))):
+            self._shared.join(self._ordered, self._gradients.owner)
 
     def _trained(self) -> Dict[int, mx.gluon.Parameter]:
         return {i: param for i, param in enumerate(self._params) if param.grad_req != "null"}
@@ -151,3 +171,7 @@ class DistributedTrainer(mx.gluon.Trainer):
                 if clear and param.grad_req == "write":
                     mx.nd.zeros_like(grad, out=grad)
                 data._fresh_grad = True
+
+
+def _several_ranks() -> bool:
+    return context.is_initialized() and context.size() > 1

@@ -1,6 +1,7 @@
 """gluon.Trainer with the kvstore dist_sync_mpi: one process's training on the joined batch."""
 
 import importlib
+import os
 
 import mxnet as mx
 import numpy as np
@@ -20,6 +21,7 @@ from nets import (
 )
 
 import hvdlite as hvd
+from hvdlite.mxnet.zero_copy import is_shared
 
 on_store = pytest.mark.parametrize(
     "on_store", [None, False, True], ids=["default", "own", "on store"]
@@ -141,6 +143,21 @@ def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank):
     assert_close(gradients(nets[0]), gradients(nets[1]))
     trainer.step(4)
     assert_equal_on_all_ranks(weights(nets[0]))
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize("shapes", ["known", "deferred"])
+def test_gradients_are_summed_where_they_lie(shapes, rank):
+    """As with DistributedTrainer: in memory that the ranks of a host share."""
+    net = gluon.nn.Dense(4, in_units=6 if shapes == "known" else 0)
+    net.initialize()
+    trainer = kv_trainer(net)
+    for step in range(2):
+        backward(net, batch_of(rank, step))
+        trainer.step(4)
+    shares = os.environ.get("HVDLITE_WINDOW") != "0"
+    assert is_shared(net.weight) == is_shared(net.bias) == shares
+    assert_equal_on_all_ranks(weights(net))
 
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
