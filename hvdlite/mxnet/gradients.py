@@ -51,6 +51,19 @@ class Reduction(NamedTuple):
         return self
 
 
+def common_order(params: Dict[int, object]) -> List[int]:
+    """Return the indices of parameters in an order that is the same on every rank.
+
+    A trainer sorts by name, and Gluon's names count blocks per process: so it is natural order
+    instead. MXNet 2 names a parameter within its block only; there the trainer's is the same.
+    """
+    indices = sorted(params)
+    names = [params[i].name for i in indices]
+    if len(set(names)) < len(names):
+        return indices
+    return [indices[i] for i in natural_order(names)]
+
+
 def agree_on_order(
     owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
@@ -83,20 +96,11 @@ class Gradients:
     def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
-        Later calls do nothing, and return False.
-
-        A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
-        by natural order instead, and all ranks check that they mean the same layers. MXNet 2 names
-        a parameter within its block only; there the trainer's order is the same on every rank.
+        All ranks check that they mean the same layers. Later calls do nothing, and return False.
         """
         if self._labels:
             return False
-        indices = sorted(params)
-        names = [params[i].name for i in indices]
-        if len(set(names)) == len(names):
-            order = [indices[i] for i in natural_order(names)]
-        else:
-            order = indices
+        order = common_order(params)
         facts = [
             f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
             for p in map(params.get, order)

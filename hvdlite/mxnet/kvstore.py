@@ -3,20 +3,22 @@
 import functools
 import numbers
 import os
-from typing import Dict
+import weakref
+from typing import Dict, Optional
 
 import mxnet as mx
 
 from hvdlite import context
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import Reducer, from_params
-from hvdlite.mxnet.gradients import agree_on_order
+from hvdlite.mxnet.gradients import agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
-from hvdlite.names import natural_order, owner_name
+from hvdlite.mxnet.zero_copy import SharedGradients
+from hvdlite.names import owner_name
 from hvdlite.numpy import Sum, barrier
 
 
@@ -56,6 +58,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._last: Dict[str, mx.nd.NDArray] = {}  # that was under way, by tensor name
         self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
         self._trainer = None
+        self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()
 
@@ -195,23 +198,28 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def serve(self, trainer) -> None:
         """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
 
-        Those whose shape is not known yet follow when they get it, and row_sparse ones when their
-        first rows are asked for.
+        Those whose shape is not known yet follow when they get it. Gradients that only have to be
+        summed go into memory that the ranks of a host share.
         """
         _check_plain(trainer._optimizer)
         other = self._trainer
-        if other and any(param._trainer is other for param in other._params):
+        if other and any(_trainer_of(param) is other for param in other._params):
             raise ValueError(
                 "this kvstore serves another Trainer, whose keys are 0, 1, ... too: give each "
                 f"Trainer the name, kvstore='{self.type}', or a store of its own"
             )
         self._trainer = trainer
         params = dict(enumerate(trainer._params))
-        order = natural_order([param.name for param in trainer._params])
+        order = common_order(params)
         self._labels = {index: label for label, index in enumerate(order)}
-        dense = {param.name: param for param in trainer._params if param._stype == "default"}
-        broadcast_parameters(dense, prefix=f"{self._owner}.start")
+        named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
+        broadcast_parameters(named, prefix=f"{self._owner}.start")
         agree_on_order(self._owner, params, self._labels, global_process_set)
+        only_summed = not (
+            trainer._kvstore_params["update_on_kvstore"] or trainer._compression_params
+        )
+        if only_summed and context.size() > 1:
+            self._shared = SharedGradients([params[i] for i in order])
 
     def _barrier(self) -> None:
         """Wait until every rank has come here."""
@@ -256,6 +264,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Put the sum into all targets; without a copy where there is one context."""
+        if self._shared:
+            shared, self._shared = self._shared, None
+            shared.join([self._trainer._params[i] for i in self._labels], self._owner)
         in_place = targets is arrays or len(arrays) == 1
         summed = self._sum(key, arrays, targets[0] if in_place else None, priority)
         deliver(summed, [target for target in targets if target is not summed])
@@ -300,6 +311,11 @@ class DistSyncMPI(mx.kvstore.KVStore):
             last.wait_to_read()
         if array is not None:
             self._last[name] = array
+
+
+def _trainer_of(param):
+    trainer = param._trainer  # in MXNet 2 a weak reference
+    return trainer() if isinstance(trainer, weakref.ref) else trainer
 
 
 def _check_plain(optimizer) -> None:

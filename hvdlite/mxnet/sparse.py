@@ -33,9 +33,15 @@ def allreduce_rows(
     :param arrays: RowSparseNDArrays of one shape, the same on every rank; each has any number of
         rows, none too.
     :param name: pairs the call with those of the other ranks.
-    :raises ValueError: at the call: another storage type, or a dtype that NumPy lacks.
+    :param op: Sum or Average.
+    :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
     :raises hvdlite.HvdliteError: on every rank: they disagree on shape or dtype.
     """
+    if op not in (Sum, Average):
+        raise ValueError(
+            f"tensor '{name}' is row_sparse: expected op Sum or Average; others need whole arrays, "
+            "as with sparse_as_dense=True"
+        )
     indices, values = _rows_of(arrays, name)
     rows = _gather(indices, values, arrays[0].shape[0], name, process_set)
     indices, values = _sum_rows(*rows)

@@ -9,6 +9,9 @@ from nets import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
+if not hasattr(mx, "mod"):
+    pytest.skip("MXNet 2 has no Module", allow_module_level=True)
+
 ROWS, STEPS, CLASSES = 6, 4, 3  # rows: of one rank and step
 on_store = pytest.mark.parametrize("on_store", [None, "0", "1"], ids=["default", "own", "on store"])
 

@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import no_sparse_gluon
 from mxnet import autograd, gluon
 from nets import assert_close, assert_equal_on_all_ranks, plain_trainer, weights
 
@@ -105,6 +106,13 @@ def test_what_is_not_row_sparse_is_refused_before_others_wait():
         allreduce_rows([sparse, mx.nd.ones((3, 2)).tostype("row_sparse")], "x")
 
 
+def test_other_operations_are_refused_before_others_wait():
+    sparse = mx.nd.ones((2, 2)).tostype("row_sparse")
+    for op in (hvd.Adasum, hvd.Max):
+        with pytest.raises(ValueError, match="'x' is row_sparse: expected op Sum or Average"):
+            allreduce_rows([sparse], "x", op)
+
+
 @pytest.mark.usefixtures("several")
 def test_heights_that_differ(rank, size):
     array = mx.nd.ones((4 + (rank == 1), 2)).tostype("row_sparse")
@@ -162,6 +170,7 @@ def optimizer(name: str):
     return mx.optimizer.create(name, learning_rate=0.02, **options)
 
 
+@no_sparse_gluon
 def test_two_sparse_and_dense_gradients_average(rank, size):
     net = embedding_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
@@ -177,6 +186,7 @@ def test_two_sparse_and_dense_gradients_average(rank, size):
     np.testing.assert_allclose(change, np.repeat(expected[:, None], 4, 1), atol=1e-6)
 
 
+@no_sparse_gluon
 @pytest.mark.parametrize("as_dense", [False, True], ids=["rows", "as dense"])
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -197,6 +207,7 @@ def test_training_is_that_of_the_joined_batch(kind, name, as_dense):
     assert_equal_on_all_ranks(trained)
 
 
+@no_sparse_gluon
 def test_only_rows_that_are_hit_stay_in_the_gradient(rank, size):
     net = gluon.nn.Embedding(HEIGHT, 2, sparse_grad=True)
     net.initialize()
@@ -207,6 +218,7 @@ def test_only_rows_that_are_hit_stay_in_the_gradient(rank, size):
     assert net.weight.grad().indices.asnumpy().tolist() == [*range(size), 9]
 
 
+@no_sparse_gluon
 @pytest.mark.usefixtures("several")
 def test_one_rank_with_dense_gradients(rank):
     net = gluon.nn.Embedding(5, 2, sparse_grad=rank == 0)
@@ -218,6 +230,7 @@ def test_one_rank_with_dense_gradients(rank):
         trainer.step(1)
 
 
+@no_sparse_gluon
 @pytest.mark.usefixtures("several")
 def test_sparse_layers_that_ranks_number_differently(rank):
     """Ranks would wait for each other's embedding."""
