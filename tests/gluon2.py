@@ -6,8 +6,7 @@ To import it is enough. In MXNet 1 it does nothing.
 import functools
 
 import mxnet as mx
-
-MXNET2 = not mx.__version__.startswith("1.")
+from versions import MXNET2
 
 
 def as_gluon_takes_it(array):

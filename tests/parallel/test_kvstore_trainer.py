@@ -6,7 +6,6 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import MXNET2, no_sparse_gluon
 from mxnet import autograd, gluon
 from nets import (
     assert_close,
@@ -19,6 +18,7 @@ from nets import (
     plain_trainer,
     weights,
 )
+from versions import MXNET2, no_sparse_gluon
 
 import hvdlite as hvd
 from hvdlite.mxnet.zero_copy import is_shared

@@ -6,7 +6,7 @@ from arrays import part_of, same_everywhere
 from test_operations import adasum
 
 import hvdlite as hvd
-from hvdlite.shared import shared_bytes
+from hvdlite.shared import SharedMemory, join
 
 ROWS, COLUMNS = 7, 3
 
@@ -129,8 +129,9 @@ def test_groups_in_place_with_an_array_twice(rank, size):
 
 def test_in_shared_memory(rank, size):
     """Reduced where it lies, but Adasum, which goes by messages there too."""
-    memory = shared_bytes(8 * 1000, "test_numpy_out")
-    x = np.empty(1000) if memory is None else memory.view(np.float64)
+    memory = SharedMemory.reserve()
+    piece = memory and memory.take(8 * 1000)
+    x = piece.view(np.float64) if join(memory, "test_numpy_out") else np.empty(1000)
     for op, expected in (
         (hvd.Min, 1 + np.arange(1000.0)),
         (hvd.Product, np.prod([(r + 1) * (1 + np.arange(1000.0)) for r in range(size)], axis=0)),

@@ -3,9 +3,9 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import no_sparse_gluon
 from mxnet import gluon
 from nets import assert_equal_on_all_ranks, batch_of, dense_net, train, weights
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 

@@ -3,9 +3,9 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import no_sparse_gluon
 from mxnet import autograd, gluon
 from nets import assert_close, assert_equal_on_all_ranks, plain_trainer, weights
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows

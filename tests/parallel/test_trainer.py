@@ -5,7 +5,6 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import MXNET2
 from mxnet import autograd, gluon
 from nets import (
     assert_close,
@@ -19,6 +18,7 @@ from nets import (
     train,
     weights,
 )
+from versions import MXNET2
 
 import hvdlite as hvd
 
