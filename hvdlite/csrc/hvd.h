@@ -101,6 +101,11 @@ int hvd_region_join(hvd_region *region, int id, const char *const *addresses, co
                     hvd_error *err);
 void hvd_region_close(hvd_region *region); /* nothing may be under way in it */
 
+/* When each tensor was submitted, agreed on and moved, into a file of the Trace Event Format: `path` with
+ * {rank} replaced by the rank; a path without it is written by rank 0 alone. */
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
+int hvd_timeline_stop(hvd_error *err);
+
 /* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
  * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.
  * The number that comes out is this process's own. MPI must allow calls from several threads. */
