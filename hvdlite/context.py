@@ -4,12 +4,12 @@ import atexit
 import os
 import sys
 import time
-from typing import Callable, List, Optional, Sequence, Union
+from typing import Callable, Dict, List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
 from hvdlite import names
-from hvdlite._native import call, ffi, lib, new_error
+from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -25,6 +25,7 @@ EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 
 _comm: Optional[MPI.Comm] = None  # of the job
 _own_comm: Optional[MPI.Comm] = None  # the same if init(list) made it: freed at the end
+_homogeneous = False  # every host has as many ranks
 _joined = False  # ever
 _wait_all: List[Callable[[], None]] = []  # how frameworks wait for all that they have queued
 _before_end: List[Callable[[], None]] = []  # what frameworks do while the job still stands
@@ -45,7 +46,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
     >>> hvd.rank() < hvd.size()
     True
     """
-    global _comm, _own_comm, _joined
+    global _comm, _own_comm, _homogeneous, _joined
     if is_initialized():
         return
     given = comm
@@ -57,6 +58,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     _comm = comm
+    _homogeneous = len(set(comm.allgather(local_size()))) == 1
     names.forget()
     _joined = True
     from hvdlite.process_sets import begin  # it stands on collectives, and those on this module
@@ -119,6 +121,29 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """Return the number of hosts that have a process of this local rank."""
     return _where().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Tell whether every host has the same number of processes of the job."""
+    _where()
+    return _homogeneous
+
+
+def stats() -> Dict[str, int]:
+    """Return what this process has sent and done since ``init()``.
+
+    ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
+    put into shared memory for other ranks of this host. ``tensors``: how many are done;
+    ``batches``: how many collectives that took, since small tensors are fused.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> sorted(hvd.stats())
+    ['batches', 'bytes_sent_mpi', 'bytes_sent_window', 'tensors']
+    """
+    counts = ffi.new("hvd_stats *")
+    call(lib.hvd_get_stats, counts)
+    return {name: getattr(counts, name) for name, _ in ffi.typeof("hvd_stats").fields}
 
 
 def shutdown() -> None:
@@ -209,6 +234,8 @@ def _at_exit() -> None:
     error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
     if not is_initialized():
         if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
+            if isinstance(error, HvdliteError):  # another rank is to blame: it shall be heard first
+                time.sleep(EXIT_PATIENCE_SECONDS)
             _end_job()  # the others wait for it in init(), and it would for them when MPI ends
         return
     if error is None:
@@ -228,6 +255,8 @@ def _end_job() -> None:
     print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    if os.environ.get("HVDLITE_WATCHED"):  # hvdliterun ends the others, and cleans up after them;
+        os._exit(1)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
     MPI.COMM_WORLD.Abort(1)
 
 

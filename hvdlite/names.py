@@ -33,10 +33,9 @@ def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
     return f"{kind}.{place}#{_calls[kind, place, process_set_id] - 1}"
 
 
-def group_names(kind: str, name: Optional[str], n: int, process_set_id: int = 0) -> List[str]:
-    """Return ``kind.name_1of3``, ...: the names of n tensors that one call submits."""
-    base = tensor_name(kind, name, process_set_id)
-    return [f"{base}_{i + 1}of{n}" for i in range(n)]
+def group_names(name: str, n: int) -> List[str]:
+    """Return ``name_1of3``, ...: the names of n tensors that one call submits under a name."""
+    return [f"{name}_{i + 1}of{n}" for i in range(n)]
 
 
 def owner_number(kind: str) -> int:

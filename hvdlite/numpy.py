@@ -57,7 +57,8 @@ def grouped_allreduce(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
-    names = group_names("allreduce", name, len(arrays), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
@@ -91,7 +92,8 @@ def grouped_reducescatter(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
-    names = group_names("reducescatter", name, len(arrays), process_set.process_set_id)
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
@@ -119,8 +121,8 @@ def allgather(
     out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
-    names = [tensor_name("allgather", name, process_set.process_set_id)]
-    return _gather(names, [array], process_set, None if out is None else [out])[0]
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    return _gather(name, [name], [array], process_set, None if out is None else [out])[0]
 
 
 def grouped_allgather(
@@ -130,8 +132,9 @@ def grouped_allgather(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
-    names = group_names("allgather", name, len(arrays), process_set.process_set_id)
-    return _gather(names, arrays, process_set, out)
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(arrays))
+    return _gather(name, names, arrays, process_set, out)
 
 
 def alltoall(
@@ -196,12 +199,12 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> List[np.ndarr
     return _run_all(kind, names, arrays, shapes, outs, details)
 
 
-def _gather(names, arrays, process_set, outs) -> List[np.ndarray]:
+def _gather(name, names, arrays, process_set, outs) -> List[np.ndarray]:
     arrays = [_dense(array) for array in arrays]
     outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return []
-    rows = gather_numbers([rows_of(a.shape) for a in arrays], names[0], process_set).sum(axis=0)
+    rows = gather_numbers([rows_of(a.shape) for a in arrays], name, process_set).sum(axis=0)
     shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows, arrays)]
     details = {"group": process_set.group()}
     return _run_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)

@@ -50,7 +50,12 @@ def allgather_object(
     return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
 
 
-def agree(what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None) -> None:
+def agree(
+    what: str,
+    lines: Sequence[str],
+    words: Optional[Sequence[str]] = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
     One small allgather when they do; only on a difference more is sent.
@@ -58,15 +63,15 @@ def agree(what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None
     :param words: the lines as the error shall show them, where they hold more than must be equal.
     """
     digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
-    digests = collectives.allgather(digest[None], f"check.{what}")
+    digests = collectives.allgather(digest[None], f"check.{what}", process_set)
     if (digests == digests[0]).all():
         return
-    everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}")
+    everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}", process_set)
     nothing = ["nothing"] * max(len(theirs) for theirs, _ in everyone)
     columns = zip(*(theirs + nothing[len(theirs) :] for theirs, _ in everyone))
     at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
     shown = [(theirs + nothing[len(theirs) :])[at] for _, theirs in everyone]
-    values = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(shown))
+    values = "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, shown))
     raise HvdliteError(
         f"{what}: ranks disagree on entry {at}: {values}. Build the same network on every rank."
     )

@@ -1,4 +1,4 @@
-"""Memory that all ranks of a job map, when they are on one host: what lies in it needs no copy."""
+"""Memory of this rank that the other ranks of its host map: what lies in it is reduced uncopied."""
 
 from typing import Optional
 
@@ -7,29 +7,57 @@ import numpy as np
 from hvdlite import context
 from hvdlite._native import ffi, lib, new_error
 from hvdlite.names import owner_number
-from hvdlite.objects import allgather_object, broadcast_object
+from hvdlite.objects import allgather_object
+
+_CAPACITY = 1 << 34  # bytes of address space; memory it takes as it is written to
+_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-def shared_bytes(nbytes: int, owner: str) -> Optional[np.ndarray]:
-    """Return this rank's part, ``nbytes`` of uint8, of a new region. Collective.
+class SharedMemory:
+    """Memory to take pieces from; when all ranks have joined theirs, reductions in it are direct.
 
-    None, on every rank, where ranks share no memory or there is no room for it. An allreduce in
-    place of an array in it is direct if it lies at the same offset on every rank. The memory goes
-    when the array and all arrays made from it are gone.
+    An allreduce in place of an array in it copies nothing if the array lies at the same offset on
+    every rank: so pieces are taken in the same order everywhere. It goes when all arrays in it do.
     """
-    number = 1 + owner_number("region")  # the same on every rank: making a region is collective
-    name, error = ffi.new("char[]", lib.HVD_REGION_NAME), new_error()
-    leads = context.local_rank() == 0
-    region = lib.hvd_region_create(number, nbytes, name, error) if leads else ffi.NULL
-    shared_name = broadcast_object(ffi.string(name) if region else b"", 0, f"region.{owner}")
-    if shared_name and not leads:
-        region = lib.hvd_region_open(number, nbytes, shared_name, error)
-    everywhere = all(allgather_object(region != ffi.NULL, f"region.{owner}"))
-    if leads and region:
-        lib.hvd_region_unlink(shared_name)
-    if region and not everywhere:
-        lib.hvd_region_close(region)
-    if not everywhere:
-        return None
-    memory = ffi.gc(lib.hvd_region_memory(region), lambda _: lib.hvd_region_close(region), nbytes)
-    return np.frombuffer(ffi.buffer(memory, nbytes), np.uint8)
+
+    def __init__(self, region) -> None:
+        self._region = region
+        memory = ffi.gc(lib.hvd_region_memory(region), lambda _: lib.hvd_region_close(region))
+        self._bytes = np.frombuffer(ffi.buffer(memory, _CAPACITY), np.uint8)
+        self.used = 0
+
+    @classmethod
+    def reserve(cls) -> Optional["SharedMemory"]:
+        """Return new memory; None where ranks share none, or before init(). No other rank waits."""
+        region = lib.hvd_region_create(_CAPACITY, new_error())
+        return None if region == ffi.NULL else cls(region)
+
+    def take(self, nbytes: int) -> Optional[np.ndarray]:
+        """Return the next bytes; None: there are no more, or all has been joined."""
+        start = self.used
+        if self._region is None or nbytes > _CAPACITY - start - _ALIGNMENT:
+            return None
+        self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return self._bytes[start : start + nbytes]
+
+    def _address(self) -> bytes:
+        address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
+        lib.hvd_region_address(self._region, address)
+        return ffi.string(address)
+
+    def _map(self, number: int, parts) -> bool:
+        addresses = [ffi.new("char[]", address) for _, address, _ in parts]
+        used = [used for _, _, used in parts]
+        region, self._region = self._region, None
+        return lib.hvd_region_join(region, number, addresses, used, new_error()) == lib.HVD_OK
+
+
+def join(memory: Optional[SharedMemory], owner: str) -> bool:
+    """Map the other ranks' memory; False, on every rank, if some rank has none. Collective."""
+    number = 1 + owner_number("region")  # the same on every rank
+    mine = memory and (context.local_rank(), memory._address(), memory.used)
+    parts = allgather_object(mine, f"region.{owner}")
+    if not all(parts):
+        return False
+    mapped = memory._map(number, sorted(parts))
+    return all(allgather_object(mapped, f"region.{owner}"))

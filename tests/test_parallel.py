@@ -19,10 +19,24 @@ def test_all(ranks):
     passed(ranks, ["tests/parallel"], timeout=280)
 
 
+def test_without_shared_memory():
+    """By messages, as between hosts."""
+    names = ("allreduce", "grouped", "moving", "numpy", "numpy_out", "operations", "parts")
+    files = [f"tests/parallel/test_{name}.py" for name in names]
+    passed(3, files, env={"HVDLITE_WINDOW": "0"}, timeout=200)
+
+
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines_of_mxnet(engine):
-    files = [*SHORT, "tests/parallel/test_memory.py", "tests/parallel/test_trainer.py"]
+    others = [f"tests/parallel/test_{name}.py" for name in ("memory", "trainer", "codec")]
+    files = [*SHORT, *others]
     passed(2, files, env={"MXNET_ENGINE_TYPE": engine}, timeout=120)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_compression_through_mpi(ranks):
+    files = [f"tests/parallel/test_{name}.py" for name in ("codec", "codec_training")]
+    passed(ranks, files, env={"HVDLITE_WINDOW": "0"}, timeout=120)
 
 
 @pytest.mark.parametrize(

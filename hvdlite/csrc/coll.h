@@ -36,7 +36,9 @@ struct coll_job {
 
     int root; /* broadcast */
 
-    const void *in;       /* allgather, reducescatter, alltoall: the input, not inside data */
+    /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose sums have
+     * another size than what is summed (coll_coded.c): the same; else NULL. */
+    const void *in;
     const size_t *in_end; /* reducescatter, alltoall: [rank]: where the part for it ends in `in` */
     const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
     size_t longest;         /* of all these parts on all ranks, bytes */

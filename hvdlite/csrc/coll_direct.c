@@ -60,7 +60,9 @@ int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_e
     d.scaled = d.sum + wide;
     window_raise(w, WINDOW_STAGED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_STAGED, w->rounds, err));
-    add_share(&d, coll_chunk(job->bytes, job->reduce->size, w->n, w->self));
+    struct coll_range share = coll_chunk(job->bytes, job->reduce->size, w->n, w->self);
+    add_share(&d, share);
+    transport_count_window(t, coll_length(share) * (size_t)(w->n - 1));
     window_raise(w, WINDOW_REDUCED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_REDUCED, w->rounds, err));
     window_raise(w, WINDOW_TAKEN, w->rounds++);

@@ -1,8 +1,8 @@
 /* Pairwise exchange: every rank sends every other rank its part of that rank's chunk. Allreduce, and
  * the first half of it alone, reducescatter.
  *
- * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers): the inputs
- * travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
+ * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers) and for
+ * codes whose sums have another size: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
  * then sends the finished chunk to everyone. p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
@@ -19,6 +19,8 @@
 
 #include <string.h>
 
+enum { BLOCK = 16 * 1024 }; /* bytes of accumulators: they stay in the first cache */
+
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
@@ -26,7 +28,7 @@ struct pairwise {
     char *out;                            /* where its own chunk, reduced, goes to */
     size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
     char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
-    char *sum, *scaled;                   /* accumulators of one segment */
+    char *sum, *scaled;                   /* accumulators of one block */
     struct transfer *exchange[2], *share; /* 2 (p - 1) transfers each: sends, then receives */
 };
 
@@ -45,9 +47,16 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t 
     return coll_segment(chunk_of(w, chunk), w->segment, k);
 }
 
-/* Where segment k of the own chunk goes to. */
+/* Where the results of a range are. */
+static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
+    const struct reduce_kernels *k = w->job->reduce;
+    return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
+}
+
+/* Where those of segment k of the own chunk go to. */
 static char *result(const struct pairwise *w, size_t k) {
-    return w->out + (segment_of(w, w->t->at.rank, k).begin - chunk_of(w, w->t->at.rank).begin);
+    size_t first = results_of(w, chunk_of(w, w->t->at.rank)).begin;
+    return w->out + (results_of(w, segment_of(w, w->t->at.rank, k)).begin - first);
 }
 
 static int send(struct pairwise *w, const void *data, size_t bytes, int to, struct transfer *x,
@@ -78,24 +87,29 @@ static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-static void reduce(struct pairwise *w, size_t k) {
+/* n elements of segment k, from the at-th on. */
+static void reduce_block(struct pairwise *w, size_t k, size_t at, size_t n) {
     const struct reduce_kernels *kernels = w->job->reduce;
-    struct coll_range range = segment_of(w, w->t->at.rank, k);
-    size_t n = coll_length(range) / kernels->size;
-    if (!n) return;
-    kernels->widen(w->sum, w->in + range.begin, n, w->job->prescale);
-    for (int d = 1; d < w->t->at.size; d++) {
-        const char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
+    const char *own = w->in + segment_of(w, w->t->at.rank, k).begin;
+    const char *slot = w->slots[k % 2] + at * kernels->size;
+    kernels->widen(w->sum, own + at * kernels->size, n, w->job->prescale);
+    for (int d = 1; d < w->t->at.size; d++, slot += w->segment)
         reduce_combine(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
-    }
-    kernels->narrow(result(w, k), w->sum, n, w->job->final);
+    kernels->narrow(result(w, k) + at * kernels->sum, w->sum, n, w->job->final);
+}
+
+static void reduce(struct pairwise *w, size_t k) {
+    size_t n = coll_length(segment_of(w, w->t->at.rank, k)) / w->job->reduce->size;
+    size_t block = BLOCK / w->job->reduce->wide;
+    for (size_t at = 0; at < n; at += block)
+        reduce_block(w, k, at, n - at < block ? n - at : block);
 }
 
 static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
     int others = w->t->at.size - 1;
-    size_t own = coll_length(segment_of(w, w->t->at.rank, k));
+    size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
     for (int d = 1; d <= others; d++) {
-        struct coll_range theirs = segment_of(w, peer_from(w, d), k);
+        struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
         HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
                         peer_from(w, d), &w->share[others + d - 1], err));
         HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->share[d - 1], err));
@@ -126,14 +140,14 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
     w->segment = segment_bytes((int)others);
     w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
-    size_t wide = w->segment / job->reduce->size * job->reduce->wide, slots = others * w->segment;
+    size_t slots = others * w->segment;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * wide + 3 * transfers, &memory, err));
+    HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * BLOCK + 3 * transfers, &memory, err));
     char *at = memory;
     for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
     w->sum = at;
-    w->scaled = at + wide;
-    at += 2 * wide;
+    w->scaled = at + BLOCK;
+    at += 2 * BLOCK;
     memset(at, 0, 3 * transfers);
     w->share = (struct transfer *)(void *)at;
     for (int i = 0; i < 2; i++) w->exchange[i] = w->share + (size_t)(i + 1) * 2 * others;
@@ -141,8 +155,8 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
 }
 
 int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct pairwise w = {.t = t, .job = job, .in = job->data};
-    w.out = (char *)job->data + chunk_of(&w, t->at.rank).begin;
+    struct pairwise w = {.t = t, .job = job, .in = job->in ? job->in : job->data};
+    w.out = (char *)job->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
     return run_pairwise(&w, err);
 }
 

@@ -3,14 +3,15 @@
  *   The reduction by slices in shared memory is that of Jain et al., "Framework for Scalable
  *   Intra-Node Collective Operations using Shared Memory", SC'18; flags instead of barriers.
  *
- * The data goes in rounds of one slot. In a round every rank stages its input in its slot; rank r adds
- * chunk r of all slots, in the order of ranks, and leaves the sum in its own; all take all sums.
+ * The data goes in rounds of one slot. In a round every rank stages its input in its slot, but for
+ * chunk r of rank r; rank r adds that chunk of its own memory and of all slots, in the order of ranks,
+ * and leaves the sum in its memory and its slot; all take the other sums.
  * p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
  *
  *            slot of a          slot of b          slot of c
- *   stage    a0 a1 a2           b0 b1 b2           c0 c1 c2
+ *   stage    .  a1 a2           b0 .  b2           c0 c1 .
  *   reduce   S0 a1 a2           b0 S1 b2           c0 c1 S2
- *   take     all ranks read S0, S1, S2
+ *   take     rank a reads S1, S2, rank b S0, S2, rank c S0, S1
  *
  * The rounds overlap: round k is staged before round k - 1 is reduced and k - 2 taken, so that nobody
  * waits who has work. Tensors are packed straight into the slots and unpacked straight from them, and
@@ -18,10 +19,13 @@
  * not cut: every rank adds all inputs itself, one hop instead of two. Sums are made in the accumulator
  * and rounded once; their order is the ranks', whatever the size or what they were fused with.
  *
- * Cost: S/B packed, S/B added, S/B unpacked on each rank at bandwidth B of the cache; 2 flags. */
+ * Cost on each rank: (p-1)/p S packed and as much unpacked, S added, at the bandwidth of the cache; 2
+ * flags a round. */
 #include "coll.h"
 
 #include <string.h>
+
+enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
 
 /* How far the pieces have been gone through. */
 struct cursor {
@@ -33,8 +37,8 @@ struct pass {
     const struct coll_job *job;
     struct window *w;
     size_t rounds;
-    struct cursor staged, taken;
-    char *sum, *scaled; /* accumulators of one slot */
+    struct cursor staged, reduced, taken;
+    char *sum, *scaled; /* accumulators of one block */
 };
 
 static char *slot_of(const struct pass *p, int member, uint64_t round) {
@@ -70,6 +74,10 @@ static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes)
     }
 }
 
+static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
+    for (size_t done = 0; done < bytes;) done += next_run(p, c, bytes - done).bytes;
+}
+
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct run run = next_run(p, c, bytes - done);
@@ -92,28 +100,53 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int member) {
 static int stage(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        if (i == p->w->self)
+            skip(p, &p->staged, coll_length(chunk));
+        else
+            pack(p, &p->staged, slot_of(p, p->w->self, round) + chunk.begin, coll_length(chunk));
+    }
     window_raise(p->w, WINDOW_STAGED, round);
     return HVD_OK;
 }
 
-/* Adds the range of all slots, in the order of ranks. */
-static void add_all(const struct pass *p, uint64_t round, struct coll_range range, char *out) {
+/* Adds what all ranks have at a place of the slots, in the order of ranks; `own` is this rank's. */
+static void add_block(const struct pass *p, uint64_t round, size_t place, const char *own,
+                      size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->job->reduce;
-    size_t n = coll_length(range) / kernels->size;
-    kernels->widen(p->sum, slot_of(p, 0, round) + range.begin, n, p->job->prescale);
-    for (int i = 1; i < p->w->n; i++) {
-        const char *in = slot_of(p, i, round) + range.begin;
-        reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
+    size_t n = bytes / kernels->size;
+    for (int i = 0; i < p->w->n; i++) {
+        const char *in = i == p->w->self ? own : slot_of(p, i, round) + place;
+        if (i == 0)
+            kernels->widen(p->sum, in, n, p->job->prescale);
+        else
+            reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
     }
     kernels->narrow(out, p->sum, n, p->job->final);
 }
 
-static int reduce(const struct pass *p, size_t k, hvd_error *err) {
+/* The next `bytes` of the pieces, from and to them and into the slot. */
+static void add_own(struct pass *p, uint64_t round, size_t place, size_t bytes) {
+    char *slot = slot_of(p, p->w->self, round);
+    for (size_t end = place + bytes; place < end;) {
+        struct run run = next_run(p, &p->reduced, end - place < BLOCK ? end - place : BLOCK);
+        add_block(p, round, place, run.piece->in + run.at, run.bytes, slot + place);
+        copy(run.piece->out + run.at, slot + place, run.bytes);
+        place += run.bytes;
+    }
+}
+
+static int reduce(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range own = chunk_of(p, k, p->w->self);
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
-    add_all(p, round, own, slot_of(p, p->w->self, round) + own.begin);
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        if (i == p->w->self)
+            add_own(p, round, chunk.begin, coll_length(chunk));
+        else
+            skip(p, &p->reduced, coll_length(chunk));
+    }
     window_raise(p->w, WINDOW_REDUCED, round);
     return HVD_OK;
 }
@@ -123,7 +156,10 @@ static int take(struct pass *p, size_t k, hvd_error *err) {
     HVD_TRY(transport_wait_flags(p->t, WINDOW_REDUCED, round, err));
     for (int i = 0; i < p->w->n; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
-        unpack(p, &p->taken, slot_of(p, i, round) + chunk.begin, coll_length(chunk));
+        if (i == p->w->self)
+            skip(p, &p->taken, coll_length(chunk));
+        else
+            unpack(p, &p->taken, slot_of(p, i, round) + chunk.begin, coll_length(chunk));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
@@ -132,11 +168,14 @@ static int take(struct pass *p, size_t k, hvd_error *err) {
 /* Small data, one round: everyone adds everything. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
-    HVD_TRY(stage(p, 0, err));
+    char *own = slot_of(p, p->w->self, round), *result = p->scaled;
+    HVD_TRY(transport_wait_slot(p->t, round, err));
+    pack(p, &p->staged, own, p->job->bytes);
+    window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
-    add_all(p, round, (struct coll_range){0, p->job->bytes}, p->scaled);
-    unpack(p, &p->taken, p->scaled, p->job->bytes);
+    add_block(p, round, 0, own, p->job->bytes, result);
+    unpack(p, &p->taken, result, p->job->bytes);
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
@@ -146,7 +185,7 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
     *p = (struct pass){.t = t, .job = job, .w = job->window};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
     if (job->kind != HVD_ALLREDUCE) return HVD_OK;
-    size_t wide = WINDOW_SLOT / job->reduce->size * job->reduce->wide;
+    size_t wide = BLOCK / job->reduce->size * job->reduce->wide;
     void *memory;
     HVD_TRY(scratch_get(job->scratch, 2 * wide, &memory, err));
     p->sum = memory;
@@ -155,16 +194,16 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
 }
 
 int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    static const size_t AT_ONCE = 8 * 1024;
     struct pass p;
     if (!job->bytes) return HVD_OK;
     HVD_TRY(open_pass(&p, t, job, job->bytes, err));
-    if (job->bytes <= AT_ONCE) HVD_TRY(add_at_once(&p, err));
-    for (size_t k = 0; job->bytes > AT_ONCE && k < p.rounds + 2; k++) {
+    if (job->bytes <= BLOCK) HVD_TRY(add_at_once(&p, err));
+    for (size_t k = 0; job->bytes > BLOCK && k < p.rounds + 2; k++) {
         if (k < p.rounds) HVD_TRY(stage(&p, k, err));
         if (k >= 1 && k - 1 < p.rounds) HVD_TRY(reduce(&p, k - 1, err));
         if (k >= 2) HVD_TRY(take(&p, k - 2, err));
     }
+    transport_count_window(t, job->bytes); /* all but the own chunks, and the sums of those */
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -182,6 +221,7 @@ static int give(struct pass *p, hvd_error *err) {
         const struct coll_piece *piece = &p->job->pieces[i];
         if (piece->in != piece->out) copy(piece->out, piece->in, piece->bytes);
     }
+    transport_count_window(p->t, p->job->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
         HVD_TRY(transport_wait_slot(p->t, round, err));
@@ -238,6 +278,7 @@ int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_e
     struct coll_range own = coll_part(job->part_end, t->at.rank);
     HVD_TRY(open_pass(&p, t, job, job->longest, err));
     copy((char *)job->data + own.begin, job->in, coll_length(own));
+    transport_count_window(t, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
         if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));

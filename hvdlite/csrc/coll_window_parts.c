@@ -47,6 +47,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
         if (to != self && coll_length(range))
             memcpy(sub_slot(p, self, to, k), (const char *)p->job->in + range.begin,
                    coll_length(range));
+        if (to != self) transport_count_window(p->t, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */

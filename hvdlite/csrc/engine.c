@@ -89,15 +89,16 @@ static void report_stalls(struct engine *e, double now) {
                  text);
 }
 
-/* Idle without pending work: sleep at once, and ever longer; the few looks keep MPI's own progress
- * and a lost wake-up from ever mattering. With pending work: the waiting policy. */
+/* Idle without pending work: yield for a moment, since work seldom comes alone and to be woken takes
+ * longer than most of it; then sleep, and ever longer: the few looks keep MPI's own progress and a lost
+ * wake-up from ever mattering. With pending work: the waiting policy. */
 static void idle(struct engine *e, unsigned ticket) {
-    static const double IDLE_NAP = 1e-3, LONGEST_NAP = 1.0;
+    static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 1.0;
     double now = clock_now();
     report_stalls(e, now);
     bool pending = tensors_count(e->tensors) > 0;
-    double nap = waiter_next(&e->waiter, now, e->t->may_spin, LONGEST_NAP);
-    if (!pending && nap < IDLE_NAP) nap = IDLE_NAP;
+    double nap = waiter_next(&e->waiter, now, e->t->wait, LONGEST_NAP);
+    if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)
         transport_sleep(e->t, ticket, nap);
     else if (nap < 0)
@@ -171,8 +172,12 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
-    e->executor = (struct executor){
-        .t = t, .tensors = e->tensors, .log = &e->log, .timeline = config->timeline};
+    e->executor = (struct executor){.t = t,
+                                    .tensors = e->tensors,
+                                    .log = &e->log,
+                                    .timeline = config->timeline,
+                                    .stats = config->stats};
+    t->stats = config->stats;
     t->on_wait = negotiate_meanwhile;
     t->on_wait_arg = e;
     return HVD_OK;
@@ -195,10 +200,27 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
 static void place(struct engine *e, struct tensor *tensor) {
     struct request *r = &tensor->request;
     tensor->region = NULL;
-    if (r->kind == HVD_ALLREDUCE && tensor->in == tensor->out)
+    if (r->kind == HVD_ALLREDUCE && !r->codec.kind && tensor->in == tensor->out)
         tensor->region = regions_find(&e->regions, tensor->out, request_bytes(r), &r->offset);
     r->region = tensor->region ? tensor->region->id : 0;
     if (!tensor->region) r->offset = 0;
+}
+
+/* Here and not on the engine's thread, which is to move data. */
+static int encode(struct tensor *tensor, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    size_t n = request_count(r);
+    tensor->message = NULL;
+    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
+    if (n && !tensor->residual && !codec_is_cast(r->codec))
+        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
+                         codec_name(r->codec.kind));
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* some, also for no values */
+    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
+    int code =
+        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
+    if (code) free(tensor->message);
+    return code;
 }
 
 void engine_add_region(struct engine *e, struct region *region) {
@@ -215,9 +237,13 @@ int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err)
     struct tensor placed = *tensor;
     placed.submitted = clock_now();
     place(e, &placed);
-    HVD_TRY(tensors_add(e->tensors, &placed, err));
-    transport_wake(e->t);
-    return HVD_OK;
+    HVD_TRY(encode(&placed, err));
+    int code = tensors_add(e->tensors, &placed, err);
+    if (code)
+        free(placed.message);
+    else
+        transport_wake(e->t);
+    return code;
 }
 
 void engine_leave(struct engine *e, const char *reason) {

@@ -23,6 +23,7 @@ struct engine_config {
     double stall_warning;  /* seconds until a waiting tensor is reported; 0: never */
     double stall_failure;  /* seconds until it fails; 0: never */
     struct log log;
+    struct stats *stats;       /* NULL: nothing is counted */
     struct timeline *timeline; /* the caller's; NULL: none */
 };
 
@@ -31,7 +32,8 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. Checks and copies *tensor; its memory must live until it completes. On an error
+/* Any thread. Checks, copies and, where it has a codec, encodes *tensor; its memory must live until it
+ * completes. On an error
  * nothing was submitted and `complete` is not called. */
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err);
 

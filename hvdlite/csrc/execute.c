@@ -155,12 +155,35 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     return collective(x, &job, err);
 }
 
+static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
+    const struct request *r = &batch->tensors[0]->request;
+    void *memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_piece), &memory, err));
+    struct coded_piece *pieces = memory;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        size_t n = request_count(&tensor->request);
+        pieces[i] = (struct coded_piece){tensor->message, tensor->out, n};
+    }
+    struct coll_job plain = job_of(x, r);
+    struct coded_job job = {.codec = r->codec,
+                            .members = r->members,
+                            .final = plain.final,
+                            .pieces = pieces,
+                            .npieces = batch->n,
+                            .window = plain.window,
+                            .buffer = &x->fusion,
+                            .scratch = &x->work};
+    return coll_coded(x->t, &job, err);
+}
+
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
     if (first->request.kind == HVD_JOIN) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
         return HVD_OK;
     }
+    if (first->request.codec.kind) return run_coded(x, batch, err);
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
     return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
 }
@@ -182,6 +205,13 @@ static void record(const struct executor *x, const struct batch *batch, double s
     }
 }
 
+/* Before anybody hears that the batch is done. */
+static void count(const struct executor *x, const struct batch *batch) {
+    if (!x->stats) return;
+    atomic_fetch_add(&x->stats->tensors, batch->n);
+    atomic_fetch_add(&x->stats->batches, 1);
+}
+
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     bool recorded = x->timeline && timeline_on(x->timeline);
     double started = recorded ? clock_now() : 0;
@@ -191,6 +221,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->tensors[0]->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
+    count(x, batch);
     trace(x, batch, "completes");
     if (recorded) record(x, batch, started);
     for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
@@ -200,4 +231,5 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
 void execute_free(struct executor *x) {
     scratch_free(&x->fusion);
     scratch_free(&x->work);
+    scratch_free(&x->list);
 }

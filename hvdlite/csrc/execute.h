@@ -5,7 +5,7 @@
 #ifndef HVDLITE_EXECUTE_H
 #define HVDLITE_EXECUTE_H
 
-#include "coll.h"
+#include "coll_coded.h"
 #include "log.h"
 #include "negotiate.h"
 #include "regions.h"
@@ -17,9 +17,10 @@ struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;   /* NULL: none */
-    struct scratch fusion, work; /* kept: the next batch pays no page faults */
-    _Atomic(const char *) algorithm; /* the last one's name; NULL: none yet. Any thread reads */
+    struct timeline *timeline;         /* NULL: none */
+    struct stats *stats;               /* NULL: nothing is counted */
+    struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
+    _Atomic(const char *) algorithm;   /* the last one's name; NULL: none yet. Any thread reads */
 };
 
 /* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.

@@ -5,7 +5,7 @@ static bool fusible(const struct request *a, const struct request *b) {
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
     if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;
     return a->region == b->region && a->op == b->op && a->prescale == b->prescale &&
-           a->postscale == b->postscale;
+           a->postscale == b->postscale && request_same_codec(a, b);
 }
 
 size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold,

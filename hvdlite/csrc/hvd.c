@@ -113,11 +113,13 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->priority = from->priority;
     r->prescale = from->prescale;
     r->postscale = from->postscale;
+    r->codec = (struct codec){from->codec, from->parameter};
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
     to->in = from->in;
     to->out = from->out;
     to->out_rows = from->out_rows;
+    to->residual = from->residual;
     to->splits = from->splits;
     to->nsplits = from->nsplits;
     return HVD_OK;
@@ -186,11 +188,20 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return done;
 }
 
+int hvd_get_stats(hvd_stats *out, hvd_error *err) {
+    HVD_TRY(enter(err));
+    struct stats *stats = &current->job.stats;
+    *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
+                       stats->batches};
+    leave();
+    return HVD_OK;
+}
+
 /* ---- regions ---- */
 
 struct hvd_region {
     struct region region; /* first: the engine knows no more */
-    size_t bytes;         /* of all parts */
+    int fd;               /* of this rank's part; others open it through /proc */
 };
 
 /* The topology of a job that can have regions: all ranks in one window. */
@@ -203,70 +214,51 @@ static int where_on_window(hvd_topology *at, hvd_error *err) {
                   : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");
 }
 
-static hvd_region *add_region(int id, size_t bytes, void *memory, const hvd_topology *at,
-                              hvd_error *err) {
+hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
+    hvd_topology at;
+    if (where_on_window(&at, err)) return NULL;
     hvd_region *r = calloc(1, sizeof *r);
-    if (!r || enter(err)) {
-        shared_close(memory, bytes * (size_t)at->local_size);
-        free(r);
-        if (!r) error_set(err, HVD_NO_MEMORY, "no memory for a region");
+    if (!r) {
+        error_set(err, HVD_NO_MEMORY, "no memory for a region");
         return NULL;
     }
-    r->region = (struct region){
-        .id = id, .memory = memory, .stride = bytes, .n = at->local_size, .self = at->local_rank};
-    r->bytes = bytes * (size_t)at->local_size;
-    engine_add_region(world()->engine, &r->region);
-    leave();
+    void *memory;
+    r->region = (struct region){.stride = bytes, .n = at.local_size, .self = at.local_rank};
+    if (shared_reserve(&memory, bytes, at.local_size, at.local_rank, &r->fd, err)) {
+        free(r);
+        return NULL;
+    }
+    r->region.memory = memory;
     return r;
 }
 
-hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], hvd_error *err) {
-    hvd_topology at;
-    void *memory;
-    if (where_on_window(&at, err)) return NULL;
-    if (shared_create(&memory, bytes * (size_t)at.local_size, name, err)) return NULL;
-    hvd_region *region = add_region(id, bytes, memory, &at, err);
-    if (!region) shared_unlink(name);
-    return region;
-}
-
-_Static_assert(HVD_REGION_NAME == SHARED_NAME, "a region's name is its memory's");
-
-hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err) {
-    hvd_topology at;
-    void *memory;
-    if (where_on_window(&at, err)) return NULL;
-    if (shared_open(&memory, bytes * (size_t)at.local_size, name, err)) return NULL;
-    return add_region(id, bytes, memory, &at, err);
-}
-
-void hvd_region_unlink(const char *name) { shared_unlink(name); }
-
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
+
+_Static_assert(HVD_REGION_ADDRESS == SHARED_NAME, "a region's address is its memory's name");
+
+void hvd_region_address(hvd_region *r, char address[HVD_REGION_ADDRESS]) {
+    shared_address(r->fd, address);
+}
+
+int hvd_region_join(hvd_region *r, int id, const char *const *addresses, const uint64_t *used,
+                    hvd_error *err) {
+    for (int i = 0; i < r->region.n; i++)
+        if (i != r->region.self)
+            HVD_TRY(shared_attach(region_part(&r->region, i), (size_t)used[i], addresses[i], err));
+    HVD_TRY(enter(err));
+    r->region.id = id;
+    engine_add_region(world()->engine, &r->region);
+    leave();
+    return HVD_OK;
+}
 
 void hvd_region_close(hvd_region *r) {
     if (!enter(NULL)) {
         engine_remove_region(world()->engine, &r->region);
         leave();
     }
-    shared_close(r->region.memory, r->bytes);
+    shared_release(r->region.memory, r->region.stride * (size_t)r->region.n, r->fd);
     free(r);
-}
-
-/* ---- the timeline ---- */
-
-int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
-    HVD_TRY(enter(err));
-    int code = job_start_timeline(&current->job, path, mark_cycles != 0, err);
-    leave();
-    return code;
-}
-
-int hvd_timeline_stop(hvd_error *err) {
-    HVD_TRY(enter(err));
-    timeline_stop(&current->job.timeline);
-    leave();
-    return HVD_OK;
 }
 
 /* ---- groups ---- */

@@ -39,7 +39,12 @@ typedef struct hvd_tensor {
     /* alltoall: [from * n + to]: rows for each of the n ranks, in the order in which they lie in `in`;
      * equal on all ranks */
     const int64_t *splits;
-    size_t nsplits; /* n * n; else 0 */
+    size_t nsplits;   /* n * n; else 0 */
+    int codec;        /* hvd_codec; an allreduce of float32 may have one */
+    double parameter; /* of the codec: 2bit, 1bit: the threshold; topk: the ratio of what is sent */
+    /* 2bit, 1bit, topk: what they left out, carried from one call to the next; as large as `in`, zeroed at
+     * first; used during the call only */
+    float *residual;
 } hvd_tensor;
 
 /* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
@@ -73,22 +78,28 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 
-/* Memory that all ranks of this host map, one part a rank: what is reduced in place in it, at the same
- * offset on every rank, is not copied. Local rank 0 creates it and gets its name, the others open it
- * by the name; when all have, hvd_region_unlink. The id, not 0, and the bytes of a part are the same
- * on all. NULL: see *err. No window (one host, shared memory): HVD_UNSUPPORTED. */
-typedef struct hvd_region hvd_region;
-#define HVD_REGION_NAME 64
-hvd_region *hvd_region_create(int id, size_t bytes, char name[HVD_REGION_NAME], hvd_error *err);
-hvd_region *hvd_region_open(int id, size_t bytes, const char *name, hvd_error *err);
-void hvd_region_unlink(const char *name);
-void *hvd_region_memory(hvd_region *region); /* this rank's part, zeroed at first */
-void hvd_region_close(hvd_region *region);   /* nothing may be under way in it */
+/* What this rank has done since hvd_init, in all groups. Bytes are those of tensors; the negotiation's
+ * are not counted. */
+typedef struct hvd_stats {
+    uint64_t bytes_sent_mpi;    /* given to MPI for other ranks */
+    uint64_t bytes_sent_window; /* put into shared memory for other ranks of this host */
+    uint64_t tensors, batches;  /* done without an error; what was fused is one batch */
+} hvd_stats;
+int hvd_get_stats(hvd_stats *out, hvd_error *err);
 
-/* When each tensor was submitted, agreed on and moved, into a file of the Trace Event Format: `path` with
- * {rank} replaced by the rank; a path without it is written by rank 0 alone. */
-int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
-int hvd_timeline_stop(hvd_error *err);
+/* Memory of this rank that the others of its host can map: what is reduced in place in it, at the same
+ * offset on every rank, is not copied once all have joined their regions. NULL: see *err; ranks that do
+ * not share memory: HVD_UNSUPPORTED. Pages cost nothing before they are written to. */
+typedef struct hvd_region hvd_region;
+#define HVD_REGION_ADDRESS 64
+hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
+void *hvd_region_memory(hvd_region *region); /* zeroed */
+void hvd_region_address(hvd_region *region, char address[HVD_REGION_ADDRESS]);
+/* Maps what the others use of their regions, as large as this one: `used` bytes, by local rank, as are
+ * the addresses. The id, not 0, is the same on all ranks. Once; a failure changes nothing. */
+int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
+                    hvd_error *err);
+void hvd_region_close(hvd_region *region); /* nothing may be under way in it */
 
 /* A group is some ranks of the job, with a numbering of their own. Opening it is collective over the
  * MPI communicator whose handle lies at `mpi_comm`; ranks: their ranks in the job, for error texts.

@@ -20,6 +20,18 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
         text);
 }
 
+/* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between yielding
+ * ones, in 26 us through a futex. So by default spin about one futex, and yield while that is still
+ * dear. What counts is how many ranks share the cores, not how many of them are in a group. */
+static int read_wait(struct job *j, int local_size, hvd_error *err) {
+    size_t spin = 30, yield = 300;
+    HVD_TRY(env_size("SPIN_MICROSECONDS", &spin, err));
+    HVD_TRY(env_size("YIELD_MICROSECONDS", &yield, err));
+    j->wait = (struct wait_policy){wait_may_spin(local_size) ? (double)spin * 1e-6 : 0,
+                                   (double)yield * 1e-6};
+    return HVD_OK;
+}
+
 static int read_config(struct job *j, hvd_error *err) {
     struct engine_config *config = &j->config;
     HVD_TRY(read_log_level(&config->log.level, err));
@@ -59,9 +71,8 @@ static int name_ranks(struct group *g, const int *names, hvd_error *err) {
 
 static int start_group(const struct job *j, struct group *g, const int *names, hvd_error *err) {
     g->transport->timeout = j->timeout;
+    g->transport->wait = j->wait;
     if (names) HVD_TRY(name_ranks(g, names, err));
-    /* What counts is how many ranks share the cores, not how many of them are in the group. */
-    if (j->ngroups) g->transport->may_spin &= j->groups[0]->transport->may_spin;
     return engine_start(&g->engine, g->transport, &j->config, err);
 }
 
@@ -133,6 +144,7 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
     int code = read_config(j, err);
+    if (!code) code = read_wait(j, world->transport->at.local_size, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_mpi_agree(world->transport, code, err));
     introduce(j, world->transport);
@@ -146,6 +158,7 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;
+    j->config.stats = &j->stats;
     struct group *world = group_new(err);
     if (!world) return err->code;
     int id, code = open_world(j, world, mpi_comm, err);

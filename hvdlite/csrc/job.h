@@ -18,9 +18,11 @@ struct job {
     struct group **groups; /* [id]; NULL: closed, ids are never used twice */
     int ngroups;
     struct engine_config config;
+    struct wait_policy wait;
     double timeout;           /* seconds without progress until a collective gives up; 0: never */
     bool window;              /* ranks of one host may share memory */
-    struct timeline timeline; /* of all groups */
+    struct timeline timeline; /* of all groups, as the stats */
+    struct stats stats;
 };
 
 /* Collective over the communicator whose handle lies at `mpi_comm`. Reads the environment. A zeroed

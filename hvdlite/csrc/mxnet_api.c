@@ -32,8 +32,10 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
             return error_set(err, HVD_UNSUPPORTED,
                              "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
                              needed[i].name);
+    /* 2.0 has dropped the Ex, which told them from another MXNDArrayGetShape until then. */
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
-        !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32))
+        !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
+        !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))
         return error_set(err, HVD_UNSUPPORTED, "this MXNet does not export MXNDArrayGetShapeEx");
     bool asks = find(libmxnet, "_ZNK5mxnet7NDArray5Chunk8IsMKLDNNEv", &api->is_blocked) ||
                 find(libmxnet, "_ZNK5mxnet7NDArray5Chunk6IsDNNLEv", &api->is_blocked);

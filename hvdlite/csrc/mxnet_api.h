@@ -24,9 +24,11 @@ struct device {
 };
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-enum {
-    CPU_PRIORITIZED = 3
-}; /* FnProperty: an own pool and a queue by priority, so we never wait behind operators */
+/* FnProperty kAsync: an operation whose arrays are free runs at once, on the thread that pushes it;
+ * another one on the worker of its device, which is no operator's if the device is nobody's. */
+enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
+/* kCPUPrioritized: on a pool of workers that runs no operators, the higher priority first. */
+enum { CPU_PRIORITIZED = 3 };
 enum { DENSE = 0 }; /* storage type */
 
 typedef void async_function(void *run_context, struct on_complete *done, void *param);

@@ -16,10 +16,12 @@ struct hvd_mxnet {
     struct monitor reporting; /* MXNet's list of exceptions has no lock: report one at a time */
 };
 
+enum array { OUT, IN, RESIDUAL, ARRAYS };
+
 /* One pushed operation; MXNet's deleter frees it, inside the completion at the earliest. */
 struct operation {
     hvd_mxnet *lib;
-    NDArrayHandle in, out; /* our own handles: the user's may be gone when we run; in may be NULL */
+    NDArrayHandle arrays[ARRAYS]; /* our own: the user's may be gone when we run. NULL: not given */
     hvd_tensor tensor;
     char name[HVD_MAX_NAME];
     int64_t dims[HVD_MAX_DIMS];
@@ -68,12 +70,12 @@ static int memory_of(hvd_mxnet *lib, NDArrayHandle array, const char *name, void
 }
 
 static int submit(struct operation *op, hvd_error *err) {
-    void *out, *in;
-    HVD_TRY(memory_of(op->lib, op->out, op->name, &out, err));
-    in = out;
-    if (op->in) HVD_TRY(memory_of(op->lib, op->in, op->name, &in, err));
-    op->tensor.in = in;
-    op->tensor.out = out;
+    void *data[ARRAYS] = {NULL};
+    for (int i = 0; i < ARRAYS; i++)
+        if (op->arrays[i]) HVD_TRY(memory_of(op->lib, op->arrays[i], op->name, &data[i], err));
+    op->tensor.in = op->arrays[IN] ? data[IN] : data[OUT];
+    op->tensor.out = data[OUT];
+    op->tensor.residual = data[RESIDUAL];
     return hvd_submit(&op->tensor, complete, op, err);
 }
 
@@ -96,8 +98,8 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
 static void free_operation(void *param) {
     struct operation *op = param;
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    if (op->in) op->lib->api.release(op->in);
-    if (op->out) op->lib->api.release(op->out);
+    for (int i = 0; i < ARRAYS; i++)
+        if (op->arrays[i]) op->lib->api.release(op->arrays[i]);
     free(op->splits);
     free(op);
 }
@@ -147,20 +149,19 @@ static int check_storage(const hvd_mxnet *lib, NDArrayHandle array, const char *
 }
 
 /* The shape's buffer is MXNet's, for this thread until its next call. */
-static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, struct operation *op,
-                      hvd_error *err) {
+static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, const char *name, int *rank,
+                      int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
     int ndim = 0;
     const int64_t *dims = NULL;
     const int *dims32 = NULL;
     if (lib->api.get_shape ? lib->api.get_shape(array, &ndim, &dims)
                            : lib->api.get_shape32(array, &ndim, &dims32))
-        return mxnet_failed(lib, op->name, err);
+        return mxnet_failed(lib, name, err);
     if (ndim < 0 || ndim > HVD_MAX_DIMS)
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
-                         op->name, ndim, HVD_MAX_DIMS);
-    for (int i = 0; i < ndim; i++) op->dims[i] = dims ? dims[i] : dims32[i];
-    op->tensor.ndim = ndim;
-    op->tensor.dims = op->dims;
+                         name, ndim, HVD_MAX_DIMS);
+    for (int i = 0; i < ndim; i++) sizes[i] = dims ? dims[i] : dims32[i];
+    *rank = ndim;
     return HVD_OK;
 }
 
@@ -170,7 +171,8 @@ static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
     HVD_TRY(check_storage(op->lib, array, op->name, err));
     if (op->lib->api.get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
     HVD_TRY(translate_dtype(flag, op->name, &op->tensor.dtype, err));
-    HVD_TRY(read_shape(op->lib, array, op, err));
+    HVD_TRY(read_shape(op->lib, array, op->name, &op->tensor.ndim, op->dims, err));
+    op->tensor.dims = op->dims;
     return hvd_validate(&op->tensor, err);
 }
 
@@ -179,19 +181,45 @@ static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
 static int settle_layout(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
                          hvd_error *err) {
     void *data;
-    if (lib->api.is_blocked || !array) return HVD_OK;
+    if (lib->api.is_blocked) return HVD_OK;
     return lib->api.wait_to_read(array) || lib->api.get_data(array, &data)
                ? mxnet_failed(lib, name, err)
                : HVD_OK;
 }
 
-static int prepare(struct operation *op, NDArrayHandle in, NDArrayHandle out, hvd_error *err) {
-    HVD_TRY(describe(op, in ? in : out, err));
-    HVD_TRY(check_storage(op->lib, out, op->name, err));
-    HVD_TRY(settle_layout(op->lib, in, op->name, err));
-    HVD_TRY(settle_layout(op->lib, out, op->name, err));
-    if (op->lib->api.shallow_copy(out, &op->out)) return mxnet_failed(op->lib, op->name, err);
-    if (in && op->lib->api.shallow_copy(in, &op->in)) return mxnet_failed(op->lib, op->name, err);
+static int64_t count_of(int ndim, const int64_t *dims) {
+    int64_t count = 1;
+    for (int i = 0; i < ndim; i++) count *= dims[i];
+    return count;
+}
+
+static int check_residual(const struct operation *op, NDArrayHandle residual, hvd_error *err) {
+    int64_t dims[HVD_MAX_DIMS];
+    int ndim, flag, dtype = -1;
+    if (op->lib->api.get_dtype(residual, &flag)) return mxnet_failed(op->lib, op->name, err);
+    HVD_TRY(translate_dtype(flag, op->name, &dtype, err));
+    HVD_TRY(read_shape(op->lib, residual, op->name, &ndim, dims, err));
+    if (dtype == HVD_FLOAT32 && count_of(ndim, dims) == count_of(op->tensor.ndim, op->dims))
+        return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': its residual has not as many float32 values as it has itself",
+                     op->name);
+}
+
+/* The array in `place` of the operation; NULL: none. */
+static int hold(struct operation *op, enum array place, NDArrayHandle array, hvd_error *err) {
+    if (!array) return HVD_OK;
+    HVD_TRY(check_storage(op->lib, array, op->name, err));
+    HVD_TRY(settle_layout(op->lib, array, op->name, err));
+    return op->lib->api.shallow_copy(array, &op->arrays[place])
+               ? mxnet_failed(op->lib, op->name, err)
+               : HVD_OK;
+}
+
+static int prepare(struct operation *op, const NDArrayHandle arrays[ARRAYS], hvd_error *err) {
+    HVD_TRY(describe(op, arrays[IN] ? arrays[IN] : arrays[OUT], err));
+    if (arrays[RESIDUAL]) HVD_TRY(check_residual(op, arrays[RESIDUAL], err));
+    for (int i = 0; i < ARRAYS; i++) HVD_TRY(hold(op, (enum array)i, arrays[i], err));
     return HVD_OK;
 }
 
@@ -231,25 +259,40 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
     return code;
 }
 
-int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err) {
-    static const struct device ON_CPU = {CPU, 0};
-    static const int PROPERTY = CPU_PRIORITIZED;
-    struct operation *op = NULL;
-    HVD_TRY(new_operation(lib, tensor, &op, err));
-    int code = prepare(op, in, out, err);
-    if (code) {
-        free_operation(op);
-        return code;
-    }
+/* Hands the operation to MXNet, which frees it from here on, also when the push fails. What it reads it
+ * also writes to: the layout may have to be mended, the residual changes. All are different arrays.
+ * To submit is a moment's work, to encode is more: that is left to MXNet's workers. */
+static int push(hvd_mxnet *lib, struct operation *op, hvd_error *err) {
+    static const struct device APART = {CPU, NOBODYS_DEVICE}, SHARED = {CPU, 0};
+    static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
+    bool coded = op->tensor.codec != HVD_CODEC_NONE;
+    NDArrayHandle writes[ARRAYS];
+    int n = 0;
+    for (int i = 0; i < ARRAYS; i++)
+        if (op->arrays[i]) writes[n++] = op->arrays[i];
     err->code = HVD_OK;
     if (lib->naive) op->report = err;
-    /* `in` is written to as well: its layout may have to be mended. Both are different arrays. */
-    NDArrayHandle writes[2] = {op->out, op->in};
-    /* From here on MXNet frees the operation, also when the push fails. */
-    if (lib->api.push(lib->function, op, free_operation, &ON_CPU, NULL, 0, writes, op->in ? 2 : 1,
-                      &PROPERTY, tensor->priority, "hvdlite", false))
-        return mxnet_failed(lib, tensor->name, err);
+    if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, writes,
+                      n, coded ? &BY_WORKERS : &AT_ONCE, op->tensor.priority, "hvdlite", false))
+        return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;
+}
+
+/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the count. */
+int hvd_mxnet_references(void *array) {
+    const void *control = ((void **)array)[1];
+    return ((const int *)control)[sizeof(void *) / sizeof(int)];
+}
+
+int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, void *residual, const hvd_tensor *tensor,
+                   hvd_error *err) {
+    const NDArrayHandle arrays[ARRAYS] = {[OUT] = out, [IN] = in, [RESIDUAL] = residual};
+    struct operation *op = NULL;
+    HVD_TRY(new_operation(lib, tensor, &op, err));
+    int code = prepare(op, arrays, err);
+    if (!code) return push(lib, op, err);
+    free_operation(op);
+    return code;
 }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }

@@ -19,13 +19,18 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
 void hvd_mxnet_close(hvd_mxnet *lib);
 
 /* Pushes one collective on NDArrays, given by their handles; the arrays may be freed by the caller
- * at once. in NULL: in place in `out`. Of *tensor it takes name, kind, op, root, group, priority,
- * scales, out_rows and splits; dtype, shape and memory are the arrays' own. Raises at once what can be known at
- * once. With the naive engine it returns when the work is done, and the error is the work's. */
-int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, const hvd_tensor *tensor, hvd_error *err);
+ * at once. in NULL: in place in `out`. residual: a float32 array of as many values, for the codecs that
+ * need one, else NULL. Of *tensor it takes name, kind, op, root, group, priority, scales, out_rows,
+ * splits, codec and parameter; dtype, shape and memory are the arrays' own. Raises at once what can be
+ * known at once. With the naive engine it returns when the work is done, and the error is the work's. */
+int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, void *residual, const hvd_tensor *tensor,
+                   hvd_error *err);
 
 /* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);
+
+/* How many NDArrays, wherever they are, share the memory of this one. */
+int hvd_mxnet_references(void *array);
 
 /* How many pushed operations MXNet has not run yet: they are still to be submitted. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);

@@ -1,17 +1,9 @@
 #include "reduce.h"
 
+#include "fast.h"
 #include "half.h"
 
 #include <string.h>
-
-/* One binary serves old and new processors: the loader picks the widest clone that runs here. Not
- * under sanitizers, whose run-time is not there yet when the loader asks. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&   \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FAST
-#endif
 
 /* How an element becomes its accumulator. */
 #define SAME(x) (x)
@@ -121,6 +113,7 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
 #define ROW(DTYPE, NAME, T, W)                                                                     \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
+     .sum = sizeof(T),                                                                             \
      .widen = widen_##DTYPE,                                                                       \
      .combine = combine_##NAME,                                                                    \
      .combine_wide = combine_wide_##NAME,                                                          \

@@ -21,6 +21,7 @@ struct reduce_final {
 struct reduce_kernels {
     size_t size; /* bytes of an element */
     size_t wide; /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
+    size_t sum; /* bytes of a result, as narrow stores it: those of an element, but for codec.h's */
     void (*widen)(void *wide, const void *in, size_t n, double scale); /* wide = in * scale */
     void (*combine)(void *wide, const void *in, size_t n);             /* wide = wide op in */
     void (*combine_wide)(void *out, const void *a, const void *b,

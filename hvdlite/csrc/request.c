@@ -56,6 +56,23 @@ static int check_op(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
+static int check_codec(const struct request *r, hvd_error *err) {
+    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
+    HVD_TRY(codec_check(r->codec, r->name, request_count(r), err));
+    if (r->kind != HVD_ALLREDUCE || r->dtype != HVD_FLOAT32)
+        return error_set(
+            err, HVD_UNSUPPORTED,
+            "tensor '%s': compression %s is for an allreduce of float32, this is an %s "
+            "of %s: cast it to float32, or send it uncompressed",
+            r->name, codec_name(r->codec.kind), kind_name(r->kind), dtype_name(r->dtype));
+    if (r->op != HVD_SUM && r->op != HVD_AVERAGE)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s': compression %s takes op=Sum or Average, not %s; send it "
+                         "uncompressed for that",
+                         r->name, codec_name(r->codec.kind), op_name(r->op));
+    return HVD_OK;
+}
+
 int request_check(const struct request *r, int size, hvd_error *err) {
     size_t length = strnlen(r->name, HVD_MAX_NAME);
     if (length == 0) return error_set(err, HVD_INVALID, "a tensor needs a name");
@@ -73,7 +90,8 @@ int request_check(const struct request *r, int size, hvd_error *err) {
                          r->name, r->root, size - 1);
     HVD_TRY(check_shape(r, err));
     HVD_TRY(check_rows(r, err));
-    return check_op(r, err);
+    HVD_TRY(check_op(r, err));
+    return check_codec(r, err);
 }
 
 size_t request_count(const struct request *r) {
@@ -111,8 +129,13 @@ static bool same_shape(const struct request *a, const struct request *b, int fro
     return true;
 }
 
+bool request_same_codec(const struct request *a, const struct request *b) {
+    return a->codec.kind == b->codec.kind && a->codec.parameter == b->codec.parameter;
+}
+
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->kind != b->kind) return FIELD_KIND;
+    if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->dtype != b->dtype) return FIELD_DTYPE;
     if (!same_shape(a, b, request_rows_vary(a) ? 1 : 0)) return FIELD_SHAPE;
     if (request_reduces(a) && a->op != b->op) return FIELD_OP;
@@ -137,8 +160,13 @@ bool request_same(const struct request *a, const struct request *b) {
 }
 
 const char *field_name(enum request_field field) {
-    static const char *const NAMES[] = {"nothing",  "kind", "dtype",
-                                        "shape",    "op",   "prescale_factor and postscale_factor",
+    static const char *const NAMES[] = {"nothing",
+                                        "kind",
+                                        "compression",
+                                        "dtype",
+                                        "shape",
+                                        "op",
+                                        "prescale_factor and postscale_factor",
                                         "root_rank"};
     return NAMES[field];
 }
@@ -154,6 +182,7 @@ static void shape_text(const struct request *r, char *text, size_t size) {
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
+    case FIELD_CODEC: codec_text(r->codec, text, size); break;
     case FIELD_DTYPE: snprintf(text, size, "%s", dtype_name(r->dtype)); break;
     case FIELD_SHAPE: shape_text(r, text, size); break;
     case FIELD_OP: snprintf(text, size, "%s", op_name(r->op)); break;

@@ -4,6 +4,7 @@
 #ifndef HVDLITE_REQUEST_H
 #define HVDLITE_REQUEST_H
 
+#include "codec.h"
 #include "error.h"
 #include "types.h"
 
@@ -19,6 +20,7 @@ struct request {
     int32_t members;         /* ranks that bring data; the coordinator tells */
     int32_t ndim;            /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
+    struct codec codec;         /* how an allreduce of float32 travels */
     int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
     int64_t offset; /* in the region's part, bytes */
     int64_t dims[HVD_MAX_DIMS];
@@ -28,6 +30,7 @@ struct request {
 enum request_field {
     FIELD_NONE,
     FIELD_KIND,
+    FIELD_CODEC,
     FIELD_DTYPE,
     FIELD_SHAPE,
     FIELD_OP,
@@ -56,6 +59,8 @@ bool request_takes_zeros(const struct request *r);
 
 /* Both lie at the same place of the same region. */
 bool request_same_place(const struct request *a, const struct request *b);
+
+bool request_same_codec(const struct request *a, const struct request *b);
 
 /* Where the collective itself would go wrong; where rows vary, ranks may differ in them. */
 enum request_field request_conflict(const struct request *a, const struct request *b);

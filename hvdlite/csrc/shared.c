@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* MAP_POPULATE */
+#define _GNU_SOURCE /* MAP_POPULATE, memfd_create */
 #include "shared.h"
 
 #include "clock.h"
@@ -51,4 +51,62 @@ void shared_unlink(const char *name) { shm_unlink(name); }
 
 void shared_close(void *memory, size_t bytes) {
     if (memory) munmap(memory, bytes);
+}
+
+/* ---- parts ---- */
+
+static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
+    if (ftruncate(fd, (off_t)bytes) == 0 &&
+        mmap(part, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
+        return HVD_OK;
+    return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of memory to share: %s", bytes,
+                     strerror(errno));
+}
+
+int shared_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err) {
+    const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    size_t all = bytes * (size_t)n;
+    *memory = mmap(NULL, all, PROT_NONE, NOTHING, -1, 0);
+    if (*memory == MAP_FAILED)
+        return error_set(err, HVD_NO_MEMORY, "no room in the address space for %zu bytes: %s", all,
+                         strerror(errno));
+    *fd = memfd_create("hvdlite", MFD_CLOEXEC);
+    int code =
+        *fd < 0 ? error_set(err, HVD_NO_MEMORY, "can't make memory to share: %s", strerror(errno))
+                : own_part((char *)*memory + bytes * (size_t)self, bytes, *fd, err);
+    if (code) shared_release(*memory, all, *fd);
+    return code;
+}
+
+void shared_address(int fd, char address[SHARED_NAME]) {
+    snprintf(address, SHARED_NAME, "/proc/%ld/fd/%d", (long)getpid(), fd);
+}
+
+static int attach(void *part, size_t bytes, int fd, const char *address, hvd_error *err) {
+    const int PRESENT = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
+    struct stat file;
+    if (fstat(fd, &file) || (size_t)file.st_size < bytes)
+        return error_set(err, HVD_NO_MEMORY, "%s has not the %zu bytes that another rank shares",
+                         address, bytes);
+    return mmap(part, bytes, PROT_READ | PROT_WRITE, PRESENT, fd, 0) != MAP_FAILED
+               ? HVD_OK
+               : error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
+                           strerror(errno));
+}
+
+int shared_attach(void *part, size_t bytes, const char *address, hvd_error *err) {
+    if (!bytes) return HVD_OK;
+    int fd = open(address, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, HVD_NO_MEMORY,
+                         "can't open the memory that another rank shares, %s: %s", address,
+                         strerror(errno));
+    int code = attach(part, bytes, fd, address, err);
+    close(fd);
+    return code;
+}
+
+void shared_release(void *memory, size_t bytes, int fd) {
+    munmap(memory, bytes);
+    if (fd >= 0) close(fd);
 }

@@ -1,8 +1,8 @@
-/* Shared memory: made by one process of a host, mapped by all, gone when the last of them ends.
+/* Shared memory: made by one process of a host, mapped by others, gone when the last of them ends.
  *
- * Layer 2. The one door to shm_open. Mode 0600; the maker unlinks it as soon as all have mapped it, so
- * that not even kill -9 leaves anything behind. Pages are there from the beginning: a full /dev/shm
- * is an error of shared_create, never a fault later. */
+ * Layer 2. The one door to shm_open and mmap. Mode 0600; nothing is left behind, not even after
+ * kill -9: what has a name in /dev/shm is unlinked as soon as all have mapped it, and what a process
+ * reserves for itself has none. */
 #ifndef HVDLITE_SHARED_H
 #define HVDLITE_SHARED_H
 
@@ -12,10 +12,21 @@
 
 enum { SHARED_NAME = 64 };
 
-/* Zeroed memory of `bytes`, and into `name` what the others open it by. */
+/* Zeroed memory of `bytes`, and into `name` what the others open it by. Its pages are there from the
+ * beginning: a full /dev/shm is an error here, never a fault later. */
 int shared_create(void **memory, size_t bytes, char name[SHARED_NAME], hvd_error *err);
 int shared_open(void **memory, size_t bytes, const char *name, hvd_error *err);
 void shared_unlink(const char *name);
 void shared_close(void *memory, size_t bytes);
+
+/* Room for `n` parts of `bytes`, of which the one of this process, number `self`, is zeroed memory, and
+ * those of others are not there until they are attached. Its pages come as they are written to, and
+ * need no room in /dev/shm. */
+int shared_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err);
+/* What another process of this user and host attaches the part by, as long as this one runs. */
+void shared_address(int fd, char address[SHARED_NAME]);
+/* Maps the first `bytes` of another process's part in place of `part`. */
+int shared_attach(void *part, size_t bytes, const char *address, hvd_error *err);
+void shared_release(void *memory, size_t bytes, int fd); /* bytes: of all parts */
 
 #endif

@@ -25,6 +25,7 @@ struct tensors *tensors_new(void) {
 static void free_tensor(struct tensor *tensor) {
     if (tensor->zeros) free(tensor->out);
     free(tensor->rows);
+    free(tensor->message);
     free((void *)tensor->splits);
     free(tensor);
 }
@@ -194,14 +195,22 @@ int tensors_add_zeros(struct tensors *t, const struct request *request, struct t
                       hvd_error *err) {
     struct tensor *tensor = calloc(1, sizeof *tensor);
     void *memory = calloc(request_bytes(request) + 1, 1);
-    if (!tensor || !memory) {
+    bool coded = request->codec.kind != HVD_CODEC_NONE;
+    void *message =
+        coded ? calloc(codec_bytes(request->codec, request_count(request)) + 1, 1) : NULL;
+    if (!tensor || !memory || (coded && !message)) {
         free(tensor);
         free(memory);
+        free(message);
         return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
                          request->name);
     }
-    *tensor = (struct tensor){
-        .request = *request, .in = memory, .out = memory, .zeros = true, .older = t->zeros};
+    *tensor = (struct tensor){.request = *request,
+                              .in = memory,
+                              .out = memory,
+                              .message = message,
+                              .zeros = true,
+                              .older = t->zeros};
     t->zeros = tensor;
     *out = tensor;
     return HVD_OK;

@@ -17,6 +17,8 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
     int64_t out_rows;
+    float *residual; /* of its codec: as many values; read and written while it is submitted */
+    void *message;   /* `in` as its codec has encoded it; owned by the table; NULL: as it is */
     const int64_t *splits; /* alltoall: [from * ranks + to]: rows; the table owns a copy */
     size_t nsplits;        /* ranks * ranks */
     tensor_complete *complete;

@@ -11,6 +11,7 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err) {
     assert(!x->active && bytes <= (size_t)1 << 30);
     *x = (struct transfer){.peer = to, .active = true};
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_mpi, bytes);
     return t->ops->isend(t, data, bytes, to, x, err);
 }
 
@@ -21,11 +22,15 @@ int transport_irecv(struct transport *t, void *data, size_t bytes, int from, str
     return t->ops->irecv(t, data, bytes, from, x, err);
 }
 
+void transport_count_window(struct transport *t, size_t bytes) {
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_window, bytes);
+}
+
 /* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, const char *whom, int peer,
                         hvd_error *err) {
     if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
-    waiter_pause(waiter, t->may_spin, LONGEST_DATA_NAP);
+    waiter_pause(waiter, t->wait, LONGEST_DATA_NAP);
     if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "

@@ -8,6 +8,8 @@
 #define HVDLITE_TRANSPORT_H
 
 #include "error.h"
+#include "stats.h"
+#include "wait.h"
 #include "window.h"
 
 #include <stdbool.h>
@@ -19,6 +21,7 @@ struct topology {
     int rank, size;
     int local_rank, local_size;
     int cross_rank, cross_size;
+    int hosts;
 };
 
 /* A data transfer under way; a zeroed one is complete. */
@@ -58,9 +61,10 @@ struct transport {
     const int *names;      /* [rank]: what error texts call it; NULL: its number here */
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
-    bool may_spin;         /* each rank of this host has a core of its own */
-    double longest_nap;    /* seconds that sleep may last without missing a message */
-    double timeout;        /* seconds without any progress until a wait gives up; 0: never */
+    struct stats *stats;   /* NULL: nothing is counted */
+    struct wait_policy wait;
+    double longest_nap; /* seconds that sleep may last without missing a message */
+    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
@@ -76,6 +80,9 @@ int transport_isend(struct transport *t, const void *data, size_t bytes, int to,
                     hvd_error *err);
 int transport_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                     hvd_error *err);
+
+/* This rank has put so many bytes where others of its host read them. */
+void transport_count_window(struct transport *t, size_t bytes);
 
 /* Returns when the transfer is complete. It spins briefly, yields, then naps, and calls on_wait
  * meanwhile. On an error the transfer may still be active and the transport is of no more use. */

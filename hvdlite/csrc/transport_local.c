@@ -174,7 +174,8 @@ static bool rank_init(struct local_rank *r, int rank, int size, int per_host) {
                .local_rank = rank - first,
                .local_size = last - first,
                .cross_rank = rank / per_host,
-               .cross_size = (size - rank % per_host + per_host - 1) / per_host},
+               .cross_size = (size - rank % per_host + per_host - 1) / per_host,
+               .hosts = (size + per_host - 1) / per_host},
         .longest_nap = 1.0,
     };
     monitor_init(&r->monitor);

@@ -3,7 +3,6 @@
 #include "clock.h"
 #include "host.h"
 #include "shared.h"
-#include "wait.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -210,6 +209,8 @@ static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *er
     TRY_MPI(MPI_Comm_rank(cross, &at->cross_rank));
     TRY_MPI(MPI_Comm_size(cross, &at->cross_size));
     TRY_MPI(MPI_Comm_free(&cross));
+    at->hosts = at->cross_size; /* on rank 0, the first of its host */
+    TRY_MPI(MPI_Bcast(&at->hosts, 1, MPI_INT, 0, m->control));
     return HVD_OK;
 }
 
@@ -270,7 +271,6 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
     HVD_TRY(find_topology(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    m->transport.may_spin = wait_may_spin(m->transport.at.local_size);
     return HVD_OK;
 }
 
@@ -278,8 +278,7 @@ static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
     /* The others' last messages may wait for room in their mailboxes; they read until BYE. */
     while (clean && m->host.window.members && !host_flush(&m->host)) clock_nap(1e-4);
-    /* Unclean: MPI may still read the copies, and freeing a communicator would wait for dead ranks.
-     */
+    /* Unclean: MPI may still read the copies, and dead ranks would be waited for. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
         MPI_Wait(&o->request, MPI_STATUS_IGNORE);
@@ -327,7 +326,7 @@ int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
     int failed = code ? t->at.rank : t->at.size, first;
     TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
     if (code || first == t->at.size) return code;
-    return error_set(err, HVD_INVALID, "rank %d could not start: its error says why", first);
+    return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
 }
 
 void transport_mpi_built_for(char *text, size_t size) {
@@ -345,6 +344,5 @@ void transport_mpi_loaded(char *text, size_t size) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
     MPI_Get_library_version(version, &length);
-    version[strcspn(version, "\n,")] = 0;
-    snprintf(text, size, "%s", version);
+    snprintf(text, size, "%.*s", (int)strcspn(version, "\n,"), version);
 }

@@ -17,6 +17,11 @@ const char *op_name(int op) {
     return op >= 0 && op < HVD_OPS ? NAMES[op] : "?";
 }
 
+const char *codec_name(int codec) {
+    static const char *const NAMES[HVD_CODECS] = {"none", "fp16", "bf16", "2bit", "1bit", "topk"};
+    return codec >= 0 && codec < HVD_CODECS ? NAMES[codec] : "?";
+}
+
 size_t dtype_size(int dtype) {
     static const unsigned char SIZES[HVD_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 1};
     return dtype >= 0 && dtype < HVD_DTYPES ? SIZES[dtype] : 0;

@@ -41,6 +41,17 @@ typedef enum hvd_op {
     HVD_OPS
 } hvd_op;
 
+/* How an allreduce of float32 travels (codec.h). */
+typedef enum hvd_codec {
+    HVD_CODEC_NONE = 0,
+    HVD_CODEC_FLOAT16,
+    HVD_CODEC_BFLOAT16,
+    HVD_CODEC_2BIT,
+    HVD_CODEC_1BIT,
+    HVD_CODEC_TOPK,
+    HVD_CODECS
+} hvd_codec;
+
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, the final zero included */
 #define HVD_MAX_DIMS 32  /* NumPy's limit, too */
 /* cdef end */
@@ -49,6 +60,7 @@ typedef enum hvd_op {
 const char *kind_name(int kind);
 const char *dtype_name(int dtype);
 const char *op_name(int op);
+const char *codec_name(int codec);
 
 /* Bytes of one element; 0 for a value out of range. */
 size_t dtype_size(int dtype);

@@ -8,15 +8,20 @@
 
 #include <stdbool.h>
 
+/* How long, in seconds of one wait, to spin, and until when to yield; naps come after that. */
+struct wait_policy {
+    double spin, yield;
+};
+
 struct waiter {
     double since; /* when nothing happened for the first time; 0: not yet */
 };
 
 /* What to do next, after a look that found nothing. 0: look again at once; < 0: yield; else nap. */
-double waiter_next(struct waiter *w, double now, bool may_spin, double longest_nap);
+double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
 /* The same, done. */
-void waiter_pause(struct waiter *w, bool may_spin, double longest_nap);
+void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap);
 
 /* The cores that this rank may use are enough for all ranks of this host. A rank that is bound to a
  * single core never spins: its training shares that core. */

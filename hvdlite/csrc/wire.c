@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 2 };
+enum { WIRE_VERSION = 3 };
 
 /* ---- writing ---- */
 
@@ -48,6 +48,8 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, (uint64_t)r->offset, 8);
     put_double(w, r->prescale);
     put_double(w, r->postscale);
+    put_uint(w, (uint64_t)r->codec.kind, 1);
+    put_double(w, r->codec.parameter);
     for (int i = 0; i < r->ndim; i++) put_uint(w, (uint64_t)r->dims[i], 8);
 }
 
@@ -160,6 +162,8 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     q->offset = (int64_t)place;
     HVD_TRY(get_double(r, &q->prescale, err));
     HVD_TRY(get_double(r, &q->postscale, err));
+    HVD_TRY(get_int(r, 1, &q->codec.kind, err));
+    HVD_TRY(get_double(r, &q->codec.parameter, err));
     if (q->ndim > HVD_MAX_DIMS) return damaged(r, err);
     for (int i = 0; i < q->ndim; i++) {
         HVD_TRY(get_uint(r, 8, &dim, err));

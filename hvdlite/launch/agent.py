@@ -27,6 +27,7 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # from there on, for all other ranks to have ended as well
 DRAIN_SECONDS = 0.3  # for output after the end, in case that others still hold the pipe
+WATCHED_VARIABLE = "HVDLITE_WATCHED"  # tells a rank that its failure alone ends the job
 DATA_VARIABLE = "HVDLITE_TASK"  # where a task of hvdlite.run finds its work and puts its result
 
 _PR_SET_PDEATHSIG = 1
@@ -140,9 +141,9 @@ class Agent:
         return code if code >= 0 else 128 - code
 
     def _start(self, command: List[str], order: dict) -> None:
-        environ = {**os.environ, **order["env"]}
+        environ = {**os.environ, **order["env"], WATCHED_VARIABLE: "1"}
         environ.update(environment.threads(environ, order["local_size"]))
-        if environ.get("DMLC_ROLE") == "worker":
+        if environ.get("DMLC_ROLE", "worker") == "worker":
             environ.update(environment.with_worker_site(environ))
         self._child = subprocess.Popen(
             command,

@@ -36,9 +36,14 @@ def _colon_list(placement: Placement) -> str:
 
 
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Hydra takes the program's path as an option and its arguments from a variable."""
+    """Hydra takes the program's path as an option and its arguments from a variable.
+
+    To the arguments of a launcher of kind ssh it adds -x, which others (qrsh) do not know.
+    """
+    path = probe.find_program(ssh[0]) or ssh[0]
+    kind = "ssh" if os.path.basename(path) == "ssh" else "rsh"
     env = {"HYDRA_LAUNCHER_EXTRA_ARGS": shlex.join(ssh[1:])}
-    return ["-launcher", "ssh", "-launcher-exec", probe.find_program(ssh[0]) or ssh[0]], env
+    return ["-launcher", kind, "-launcher-exec", path], env
 
 
 _OPEN_MPI_5 = Dialect(

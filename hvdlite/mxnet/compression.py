@@ -1,8 +1,35 @@
-"""Compression of gradients on their way: what is sent is smaller than what is kept."""
+"""Compression of gradients: what is sent is smaller than what is kept.
 
-from typing import Any, Tuple
+Codecs run in the C core, as a part of the allreduce (``csrc/codec.h`` has rules and sources): they
+take float32 and give float32. Any class with two static methods ``compress`` and ``decompress``, as
+Horovod has them, will do as well. See docs/compression.md for what each costs and saves.
+"""
 
+from dataclasses import dataclass
+from typing import Any, Dict, Tuple
+
+import mxnet as mx
 import numpy as np
+
+from hvdlite._native import lib
+from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.mxnet.engine import push
+from hvdlite.mxnet.pushes import allreduce_
+from hvdlite.names import tensor_name
+from hvdlite.numpy import Average
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A codec of the C core: one of ``lib.HVD_CODEC_*`` and its threshold or ratio."""
+
+    kind: int
+    parameter: float = 0.0
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether it carries over what a message leaves out."""
+        return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 
 class NoneCompressor:
@@ -22,6 +49,8 @@ class NoneCompressor:
 class FP16Compressor:
     """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
 
+    codec = Codec(lib.HVD_CODEC_FLOAT16)
+
     @staticmethod
     def compress(tensor) -> Tuple[Any, Any]:
         """Return the tensor in float16 and its own dtype; other dtypes stay as they are."""
@@ -35,8 +64,155 @@ class FP16Compressor:
         return tensor if context is None else tensor.astype(context)
 
 
+class BF16Compressor(NoneCompressor):
+    """Send float32 gradients as bfloat16, whose range is float32's; other dtypes as they are.
+
+    In C alone: MXNet 1.9.1 cuts off where it should round, and makes an infinity of some NaN.
+    """
+
+    codec = Codec(lib.HVD_CODEC_BFLOAT16)
+
+
+def two_bit(threshold: float = 0.5) -> Codec:
+    """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
+
+    What is left out is added to the next gradient. Gradients are compressed before they are divided
+    by the batch size, so the threshold belongs to their sum over the batch of one rank.
+
+    :raises ValueError: a threshold that is not above 0.
+    """
+    if not threshold > 0:
+        raise ValueError(f"two_bit(threshold={threshold}): expected a threshold above 0")
+    return Codec(lib.HVD_CODEC_2BIT, float(threshold))
+
+
+def one_bit(threshold: float = 0.0) -> Codec:
+    """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet 2.0's 1bit.
+
+    What is left out is added to the next gradient.
+    """
+    return Codec(lib.HVD_CODEC_1BIT, float(threshold))
+
+
+def top_k(ratio: float = 0.01) -> Codec:
+    """Send the largest float32 values alone, ceil(ratio * n) of n, each as index and value.
+
+    What is left out is added to the next gradient (Aji and Heafield, "Sparse communication for
+    distributed gradient descent", EMNLP 2017). It takes 2 * ratio of the bytes from each rank to
+    each other, so it saves something as long as ratio * ranks is well below 1.
+
+    :raises ValueError: a ratio that is not in (0, 1].
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"top_k(ratio={ratio}): expected a ratio above 0 and at most 1")
+    return Codec(lib.HVD_CODEC_TOPK, float(ratio))
+
+
 class Compression:
-    """What ``compression=`` takes; any class with these two static methods will do as well."""
+    """What ``compression=`` takes; any class with ``compress`` and ``decompress`` will do as well.
+
+    >>> import hvdlite as hvd
+    >>> hvd.Compression.two_bit(threshold=0.25).parameter
+    0.25
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    bf16 = BF16Compressor
+    two_bit = staticmethod(two_bit)
+    one_bit = staticmethod(one_bit)
+    top_k = staticmethod(top_k)
+
+
+_TYPES = {
+    "none": lambda: NoneCompressor,
+    "fp16": lambda: FP16Compressor,
+    "bf16": lambda: BF16Compressor,
+    "2bit": two_bit,
+    "1bit": one_bit,
+    "topk": top_k,
+}
+
+
+def from_params(params: Dict[str, Any]):
+    """Return the compression that MXNet's ``compression_params`` describe.
+
+    :param params: ``{"type": "2bit", "threshold": 0.5}``, or another type with its argument.
+    :raises ValueError: no such type, or an argument that it does not take.
+
+    >>> from_params({"type": "2bit", "threshold": 0.5}) == two_bit(0.5)
+    True
+    """
+    arguments = dict(params)
+    kind = arguments.pop("type", None)
+    if kind not in _TYPES:
+        raise ValueError(
+            f"compression type {kind!r}: expected one of {', '.join(_TYPES)}, as in "
+            "{'type': '2bit', 'threshold': 0.5}"
+        )
+    try:
+        return _TYPES[kind](**{name: float(value) for name, value in arguments.items()})
+    except TypeError as error:
+        raise ValueError(f"compression type '{kind}' with {arguments}: {error}") from None
+
+
+def check_compression(compression) -> None:
+    """Raise ValueError for what can't be a compression."""
+    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    if isinstance(compression, Codec) or all(map(callable, methods)):
+        return
+    raise ValueError(
+        f"compression is {compression!r}: expected hvd.Compression.none, .fp16 or .bf16, a call of "
+        "hvd.Compression.two_bit(), .one_bit() or .top_k(), or a class with compress() and "
+        "decompress()"
+    )
+
+
+class Reducer:
+    """The allreduces of one owner's tensors through one compression; keeps each one's residual."""
+
+    def __init__(self, compression=NoneCompressor) -> None:
+        check_compression(compression)
+        self.compression = compression
+        self._residuals: Dict[str, mx.nd.NDArray] = {}
+
+    def allreduce_(
+        self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
+        process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
+        """Do what ``ops.allreduce_`` does, in place, with the compression; return ``tensor``.
+
+        :param scales: what to multiply by before it is compressed, and after it is reduced.
+        """
+        name = tensor_name("allreduce", name, process_set.process_set_id)
+        codec = self._codec_for(tensor)
+        if codec is None:
+            return self._allreduce_compressed(tensor, name, op, scales, priority, process_set)
+        residual = self._residual(tensor, name) if codec.has_residual else None
+        push(
+            lib.HVD_ALLREDUCE, name, tensor, residual=residual, priority=priority, op=op,
+            prescale=scales[0], postscale=scales[1], group=process_set.group(),
+            codec=codec.kind, parameter=codec.parameter,
+        )  # fmt: skip
+        return tensor
+
+    def _codec_for(self, tensor):
+        if isinstance(self.compression, Codec):  # which refuses what is not float32
+            return self.compression
+        is_single = isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
+        return getattr(self.compression, "codec", None) if is_single else None
+
+    def _residual(self, tensor, name: str):
+        known = self._residuals.get(name)
+        if known is None or known.size != tensor.size:
+            with mx.util.np_shape(True):  # else a size of 0 means an unknown one
+                known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
+            self._residuals[name] = known
+        return known
+
+    def _allreduce_compressed(self, tensor, name, *how):
+        sent, context = self.compression.compress(tensor)
+        allreduce_([name], [sent], *how)
+        if sent is not tensor:
+            tensor[:] = self.compression.decompress(sent, context)
+        return tensor

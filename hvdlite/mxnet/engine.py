@@ -1,5 +1,6 @@
 """Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
 
+import functools
 import os
 import re
 import sys
@@ -24,20 +25,32 @@ def _open():
 
 
 _mxnet = _open()
+_POINTER = ffi.typeof("void *")
 
 
-def push(kind, name, out, source=None, **details) -> None:
+def push(kind, name, out, source=None, residual=None, **details) -> None:
     """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
 
     Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
     MXNet as MXNetError when somebody waits for ``out``.
 
+    :param residual: float32 array of as many values, for a codec that needs one; not ``out``.
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
-        out_rows; splits as an int64 array.
+        out_rows, codec, parameter; splits as an int64 array.
     """
-    source_handle = ffi.NULL if source is None else _handle(name, source)
-    tensor, _alive = describe(kind, name, **details)
-    call(lib.hvd_mxnet_push, _mxnet, source_handle, _handle(name, out), tensor)
+    tensor, _alive = _describe(kind, name, **details)
+    handles = [ffi.NULL if a is None else _handle(name, a) for a in (source, out, residual)]
+    call(lib.hvd_mxnet_push, _mxnet, *handles, tensor)
+
+
+def _describe(kind, name, splits=None, **details):
+    """Describe what is often the same as before: training pushes the same tensors in each step."""
+    if splits is None:
+        return _described(kind, name, **details)
+    return describe(kind, name, splits, **details)
+
+
+_described = functools.lru_cache(maxsize=8192)(describe)  # C copies what it is given
 
 
 def validate(kind, name, array, **details) -> None:
@@ -49,7 +62,12 @@ def validate(kind, name, array, **details) -> None:
 def _handle(name, array):
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
-    return ffi.cast("void *", array.handle.value)
+    return ffi.cast(_POINTER, array.handle.value)
+
+
+def references(array) -> int:
+    """Return how many arrays of MXNet's, views and operations hold the memory of the NDArray."""
+    return lib.hvd_mxnet_references(_handle("of anybody", array))
 
 
 def submit_all() -> None:

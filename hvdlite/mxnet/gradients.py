@@ -1,58 +1,173 @@
 """The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
 
-from typing import Dict, Sequence
+import math
+from typing import Any, Dict, List, NamedTuple, Sequence
 
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.ops import allreduce_
+import mxnet as mx
+
+from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.mxnet.compression import NoneCompressor, Reducer, check_compression
+from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
+from hvdlite.numpy import Adasum, Average, Sum
 from hvdlite.objects import agree
+
+
+class Reduction(NamedTuple):
+    """How gradients are reduced over ranks; the same on every rank.
+
+    :param compression: one of ``Compression``, or a class like them; rows of row_sparse gradients
+        are not compressed.
+    :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
+        f / size after it.
+    :param num_groups: into so many groups of about as many gradients each; 0: no groups.
+    :param op: Average, Sum or Adasum.
+    :param process_set: the ranks among which.
+    :param sparse_as_dense: send row_sparse gradients whole; a row that sums to zero is left out.
+    """
+
+    compression: Any = NoneCompressor
+    predivide_factor: float = 1.0
+    num_groups: int = 0
+    op: int = Average
+    process_set: ProcessSet = global_process_set
+    sparse_as_dense: bool = False
+
+    def checked(self) -> "Reduction":
+        """Return it; raise ValueError where it makes no sense."""
+        factor, groups = self.predivide_factor, self.num_groups
+        if not (math.isfinite(factor) and factor > 0):
+            raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
+        if not isinstance(groups, int) or groups < 0:
+            raise ValueError(f"num_groups is {groups!r}: expected 0 or a number of groups")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(
+                f"op is {self.op!r}: expected hvdlite.Average, hvdlite.Sum or hvdlite.Adasum"
+            )
+        if factor != 1 and self.op != Average:
+            raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
+        self.process_set.group()  # raises on a rank that is not in it
+        check_compression(self.compression)
+        return self
+
+
+def common_order(params: Dict[int, object]) -> List[int]:
+    """Return the indices of parameters in an order that is the same on every rank.
+
+    A trainer sorts by name, and Gluon's names count blocks per process: so it is natural order
+    instead. MXNet 2 names a parameter within its block only; there the trainer's is the same.
+    """
+    indices = sorted(params)
+    names = [params[i].name for i in indices]
+    if len(set(names)) < len(names):
+        return indices
+    return [indices[i] for i in natural_order(names)]
+
+
+def agree_on_order(
+    owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
+) -> None:
+    """Raise unless all ranks come to their sparse gradients, each of which is waited for, alike."""
+    sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
+    if len(sparse) > 1:
+        agree(
+            f"{owner}, order of row_sparse gradients",
+            [str(labels[i]) for i in sparse],
+            [params[i].name for i in sparse],
+            process_set,
+        )
 
 
 class Gradients:
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
+    A gradient is given as the list of its arrays, one for each of the parameter's contexts: they
+    are summed here first, and each gets the result.
+
     :param owner: who they belong to, as in ``names.owner_name``.
-    :param compression: a class as in ``Compression``.
     """
 
-    def __init__(self, owner: str, compression=NoneCompressor) -> None:
+    def __init__(self, owner: str, reduction: Reduction) -> None:
         self.owner = owner
-        self.compression = compression
+        self.reduction = reduction
+        self._reducer = Reducer(reduction.compression)
         self._labels: Dict[int, int] = {}
 
-    def pair(self, params: Dict[int, object]) -> None:
+    def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
-        A trainer sorts by name, and Gluon's names count blocks per process: so tensors are labelled
-        by natural order instead, and all ranks check that they mean the same layers.
+        All ranks check that they mean the same layers. Later calls do nothing, and return False.
         """
         if self._labels:
-            return
-        for param in params.values():
-            if len(param.list_ctx()) > 1:
-                raise ValueError(
-                    f"parameter '{param.name}' lives on {len(param.list_ctx())} contexts: expected "
-                    "one per process; start one process per context"
-                )
-        indices = sorted(params)
-        order = [indices[i] for i in natural_order([params[i].name for i in indices])]
-        facts = [f"({p.dtype}, {p.shape}, grad_req {p.grad_req})" for p in map(params.get, order)]
+            return False
+        order = common_order(params)
+        facts = [
+            f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
+            for p in map(params.get, order)
+        ]
         names = [params[i].name for i in order]
         agree(
             self.owner,
             [f"{shape_of_name(name)} {fact}" for name, fact in zip(names, facts)],
             [f"{name} {fact}" for name, fact in zip(names, facts)],
+            self.reduction.process_set,
         )
         self._labels = {index: label for label, index in enumerate(order)}
+        agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
+        return True
 
-    def average(self, indices: Sequence[int], grads: Sequence) -> None:
-        """Start to average each gradient over all ranks; front layers, needed first, go first."""
-        labelled = [(self._labels.get(index, index), grad) for index, grad in zip(indices, grads)]
-        if self._labels:  # the same order on every rank, for an engine without priorities
-            labelled.sort(key=lambda pair: pair[0])
-        for label, grad in labelled:
-            priority = -label if isinstance(label, int) else 0
-            sent, context = self.compression.compress(grad)
-            allreduce_(sent, name=f"{self.owner}.{label}", priority=priority)
-            if sent is not grad:
-                grad[:] = self.compression.decompress(sent, context)
+    def in_order(self, indices: Sequence[int]) -> List[int]:
+        """Return the indices of paired parameters in the order that all ranks have in common."""
+        return sorted(indices, key=lambda index: self._labels.get(index, index))
+
+    def average(self, grads: Dict[int, Sequence]) -> None:
+        """Average each gradient over all ranks, front layers, needed first, before others.
+
+        Only sparse ones are waited for, when all dense ones are on their way.
+        """
+        indices = self.in_order(grads) if self._labels else list(grads)
+        sparse = [index for index in indices if is_sparse(grads[index][0])]
+        self._average_dense({i: grads[i] for i in indices if i not in sparse})
+        for index in sparse:
+            self._average_sparse(index, grads[index])
+
+    def _average_dense(self, grads: Dict[int, Sequence]) -> None:
+        for first, *others in grads.values():
+            for other in others:
+                first += other.as_in_context(first.context)
+        for group in split(list(grads), self.reduction.num_groups or len(grads)):
+            for index in group:
+                self._reduce(index, grads[index][0])
+        for first, *others in grads.values():
+            for other in others:
+                first.copyto(other)
+
+    def _average_sparse(self, index: int, arrays: Sequence) -> None:
+        if self.reduction.sparse_as_dense:
+            total = mx.nd.add_n(*(array.tostype("default") for array in arrays))
+            self._reduce(index, total)
+            total = total.tostype("row_sparse")
+        else:
+            op, process_set = self.reduction.op, self.reduction.process_set
+            total = allreduce_rows(arrays, self._name(index), op, process_set)
+        for array in arrays:
+            total.copyto(array)
+
+    def _reduce(self, index: int, grad) -> None:
+        label = self._labels.get(index, index)
+        priority = -label if isinstance(label, int) else 0
+        factor = self.reduction.predivide_factor
+        self._reducer.allreduce_(
+            grad, self._name(index), priority, self.reduction.op, (1 / factor, factor),
+            self.reduction.process_set,
+        )  # fmt: skip
+
+    def _name(self, index: int) -> str:
+        return f"{self.owner}.{self._labels.get(index, index)}"
+
+
+def split(items: Sequence, parts: int) -> List[Sequence]:
+    """Return the items in so many runs whose lengths differ by one at most; none is empty."""
+    ends = [len(items) * (i + 1) // parts for i in range(parts)]
+    runs = [items[start:end] for start, end in zip([0, *ends], ends)]
+    return [run for run in runs if len(run)]

@@ -6,21 +6,24 @@ tensors are paired by ``name``, and without one by the line of the script that c
 float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool. What ranks disagree on is
 raised as MXNetError at the wait, on every rank, and the job goes on.
 
+Under ``autograd.record()`` all but those in place have gradients, of the sum of all ranks' losses:
+backward, which must reach a result on every rank or on none, runs a collective of its own.
+
 ``grouped_...`` does the same for each of several tensors. What can't be right with any of them is
 raised before one is sent; what fails later fails alone, and raises where that tensor is waited for.
 """
 
 from typing import List, Optional, Sequence
 
-import mxnet as mx
+from mxnet.autograd import is_recording
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.engine import push, validate
+from hvdlite.mxnet import differentiable, pushes
+from hvdlite.mxnet.engine import validate
 from hvdlite.names import group_names, tensor_name
 from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
-from hvdlite.rows import all_splits, part_shape, rows_of
-from hvdlite.work import gather_numbers
+from hvdlite.rows import all_splits
 
 _OPS = {
     "Average": Average,
@@ -30,6 +33,7 @@ _OPS = {
     "Product": Product,
     "Adasum": Adasum,
 }
+_KNOWN = frozenset(_OPS.values())
 
 
 def allreduce(
@@ -58,7 +62,7 @@ def allreduce(
     """
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
-    return _allreduce_(names, [_copy(tensor)], _op(average, op), scales, priority, process_set)[0]
+    return _allreduce(names, [tensor], _op(average, op), scales, priority, process_set)[0]
 
 
 def allreduce_(
@@ -74,7 +78,7 @@ def allreduce_(
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
-    return _allreduce_(names, [tensor], _op(average, op), scales, priority, process_set)[0]
+    return pushes.allreduce_(names, [tensor], _op(average, op), scales, priority, process_set)[0]
 
 
 def grouped_allreduce(
@@ -90,10 +94,10 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
     if not len(tensors):
         return tensors
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    copies = [_copy(tensor) for tensor in tensors]
-    return _allreduce_(names, copies, _op(average, op), scales, priority, process_set)
+    return _allreduce(names, tensors, _op(average, op), scales, priority, process_set)
 
 
 def grouped_allreduce_(
@@ -107,9 +111,10 @@ def grouped_allreduce_(
     op: Optional[int] = None,
 ) -> List:
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
-    names = group_names("allreduce", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    return _allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
+    return pushes.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
 
 
 def broadcast(
@@ -120,7 +125,10 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ):
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is."""
-    return broadcast_(_copy(tensor), root_rank, name, priority, process_set)
+    if not is_recording():
+        return broadcast_(pushes.copy(tensor), root_rank, name, priority, process_set)
+    name = tensor_name("broadcast", name, process_set.process_set_id)
+    return differentiable.broadcast(name, tensor, root_rank, priority, process_set)
 
 
 def broadcast_(
@@ -132,11 +140,7 @@ def broadcast_(
 ):
     """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it."""
     name = tensor_name("broadcast", name, process_set.process_set_id)
-    push(
-        lib.HVD_BROADCAST, name, tensor, priority=priority,
-        root=process_set.number_of(root_rank), group=process_set.group(),
-    )  # fmt: skip
-    return tensor
+    return pushes.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
 def allgather(
@@ -150,8 +154,8 @@ def allgather(
     A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
     shape is known; the data itself follows asynchronously.
     """
-    names = [tensor_name("allgather", name, process_set.process_set_id)]
-    return _allgather(names, [tensor], priority, process_set)[0]
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    return _allgather(name, [name], [tensor], priority, process_set)[0]
 
 
 def grouped_allgather(
@@ -163,8 +167,9 @@ def grouped_allgather(
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
     if not len(tensors):
         return tensors
-    names = group_names("allgather", name, len(tensors), process_set.process_set_id)
-    return _allgather(names, tensors, priority, process_set)
+    name = tensor_name("allgather", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
+    return _allgather(name, names, tensors, priority, process_set)
 
 
 def reducescatter(
@@ -185,7 +190,8 @@ def reducescatter(
     """
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
-    return _reducescatter(names, [tensor], _op(None, op), scales, priority, process_set)[0]
+    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    return function(names, [tensor], _op(None, op), scales, priority, process_set)[0]
 
 
 def grouped_reducescatter(
@@ -200,9 +206,11 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for each of the tensors."""
     if not len(tensors):
         return tensors
-    names = group_names("reducescatter", name, len(tensors), process_set.process_set_id)
+    name = tensor_name("reducescatter", name, process_set.process_set_id)
+    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    return _reducescatter(names, tensors, _op(None, op), scales, priority, process_set)
+    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    return function(names, tensors, _op(None, op), scales, priority, process_set)
 
 
 def alltoall(
@@ -224,73 +232,30 @@ def alltoall(
     :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or too many;
         without them, the rows can't be dealt out evenly; ``tensor`` is 0-d.
     """
-    name, group = tensor_name("alltoall", name, process_set.process_set_id), process_set.group()
+    name = tensor_name("alltoall", name, process_set.process_set_id)
+    process_set.group()  # only its ranks may go on
     validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
     matrix = all_splits(tensor.shape, splits, name, process_set)
+    function = differentiable.alltoall if is_recording() else pushes.alltoall
+    out = function(name, tensor, matrix, priority, process_set)
+    if splits is None:
+        return out
     received = matrix[:, process_set.rank()]
-    rows = int(received.sum())
-    out = _empty((rows, *tensor.shape[1:]), tensor)
-    push(
-        lib.HVD_ALLTOALL, name, out, tensor, priority=priority,
-        out_rows=rows, splits=matrix, group=group,
-    )  # fmt: skip
-    return out if splits is None else (out, _module(tensor).array(received, dtype="int32"))
+    return out, pushes.module_of(tensor).array(received, dtype="int32")
 
 
-def _allreduce_(names, tensors, op, scales, priority, process_set):
-    details = {
-        "op": op, "prescale": scales[0], "postscale": scales[1],
-        "priority": priority, "group": process_set.group(),
-    }  # fmt: skip
-    if len(names) > 1:
-        for name, tensor in zip(names, tensors):
-            validate(lib.HVD_ALLREDUCE, name, tensor, **details)
-    for name, tensor in zip(names, tensors):
-        push(lib.HVD_ALLREDUCE, name, tensor, **details)
-    return tensors
+def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
+    if is_recording():
+        return differentiable.allreduce(names, tensors, op, scales, priority, process_set)
+    copies = [pushes.copy(tensor) for tensor in tensors]
+    return pushes.allreduce_(names, copies, op, scales, priority, process_set)
 
 
-def _allgather(names, tensors, priority, process_set) -> List:
-    for name, tensor in zip(names, tensors):
-        validate(lib.HVD_ALLGATHER, name, tensor)  # before the other ranks wait for our rows
-    rows = gather_numbers([rows_of(t.shape) for t in tensors], names[0], process_set).sum(axis=0)
-    outs = [_empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
-    for name, out, tensor, n in zip(names, outs, tensors, rows):
-        push(
-            lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=int(n),
-            group=process_set.group(),
-        )  # fmt: skip
-    return outs
-
-
-def _reducescatter(names, tensors, op, scales, priority, process_set) -> List:
-    details = {
-        "op": op, "prescale": scales[0], "postscale": scales[1],
-        "priority": priority, "group": process_set.group(),
-    }  # fmt: skip
-    for name, tensor in zip(names, tensors):
-        validate(lib.HVD_REDUCESCATTER, name, tensor, **details)
-    shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
-    outs = [_empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
-    for name, out, tensor, shape in zip(names, outs, tensors, shapes):
-        push(lib.HVD_REDUCESCATTER, name, out, tensor, out_rows=shape[0], **details)
-    return outs
-
-
-def _module(tensor):
-    return mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
-
-
-def _empty(shape: Sequence[int], tensor):
-    with mx.util.np_shape():  # also outside of it 0-d and empty arrays may come
-        return _module(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
-
-
-def _copy(tensor):
-    if not isinstance(tensor, mx.nd.NDArray):
-        raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
-    with mx.util.np_shape():
-        return tensor.copy()
+def _allgather(name, names, tensors, priority, process_set) -> List:
+    rows = pushes.rows_of_all(name, names, tensors, process_set)
+    if is_recording():
+        return differentiable.allgather(names, tensors, rows, priority, process_set)
+    return pushes.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
 
 
 def _op(average: Optional[bool], op: Optional[int]) -> int:
@@ -298,7 +263,7 @@ def _op(average: Optional[bool], op: Optional[int]) -> int:
         raise ValueError("give op or average, not both")
     if average is not None:
         return Average if average else Sum
-    if op is not None and op not in _OPS.values():
+    if op is not None and op not in _KNOWN:
         known = ", ".join(f"hvdlite.{name}" for name in _OPS)
         raise ValueError(f"op is {op!r}: expected one of {known}")
     return Average if op is None else op

@@ -1,12 +1,16 @@
 """DistributedOptimizer: any MXNet optimizer, fed with gradients averaged over ranks."""
 
 import copy
+from typing import Dict, Optional
 
 import mxnet as mx
 
+from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.gradients import Gradients
+from hvdlite.mxnet.gradients import Gradients, Reduction
+from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.names import owner_name
+from hvdlite.numpy import Average
 
 
 class DistributedOptimizer:
@@ -25,42 +29,54 @@ class DistributedOptimizer:
     without hvdlite, also after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none`` or ``hvd.Compression.fp16``.
+    :param compression: and all others: as for :class:`DistributedTrainer`. Here, num_groups divides
+        what one call of ``update`` gives, and a rank whose Trainer leaves out a stale gradient does
+        not take part: with ``ignore_stale_grad`` use DistributedTrainer.
+    :raises ValueError: an argument that makes no sense.
     """
 
-    def __new__(cls, optimizer, compression=NoneCompressor):
+    def __new__(
+        cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
+        process_set=global_process_set, *, compression=NoneCompressor, op=Average,
+        backward_passes_per_step=1, sparse_as_dense=False,
+    ):  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer) or not isinstance(
             optimizer, mx.optimizer.Optimizer
         ):
             raise ValueError(f"expected a plain MXNet optimizer, got {type(optimizer).__name__}")
-        return _distribute(optimizer, Gradients(owner_name("optimizer"), compression))
+        reduction = Reduction(
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
+        ).checked()
+        passes = check_passes(backward_passes_per_step)
+        gradients = Gradients(owner_name("optimizer"), reduction)
+        return _distribute(optimizer, _Averaging(gradients, passes))
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the optimizer that was given."""
 
     def update(self, index, weight, grad, state):
         """Average ``grad`` over ranks, then update ``weight``; all but state may be lists."""
-        self._average(index, grad)
-        super().update(index, weight, grad, state)
+        self._when_averaged(super().update, index, weight, grad, state)
 
     def update_multi_precision(self, index, weight, grad, state):
         """Do the same with float32 master weights where the optimizer keeps them."""
-        self._average(index, grad)
-        object.__setattr__(self, "_averaged", True)  # most optimizers call self.update() from here
-        try:
-            super().update_multi_precision(index, weight, grad, state)
-        finally:
-            object.__setattr__(self, "_averaged", False)
+        self._when_averaged(super().update_multi_precision, index, weight, grad, state)
 
-    def _average(self, index, grad) -> None:
-        if self.__dict__.get("_averaged"):
+    def _when_averaged(self, update, index, weight, grad, state) -> None:
+        averaging = self._averaging
+        if averaging.updating:  # most optimizers call update() from update_multi_precision()
+            update(index, weight, grad, state)
             return
-        if self.param_dict:
-            self._gradients.pair(self.param_dict)
-        if isinstance(index, (list, tuple)):
-            self._gradients.average(index, grad)
-        else:
-            self._gradients.average([index], [grad])
+        several = isinstance(index, (list, tuple))
+        grads = dict(zip(index, grad)) if several else {index: grad}
+        rescale = averaging.of_step(grads, self.rescale_grad, self.param_dict or {})
+        if rescale is None:
+            return
+        given, self.rescale_grad, averaging.updating = self.rescale_grad, rescale, True
+        try:
+            update(index, weight, grad, state)
+        finally:
+            self.rescale_grad, averaging.updating = given, False
 
     def __copy__(self):
         return self.__deepcopy__({})
@@ -68,23 +84,74 @@ class DistributedOptimizer:
     def __deepcopy__(self, memo):
         """Return a copy under a name of its own: both may be at work at the same time."""
         plain = copy.deepcopy(undistribute(self), memo)
-        return DistributedOptimizer(plain, self._gradients.compression)
+        own = self._averaging
+        gradients = Gradients(owner_name("optimizer"), own.gradients.reduction)
+        return _distribute(plain, _Averaging(gradients, own.passes))
 
     def __reduce__(self):
-        plain = undistribute(self)
-        return _restore, (
-            type(plain),
-            plain.__getstate__(),
-            self._gradients.owner,
-            self._gradients.compression,
+        plain, own = undistribute(self), self._averaging
+        options = (own.gradients.owner, own.gradients.reduction, own.passes)
+        return _restore, (type(plain), plain.__getstate__(), *options)
+
+
+class _Averaging:
+    """What a DistributedOptimizer does to gradients before the optimizer sees them."""
+
+    def __init__(self, gradients: Gradients, passes: int) -> None:
+        self.gradients = gradients
+        self.passes = passes
+        self.updating = False  # the optimizer is at work, with what has been averaged
+        self._aside = Aside()
+        self._rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
+
+    def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
+        """Average the gradients if this is their step's last pass, and return its rescale_grad.
+
+        A Trainer rescales by 1 / batch size: so the reciprocals of the passes' add up.
+        """
+        _refuse_amp(params)
+        key = next((index, grad.context) for index, grad in grads.items())
+        rescales = [*self._rescales.pop(key, ()), rescale]
+        if len(rescales) < self.passes:
+            self._rescales[key] = rescales
+            for index, grad in grads.items():
+                grad_req = params[index].grad_req if index in params else "write"
+                self._aside.put((index, grad.context), grad, grad_req)
+            return None
+        self._average(grads, params)
+        return rescale if self.passes == 1 else 1 / sum(1 / each for each in rescales)
+
+    def _average(self, grads: dict, params: dict) -> None:
+        if params:
+            self.gradients.pair(params)
+        chosen = {}
+        for index, grad in grads.items():
+            arrays = params[index].list_grad() if index in params else [grad]
+            if len(arrays) == 1:
+                chosen[index] = [grad]
+            elif grad is arrays[0]:  # a Trainer comes with the first context's before the others
+                chosen[index] = arrays
+        if self.passes > 1:
+            for index, arrays in chosen.items():
+                for array in arrays:
+                    self._aside.bring_back((index, array.context), array)
+        self.gradients.average(chosen)
+
+
+def _refuse_amp(params: dict) -> None:
+    trainer = getattr(next(iter(params.values()), None), "_trainer", None)
+    if getattr(trainer, "_amp_loss_scaler", None) is not None:
+        raise ValueError(
+            "AMP looks for overflow before DistributedOptimizer has averaged the gradients: only "
+            "some ranks would skip a step. Use hvdlite.DistributedTrainer with the plain optimizer"
         )
 
 
-def _distribute(optimizer, gradients: Gradients) -> DistributedOptimizer:
+def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     kind = type(optimizer)
     distributed = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
-    distributed._gradients = gradients
+    distributed._averaging = averaging
     return distributed
 
 
@@ -92,14 +159,12 @@ def undistribute(optimizer: DistributedOptimizer):
     """Return the plain optimizer, with the attributes of the distributed one."""
     kind = type(optimizer).__mro__[2]
     plain = object.__new__(kind)
-    plain.__dict__ = {
-        k: v for k, v in optimizer.__dict__.items() if k not in ("_gradients", "_averaged")
-    }
+    plain.__dict__ = {k: v for k, v in optimizer.__dict__.items() if k != "_averaging"}
     return plain
 
 
-def _restore(kind, state, owner, compression) -> DistributedOptimizer:
+def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
     """Rebuild an unpickled optimizer; under its old name, which is the same on every rank."""
     plain = object.__new__(kind)
     plain.__setstate__(state)
-    return _distribute(plain, Gradients(owner, compression))
+    return _distribute(plain, _Averaging(Gradients(owner, reduction), passes))

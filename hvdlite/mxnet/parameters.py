@@ -1,11 +1,12 @@
 """broadcast_parameters: the same weights on every rank before training starts."""
 
 import types
-from typing import Optional
+from typing import Optional, Sequence
 
 import mxnet as mx
 
 from hvdlite.mxnet.ops import broadcast_
+from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
 from hvdlite.names import natural_order, owner_name, shape_of_name
 from hvdlite.objects import agree
 
@@ -13,8 +14,8 @@ from hvdlite.objects import agree
 def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = None) -> None:
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
-    Returns without waiting for the data. A Parameter whose shape is not known yet is broadcast
-    when its first forward has initialised it, on every rank.
+    Returns without waiting for the data, but for that of row_sparse weights. A Parameter whose
+    shape is not known yet is broadcast when its first forward has initialised it, on every rank.
 
     :param params: a dict from names to Parameters or NDArrays, a ParameterDict, or what
         ``net.collect_params()`` returns.
@@ -34,10 +35,11 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
         _check(name, value)
     order = natural_order(names)
     owner = owner_name("parameters") if prefix is None else prefix
+    facts = [f"({values[i].dtype}, {_storage_of(values[i])})" for i in order]
     agree(
         owner,
-        [f"{shape_of_name(names[i])} ({values[i].dtype})" for i in order],
-        [f"{names[i]} ({values[i].dtype})" for i in order],
+        [f"{shape_of_name(names[i])} {fact}" for i, fact in zip(order, facts)],
+        [f"{names[i]} {fact}" for i, fact in zip(order, facts)],
     )
     for label, i in enumerate(order):
         _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label)
@@ -56,18 +58,25 @@ def _check(name: str, value) -> None:
         )
 
 
+def _storage_of(value) -> str:
+    return value.stype if isinstance(value, mx.nd.NDArray) else value._stype
+
+
 def _broadcast_value(value, root_rank: int, name: str, priority: int) -> None:
     if isinstance(value, mx.nd.NDArray):
-        broadcast_(value, root_rank, name, priority)
+        _broadcast_arrays([value], root_rank, name, priority)
     elif value._data is None:
         _broadcast_when_initialised(value, root_rank, name, priority)
     else:
-        _broadcast_parameter(value, root_rank, name, priority)
+        _broadcast_arrays(value._data, root_rank, name, priority)
 
 
-def _broadcast_parameter(param, root_rank: int, name: str, priority: int) -> None:
-    first, *others = param.list_data()
-    broadcast_(first, root_rank, name, priority)
+def _broadcast_arrays(arrays: Sequence, root_rank: int, name: str, priority: int) -> None:
+    first, *others = arrays
+    if is_sparse(first):
+        broadcast_rows(first, root_rank, name).copyto(first)
+    else:
+        broadcast_(first, root_rank, name, priority)
     for other in others:
         first.copyto(other)
 
@@ -76,6 +85,6 @@ def _broadcast_when_initialised(param, root_rank: int, name: str, priority: int)
     def init_impl(self, *args, **kwargs):
         del self._init_impl  # once: a later initialize(force_reinit=True) is this rank's own affair
         self._init_impl(*args, **kwargs)
-        _broadcast_parameter(self, root_rank, name, priority)
+        _broadcast_arrays(self._data, root_rank, name, priority)
 
     param._init_impl = types.MethodType(init_impl, param)

@@ -1,46 +1,177 @@
 """DistributedTrainer: gluon.Trainer with gradients averaged over ranks."""
 
 import warnings
+from typing import Dict, Iterator, List, Optional, Set
 
 import mxnet as mx
+import numpy as np
 
+from hvdlite import context
+from hvdlite import numpy as collectives
+from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.gradients import Gradients
+from hvdlite.mxnet.gradients import Gradients, Reduction
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.names import owner_name
+from hvdlite.mxnet.passes import Aside, check_passes
+from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
+from hvdlite.names import natural_order, owner_name
+from hvdlite.numpy import Average, Sum
 
 
 class DistributedTrainer(mx.gluon.Trainer):
     """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradient of all ranks' batches.
 
-    ``batch_size`` is that of one rank. Between ``allreduce_grads()`` and ``update(batch_size)`` the
-    gradients are averages over ranks, so clipping there does what it does in one process.
+    ``batch_size`` is that of one rank, all its contexts together. Between ``allreduce_grads()`` and
+    ``update(batch_size)`` the gradients are averages over ranks, so clipping there does what it
+    does in one process.
 
     The optimizer inside is a plain one: files of ``save_states()`` need no hvdlite to be loaded.
 
-    :param params: a ParameterDict, a dict or a list of Parameters.
+    :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
+        are summed over those before they are averaged over ranks.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
-    :param compression: ``hvd.Compression.none`` or ``hvd.Compression.fp16``.
+    :param compression: one of ``hvd.Compression``, or a class of your own.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed over
+        ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
+    :param num_groups: gradients go in so many groups; those of one are submitted together, when
+        backward has written all of them. 0: each on its own, as soon as it is written.
+    :param process_set: the ranks that take part.
+    :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
+    :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
+        size of that one; every k-th call averages and applies the sum of all k gradients.
+    :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
+        the rows that they have: faster where most rows are hit.
+    :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
+        average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
+    :raises ValueError: an argument that makes no sense.
     """
 
     def __init__(
-        self, params, optimizer, optimizer_params=None, compression=NoneCompressor, prefix=None
-    ) -> None:
+        self, params, optimizer, optimizer_params=None, compression=NoneCompressor,
+        gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=global_process_set, *,
+        op=Average, backward_passes_per_step=1, sparse_as_dense=False, zero_copy=True,
+    ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
                 "DistributedTrainer averages by itself: the optimizer's averaging is dropped",
                 stacklevel=2,
             )
             optimizer = undistribute(optimizer)
+        reduction = Reduction(
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
+        ).checked()
+        self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._gradients = Gradients(
-            owner_name("trainer") if prefix is None else prefix, compression
+        self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
+        in_order = natural_order([param.name for param in self._params])
+        self._ordered = [self._params[i] for i in in_order]
+        self._shared = SharedGradients(
+            self._ordered, bool(zero_copy) and compression is NoneCompressor and _several_ranks()
         )
+        self._aside = Aside()
+        self._pass = 0  # the last one of the step under way, from 1 to self._passes
+        self._rows = 0  # batch sizes of its passes so far
+        self._unused: Optional[Set[int]] = None  # parameters whose gradient no rank has computed
+
+    def step(self, batch_size, ignore_stale_grad=False) -> None:
+        """Average the gradients over ranks and update the parameters.
+
+        :param batch_size: of this rank and this pass.
+        :param ignore_stale_grad: as in Gluon, parameters that backward has not reached are left
+            alone; but one that it has reached on any rank is updated on all of them, by an average
+            to which the others give zero. The same on every rank; the ranks wait for each other.
+        """
+        self.allreduce_grads(ignore_stale_grad)
+        self.update(batch_size, ignore_stale_grad)
+
+    def allreduce_grads(self, ignore_stale_grad=False) -> None:
+        """Average the gradients over ranks, if this is the step's last pass.
+
+        :param ignore_stale_grad: as for :meth:`step`; without it a gradient that backward has not
+            written is averaged as it is.
+        """
+        self._pass = self._pass % self._passes + 1
+        if self._pass < self._passes:
+            self._put_aside()
+            return
+        if self._passes > 1:
+            self._bring_back()
+        if ignore_stale_grad:
+            self._settle_stale(clear=True)
+        super().allreduce_grads()
+
+    def update(self, batch_size, ignore_stale_grad=False) -> None:
+        """Update the parameters, if this is the step's last pass; arguments as for :meth:`step`."""
+        self._rows += batch_size
+        if 1 < self._passes != self._pass:
+            return
+        rows, self._rows = self._rows, 0
+        if ignore_stale_grad and self._unused is None:
+            self._settle_stale(clear=False)
+        self._unused = None
+        super().update(rows, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:
-        params = dict(enumerate(self._params))
-        self._gradients.pair(params)
-        trained = [i for i, param in params.items() if param.grad_req != "null"]
-        self._gradients.average(trained, [params[i].list_grad()[0] for i in trained])
+        self._pair()
+        unused = self._unused or ()
+        trained = self._trained()
+        self._gradients.average({i: trained[i].list_grad() for i in trained if i not in unused})
+
+    @property
+    def zero_copy_parameters(self) -> List[str]:
+        """Names of the parameters whose gradients are averaged where they lie; from the first step.
+
+        The others are copied to be averaged: of parameters that were initialised before the trainer
+        was made and whose gradients the script holds, or have been written by a net with
+        ``hybridize(static_shape=True)``; and what ``hvd.share_gradients`` can't move either.
+        """
+        return [param.name for param in self._params if is_shared(param)]
+
+    def _pair(self) -> None:
+        if self._gradients.pair(dict(enumerate(self._params))):
+            self._shared.join(self._ordered, self._gradients.owner)
+
+    def _trained(self) -> Dict[int, mx.gluon.Parameter]:
+        return {i: param for i, param in enumerate(self._params) if param.grad_req != "null"}
+
+    def _arrays(self) -> Iterator[tuple]:
+        for i, param in self._trained().items():
+            for at, (data, grad) in enumerate(zip(param.list_data(), param.list_grad())):
+                yield (i, at), param, data, grad
+
+    def _put_aside(self) -> None:
+        for key, param, data, grad in self._arrays():
+            if data._fresh_grad:
+                self._aside.put(key, grad, param.grad_req)
+                data._fresh_grad = False
+
+    def _bring_back(self) -> None:
+        for key, _, data, grad in self._arrays():
+            if self._aside.bring_back(key, grad, data._fresh_grad):
+                data._fresh_grad = True
+
+    def _settle_stale(self, clear: bool) -> None:
+        """Agree on what is stale on every rank; what is so on this one only becomes fresh.
+
+        :param clear: an old gradient has not been averaged yet: it becomes zero.
+        """
+        self._pair()
+        trained = self._trained()
+        order = self._gradients.in_order(trained)
+        fresh = [any(data._fresh_grad for data in trained[i].list_data()) for i in order]
+        somewhere = collectives.allreduce(
+            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum,
+            process_set=self._gradients.reduction.process_set,
+        )  # fmt: skip
+        self._unused = {i for i, used in zip(order, somewhere) if not used}
+        for (i, _), param, data, grad in self._arrays():
+            if i not in self._unused and not data._fresh_grad:
+                if clear and param.grad_req == "write":
+                    mx.nd.zeros_like(grad, out=grad)
+                data._fresh_grad = True
+
+
+def _several_ranks() -> bool:
+    return context.is_initialized() and context.size() > 1

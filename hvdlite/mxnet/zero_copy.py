@@ -1,50 +1,126 @@
-"""Gradients in memory that all ranks of a host map, so that averaging them needs no copy."""
+"""Gradients in memory that all ranks of a host map, so that averaging them needs no copy.
 
-from typing import List, Sequence
+A gradient can be moved there as long as nobody else refers to the array that it was in: a net with
+``hybridize(static_shape=True)`` keeps writing to the arrays that its first backward wrote to, and
+the user may hold some. MXNet counts the references to an array's memory, and Python those to the
+array, so both can be asked.
+"""
+
+import sys
+import time
+import types
+import weakref
+from functools import lru_cache
+from typing import List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
+from hvdlite import shared
+from hvdlite.mxnet.engine import references
 from hvdlite.names import owner_name
 from hvdlite.objects import agree
-from hvdlite.shared import shared_bytes
+from hvdlite.work import DTYPES
 
-_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: the array, ours too
+_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # those reduced where they lie
 
 
 def share_gradients(params: Sequence) -> List[str]:
-    """Move the gradients of gluon Parameters into shared memory; return the names of those moved.
+    """Move the gradients of gluon Parameters into shared memory; return the names of those in it.
 
-    Averaging them then copies nothing, for ``DistributedTrainer`` and ``DistributedOptimizer``
-    alike, and training is the same, bit for bit. Collective; every rank passes the same
-    parameters, initialised, before the first backward: a net with ``hybridize(static_shape=True)``
-    keeps writing to the arrays that its first backward wrote to, and a reference to a gradient
-    that was taken before goes stale::
+    For ``DistributedOptimizer``; a ``DistributedTrainer`` does it by itself. Averaging copies
+    nothing then, and training is the same, bit for bit. Collective; every rank passes the same
+    parameters, initialised, before the first backward::
 
         net(batch)  # parameters whose shape was unknown are initialised by the first forward
         hvd.share_gradients(net.collect_params().values())
 
-    Left where they are: all of them where ranks are on several hosts or /dev/shm has no room, and
-    those that are sparse, on several contexts or not on a CPU, without gradient
-    (``grad_req='null'``) or of a dtype that NumPy lacks.
+    Left where they are: all of them where ranks are on several hosts, and those that are sparse, on
+    several contexts or not on a CPU, without gradient (``grad_req='null'``), of a dtype that NumPy
+    lacks, or held by somebody: a reference to a gradient would go stale.
 
     :raises ValueError: a parameter is not initialised, or backward has written its gradient.
     """
-    owner = owner_name("gradients")
-    params = list(params)
+    owner, params = owner_name("gradients"), list(params)
     for param in params:
         _check_new(param)
-    moved = [param for param in params if _can_move(param)]
-    sizes = [_padded_bytes(param) for param in moved]
-    agree(owner, [str(size) for size in sizes])
-    memory = shared_bytes(sum(sizes), owner) if moved else None
-    if memory is None:
-        return []
-    ends = np.cumsum(sizes)
-    for param, size, end in zip(moved, sizes, ends):
-        _move(param, memory[end - size : end])
-    return [param.name for param in moved]
+    agree(owner, [f"{param.shape} {param.dtype} {param.grad_req}" for param in params])
+    SharedGradients(params).join(params, owner)
+    return [param.name for param in params if is_shared(param)]
+
+
+def is_shared(param) -> bool:
+    """Tell whether averaging the parameter's gradient copies nothing."""
+    array = _direct.get(param)
+    return array is not None and param._grad is not None and param._grad[0] is array
+
+
+class SharedGradients:
+    """Gradients in memory of this rank's that the others will map.
+
+    No rank waits for another before :meth:`join`: the gradients of parameters that are initialised
+    are moved at once, those of others when they come into being.
+
+    :param params: in an order that all ranks have in common.
+    :param wanted: False moves nothing, and so keeps all ranks from it.
+    """
+
+    def __init__(self, params: Sequence, wanted: bool = True) -> None:
+        self._memory = shared.SharedMemory.reserve() if wanted else None
+        self._places: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        if not self._memory:
+            return
+        _settle()
+        for param in params:
+            if param._data is None and param._deferred_init:
+                self._move_when_made(param)
+            elif _can_move(param) and not is_shared(param):
+                self._move(param, is_new=False)
+
+    def join(self, params: Sequence, owner: str) -> None:
+        """Reduce those that lie at one place on every rank there, from now on. Collective."""
+        memory, self._memory = self._memory, None
+        places = [self._place(param) for param in params]
+        if not shared.join(memory, owner):
+            return
+        of_ranks = collectives.allgather(np.array([places], np.int64), f"places.{owner}")
+        for param, offsets in zip(params, of_ranks.T):
+            if offsets[0] >= 0 and (offsets == offsets[0]).all():
+                _direct[param] = param._grad[0]
+
+    def _place(self, param) -> int:
+        """Return the offset of its gradient; -1: it is elsewhere."""
+        offset, array = self._places.get(param, (-1, None))
+        return offset if array is not None and param._grad and param._grad[0] is array else -1
+
+    def _move_when_made(self, param) -> None:
+        def init_grad(own):
+            del own._init_grad  # once: a gradient made again later is a private one
+            own._init_grad()
+            if self._memory and _can_move(own):
+                self._move(own, is_new=True)
+
+        param._init_grad = types.MethodType(init_grad, param)
+
+    def _move(self, param, is_new: bool) -> None:
+        """Let the parameter's gradient live in the memory, with the value that it has."""
+        offset = self._memory.used
+        memory = self._memory.take(_bytes(param))  # taken also if not used: so places stay alike
+        if memory is None or not (is_new or _is_free(param)):
+            return
+        old = param._grad[0]
+        view = memory.view(old.dtype).reshape(old.shape)
+        if not is_new:
+            view[...] = old.asnumpy()
+        new = mx.nd.from_numpy(view, zero_copy=True)
+        if isinstance(old, mx.np.ndarray):
+            new = new.as_np_ndarray()
+        param._grad = [new]
+        mx.autograd.mark_variables([param.data()], param._grad, param.grad_req)
+        _moved[param] = new
+        self._places[param] = (offset, new)
 
 
 def _check_new(param) -> None:
@@ -61,26 +137,44 @@ def _check_new(param) -> None:
 
 
 def _can_move(param) -> bool:
-    if param.grad_req == "null" or param._grad is None or len(param._grad) != 1:
+    if param.grad_req == "null" or not param._grad or len(param._grad) != 1:
         return False
     grad = param._grad[0]
     is_plain = grad.stype == "default" and param.data().stype == "default"
-    known = np.dtype(grad.dtype) in collectives.DTYPES
+    known = np.dtype(grad.dtype) in DTYPES
     return is_plain and known and grad.context.device_type.startswith("cpu") and grad.size > 0
 
 
-def _padded_bytes(param) -> int:
-    nbytes = param._grad[0].size * np.dtype(param._grad[0].dtype).itemsize
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+def _bytes(param) -> int:
+    return param._grad[0].size * np.dtype(param._grad[0].dtype).itemsize
 
 
-def _move(param, memory: np.ndarray) -> None:
-    """Let the parameter's gradient live in the memory, with the value that it has."""
-    old = param._grad[0]
-    view = memory.view(old.dtype)[: old.size].reshape(old.shape)
-    view[...] = old.asnumpy()
-    new = mx.nd.from_numpy(view, zero_copy=True)
-    if isinstance(old, mx.np.ndarray):
-        new = new.as_np_ndarray()
-    param._grad = [new]
-    mx.autograd.mark_variables([param.data()], param._grad, param.grad_req)
+def _settle() -> None:
+    """Wait until MXNet has dropped its own references, those of operations that have ended."""
+    mx.nd.waitall()
+    time.sleep(1e-2)  # it tells who waits first, and drops them then
+
+
+def _is_free(param) -> bool:
+    """Tell whether only the parameter and autograd refer to its gradient: then it can be moved."""
+    expected, found = _references_of_new(), _references(param._grad)
+    held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
+    return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
+
+
+def _references(grads: list) -> Tuple[int, int]:
+    """Return how many refer to the memory of the only array in the list, and to the array."""
+    return references(grads[0]), sys.getrefcount(grads[0])
+
+
+@lru_cache(maxsize=None)
+def _references_of_new() -> Optional[Tuple[int, int]]:
+    """Return both for a new gradient; None where they can't be counted, as with other MXNets."""
+    data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
+    mx.autograd.mark_variables([data], grads)
+    _settle()
+    alone = _references(grads)
+    another = data.grad
+    counted = _references(grads)[0] - alone[0]
+    del another
+    return alone if counted == 1 and _references(grads) == alone else None

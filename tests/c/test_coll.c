@@ -67,7 +67,7 @@ static const struct coll_algorithm *first_that_takes(const struct coll_job *job)
 static void test_every_job_is_taken(void) {
     static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
                                    1 << 16, 1 << 20, (size_t)1 << 40};
-    for (int kind = 0; kind < HVD_KINDS; kind++) {
+    for (int kind = 0; kind < HVD_JOIN; kind++) { /* which moves no data */
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
             for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
                 struct coll_job job = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};

@@ -67,6 +67,13 @@ static void test_not_mixed(void) {
     plan_is(r, 1000, "010");
 }
 
+static void test_codecs_not_mixed(void) {
+    struct request a = request_of("a", 4), r[] = {a, a, a, a, a};
+    r[1].codec = r[3].codec = (struct codec){HVD_CODEC_2BIT, 0.5};
+    r[2].codec = (struct codec){HVD_CODEC_2BIT, 0.25};
+    plan_is(r, 1000, "01210");
+}
+
 static void test_what_stays_alone(void) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
@@ -116,6 +123,7 @@ int main(void) {
     RUN(test_bigger_than_the_threshold_goes_alone);
     RUN(test_empty_tensors);
     RUN(test_not_mixed);
+    RUN(test_codecs_not_mixed);
     RUN(test_what_stays_alone);
     RUN(test_random);
     return check_end("test_fusion");

@@ -142,6 +142,12 @@ static void test_conflicts(void) {
     CHECK_INT(request_conflict(&sum, &other), FIELD_SHAPE);
     other.dtype = HVD_FLOAT64;
     CHECK_INT(request_conflict(&sum, &other), FIELD_DTYPE);
+    sum.codec = other.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
+    CHECK_INT(request_conflict(&sum, &other), FIELD_DTYPE);
+    other.codec.parameter = 0.25;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_CODEC);
+    other.codec = (struct codec){HVD_CODEC_1BIT, 0.5};
+    CHECK_INT(request_conflict(&sum, &other), FIELD_CODEC);
     other.kind = HVD_BROADCAST;
     CHECK_INT(request_conflict(&sum, &other), FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);

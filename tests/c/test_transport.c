@@ -7,17 +7,18 @@
 #include "ranks.h"
 
 static void test_topology(void) {
-    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
-                                               {1, 5, 1, 2, 0, 2},
-                                               {2, 5, 0, 2, 1, 3},
-                                               {3, 5, 1, 2, 1, 2},
-                                               {4, 5, 0, 1, 2, 3}};
+    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3, 3},
+                                               {1, 5, 1, 2, 0, 2, 3},
+                                               {2, 5, 0, 2, 1, 3, 3},
+                                               {3, 5, 1, 2, 1, 2, 3},
+                                               {4, 5, 0, 1, 2, 3, 3}};
     struct local_hub *hub = local_hub_new(5, 2);
     for (int i = 0; i < 5; i++)
         CHECK(memcmp(&local_hub_rank(hub, i)->at, &EXPECTED[i], sizeof EXPECTED[i]) == 0);
     local_hub_free(hub);
     hub = local_hub_new(3, 0);
     CHECK(local_hub_rank(hub, 2)->at.local_size == 3 && local_hub_rank(hub, 2)->at.cross_size == 1);
+    CHECK_INT(local_hub_rank(hub, 2)->at.hosts, 1);
     local_hub_free(hub);
 }
 

@@ -10,13 +10,14 @@
 /* Phases in order, never back: 0 spin, 1 yield, 2 nap. */
 static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
 
-static void check_phases(bool may_spin, double longest_nap) {
+static const struct wait_policy SPINS = {30e-6, 300e-6}, YIELDS = {0, 300e-6};
+
+static void check_phases(struct wait_policy policy, int last, double longest_nap) {
     struct waiter w = {0};
     double last_nap = 0;
-    int last = may_spin ? 0 : 1;
-    CHECK_INT(phase_of(waiter_next(&w, 1000, may_spin, longest_nap)), last);
+    CHECK_INT(phase_of(waiter_next(&w, 1000, policy, longest_nap)), last);
     for (double waited = 1e-6; waited < 100; waited *= 1.1) {
-        double next = waiter_next(&w, 1000 + waited, may_spin, longest_nap);
+        double next = waiter_next(&w, 1000 + waited, policy, longest_nap);
         int phase = phase_of(next);
         CHECK(phase >= last);
         CHECK(next <= longest_nap);
@@ -32,22 +33,22 @@ static void check_phases(bool may_spin, double longest_nap) {
 static void test_phases(void) {
     static const double NAPS[] = {1e-4, 1e-3, 1};
     for (int i = 0; i < 3; i++) {
-        check_phases(true, NAPS[i]);
-        check_phases(false, NAPS[i]);
+        check_phases(SPINS, 0, NAPS[i]);
+        check_phases(YIELDS, 1, NAPS[i]);
     }
 }
 
 static void test_each_wait_begins_anew(void) {
     for (int i = 0; i < 5; i++) {
         struct waiter w = {0};
-        CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, true, 1), 0, 0);
-        CHECK(waiter_next(&w, i * 10.0 + 2, true, 1) > 0);
+        CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, SPINS, 1), 0, 0);
+        CHECK(waiter_next(&w, i * 10.0 + 2, SPINS, 1) > 0);
     }
 }
 
 static void test_pause_returns(void) {
     struct waiter w = {0};
-    for (int i = 0; i < 20; i++) waiter_pause(&w, i % 2, 1e-4);
+    for (int i = 0; i < 20; i++) waiter_pause(&w, i % 2 ? SPINS : YIELDS, 1e-4);
     CHECK(w.since > 0);
 }
 

@@ -41,7 +41,7 @@ def assert_clean(cluster, host):
     while True:
         left = cluster.processes(host), cluster.shared_memory(host)
         if left == ([], []) or time.monotonic() > deadline:
-            assert left == ([], []), host
+            assert left == ([], []), f"{host}: {left}"
             return
         time.sleep(0.1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean
 
-from hvdlite.launch import probe
+from hvdlite.launch import mpirun, probe
 
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
 
@@ -71,12 +71,12 @@ def test_mnist_trains_on_four_hosts_that_get_a_copy_of_it(cluster, on_cluster):
 
 
 def test_plain_mpirun_does_without_the_launcher(cluster):
-    mpirun = Path(sys.executable).with_name("mpirun")
+    program = Path(sys.executable).with_name("mpirun")
     version = probe.mpi_version() or ""
-    if not mpirun.exists() or not version.startswith("Open MPI 5"):
+    if not program.exists() or not version.startswith("Open MPI 5"):
         pytest.skip("its options differ from one MPI to the next: this is Open MPI 5's line")
     agent = ["--prtemca", "plm_ssh_agent", cluster.ssh]
-    line = [mpirun, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
+    line = [program, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
     # The Makefile lets ranks outnumber cores; mpirun then fills the first host with all of them.
     env = {name: value for name, value in cluster.environment().items() if "_MCA_" not in name}
     options = {"capture_output": True, "text": True, "timeout": TIMEOUT, "env": env}
@@ -120,9 +120,9 @@ def test_another_version_of_hvdlite(cluster, on_cluster, package_on_h2):
 
 def test_an_engine_without_ssh_notices_another_version_too(cluster, on_cluster, package_on_h2):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
-    agent = f"--prtemca plm_ssh_agent '{cluster.ssh}'"
-    line = ["--launcher", "mpi", "--mpi-args", agent, "-H", cluster.hostfile, "true"]
-    assert "h2 has MXNet 1.8.0" in sentences(on_cluster(*line, env=env))[-1]
+    options, more = mpirun.find()[1].ssh(shlex.split(cluster.ssh))
+    line = ["--launcher", "mpi", "--mpi-args", shlex.join(options), "-H", cluster.hostfile, "true"]
+    assert "h2 has MXNet 1.8.0" in sentences(on_cluster(*line, env={**env, **more}))[-1]
 
 
 def test_a_host_without_hvdlite(cluster, on_cluster):

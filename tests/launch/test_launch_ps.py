@@ -4,8 +4,9 @@ import sys
 
 import pytest
 from launching import SCRIPTS, call
+from versions import mxnet_alone
 
-pytest.importorskip("mxnet")
+pytestmark = mxnet_alone
 SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 
 
@@ -15,6 +16,21 @@ def test_an_unmodified_script_runs_to_its_end(kind):
     assert done.code == 0, done.err
     lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
+def test_the_same_script_without_servers(kind):
+    """hvdlite's kvstore, though nothing in the script imports it."""
+    done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind)
+    assert done.code == 0, done.err
+    lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
+    assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
+
+
+def test_a_python_without_hvdlite_starts_all_the_same():
+    code = "import sys; print('hvdlite' in sys.modules)"
+    done = call("-n", 1, sys.executable, "-S", "-c", code)
+    assert (done.code, done.out) == (0, "[0] False\n")
 
 
 def test_a_worker_that_fails_ends_all():

@@ -2,8 +2,10 @@
 
 import mxnet as mx
 import numpy as np
+import pytest
 
 import hvdlite as hvd
+import hvdlite.numpy
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet 1.9.1 has it
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -52,3 +54,29 @@ def same_everywhere(array: np.ndarray) -> bool:
 
 def toward_zero(values: np.ndarray, divisor: int) -> np.ndarray:
     return np.sign(values) * (np.abs(values) // divisor)
+
+
+class NumPy:
+    """The collectives on NumPy arrays; :class:`MXNet` has those on MXNet's."""
+
+    collectives = hvd.numpy
+    make = staticmethod(lambda values, dtype: np.asarray(values, dtype))
+    read = staticmethod(np.asarray)
+    kind = np.ndarray
+
+
+class MXNet:
+    collectives = hvd
+    make = staticmethod(to_mx)
+    read = staticmethod(to_numpy)
+    kind = mx.nd.NDArray
+
+
+both_libraries = pytest.mark.parametrize("library", [MXNet, NumPy], ids=["mxnet", "numpy"])
+
+
+def part_of(rows: int, rank: int, size: int) -> slice:
+    """The rows of a reducescatter that a rank gets."""
+    each, longer = divmod(rows, size)
+    begin = rank * each + min(rank, longer)
+    return slice(begin, begin + each + (rank < longer))

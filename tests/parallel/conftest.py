@@ -12,12 +12,13 @@ import os
 import sys
 import time
 
+import hvdlite.mxnet as hvd
+
+# isort: split
+import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
 from mpi4py import MPI
-
-import hvdlite as hvd
-import hvdlite.numpy
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it

@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import as_gluon_takes_it
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -106,8 +107,8 @@ def test_training_with_uneven_batches(rank, size):
     trainer = hvd.DistributedTrainer([weight], "sgd", {"learning_rate": 0.1})
     for step in range(rank + 1):
         with mx.autograd.record():
-            batch = mx.nd.array(data[rank, step])
-            loss = mx.nd.dot(batch, weight.data().T).square()
+            batch = as_gluon_takes_it(mx.nd.array(data[rank, step]))
+            loss = (batch * weight.data()).sum(axis=1) ** 2
         loss.backward()
         trainer.step(4)
     last = hvd.join()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mxnet import gluon
 from nets import assert_equal_on_all_ranks, batch_of, dense_net, train, weights
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 
@@ -119,6 +120,25 @@ def test_mixed_dtypes_and_0d(rank, size):
         assert params["scalar"].asnumpy() == size - 1
 
 
+@no_sparse_gluon
+def test_row_sparse_weights(rank, size):
+    param = gluon.Parameter("w", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
+    param.initialize(mx.init.Constant(rank + 1), ctx=[mx.cpu(0), mx.cpu(1)])
+    rows = mx.nd.sparse.row_sparse_array(([[1 + rank, 2]], [rank]), shape=(size, 2))
+    hvd.broadcast_parameters({"w": param, "rows": rows}, root_rank=size - 1)
+    for data in param._data:
+        np.testing.assert_array_equal(data.asnumpy(), np.full((5, 2), size))
+    assert rows.indices.asnumpy().tolist() == [size - 1]
+    assert rows.data.asnumpy().tolist() == [[size, 2]]
+
+
+@pytest.mark.usefixtures("several")
+def test_dense_on_one_rank_and_sparse_on_another(rank):
+    array = mx.nd.ones((2, 2)).tostype("default" if rank == 0 else "row_sparse")
+    with pytest.raises(hvd.HvdliteError, match="rank 0: w .*default.*; rank 1: w .*row_sparse"):
+        hvd.broadcast_parameters({"w": array})
+
+
 @pytest.mark.usefixtures("several")
 def test_networks_that_differ(rank):
     net = dense_net((8,) if rank == 0 else (8, 4))
@@ -146,5 +166,5 @@ def test_what_is_refused():
         hvd.broadcast_parameters([mx.nd.ones(1)])
     with pytest.raises(ValueError, match="parameter 'w' is a float: expected a Parameter or an"):
         hvd.broadcast_parameters({"w": 1.0})
-    with pytest.raises(ValueError, match="'dense.*_weight' is not initialised: call initialize"):
-        hvd.broadcast_parameters(gluon.nn.Dense(3, prefix="dense_").collect_params())
+    with pytest.raises(ValueError, match=r"'\S*weight' is not initialised: call initialize"):
+        hvd.broadcast_parameters(gluon.nn.Dense(3).collect_params())

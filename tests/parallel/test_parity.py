@@ -29,6 +29,7 @@ def lenet():
         gluon.nn.Dense(10, in_units=128),
     )
     net.initialize(mx.init.Zero())
+    net(mx.nd.zeros((1, 1, 28, 28)))  # MXNet 2 does not believe in_channels
     set_weights(net, seed=3)
     for param in net.collect_params().values():  # uniform, of the size that Xavier gives
         param.set_data(param.data() * (0.0 if len(param.shape) == 1 else 0.2))

@@ -1,17 +1,38 @@
 """Gradients in shared memory: the same training bit for bit, or a clear word why not."""
 
+import gc
+import os
+
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from nets import assert_equal_on_all_ranks, weights
+from versions import no_sparse_gluon
 
 import hvdlite as hvd
 
-STEPS, ROWS = 6, 8
+STEPS, ROWS = 5, 8
+
+FLAGS = {
+    "imperative": {},
+    "hybridized": {"static_alloc": False},
+    "static_alloc": {"static_alloc": True},
+    "static_shape": {"static_alloc": True, "static_shape": True},
+}
+all_flags = pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 
 
-def convnet(**flags):
+WINDOW = os.environ.get("HVDLITE_WINDOW") != "0"
+
+
+@pytest.fixture(scope="module")
+def shares() -> bool:
+    """Whether ranks share memory here: if not, nothing is moved, and all else holds."""
+    return WINDOW and hvd.size() > 1
+
+
+def convnet(flags, deferred: bool = False):
     mx.random.seed(4)
     net = gluon.nn.HybridSequential()
     net.add(
@@ -23,58 +44,191 @@ def convnet(**flags):
     net.initialize(mx.init.Xavier())
     if flags:
         net.hybridize(**flags)
-    net(mx.nd.ones((ROWS, 1, 8, 8))).wait_to_read()
+    if not deferred:
+        net(mx.nd.ones((ROWS, 1, 8, 8))).wait_to_read()
     return net
 
 
-def distributed(params):
-    return hvd.DistributedTrainer(params, mx.optimizer.SGD(learning_rate=0.05, momentum=0.9))
+def distributed(params, **options):
+    optimizer = mx.optimizer.SGD(learning_rate=0.05, momentum=0.9)
+    return hvd.DistributedTrainer(params, optimizer, **options)
 
 
-def wrapped(params):
+def wrapped(params, zero_copy: bool):
     optimizer = hvd.DistributedOptimizer(mx.optimizer.Adam(learning_rate=0.01))
+    if zero_copy:
+        hvd.share_gradients(params.values())
     return gluon.Trainer(params, optimizer, kvstore=None)
 
 
-def train(net, make_trainer, share: bool) -> dict:
-    params = net.collect_params()
-    trainer = make_trainer(params)
-    moved = hvd.share_gradients(params.values()) if share else []
-    trained = [name for name, param in params.items() if param.grad_req != "null"]
-    assert sorted(moved) == (sorted(trained) if share else [])
-    random = np.random.RandomState(hvd.rank())
+def one_step(net, trainer, random) -> None:
+    data = mx.nd.array(random.uniform(size=(ROWS, 1, 8, 8)))
+    with autograd.record():
+        loss = (net(data) ** 2).sum()
+    loss.backward()
+    trainer.step(ROWS)
+
+
+def train(net, trainer, seed: int = 0) -> list:
+    random = np.random.RandomState(100 * seed + hvd.rank())
     for _ in range(STEPS):
-        data = mx.nd.array(random.uniform(size=(ROWS, 1, 8, 8)))
-        with autograd.record():
-            loss = (net(data) ** 2).sum()
-        loss.backward()
-        trainer.step(ROWS)
-    return weights(net)
+        one_step(net, trainer, random)
+    return list(weights(net).values())
 
 
-@pytest.mark.parametrize("make_trainer", [distributed, wrapped])
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"static_alloc": False},
-        {"static_alloc": True},
-        {"static_alloc": True, "static_shape": True},
-    ],
-    ids=["imperative", "hybridized", "static_alloc", "static_shape"],
-)
-def test_training_is_the_same_bit_for_bit(flags, make_trainer):
-    private = train(convnet(**flags), make_trainer, share=False)
-    shared = train(convnet(**flags), make_trainer, share=True)
-    assert_equal_on_all_ranks({k: v for k, v in shared.items() if "running" not in k})
-    for (_, expected), (name, got) in zip(private.items(), shared.items()):
-        np.testing.assert_array_equal(got, expected, err_msg=name)
+def assert_same_bits(got: list, expected: list) -> None:
+    for i, (one, other) in enumerate(zip(got, expected)):
+        np.testing.assert_array_equal(one, other, err_msg=f"parameter {i}")
+
+
+def trained_names(net) -> list:
+    return [name for name, p in net.collect_params().items() if p.grad_req != "null"]
+
+
+@all_flags
+@pytest.mark.parametrize("deferred", [False, True], ids=["initialised", "deferred"])
+def test_a_trainer_does_it_by_itself(flags, deferred, shares):
+    private = convnet(flags, deferred)
+    expected = train(private, distributed(private.collect_params(), zero_copy=False))
+    shared = convnet(flags, deferred)
+    trainer = distributed(shared.collect_params())
+    assert trainer.zero_copy_parameters == []
+    got = train(shared, trainer)
+    assert_same_bits(got, expected)
+    assert sorted(trainer.zero_copy_parameters) == (sorted(trained_names(shared)) if shares else [])
+    assert_equal_on_all_ranks({i: w for i, w in enumerate(got) if i not in (4, 5)})
+
+
+@all_flags
+def test_with_an_optimizer_by_a_call(flags):
+    private, shared = convnet(flags), convnet(flags)
+    expected = train(private, wrapped(private.collect_params(), zero_copy=False))
+    assert_same_bits(train(shared, wrapped(shared.collect_params(), zero_copy=True)), expected)
+
+
+@all_flags
+def test_a_second_trainer_for_a_net_that_has_been_trained(flags, shares):
+    """A static net goes on writing where its first backward wrote: its gradients stay there."""
+    nets = [convnet(flags), convnet(flags)]
+    results = []
+    for net, zero_copy in zip(nets, (False, True)):
+        params = net.collect_params()
+        train(net, gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=None))
+        assert_equal_on_all_ranks({"seeds": np.array(0)})
+        hvd.broadcast_parameters(params)
+        trainer = distributed(params, zero_copy=zero_copy)
+        results.append(train(net, trainer, seed=1))
+    assert_same_bits(results[1], results[0])
+    if flags.get("static_shape"):
+        assert trainer.zero_copy_parameters == []
+    elif shares and not flags:
+        assert sorted(trainer.zero_copy_parameters) == sorted(trained_names(net))
+
+
+@pytest.mark.parametrize("holds", ["an array", "a list", "a view", "through data"])
+def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank, size):
+    """On one rank only: then it is copied on all of them."""
+    net = gluon.nn.Dense(4, in_units=3)
+    net.initialize(mx.init.Zero())
+    if rank == size - 1:
+        held = {
+            "an array": lambda: net.weight.grad(),
+            "a list": lambda: [net.weight.grad()],
+            "a view": lambda: net.weight.grad()[1:2],
+            "through data": lambda: net.weight.data().grad,
+        }[holds]()
+    trainer = distributed(net.collect_params())
+    with autograd.record():
+        loss = (net(mx.nd.ones((2, 3))) * (rank + 1)).sum()
+    loss.backward()
+    trainer.allreduce_grads()
+    average = net.weight.grad().asnumpy()
+    np.testing.assert_allclose(average, size + 1)  # two rows of ones
+    if rank == size - 1:
+        array = held[0] if isinstance(held, list) else held
+        np.testing.assert_array_equal(array.asnumpy(), average[: array.shape[0]])
+    assert trainer.zero_copy_parameters == ([net.bias.name] if shares else [])
+
+
+def test_grad_req_add_and_several_passes(shares):
+    nets = [convnet({}), convnet({})]
+    results = []
+    for net, zero_copy in zip(nets, (False, True)):
+        params = net.collect_params()
+        params.setattr("grad_req", "add")
+        trainer = distributed(params, zero_copy=zero_copy, backward_passes_per_step=2)
+        random = np.random.RandomState(hvd.rank())
+        for _ in range(6):
+            one_step(net, trainer, random)
+            params.zero_grad()
+        results.append(list(weights(net).values()))
+    assert_same_bits(results[1], results[0])
+    assert bool(trainer.zero_copy_parameters) == shares
+
+
+def test_a_gradient_made_again_later_is_a_private_one(shares, rank):
+    net = convnet({})
+    trainer = distributed(net.collect_params())
+    random = np.random.RandomState(rank)
+    one_step(net, trainer, random)
+    net[3].weight.grad_req = "add"
+    one_step(net, trainer, random)
+    assert net[3].weight.name not in trainer.zero_copy_parameters
+    assert (net[3].bias.name in trainer.zero_copy_parameters) == shares
+    assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+
+
+def test_not_with_compression(rank):
+    net = convnet({})
+    trainer = distributed(net.collect_params(), compression=hvd.Compression.fp16)
+    one_step(net, trainer, np.random.RandomState(rank))
+    assert trainer.zero_copy_parameters == []
+
+
+@pytest.mark.usefixtures("several")
+def test_ranks_that_want_different_things(rank):
+    net = convnet({})
+    trainer = distributed(net.collect_params(), zero_copy=rank == 0)
+    train(net, trainer)
+    assert trainer.zero_copy_parameters == []
+    assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+
+
+def test_blocks_built_before_on_one_rank(shares, rank):
+    """Parameters are taken in an order that does not depend on Gluon's numbers."""
+    with mx.name.NameManager():
+        for _ in range(9 if rank == 0 else 0):
+            gluon.nn.Dense(1)
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(6, in_units=64), gluon.nn.Dense(3, in_units=6))
+    net.initialize(mx.init.One())
+    trainer = distributed(net.collect_params())
+    one_step(net, trainer, np.random.RandomState(rank))
+    assert len(trainer.zero_copy_parameters) == (4 if shares else 0)
+
+
+def mapped() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:hvdlite" in line for line in maps)
+
+
+def test_the_memory_goes_with_the_net(shares, rank):
+    gc.collect()
+    before = mapped()
+    net = convnet({})
+    trainer = distributed(net.collect_params())
+    one_step(net, trainer, np.random.RandomState(rank))
+    assert (mapped() > before) == shares
+    del net, trainer
+    gc.collect()
+    mx.nd.waitall()
+    assert mapped() == before
 
 
 def test_averages_in_place():
     net = gluon.nn.Dense(4, in_units=3, use_bias=False)
     net.initialize(mx.init.Zero())
-    assert hvd.share_gradients(net.collect_params().values()) == [net.weight.name]
+    hvd.share_gradients(net.collect_params().values())
     trainer = distributed(net.collect_params())
     gradient = net.weight.grad()
     gradient[:] = hvd.rank()
@@ -84,12 +238,14 @@ def test_averages_in_place():
     np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
-def test_left_where_they_are():
+@no_sparse_gluon
+def test_what_the_call_leaves_where_it_is():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(5, 3, sparse_grad=True), gluon.nn.Dense(2, in_units=3))
     net.initialize()
     net[1].bias.grad_req = "null"
-    assert hvd.share_gradients(net.collect_params().values()) == [net[1].weight.name]
+    moved = hvd.share_gradients(net.collect_params().values())
+    assert moved == ([net[1].weight.name] if WINDOW else [])
 
 
 def test_too_early_and_too_late():
@@ -104,9 +260,8 @@ def test_too_early_and_too_late():
         hvd.share_gradients(net.collect_params().values())
 
 
+@pytest.mark.usefixtures("several")
 def test_ranks_with_other_networks():
-    if hvd.size() == 1:
-        pytest.skip("needs another rank")
     net = gluon.nn.Dense(2 + hvd.rank(), in_units=300)
     net.initialize()
     with pytest.raises(hvd.HvdliteError, match=r"gradients\d+: ranks disagree.*rank 1"):

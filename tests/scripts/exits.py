@@ -4,12 +4,14 @@ import os
 import sys
 import time
 
+import hvdlite.mxnet as hvd
+
+# isort: split
 import mxnet as mx
 import numpy as np
 from jobs import report
 from mpi4py import MPI
 
-import hvdlite as hvd
 import hvdlite.numpy
 
 how = sys.argv[1]
@@ -80,7 +82,7 @@ def shutdown_with_threads_at_work():
 
 def mpi4py_after_us():
     """mpi4py owns MPI: it works beside hvdlite, and after it."""
-    hvd.numpy.allreduce(np.ones(3))
+    hvdlite.numpy.allreduce(np.ones(3))
     both = MPI.COMM_WORLD.allreduce(1)
     hvd.shutdown()
     report(rank, right=both == MPI.COMM_WORLD.allreduce(1) == size)

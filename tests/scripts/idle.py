@@ -26,7 +26,10 @@ def share_of_a_core() -> float:
 hvd.init()
 report(hvd.rank(), after_init=share_of_a_core())
 
-import mxnet as mx  # noqa: E402 (its threads shall not count before)
+import hvdlite.mxnet  # noqa: E402 (MXNet's threads shall not count before)
+
+# isort: split
+import mxnet as mx  # noqa: E402
 
 for i in range(20):
     hvd.allreduce(mx.nd.ones((1000,)), name=f"warm{i % 4}").wait_to_read()

@@ -30,6 +30,9 @@ if sys.argv[1] == "numpy":
     report(rank, right=[int(y[at]) for at in SAMPLES] == expected_sum(), bytes=y.nbytes)
     report(rank, zeros=int(np.count_nonzero(y)) == len(SAMPLES))
 else:
+    import hvdlite.mxnet
+
+    # isort: split
     import mxnet as mx
 
     x = mx.nd.zeros((2**29 + 2**20 + 3,))

@@ -5,12 +5,15 @@ import signal
 import sys
 import threading
 
+import hvdlite.mxnet as hvd
+
+# isort: split
+import gluon2  # noqa: F401
 import mxnet as mx
 import numpy as np
 from jobs import report
 from mpi4py import MPI
 
-import hvdlite as hvd
 import hvdlite.numpy
 
 how, wait = sys.argv[1:]
@@ -32,7 +35,7 @@ def train() -> None:
 
 def waiting_for_rank_1() -> None:
     if wait == "numpy":
-        hvd.numpy.allreduce(np.ones(3), name="w")
+        hvdlite.numpy.allreduce(np.ones(3), name="w")
     elif wait == "mxnet":
         hvd.allreduce(mx.nd.ones(3), name="w").wait_to_read()
     elif wait == "object":
@@ -54,7 +57,7 @@ def leave() -> None:
         os._exit(4)
     if how == "interrupt":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        hvd.numpy.allreduce(np.ones(2), name="interrupted")
+        hvdlite.numpy.allreduce(np.ones(2), name="interrupted")
     if how == "failed operator":  # so the gradient never gets ready on this rank
         x = mx.nd.random.normal(0, -1, (3,))
         hvd.allreduce_(x, name="w").wait_to_read()

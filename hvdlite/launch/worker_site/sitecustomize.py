@@ -1,9 +1,11 @@
-"""Python runs this when it starts in a worker of MXNet's parameter server.
+"""Python runs this when it starts in a rank: scripts that know nothing of hvdlite need it.
 
-MXNet has a worker wait at its exit for all other workers, for ever if they wait for it. So an
-exception that nobody has caught ends the process as soon as it is printed.
+Without servers, it makes hvdlite's kvstore known to MXNet: `dist_sync` then means that one. In a
+worker of MXNet's servers: MXNet has a worker wait at its exit for all other workers, for ever if
+they wait for it. So an exception that nobody has caught ends the process as soon as it is printed.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -27,5 +29,9 @@ def _run_the_one_in_the_way():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-sys.excepthook = _end_after(sys.excepthook)
+if os.environ.get("DMLC_ROLE") == "worker":
+    sys.excepthook = _end_after(sys.excepthook)
+else:
+    with contextlib.suppress(ImportError):  # the program's own Python may lack hvdlite
+        import hvdlite  # noqa: F401
 _run_the_one_in_the_way()

@@ -1,0 +1,96 @@
+"""Trains the net of mnist.py as a symbolic Module, MXNet's older interface, with any kvstore.
+
+    python examples/module_mnist.py                                   one process
+    mpirun -n 2 python examples/module_mnist.py                       two ranks over MPI
+    hvdliterun -n 2 -s 2 python examples/module_mnist.py --kvstore dist_sync
+                                                                      MXNet's own servers
+
+It is a script for MXNet's servers, but for the import of hvdlite, which makes the kvstore
+dist_sync_mpi known to MXNet.
+"""
+
+import argparse
+import logging
+import time
+from pathlib import Path
+
+import hvdlite  # noqa: F401
+
+# isort: split
+import mxnet as mx
+import numpy as np
+from mnist import count, read_digits, read_mnist
+
+
+def main():
+    args = parse_args()
+    kv = mx.kv.create(args.kvstore)
+    logging.basicConfig(level=logging.WARNING if kv.rank else logging.INFO, format="%(message)s")
+    mx.random.seed(args.seed + kv.rank)
+    np.random.seed(args.seed + kv.rank)
+
+    train_set, held_back = read_mnist(args.data_dir) if args.data_dir else read_digits()
+    images, labels = train_set[: len(train_set) // kv.num_workers * kv.num_workers]
+    batches = mx.io.NDArrayIter(
+        images[kv.rank :: kv.num_workers], labels[kv.rank :: kv.num_workers],
+        args.batch_size, shuffle=True, last_batch_handle="discard",
+    )  # fmt: skip
+    steps = args.epochs * (batches.num_data // args.batch_size)
+    schedule = mx.lr_scheduler.CosineScheduler(
+        steps, args.lr * kv.num_workers, warmup_steps=steps // 10
+    )
+
+    module = mx.mod.Module(lenet())
+    start = time.perf_counter()
+    module.fit(
+        batches,
+        num_epoch=args.epochs,
+        kvstore=kv,
+        initializer=mx.init.Xavier(),
+        optimizer="sgd",
+        optimizer_params={
+            "learning_rate": args.lr * kv.num_workers,
+            "momentum": 0.9,
+            "lr_scheduler": schedule,
+        },
+    )
+    seconds = time.perf_counter() - start
+
+    if kv.rank == 0:  # all ranks have the same weights
+        ((_, accuracy),) = module.score(mx.io.NDArrayIter(*held_back[:], args.batch_size), "acc")
+        speed = steps * args.batch_size * kv.num_workers / seconds
+        print(f"{kv.type}: {speed:,.0f} images/s, accuracy {accuracy:.4f}, {seconds:.1f} s, "
+              f"ranks: {kv.num_workers}")  # fmt: skip
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description="Train a small convolutional net by Module and a kvstore."
+    )
+    add = parser.add_argument
+    add("--kvstore", default="dist_sync_mpi", help="or dist_sync: MXNet's own (%(default)s)")
+    add("--epochs", type=count, default=20, help="passes over the images (%(default)s)")
+    add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
+    add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
+    add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
+    add("--data-dir", type=Path, help="folder of MNIST's four IDX files, plain or .gz (without it: "
+        "the 1,797 digits of scikit-learn)")  # fmt: skip
+    return parser.parse_args()
+
+
+def lenet():
+    x = mx.sym.var("data") / 255
+    for filters in (16, 32):
+        x = mx.sym.Convolution(x, num_filter=filters, kernel=(5, 5))
+        x = mx.sym.Activation(x, act_type="relu")
+        x = mx.sym.Pooling(x, pool_type="max", kernel=(2, 2), stride=(2, 2))
+        x = mx.sym.Dropout(x, p=0.25)
+    x = mx.sym.FullyConnected(x, num_hidden=128)
+    x = mx.sym.Activation(x, act_type="relu")
+    x = mx.sym.Dropout(x, p=0.5)
+    x = mx.sym.FullyConnected(x, num_hidden=10)
+    return mx.sym.SoftmaxOutput(x, name="softmax")
+
+
+if __name__ == "__main__":
+    main()

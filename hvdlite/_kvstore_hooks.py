@@ -1,0 +1,116 @@
+"""Tells MXNet of the kvstore ``dist_sync_mpi``, in whichever order the two are imported.
+
+It imports neither MXNet nor MPI: the store's own module comes when a store is asked for. Besides
+MXNet's registry of stores four places in MXNet are replaced, for this store only:
+
+* ``gluon.Trainer()`` puts the weights of all ranks in step, so that the first gradient is right;
+  else it would do so at the first step, when it has been computed.
+* ``Trainer`` refuses another batch size where an optimizer on a server could not hear of it; here
+  there is no server.
+* ``_create_kvstore``: Trainer and Module update weights by themselves unless they are told to leave
+  it to the store; then gradients can be clipped in between, and states load without hvdlite.
+* ``_initialize_kvstore``: Module puts its weights in step although it updates them by itself.
+"""
+
+import functools
+import os
+
+NAME = "dist_sync_mpi"
+# What these mean when `hvdliterun --mode mpi` has started the job: there are no servers then.
+_SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
+_ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
+# MXNet's own stores of one process; for one context it makes none of them.
+_LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_allreduce_device",
+          "local_update_cpu")  # fmt: skip
+
+
+def register(mxnet) -> None:
+    """Make the store known to the MXNet that is imported; a second call does nothing."""
+    registry = mxnet.kvstore.KVStoreBase.kv_registry
+    if NAME in registry:
+        return
+    registry[NAME] = _create
+    if os.environ.get("HVDLITE_KVSTORE_MODE") == "mpi":
+        registry.update(dict.fromkeys(_SYNCHRONOUS, _create))
+        registry.update(dict.fromkeys(_ASYNCHRONOUS, _refuse_asynchronous))
+    users = [mxnet.model, mxnet.gluon.trainer]
+    if hasattr(mxnet, "module"):  # MXNet 2 has none
+        users.append(mxnet.module.module)
+        for user in (mxnet.model, mxnet.module.module):
+            user._initialize_kvstore = _initialize_kvstore(user._initialize_kvstore)
+    for user in users:
+        user._create_kvstore = _create_kvstore(user._create_kvstore, registry)
+    trainer = mxnet.gluon.Trainer
+    trainer.__init__ = _trainer_init(trainer.__init__, registry)
+    trainer._check_and_rescale_grad = _check_and_rescale_grad(trainer._check_and_rescale_grad)
+
+
+def _create():
+    from hvdlite.mxnet.kvstore import DistSyncMPI
+
+    return DistSyncMPI()
+
+
+def _refuse_asynchronous():
+    raise ValueError(
+        "asynchronous kvstores need MXNet's servers: start the job with `hvdliterun --mode ps`, or "
+        "use 'dist_sync'"
+    )
+
+
+def _is_ours(store) -> bool:
+    return getattr(store, "type", None) == NAME
+
+
+def _trainer_init(init, registry):
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        config = self._kvstore_params
+        name = config["kvstore"]
+        if isinstance(name, str) and registry.get(name.lower()) is _create:
+            config["kvstore"] = _create()
+        if _is_ours(config["kvstore"]):
+            config["kvstore"].serve(self)
+
+    return __init__
+
+
+def _check_and_rescale_grad(check):
+    @functools.wraps(check)
+    def check_and_rescale_grad(self, scale):
+        if _is_ours(self._kvstore):
+            self._optimizer.rescale_grad = scale  # of this very optimizer, also on the store
+        else:
+            check(self, scale)
+
+    return check_and_rescale_grad
+
+
+def _create_kvstore(create, registry):
+    @functools.wraps(create)
+    def create_kvstore(kvstore, num_device, arg_params):
+        if isinstance(kvstore, str):
+            kvstore = kvstore.lower()  # MXNet looks for 'dist' before it does so itself
+            if "dist" not in kvstore and kvstore not in (*registry, *_LOCAL):
+                raise ValueError(
+                    f"kvstore '{kvstore}' is not one that MXNet knows: for training on many ranks "
+                    f"use '{NAME}'"
+                )
+        store, on_store = create(kvstore, num_device, arg_params)
+        if _is_ours(store) and "MXNET_UPDATE_ON_KVSTORE" not in os.environ:
+            on_store = any(array.stype != "default" for array in arg_params.values())
+        return store, on_store
+
+    return create_kvstore
+
+
+def _initialize_kvstore(initialize):
+    @functools.wraps(initialize)
+    def initialize_kvstore(kvstore, param_arrays, arg_params, param_names, update_on_kvstore):
+        if not _is_ours(kvstore):
+            return initialize(kvstore, param_arrays, arg_params, param_names, update_on_kvstore)
+        for name, arrays in zip(param_names, param_arrays):
+            kvstore.broadcast(name, arg_params[name], out=[arg_params[name], *arrays])
+
+    return initialize_kvstore

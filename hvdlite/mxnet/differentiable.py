@@ -1,0 +1,145 @@
+"""Collectives under ``mx.autograd.record()``: backward runs the collective that is their gradient.
+
+The gradients are those of the sum of all ranks' losses: what a rank sent reaches the losses of all
+that received it. As in ``pushes``, tensors come by their full names.
+"""
+
+from typing import Callable, List
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from hvdlite import context
+from hvdlite.groups import ProcessSet
+from hvdlite.mxnet import pushes
+from hvdlite.numpy import Average, Sum
+
+_NO_SCALES = (1.0, 1.0)
+
+
+def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
+    """Reduce copies; the gradient is reduced alike, which is right for sums and averages only."""
+
+    def reduce_(name, own):
+        return pushes.allreduce_([name], [own], op, scales, priority, process_set)[0]
+
+    def gradient(name, grad):
+        _check_linear(name, op)
+        return reduce_(name, grad)
+
+    return [_like(t, _recorded(name, t, reduce_, gradient)) for name, t in zip(names, tensors)]
+
+
+def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
+    """Broadcast a copy; the root's gradient is the sum of all, the others' is zero."""
+
+    def gradient(name, grad):
+        pushes.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+        return grad if context.rank() == root_rank else mx.nd.zeros_like(grad)
+
+    def broadcast_(name, own):
+        return pushes.broadcast_(name, own, root_rank, priority, process_set)
+
+    return _like(tensor, _recorded(name, tensor, broadcast_, gradient))
+
+
+def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
+    """Gather; a rank's gradient is its own rows of the sum of all."""
+
+    def gather_one(name, tensor, of_ranks):
+        def gradient(name, grad):
+            _check_rows(name, of_ranks)
+            pushes.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+            start = of_ranks[: process_set.rank()].sum()
+            return grad[start : start + of_ranks[process_set.rank()]]
+
+        def gather(name, own):
+            return pushes.allgather([name], [own], [of_ranks.sum()], priority, process_set)[0]
+
+        return _recorded(name, tensor, gather, gradient)
+
+    return [gather_one(*each) for each in zip(names, tensors, rows.T)]
+
+
+def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
+    """Reduce and scatter; the gradient is gathered from all ranks, scaled as the result was."""
+    scale = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
+
+    def scatter_one(name, tensor):
+        def gradient(name, grad):
+            _check_linear(name, op)
+            _check_rows(name, np.array([tensor.shape[0] // process_set.size()]))
+            rows = [tensor.shape[0]]
+            return pushes.allgather([name], [grad], rows, priority, process_set)[0] * scale
+
+        def scatter(name, own):
+            return pushes.reducescatter([name], [own], op, scales, priority, process_set)[0]
+
+        return _recorded(name, tensor, scatter, gradient)
+
+    return [scatter_one(*each) for each in zip(names, tensors)]
+
+
+def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
+    """Exchange rows; their gradients go back the same way, and rows not sent have none."""
+    back = np.ascontiguousarray(matrix.T)
+
+    def exchange(name, own):
+        return pushes.alltoall(name, own, matrix, priority, process_set)
+
+    def gradient(name, grad):
+        _check_rows(name, np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)]))
+        sent = pushes.alltoall(name, grad, back, priority, process_set)
+        left = tensor.shape[0] - sent.shape[0]
+        if not left:
+            return sent
+        return mx.nd.concat(sent, mx.nd.zeros((left, *sent.shape[1:]), dtype=sent.dtype), dim=0)
+
+    return _recorded(name, tensor, exchange, gradient)
+
+
+def _check_linear(name: str, op) -> None:
+    if op not in (Sum, Average):
+        raise ValueError(f"tensor '{name}': only op Sum and Average have a gradient")
+
+
+def _check_rows(name: str, rows: np.ndarray) -> None:
+    """The same on every rank: MXNet does not call backward on the one that has no elements."""
+    if not rows.all():
+        raise ValueError(f"tensor '{name}': a rank has no rows, so there is no gradient: {rows}")
+
+
+def _recorded(name: str, tensor, forward: Callable, backward: Callable):
+    """Return ``forward(name, copy of tensor)``, whose gradient is ``backward(name, gradient)``.
+
+    Both may work in place, and take a 0-d tensor as one row. ``backward`` gets an ``mx.nd`` array,
+    on a thread of MXNet's, and gives one.
+    """
+    own = pushes.copy(tensor)  # recorded, and so are the reshapes: backward adds up where it must
+    with mx.util.np_shape():
+        own = own if own.shape else own.reshape((1,))
+    return _Collective(name, forward, backward)(own)
+
+
+def _like(tensor, result):
+    with mx.util.np_shape():
+        return result if tensor.shape else result.reshape(())
+
+
+class _Collective(autograd.Function):
+    def __init__(self, name: str, forward: Callable, backward: Callable) -> None:
+        super().__init__()
+        self._name = name
+        self._forward = forward
+        self._backward = backward
+        self._last = None  # gradient of an earlier backward, with retain_graph=True
+
+    def forward(self, tensor):
+        return self._forward(self._name, tensor.detach())
+
+    def backward(self, grad):
+        if self._last is not None:  # a name is in use once at a time
+            self._last.wait_to_read()
+        self._last = self._backward(f"{self._name}.grad", grad.copy())
+        return self._last

@@ -1,0 +1,328 @@
+"""The kvstore ``dist_sync_mpi``: MXNet's key-value store by collectives, without servers."""
+
+import functools
+import numbers
+import os
+import weakref
+from typing import Dict, Optional
+
+import mxnet as mx
+
+from hvdlite import context
+from hvdlite.groups import global_process_set
+from hvdlite.mxnet.compression import Reducer, from_params
+from hvdlite.mxnet.gradients import agree_on_order, common_order
+from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
+from hvdlite.mxnet.ops import broadcast_
+from hvdlite.mxnet.optimizer import DistributedOptimizer
+from hvdlite.mxnet.parameters import broadcast_parameters
+from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
+from hvdlite.mxnet.zero_copy import SharedGradients
+from hvdlite.names import owner_name
+from hvdlite.numpy import Sum, barrier
+
+
+def unrecorded(method):
+    """Keep what the method does out of autograd's graph: MXNet pulls rows while it records."""
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        with mx.autograd.pause():
+            return method(*args, **kwargs)
+
+    return call
+
+
+class DistSyncMPI(mx.kvstore.KVStore):
+    """What ``mx.kv.create("dist_sync_mpi")`` returns, once ``hvdlite`` is imported.
+
+    Every rank keeps what MXNet's servers would keep, and all ranks keep the same: a push is a sum
+    over all ranks and contexts, with which each rank does what a server would do. So every rank
+    must make the same calls in the same order.
+
+    Keys are ints or strings. Where a method takes a key it also takes a list of keys, with a list
+    of values; and where it takes a value also a list of them, one for each context (``cpu(0)``,
+    ``cpu(1)``, ...) of this process. Calls return at once, and what waits for the arrays waits for
+    the result; only row_sparse arrays are waited for inside. Creating a store calls ``hvd.init()``.
+
+    >>> kv = mx.kv.create("dist_sync_mpi")
+    >>> a = mx.nd.ones((2, 3))
+    >>> kv.pushpull("gradient", a)  # the sum over ranks, in place
+    """
+
+    def __init__(self) -> None:
+        context.init()  # and not KVStore's: that wraps a store of MXNet's own
+        self._owner = owner_name("kvstore")
+        self._values: Dict[object, mx.nd.NDArray] = {}
+        self._sums: Dict[object, mx.nd.NDArray] = {}  # of what was pushed, for the optimizer
+        self._last: Dict[str, mx.nd.NDArray] = {}  # that was under way, by tensor name
+        self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
+        self._trainer = None
+        self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
+        self._updater = None
+        self._reducer = Reducer()
+
+    def __del__(self) -> None:
+        """Do nothing: there is no store of MXNet's to free."""
+
+    type = "dist_sync_mpi"
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the job, from 0."""
+        return context.rank()
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes in the job."""
+        return context.size()
+
+    @property
+    def local_rank(self) -> int:
+        """This process's number on its host, from 0."""
+        return context.local_rank()
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Tell whether the store can do that; MXNet knows one such word, ``optimizer``."""
+        if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
+            raise ValueError(f"unknown capability '{capability}': expected 'optimizer'")
+        return True
+
+    @unrecorded
+    def init(self, key, value) -> None:
+        """Keep rank 0's value for the key, on every rank."""
+        for name, arrays in by_key(key, value).items():
+            self._values[name] = self._from_root(name, arrays[0])
+
+    @unrecorded
+    def broadcast(self, key, value, out=None, priority: int = 0, root_rank: int = 0) -> None:
+        """Put rank ``root_rank``'s value into ``out`` on every rank, and keep it for the key.
+
+        Both ways to call it work: MXNet's ``broadcast(key, value, out, priority)``, and
+        ``broadcast(key, value, root_rank, priority)``, which writes into ``value`` itself.
+        """
+        if isinstance(out, numbers.Integral):
+            out, root_rank = None, int(out)
+        outs = by_key(key, value if out is None else out)
+        for name, arrays in by_key(key, value).items():
+            kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
+            deliver(kept, outs[name])
+
+    @unrecorded
+    def pushpull(self, key, value=None, out=None, priority: int = 0, ins=None, outs=None) -> None:
+        """Put the sum of all ranks' values into ``out``; without ``out`` into ``value``.
+
+        With an optimizer: update what is kept for the key with that sum, and put it into ``out``.
+        Without one nothing is kept for the key any more; use push and pull where it shall be.
+
+        :param ins, outs: other names of ``value`` and ``out``.
+        """
+        value, out = ins if value is None else value, outs if out is None else out
+        outs = None if out is None else by_key(key, out)
+        for name, arrays in by_key(key, value).items():
+            targets = arrays if outs is None else outs[name]
+            if self._updater is None:
+                self._allreduce(name, arrays, targets, priority)
+            else:
+                self._push(name, arrays, priority)
+                deliver(self._values[name], targets)
+
+    @unrecorded
+    def push(self, key, value, priority: int = 0) -> None:
+        """Sum the values of all ranks; keep the sum, or let the optimizer update what is kept."""
+        for name, arrays in by_key(key, value).items():
+            self._push(name, arrays, priority)
+
+    @unrecorded
+    def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Copy what is kept for the key into ``out``, dense or row_sparse.
+
+        :param priority, ignore_sparse: without effect: nothing is sent, so nothing is left out.
+        """
+        for name, arrays in by_key(key, out).items():
+            deliver(self._kept(name), arrays)
+
+    @unrecorded
+    def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
+        """Copy some rows of what is kept for the key into the row_sparse array ``out``.
+
+        :param row_ids: an array of row numbers, in any order; one for all of ``out``, or one each.
+        """
+        if isinstance(row_ids, mx.nd.NDArray) and isinstance(key, (list, tuple)):
+            row_ids = [row_ids] * len(key)
+        ids_of = by_key(key, row_ids)
+        for name, arrays in by_key(key, out).items():
+            kept, ids = self._kept(name), ids_of[name]
+            ids = ids * len(arrays) if len(ids) == 1 else ids
+            if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
+                raise ValueError(
+                    f"key '{name}': expected row_sparse arrays in out, and one array of row_ids or "
+                    f"{len(arrays)}, got {len(ids)}; to get all rows use pull"
+                )
+            for array, rows in zip(arrays, ids):
+                some_rows(name, kept, rows).copyto(array)
+
+    def set_gradient_compression(self, compression_params: dict) -> None:
+        """Compress what is pushed on its way, as in ``{'type': 'fp16'}``; row_sparse arrays not.
+
+        :raises ValueError: an unknown type or option; the text names those that there are.
+        """
+        self._reducer = Reducer(from_params(compression_params))
+
+    def set_optimizer(self, optimizer) -> None:
+        """Let this optimizer update what is kept with what is pushed, from now on.
+
+        It is used itself, not a copy: a changed learning rate counts at the next push.
+        """
+        _check_plain(optimizer)
+        self._set_updater(mx.optimizer.get_updater(optimizer))
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's states, equal on all ranks, to a file; all ranks may name the same.
+
+        :param dump_optimizer: write the optimizer as well.
+        """
+        states = self._updater_with_states().get_states(dump_optimizer)
+        partial = f"{fname}.{context.rank()}.{os.getpid()}"
+        with open(partial, "wb") as file:
+            file.write(states)
+        os.replace(partial, fname)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read states back; each rank must be able to read the file."""
+        updater = self._updater_with_states()
+        with open(fname, "rb") as file:
+            updater.set_states(file.read())
+
+    def serve(self, trainer) -> None:
+        """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
+
+        Those whose shape is not known yet follow when they get it. Gradients that only have to be
+        summed go into memory that the ranks of a host share.
+        """
+        _check_plain(trainer._optimizer)
+        other = self._trainer
+        if other and any(_trainer_of(param) is other for param in other._params):
+            raise ValueError(
+                "this kvstore serves another Trainer, whose keys are 0, 1, ... too: give each "
+                f"Trainer the name, kvstore='{self.type}', or a store of its own"
+            )
+        self._trainer = trainer
+        params = dict(enumerate(trainer._params))
+        order = common_order(params)
+        self._labels = {index: label for label, index in enumerate(order)}
+        named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
+        broadcast_parameters(named, prefix=f"{self._owner}.start")
+        agree_on_order(self._owner, params, self._labels, global_process_set)
+        only_summed = not (
+            trainer._kvstore_params["update_on_kvstore"] or trainer._compression_params
+        )
+        if only_summed and context.size() > 1:
+            self._shared = SharedGradients([params[i] for i in order])
+
+    def _barrier(self) -> None:
+        """Wait until every rank has come here."""
+        barrier()
+
+    def _set_updater(self, updater) -> None:
+        """Let ``updater(key, sum, kept)`` change what is kept, in place, at each push."""
+        self._updater = updater
+
+    def _send_command_to_servers(self, head, body) -> None:
+        raise NotImplementedError(
+            f"kvstore '{self.type}' has no servers to command: each rank does what they would do"
+        )
+
+    def _updater_with_states(self):
+        if not hasattr(self._updater, "get_states"):
+            raise ValueError(
+                "the kvstore has no optimizer whose states it could save or load: call "
+                "set_optimizer first; a Trainer or Module that updates by itself has its own"
+            )
+        return self._updater
+
+    def _kept(self, key):
+        if key not in self._values:
+            raise ValueError(
+                f"key '{key}' has no value in the kvstore: call init or broadcast first; after a "
+                "pushpull without optimizer only push and pull keep one"
+            )
+        return self._values[key]
+
+    def _push(self, key, arrays: list, priority: int) -> None:
+        kept = self._values.get(key) if self._updater is None else self._kept(key)
+        if kept is not None and kept.shape != arrays[0].shape:
+            raise ValueError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
+        if self._updater is None:
+            self._values[key] = self._sum(key, arrays, kept, priority)
+            return
+        self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
+        self._updater(key, self._sums[key], kept)
+        if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
+            self._broadcast(key, kept, priority)  # each rank has drawn noise of its own
+
+    def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
+        """Put the sum into all targets; without a copy where there is one context."""
+        if self._shared:
+            shared, self._shared = self._shared, None
+            shared.join([self._trainer._params[i] for i in self._labels], self._owner)
+        in_place = targets is arrays or len(arrays) == 1
+        summed = self._sum(key, arrays, targets[0] if in_place else None, priority)
+        deliver(summed, [target for target in targets if target is not summed])
+        if self._values.pop(key, None) is not None:
+            self._wait_for_other(f"broadcast.{self._name(key)}", None)
+
+    def _sum(self, key, arrays: list, into, priority: int):
+        """Return the sum over contexts and ranks: in ``into``, if it can be."""
+        name = self._name(key)
+        if any(map(is_sparse, arrays)):
+            return allreduce_rows(arrays, name)
+        if into is None or is_sparse(into) or into.dtype != arrays[0].dtype:
+            into = empty_like(arrays[0])
+        add_up(arrays, into)
+        self._wait_for_other(f"sum.{name}", into)
+        self._reducer.allreduce_(into, name, priority, Sum)
+        return into
+
+    def _from_root(self, key, array, priority: int = 0, root_rank: int = 0):
+        """Return a new array with the value of rank ``root_rank``."""
+        if is_sparse(array):
+            return broadcast_rows(array, root_rank, f"{self._name(key)}.broadcast")
+        copy = empty_like(array)
+        array.as_nd_ndarray().copyto(copy)
+        self._broadcast(key, copy, priority, root_rank)
+        return copy
+
+    def _broadcast(self, key, array, priority: int, root_rank: int = 0) -> None:
+        self._wait_for_other(f"broadcast.{self._name(key)}", array)
+        broadcast_(array, root_rank, self._name(key), priority)
+
+    def _name(self, key) -> str:
+        return f"{self._owner}.{self._labels.get(key, key)}"
+
+    def _wait_for_other(self, name: str, array) -> None:
+        """Two tensors of one name can't be under way; MXNet orders only those of one array.
+
+        :param array: the one to come, or None: let go of the last one.
+        """
+        last = self._last.pop(name, None)
+        if last is not None and last is not array:
+            last.wait_to_read()
+        if array is not None:
+            self._last[name] = array
+
+
+def _trainer_of(param):
+    trainer = param._trainer  # in MXNet 2 a weak reference
+    return trainer() if isinstance(trainer, weakref.ref) else trainer
+
+
+def _check_plain(optimizer) -> None:
+    if isinstance(optimizer, DistributedOptimizer) or not isinstance(
+        optimizer, mx.optimizer.Optimizer
+    ):
+        raise ValueError(
+            f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
+            "DistributedOptimizer averages by itself: use it with kvstore=None"
+        )

@@ -1,0 +1,80 @@
+"""The arrays that a kvstore is called with: by key, on several contexts, dense or row_sparse."""
+
+import numbers
+from typing import Dict, List
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite.mxnet.sparse import is_sparse
+
+
+def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
+    """Return the arrays of each key, one for each context.
+
+    :param key: an int, a string, or a list of them.
+    :param value: an array or a list of arrays; for a list of keys, a list of one or the other.
+    """
+    if not isinstance(key, (list, tuple)):
+        return {key: _arrays_of(key, value)}
+    if not isinstance(value, (list, tuple)) or len(key) != len(value):
+        got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+        raise ValueError(f"keys {list(key)}: expected a list of {len(key)} values, got {got}")
+    joined: Dict[object, List[mx.nd.NDArray]] = {}
+    for one, its_value in zip(key, value):
+        joined.setdefault(one, []).extend(_arrays_of(one, its_value))
+    return joined
+
+
+def _arrays_of(key, value) -> List[mx.nd.NDArray]:
+    arrays = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not isinstance(key, (str, numbers.Integral)) or not arrays:
+        raise ValueError(f"key {key!r}: expected an int or a string, and at least one array")
+    for array in arrays:
+        if not isinstance(array, mx.nd.NDArray):
+            got = type(array).__name__
+            raise ValueError(f"key '{key}': expected an NDArray or a list of them, got {got}")
+        if array.stype not in ("default", "row_sparse"):
+            raise ValueError(
+                f"key '{key}' has storage type {array.stype}: expected dense or row_sparse; "
+                "convert it with tostype('default')"
+            )
+    return arrays
+
+
+def empty_like(array):
+    """Return a new dense array of that shape, dtype and context."""
+    with mx.util.np_shape():  # 0-d and empty arrays may come
+        return mx.nd.empty(array.shape, array.context, array.dtype)
+
+
+def add_up(arrays: list, into) -> None:
+    """Put the sum of dense arrays, which may be on several contexts, into another or the first."""
+    if len(arrays) > 1:
+        local = [array.as_nd_ndarray().as_in_context(into.context) for array in arrays]
+        mx.nd.add_n(*local, out=into.as_nd_ndarray())
+    elif arrays[0] is not into:
+        arrays[0].as_nd_ndarray().copyto(into.as_nd_ndarray())
+
+
+def deliver(value, outs: list) -> None:
+    """Copy the value into all of ``outs``, each of them dense or row_sparse."""
+    for out in outs:
+        same = value if value.stype == out.stype else value.tostype(out.stype)
+        same.as_nd_ndarray().copyto(out.as_nd_ndarray())
+
+
+def some_rows(key, value, row_ids):
+    """Return the rows of these numbers, in any order, of a dense or row_sparse value."""
+    ids = np.unique(row_ids.asnumpy().astype(np.int64))
+    if not len(ids):
+        return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)
+    if not 0 <= ids[0] <= ids[-1] < value.shape[0]:
+        raise ValueError(
+            f"key '{key}': row_ids from {ids[0]} to {ids[-1]}: expected 0 to {value.shape[0] - 1}"
+        )
+    indices = mx.nd.array(ids, value.context, np.int64)
+    if is_sparse(value):
+        return mx.nd.sparse.retain(value, indices)
+    rows = value.take(indices)
+    return mx.nd.sparse.row_sparse_array((rows, indices), shape=value.shape, ctx=value.context)

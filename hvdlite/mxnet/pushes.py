@@ -1,0 +1,100 @@
+"""Collectives on MXNet arrays as they are pushed: several tensors at once, by their full names.
+
+What each needs to know of the other ranks first, as the rows that they bring, its caller has asked.
+"""
+
+from typing import List, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite._native import lib
+from hvdlite.groups import ProcessSet
+from hvdlite.mxnet.engine import push, validate
+from hvdlite.rows import part_shape, rows_of
+from hvdlite.work import gather_numbers
+
+
+def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
+    """Reduce in place; what can't be right with any tensor raises before one is sent."""
+    details = _reduction(op, scales, priority, process_set)
+    if len(names) > 1:
+        for name, tensor in zip(names, tensors):
+            validate(lib.HVD_ALLREDUCE, name, tensor, **details)
+    for name, tensor in zip(names, tensors):
+        push(lib.HVD_ALLREDUCE, name, tensor, **details)
+    return tensors
+
+
+def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
+    """Broadcast in place."""
+    root, group = process_set.number_of(root_rank), process_set.group()
+    push(lib.HVD_BROADCAST, name, tensor, priority=priority, root=root, group=group)
+    return tensor
+
+
+def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarray:
+    """Return how many rows each rank (a row) brings of each tensor (a column). Collective."""
+    for own, tensor in zip(names, tensors):
+        validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
+    return gather_numbers([rows_of(t.shape) for t in tensors], name, process_set)
+
+
+def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
+    """Gather tensors whose ranks have so many rows in all."""
+    outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
+    for name, out, tensor, n in zip(names, outs, tensors, rows):
+        push(
+            lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=int(n),
+            group=process_set.group(),
+        )  # fmt: skip
+    return outs
+
+
+def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
+    """Return this rank's rows of the reduced tensors."""
+    details = _reduction(op, scales, priority, process_set)
+    for name, tensor in zip(names, tensors):
+        validate(lib.HVD_REDUCESCATTER, name, tensor, **details)
+    shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
+    outs = [empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
+    for name, out, tensor, shape in zip(names, outs, tensors, shapes):
+        push(lib.HVD_REDUCESCATTER, name, out, tensor, out_rows=shape[0], **details)
+    return outs
+
+
+def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
+    """Exchange rows: so many from each rank (a row of the matrix) to each other (a column)."""
+    rows = int(matrix[:, process_set.rank()].sum())
+    out = empty((rows, *tensor.shape[1:]), tensor)
+    push(
+        lib.HVD_ALLTOALL, name, out, tensor, priority=priority, out_rows=rows,
+        splits=matrix, group=process_set.group(),
+    )  # fmt: skip
+    return out
+
+
+def _reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
+    return {
+        "op": op, "prescale": scales[0], "postscale": scales[1],
+        "priority": priority, "group": process_set.group(),
+    }  # fmt: skip
+
+
+def module_of(tensor):
+    """Return the module that the array is of: ``mx.nd`` or ``mx.np``."""
+    return mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
+
+
+def empty(shape: Sequence[int], tensor):
+    """Return an array of that shape, else like the tensor."""
+    with mx.util.np_shape():  # also outside of it 0-d and empty arrays may come
+        return module_of(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
+
+
+def copy(tensor):
+    """Return a copy of the array; ValueError for what is none."""
+    if not isinstance(tensor, mx.nd.NDArray):
+        raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
+    with mx.util.np_shape():
+        return tensor.copy()

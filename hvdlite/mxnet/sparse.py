@@ -1,0 +1,119 @@
+"""Row_sparse arrays across ranks: only rows that some rank has are sent.
+
+Each call waits: how many rows there are MXNet knows when backward is done, and the other ranks when
+they are told.
+"""
+
+from typing import Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite import context
+from hvdlite._native import HvdliteError, lib
+from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.numpy import Average, Sum
+from hvdlite.work import DTYPES, gather_numbers, run_all
+
+
+def is_sparse(array) -> bool:
+    """Tell whether the array is kept as some rows of a larger one."""
+    return array.stype == "row_sparse"
+
+
+def allreduce_rows(
+    arrays: Sequence, name: str, op: int = Sum, process_set: ProcessSet = global_process_set
+):
+    """Return the sum, or average, over all ranks of this rank's ``arrays`` added up: a new array.
+
+    It has every row that any of them has, in rising order; what is given for one row is added up,
+    in the same order everywhere, float16 in float32: all ranks get the same bits. An average is
+    over all ranks, those that lack the row included.
+
+    :param arrays: RowSparseNDArrays of one shape, the same on every rank; each has any number of
+        rows, none too.
+    :param name: pairs the call with those of the other ranks.
+    :param op: Sum or Average.
+    :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
+    :raises hvdlite.HvdliteError: on every rank: they disagree on shape or dtype.
+    """
+    if op not in (Sum, Average):
+        raise ValueError(
+            f"tensor '{name}' is row_sparse: expected op Sum or Average; others need whole arrays, "
+            "as with sparse_as_dense=True"
+        )
+    indices, values = _rows_of(arrays, name)
+    rows = _gather(indices, values, arrays[0].shape[0], name, process_set)
+    indices, values = _sum_rows(*rows)
+    if op == Average:
+        values = values / process_set.size()
+    return _sparse(indices, values, arrays[0])
+
+
+def broadcast_rows(array, root_rank: int, name: str):
+    """Return rank ``root_rank``'s array on every rank: a new array, else as above."""
+    indices, values = _rows_of([array], name)
+    if not 0 <= root_rank < context.size():
+        last = context.size() - 1
+        raise ValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
+    if context.rank() != root_rank:
+        indices, values = indices[:0], values[:0]
+    rows = _gather(indices, values, array.shape[0], name, global_process_set)
+    return _sparse(*rows, array)
+
+
+def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
+    for array in arrays:
+        if not is_sparse(array):
+            raise ValueError(f"tensor '{name}' has storage type {array.stype}: expected row_sparse")
+        if np.dtype(array.dtype) not in DTYPES:
+            known = ", ".join(map(str, DTYPES))
+            raise ValueError(f"tensor '{name}' is {np.dtype(array.dtype)}: expected one of {known}")
+        if array.shape != arrays[0].shape:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            raise ValueError(
+                f"tensor '{name}' has the shapes {shapes}: expected the same each time"
+            )
+    indices = [array.indices.asnumpy().astype(np.int64) for array in arrays]
+    values = [array.data.asnumpy() for array in arrays]
+    return np.concatenate(indices), np.concatenate(values)
+
+
+def _gather(
+    indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the rows of all ranks, in the order of ranks, once all agree on the array's height."""
+    counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set)
+    heights = counts[:, 1].tolist()
+    if len(set(heights)) > 1:
+        each = "; ".join(f"rank {r}: {rows}" for r, rows in zip(process_set.ranks, heights))
+        raise HvdliteError(
+            f"tensor '{name}': ranks disagree on the number of rows of the whole array: {each}. "
+            "Submit the same shape on every rank."
+        )
+    rows = int(counts[:, 0].sum())
+    arrays = [indices, values]
+    joined = [np.empty((rows, *array.shape[1:]), array.dtype) for array in arrays]
+    names = [f"sparse.{name}.indices", f"sparse.{name}.values"]
+    members = [{"out_rows": rows, "group": process_set.group()}] * 2
+    run_all(lib.HVD_ALLGATHER, names, arrays, joined, members)
+    return joined[0], joined[1]
+
+
+def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Add up the rows of equal index; the result's indices rise."""
+    if not len(indices):
+        return indices, values
+    order = np.argsort(indices, kind="stable")
+    indices = indices[order]
+    starts = np.flatnonzero(np.diff(indices, prepend=indices[0] - 1))
+    wide = np.float32 if values.dtype == np.float16 else values.dtype
+    return indices[starts], np.add.reduceat(values[order], starts, axis=0, dtype=wide)
+
+
+def _sparse(indices: np.ndarray, values: np.ndarray, like):
+    """Return a RowSparseNDArray of these rows, else like that one."""
+    return mx.nd.sparse.row_sparse_array(
+        (values.astype(like.dtype, copy=False), indices),
+        shape=like.shape, dtype=like.dtype, ctx=like.context,
+    )  # fmt: skip

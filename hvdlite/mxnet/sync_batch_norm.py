@@ -1,0 +1,170 @@
+"""SyncBatchNorm: batch normalisation over the batches of all ranks."""
+
+import itertools
+from collections import defaultdict
+from typing import Dict, Iterator
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite.mxnet.ops import allreduce_
+from hvdlite.names import owner_name
+from hvdlite.numpy import Sum
+
+_OP = "hvdlite_sync_batch_norm"
+_MOST_NUMBERS = 2**20  # a float32 holds each of them
+_numbers: Dict[str, Iterator[int]] = defaultdict(itertools.count)  # of a block's calls in training
+
+
+class SyncBatchNorm(mx.gluon.nn.BatchNorm):
+    """A ``gluon.nn.BatchNorm`` that does with each rank's part what one does with the joined batch.
+
+    In training, mean and variance are those over all ranks, whose batches may differ in size, and
+    gradients are those of the sum of all ranks' losses; running statistics are the same bits on
+    every rank. They follow in forward; MXNet's BatchNorm updates its own in backward. Outside of
+    training, and with ``use_global_stats``, it is a BatchNorm that waits for nobody. It may be
+    hybridized, and called several times in one forward.
+
+    Ranks build these blocks in the same order, and run each equally often forward and backward in
+    training. One context per process.
+
+    :param kwargs: all of BatchNorm's: axis, momentum, epsilon, center, scale, in_channels, ...
+
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015; the gradient is that of its section 3.
+    """
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self._owner = owner_name("sync_batch_norm")
+
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+        """Normalise ``x``: an array, or, when the net is hybridized, a symbol."""
+        if self._kwargs["use_global_stats"]:
+            return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
+        contexts = self.gamma.list_ctx()
+        if len(contexts) > 1:
+            raise ValueError(
+                f"{self.name} lives on {len(contexts)} contexts: expected one; start one process "
+                "per context"
+            )
+        arrays, is_numpy = (x, gamma, beta, running_mean, running_var), mx.util.is_np_array()
+        if is_numpy:
+            arrays = [array.as_nd_ndarray() for array in arrays]
+        module = mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
+        options = {name: self._kwargs[name] for name in ("axis", "eps", "momentum", "fix_gamma")}
+        out = module.Custom(*arrays, op_type=_OP, owner=self._owner, name="fwd", **options)[0]
+        return out.as_np_ndarray() if is_numpy else out
+
+
+@mx.operator.register(_OP)
+class _Properties(mx.operator.CustomOpProp):
+    """What MXNet wants to know of the operator; its options come as text."""
+
+    def __init__(self, owner: str, axis: str, eps: str, momentum: str, fix_gamma: str) -> None:
+        super().__init__(need_top_grad=True)
+        self.owner, self.axis = owner, int(axis)
+        self.eps, self.momentum = float(eps), float(momentum)
+        self.fix_gamma = fix_gamma == "True"
+
+    def list_arguments(self):
+        return ["data", "gamma", "beta"]
+
+    def list_outputs(self):
+        return ["output", "statistics"]  # the second one for backward
+
+    def list_auxiliary_states(self):
+        return ["running_mean", "running_var"]
+
+    def infer_shape(self, in_shape):
+        channels = [in_shape[0][self.axis]]
+        return [in_shape[0], channels, channels], [in_shape[0], [4, *channels]], [channels] * 2
+
+    def infer_type(self, in_type):
+        return [in_type[0], np.float32, np.float32], [in_type[0], np.float32], [np.float32] * 2
+
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return _Operator(self)
+
+
+class _Operator(mx.operator.CustomOp):
+    """Runs on threads of MXNet's and only pushes operations there.
+
+    Forward calls of a block never overlap, and come in the same order on every rank: each writes
+    the running statistics, so MXNet has it wait for the one before. Backward calls may overlap:
+    they are numbered by their forward.
+    """
+
+    def __init__(self, properties: _Properties) -> None:
+        super().__init__()
+        self._p = properties
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        x, gamma, beta = in_data
+        mean, var = aux
+        per_count = number = mx.nd.zeros_like(mean)  # none: they are not the batch's
+        if is_train:
+            mean, var, per_count = self._of_all_ranks(_as_float(x))
+            number = mx.nd.full(mean.shape, next(_numbers[self._p.owner]) % _MOST_NUMBERS)
+            for running, of_batch in zip(aux, (mean, var)):
+                running[:] = running * self._p.momentum + of_batch * (1 - self._p.momentum)
+        self.assign(out_data[1], req[1], mx.nd.stack(mean, var, per_count, number))
+        normalised = mx.nd.BatchNorm(
+            x, gamma, beta, mean, var, eps=self._p.eps, axis=self._p.axis,
+            fix_gamma=self._p.fix_gamma, use_global_stats=True,
+        )  # fmt: skip
+        self.assign(out_data[0], req[0], normalised)
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        x, dy = _as_float(in_data[0]), _as_float(out_grad[0])
+        mean, var, per_count, number = out_data[1]
+        inverse = 1 / mx.nd.sqrt(var + self._p.eps)
+        centred = mx.nd.broadcast_sub(x, self._along(mean, x))
+        sums = mx.nd.stack(self._sum(dy), self._sum(dy * centred))
+        self.assign(in_grad[1], req[1], sums[1] * inverse * (not self._p.fix_gamma))
+        self.assign(in_grad[2], req[2], sums[0])
+        if req[0] == "null":
+            return
+        if per_count[0].asscalar():  # in training; known since forward: nothing is waited for
+            sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
+            dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
+            slope = sums[1] * per_count * inverse * inverse
+            dy = dy - mx.nd.broadcast_mul(centred, self._along(slope, x))
+        factor = inverse if self._p.fix_gamma else inverse * in_data[1]
+        dx = mx.nd.broadcast_mul(dy, self._along(factor, x))
+        self.assign(in_grad[0], req[0], dx.astype(in_data[0].dtype))
+
+    def _of_all_ranks(self, x) -> tuple:
+        """Mean, variance and 1 / count of each channel; added up in float64, as squares cancel."""
+        channels = x.shape[self._p.axis]
+        count = x.size // channels
+        mean = self._sum(x) / count
+        centred = mx.nd.broadcast_sub(x, self._along(mean, x))
+        var = self._sum(mx.nd.square(centred)).astype("float64") / count
+        mean = mean.astype("float64")
+        counts = mx.nd.full((channels,), count, dtype="float64")
+        sums = mx.nd.stack(counts, count * mean, count * (var + mean * mean))
+        count, mean, squares = self._sum_over_ranks(sums, "forward")
+        mean = mean / count
+        var = mx.nd.maximum(squares / count - mean * mean, 0)
+        return mean.astype("float32"), var.astype("float32"), (1 / count).astype("float32")
+
+    def _sum(self, x):
+        """Add up all but the channels; as products with ones, 8 times as fast as mx.nd.sum."""
+        axis = self._p.axis % x.ndim
+        outer, inner = (int(np.prod(n)) for n in (x.shape[:axis], x.shape[axis + 1 :]))
+        if inner > 1:
+            x = mx.nd.dot(x.reshape((-1, inner)), mx.nd.ones((inner, 1)))
+        return mx.nd.dot(mx.nd.ones((1, outer)), x.reshape((outer, -1))).reshape((-1,))
+
+    def _along(self, per_channel, x):
+        """Shape it to be broadcast along all other axes of x."""
+        shape = [1] * x.ndim
+        shape[self._p.axis] = -1
+        return per_channel.reshape(shape)
+
+    def _sum_over_ranks(self, sums, when: str):
+        return allreduce_(sums, name=f"{self._p.owner}.{when}", op=Sum)
+
+
+def _as_float(x):
+    return x.astype("float32", copy=False)

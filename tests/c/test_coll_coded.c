@@ -1,0 +1,186 @@
+/* The allreduce of coded tensors, by messages and by a window: the bits of a sum made on the spot, and
+ * as few bytes on the way as promised. */
+#include "check.h"
+
+#include "coded_case.h"
+#include "coll_coded.h"
+#include "ranks.h"
+
+enum { MOST_PIECES = 5 };
+
+struct coded_case {
+    struct codec codec;
+    hvd_op op;
+    double scale;
+    int bad; /* the rank that has a NaN in the first piece; -1: none */
+    size_t sizes[MOST_PIECES], npieces;
+};
+
+typedef int coded_way(struct transport *t, const struct coded_job *job, hvd_error *err);
+
+struct coded_rank {
+    struct transport *t;
+    coded_way *way;
+    struct scratch buffer, scratch;
+};
+
+static void make_pieces(const struct coded_case *c, int rank, struct coded_piece *pieces) {
+    for (size_t i = 0; i < c->npieces; i++) {
+        size_t n = c->sizes[i];
+        pieces[i] = (struct coded_piece){coded_memory(codec_bytes(c->codec, n)),
+                                         coded_memory(n * sizeof(float)), n};
+        coded_message(c->codec, rank, n, i == 0 && c->bad == rank, pieces[i].message);
+    }
+}
+
+static void check_pieces(const struct coded_case *c, const struct transport *t,
+                         const struct coded_piece *pieces) {
+    double factor = c->scale / (c->op == HVD_AVERAGE ? t->at.size : 1);
+    for (size_t i = 0; i < c->npieces; i++) {
+        float *expected = coded_sum(c->codec, t->at.size, i ? -1 : c->bad, pieces[i].n, factor);
+        CHECK_CASE(coded_same(pieces[i].out, expected, pieces[i].n),
+                   "%s, %d ranks on %d hosts, rank %d, piece %zu of %zu with %zu values",
+                   codec_name(c->codec.kind), t->at.size, t->at.hosts, t->at.rank, i, c->npieces,
+                   pieces[i].n);
+        free(expected);
+    }
+}
+
+static void run_case(struct coded_rank *self, const struct coded_case *c) {
+    struct coded_piece pieces[MOST_PIECES];
+    hvd_error err = {0};
+    make_pieces(c, self->t->at.rank, pieces);
+    struct coded_job job = {.codec = c->codec,
+                            .members = self->t->at.size,
+                            .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
+                            .pieces = pieces,
+                            .npieces = c->npieces,
+                            .window = self->t->window,
+                            .buffer = &self->buffer,
+                            .scratch = &self->scratch};
+    CHECK_OK(self->way(self->t, &job, &err), err);
+    if (self->t->at.rank % 4 == 0) check_pieces(c, self->t, pieces); /* dear: all ranks' messages */
+    for (size_t i = 0; i < c->npieces; i++) {
+        free(pieces[i].message);
+        free(pieces[i].out);
+    }
+}
+
+/* Batches of one and of more tensors, without values, of a word less and more, of several segments. */
+static const struct coded_case SHAPES[] = {
+    {.sizes = {0}, .npieces = 1},       {.sizes = {1}, .npieces = 1},
+    {.sizes = {1000}, .npieces = 1},    {.sizes = {31, 0, 1, 33, 17}, .npieces = 5},
+    {.sizes = {5001, 5}, .npieces = 2},
+};
+
+static bool allowed(coded_way *way, struct codec c, int p) {
+    return way != coll_coded_scattered || (p > 1 && !codec_is_cast(c) && codec_kernels(c, p));
+}
+
+static void all_cases(struct ranks *ranks, int rank, void *way) {
+    struct coded_rank self = {.t = rank_transport(ranks, rank), .way = *(coded_way **)way};
+    for (int k = 0; k < CODED_CASES_N; k++) {
+        for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++) {
+            struct coded_case c = SHAPES[s];
+            if (!allowed(self.way, CODED_CASES[k], ranks->size)) continue;
+            c.codec = CODED_CASES[k];
+            c.scale = 1;
+            c.bad = -1;
+            run_case(&self, &c);
+            c.op = HVD_AVERAGE;
+            c.scale = s % 2 ? 0.25 : 1;
+            c.bad = s > 1 && !codec_is_cast(c.codec) ? ranks->size - 1 : -1;
+            run_case(&self, &c);
+        }
+    }
+    scratch_free(&self.buffer);
+    scratch_free(&self.scratch);
+}
+
+static coded_way *chosen = coll_coded, *scattered = coll_coded_scattered;
+
+static void test_messages(void) {
+    for (int size = 1; size <= MOST_RANKS; size += 1 + CHECK_SLOW) {
+        ranks_run(size, all_cases, &chosen);
+        ranks_run(size, all_cases, &scattered);
+    }
+}
+
+static void test_window(void) {
+    for (int size = 1; size <= 5; size += 2) ranks_run_on_window(size, all_cases, &chosen);
+}
+
+static void test_several_hosts(void) {
+    ranks_run_hub(6, local_hub_new(6, 1), all_cases, &chosen);
+    ranks_run_hub(5, local_hub_new(5, 2), all_cases, &chosen);
+}
+
+/* More than one segment of every chunk. */
+static void long_case(struct ranks *ranks, int rank, void *way) {
+    struct coded_rank self = {.t = rank_transport(ranks, rank), .way = *(coded_way **)way};
+    struct coded_case c = {.codec = {HVD_CODEC_1BIT, 0},
+                           .op = HVD_AVERAGE,
+                           .scale = 1,
+                           .bad = -1,
+                           .sizes = {5000001},
+                           .npieces = 1};
+    run_case(&self, &c);
+    scratch_free(&self.buffer);
+    scratch_free(&self.scratch);
+}
+
+static void test_segments(void) {
+    if (CHECK_SLOW) return;
+    ranks_run(2, long_case, &scattered);
+    ranks_run(3, long_case, &chosen);
+}
+
+/* ---- bytes ---- */
+
+struct count {
+    struct codec codec;
+    size_t n;
+    struct stats stats; /* of all ranks */
+};
+
+static void count_bytes(struct ranks *ranks, int rank, void *shared) {
+    struct count *count = shared;
+    struct coded_rank self = {.t = rank_transport(ranks, rank), .way = coll_coded};
+    struct coded_case c = {
+        .codec = count->codec, .scale = 1, .bad = -1, .sizes = {count->n}, .npieces = 1};
+    self.t->stats = &count->stats;
+    run_case(&self, &c);
+    scratch_free(&self.buffer);
+    scratch_free(&self.scratch);
+}
+
+static double bytes_a_value(struct codec codec, int ranks) {
+    struct count count = {.codec = codec, .n = 16 * 1024};
+    ranks_run_hub(ranks, local_hub_new(ranks, 1), count_bytes, &count);
+    return (double)count.stats.bytes_sent_mpi / ranks / (double)count.n;
+}
+
+/* Gathered up to 5 and 9 ranks, then scattered: (p - 1) / p of the words and of a byte a value. */
+static void test_bytes(void) {
+    struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
+                 top = {HVD_CODEC_TOPK, 1.0 / 64};
+    CHECK_NEAR(bytes_a_value(two, 2), 0.25, 1e-3); /* 1/16 of float32 by a ring */
+    CHECK_NEAR(bytes_a_value(two, 5), 4 * 0.25, 1e-3);
+    CHECK_NEAR(bytes_a_value(two, 6), 5.0 / 6 * 1.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(two, 9), 8.0 / 9 * 1.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(one, 2), 0.125, 1e-3);
+    CHECK_NEAR(bytes_a_value(one, 8), 7 * 0.125, 1e-2);
+    CHECK_NEAR(bytes_a_value(top, 4), 3 * 8.0 / 64, 1e-3);
+    for (int p = 2; p <= 5; p++)
+        CHECK_NEAR(bytes_a_value(CODED_CASES[0], p), 2 * 2.0 * (p - 1) / p, 1e-2);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_messages);
+    RUN(test_window);
+    RUN(test_several_hosts);
+    RUN(test_segments);
+    RUN(test_bytes);
+    return check_end("test_coll_coded");
+}

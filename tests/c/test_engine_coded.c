@@ -1,0 +1,182 @@
+/* Coded tensors through the engine: alone and fused, over steps, beside plain ones; disagreements. */
+#include "check.h"
+
+#include "coded_case.h"
+#include "engine_case.h"
+
+enum { TENSORS = 12 };
+
+/* One coded tensor on one rank. */
+struct coded_work {
+    struct work work;
+    size_t n;
+    float *in, *out, *residual;
+};
+
+static size_t size_of(int i) { return (size_t)(i * i * 37); }
+
+static void coded_init(struct coded_work *w, struct member *m, struct codec c, size_t n,
+                       const char *name) {
+    *w = (struct coded_work){.work = {.owner = m}, .n = n};
+    w->in = coded_memory(n * sizeof *w->in);
+    w->out = coded_memory(n * sizeof *w->out);
+    w->residual = coded_memory(n * sizeof *w->residual);
+    coded_gradient(m->rank, n, w->in);
+    struct tensor *tensor = &w->work.tensor;
+    tensor->request = (struct request){.kind = HVD_ALLREDUCE,
+                                       .dtype = HVD_FLOAT32,
+                                       .op = HVD_AVERAGE,
+                                       .prescale = 1,
+                                       .postscale = 1,
+                                       .codec = c,
+                                       .ndim = 1,
+                                       .dims = {(int64_t)n}};
+    snprintf(tensor->request.name, sizeof tensor->request.name, "%s", name);
+    tensor->in = w->in;
+    tensor->out = w->out;
+    tensor->residual = w->residual;
+    tensor->complete = work_completed;
+    tensor->arg = &w->work;
+}
+
+static void coded_free(struct coded_work *w) {
+    free(w->in);
+    free(w->out);
+    free(w->residual);
+}
+
+static void check_coded(const struct coded_work *w) {
+    const struct request *r = &w->work.tensor.request;
+    int p = w->work.owner->ranks->size;
+    float *expected = coded_sum(r->codec, p, -1, w->n, 1.0 / p);
+    CHECK_INT(w->work.completions, 1);
+    CHECK_CASE(w->work.error.code == HVD_OK, "'%s': %s", r->name, w->work.error.text);
+    CHECK_CASE(coded_same(w->out, expected, w->n), "'%s', %d ranks, %zu values", r->name, p, w->n);
+    free(expected);
+}
+
+static void submit_all(struct ranks *ranks, int rank, void *fusion) {
+    struct engine_config config = DEFAULT_CONFIG;
+    struct stats stats = {0};
+    config.fusion_bytes = *(size_t *)fusion;
+    config.stats = &stats;
+    struct member m;
+    struct coded_work works[CODED_CASES_N][TENSORS];
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &config);
+    for (int c = 0; c < CODED_CASES_N; c++) {
+        for (int i = 0; i < TENSORS; i++) {
+            char name[32];
+            snprintf(name, sizeof name, "%s.%d", codec_name(CODED_CASES[c].kind), i);
+            coded_init(&works[c][i], &m, CODED_CASES[c], size_of(i), name);
+            CHECK_OK(work_submit(&works[c][i].work, &err), err);
+        }
+        check_in_order(&m, "plain");
+    }
+    if (member_wait(&m))
+        for (int c = 0; c < CODED_CASES_N; c++)
+            for (int i = 0; i < TENSORS; i++) check_coded(&works[c][i]);
+    CHECK_INT(stats.tensors, CODED_CASES_N * (TENSORS + 1));
+    CHECK(stats.batches <= stats.tensors && stats.batches > 0);
+    for (int c = 0; c < CODED_CASES_N; c++)
+        for (int i = 0; i < TENSORS; i++) coded_free(&works[c][i]);
+    member_end(&m);
+}
+
+static void test_alone_and_fused(void) {
+    size_t none = 0, some = 40000;
+    for (int size = 1; size <= 3; size++) {
+        ranks_run(size, submit_all, &none);
+        ranks_run(size, submit_all, &some);
+        ranks_run_on_window(size, submit_all, &some);
+    }
+}
+
+/* The residual of a step goes into the next one. */
+static void two_steps(struct ranks *ranks, int rank, void *shared) {
+    struct member m;
+    struct coded_work w;
+    hvd_error err = {0};
+    (void)shared;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    coded_init(&w, &m, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
+    memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
+    for (int step = 1; step <= 2; step++) {
+        CHECK_OK(work_submit(&w.work, &err), err);
+        member_wait(&m);
+        CHECK_NEAR((double)w.out[0], step - 1, 0);
+        CHECK_NEAR((double)w.out[1], 0, 0);
+        CHECK_NEAR((double)w.out[2], 1, 0);
+    }
+    CHECK_NEAR((double)w.residual[0], 0.5, 0);
+    CHECK_NEAR((double)w.residual[2], 4, 0);
+    coded_free(&w);
+    member_end(&m);
+}
+
+static void test_steps(void) { ranks_run(3, two_steps, NULL); }
+
+/* Rank 0 has another codec than the rest, or another threshold. */
+static void disagree(struct ranks *ranks, int rank, void *shared) {
+    static const struct {
+        struct codec codec;
+        const char *text;
+    } OTHERS[] = {
+        {{HVD_CODEC_NONE, 0}, "compression: rank 0: none; ranks 1, 2: 2bit(0.5)"},
+        {{HVD_CODEC_1BIT, 0}, "compression: rank 0: 1bit(0); ranks 1, 2: 2bit(0.5)"},
+        {{HVD_CODEC_2BIT, 0.25}, "compression: rank 0: 2bit(0.25); ranks 1, 2: 2bit(0.5)"},
+        {{HVD_CODEC_TOPK, 0.5}, "compression: rank 0: topk(0.5); ranks 1, 2: 2bit(0.5)"}};
+    struct member m;
+    (void)shared;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        struct coded_work w;
+        hvd_error err = {0};
+        coded_init(&w, &m, rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50, "w");
+        CHECK_OK(work_submit(&w.work, &err), err);
+        member_wait(&m);
+        CHECK_INT(w.work.error.code, HVD_MISMATCH);
+        CHECK_HAS(w.work.error.text, OTHERS[i].text);
+        CHECK_HAS(w.work.error.text, "tensor 'w'");
+        coded_free(&w);
+        check_in_order(&m, "after");
+    }
+    member_end(&m);
+}
+
+static void test_disagreements(void) { ranks_run(3, disagree, NULL); }
+
+static void refuse(struct ranks *ranks, int rank, void *shared) {
+    struct member m;
+    struct coded_work w;
+    hvd_error err = {0};
+    (void)shared;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    coded_init(&w, &m, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
+    w.work.tensor.residual = NULL;
+    CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
+    CHECK_HAS(err.text, "needs a residual");
+    w.work.tensor.residual = w.residual;
+    w.work.tensor.request.dtype = HVD_FLOAT64;
+    CHECK_CODE(work_submit(&w.work, &err), HVD_UNSUPPORTED, err);
+    CHECK_HAS(err.text, "compression 2bit is for an allreduce of float32, this is an allreduce of "
+                        "float64");
+    w.work.tensor.request.dtype = HVD_FLOAT32;
+    w.work.tensor.request.codec.parameter = 0;
+    CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
+    for (size_t i = 0; i < w.n; i++) CHECK(w.residual[i] == 0);
+    coded_free(&w);
+    check_in_order(&m, "after");
+    member_end(&m);
+}
+
+static void test_refused(void) { ranks_run(2, refuse, NULL); }
+
+int main(void) {
+    check_begin();
+    RUN(test_alone_and_fused);
+    RUN(test_steps);
+    RUN(test_disagreements);
+    RUN(test_refused);
+    return check_end("test_engine_coded");
+}

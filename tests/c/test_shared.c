@@ -1,0 +1,88 @@
+/* Memory that ranks of one host map: parts that each makes for itself, and the others attach. */
+#include "check.h"
+
+#include "shared.h"
+
+enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
+
+struct part {
+    char *memory; /* of all parts */
+    int fd;
+};
+
+static char *part_of(const struct part *p, int i) { return p->memory + (size_t)i * BYTES; }
+
+static bool reserve_all(struct part parts[N]) {
+    hvd_error err = {0};
+    for (int i = 0; i < N; i++) {
+        void *memory;
+        if (!CHECK_OK(shared_reserve(&memory, BYTES, N, i, &parts[i].fd, &err), err)) return false;
+        parts[i].memory = memory;
+    }
+    return true;
+}
+
+static void attach_all(const struct part parts[N]) {
+    char address[SHARED_NAME];
+    hvd_error err = {0};
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < N; j++) {
+            if (i == j) continue;
+            shared_address(parts[j].fd, address);
+            CHECK_OK(shared_attach(part_of(&parts[i], j), USED, address, &err), err);
+        }
+    }
+}
+
+/* What one writes into any part, before it is attached or after, all see at the same offset. */
+static void test_parts(void) {
+    struct part parts[N];
+    if (!reserve_all(parts)) return;
+    for (int i = 0; i < N; i++) {
+        CHECK_INT(part_of(&parts[i], i)[USED], 0);
+        part_of(&parts[i], i)[100] = (char)(i + 1);
+    }
+    attach_all(parts);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) CHECK_INT(part_of(&parts[i], j)[100], j + 1);
+    part_of(&parts[2], 0)[USED - 1] = 7;
+    CHECK_INT(part_of(&parts[0], 0)[USED - 1], 7);
+    CHECK_INT(part_of(&parts[1], 0)[USED - 1], 7);
+    for (int i = 0; i < N; i++) shared_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+/* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
+static void test_who_goes_first(void) {
+    struct part parts[N];
+    char address[SHARED_NAME];
+    hvd_error err = {0};
+    if (!reserve_all(parts)) return;
+    part_of(&parts[0], 0)[5] = 9;
+    attach_all(parts);
+    shared_address(parts[0].fd, address);
+    shared_release(parts[0].memory, (size_t)N * BYTES, parts[0].fd);
+    CHECK_INT(part_of(&parts[1], 0)[5], 9);
+    CHECK_INT(shared_attach(part_of(&parts[2], 1), USED, address, &err), HVD_NO_MEMORY);
+    CHECK(strstr(err.text, address) != NULL);
+    for (int i = 1; i < N; i++) shared_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+/* A size that the other rank's part lacks would be a fault when it is read. */
+static void test_too_large(void) {
+    struct part parts[N];
+    char address[SHARED_NAME];
+    hvd_error err = {0};
+    if (!reserve_all(parts)) return;
+    shared_address(parts[1].fd, address);
+    CHECK_INT(shared_attach(part_of(&parts[0], 1), BYTES + 1, address, &err), HVD_NO_MEMORY);
+    CHECK_OK(shared_attach(part_of(&parts[0], 1), 0, "nowhere", &err), err); /* nothing of it */
+    for (int i = 0; i < N; i++) shared_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_parts);
+    RUN(test_who_goes_first);
+    RUN(test_too_large);
+    return check_end("test_shared");
+}

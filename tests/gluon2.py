@@ -1,0 +1,35 @@
+"""Lets the tests hand mx.nd arrays to Gluon's blocks also in MXNet 2, where these take mx.np alone.
+
+To import it is enough. In MXNet 1 it does nothing.
+"""
+
+import functools
+
+import mxnet as mx
+from versions import MXNET2
+
+
+def as_gluon_takes_it(array):
+    return array.as_np_ndarray() if MXNET2 and isinstance(array, mx.nd.NDArray) else array
+
+
+def _converting(method):
+    @functools.wraps(method)
+    def call(self, *arrays, **options):
+        return method(self, *map(as_gluon_takes_it, arrays), **options)
+
+    return call
+
+
+def _convert(owner, name: str) -> None:
+    """Also in its subclasses: Gluon has given most of those a copy of the method."""
+    if name in vars(owner):
+        setattr(owner, name, _converting(vars(owner)[name]))
+    for subclass in owner.__subclasses__():
+        _convert(subclass, name)
+
+
+if MXNET2:
+    mx.npx.set_np()  # as its scripts do: without it no optimizer takes the arrays of Gluon
+    _convert(mx.gluon.Block, "__call__")
+    _convert(mx.gluon.Parameter, "set_data")

@@ -1,0 +1,163 @@
+"""MXNet's AMP: its loss scaler, and the steps it skips, are the same on every rank."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.contrib import amp
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    batch_of,
+    dense_net,
+    joined_batch,
+    plain_trainer,
+    weights,
+)
+
+import hvdlite as hvd
+
+
+@pytest.fixture(autouse=True)
+def only_the_loss_scaler(monkeypatch):
+    """amp.init() would make all operators of this process cast to float16, which CPUs lack."""
+    module = __import__("mxnet.contrib.amp.amp", fromlist=["amp"])
+    monkeypatch.setattr(module, "_amp_initialized", True)
+    monkeypatch.setattr(module, "_amp_loss_scale_initialized", True)
+
+
+def sgd():
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
+
+
+def scaled_backward(net, trainer, x, factor=1.0) -> None:
+    with autograd.record():
+        loss = (net(mx.nd.array(x)) ** 2).sum() * factor
+        with amp.scale_loss(loss, trainer) as scaled:
+            autograd.backward(scaled)
+
+
+def make(net, **options):
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
+    amp.init_trainer(trainer)
+    return trainer
+
+
+def scale_of(trainer) -> float:
+    """That of the next step."""
+    return trainer._amp_loss_scaler._next_loss_scale
+
+
+def test_equals_training_without_scaling():
+    net, alone = dense_net(), dense_net()
+    trainer, plain = make(net), plain_trainer(alone, sgd())
+    for step in range(4):
+        scaled_backward(net, trainer, batch_of(hvd.rank(), step))
+        trainer.step(4)
+        x = joined_batch(step)
+        with autograd.record():
+            loss = (alone(mx.nd.array(x)) ** 2).sum()
+        loss.backward()
+        plain.step(len(x))
+    assert_close(weights(net), weights(alone))
+    assert_equal_on_all_ranks(weights(net))
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan], ids=str)
+@pytest.mark.parametrize("flow", ["step", "update"])
+def test_overflow_on_one_rank_skips_the_step_on_all(bad, flow, rank, size):
+    net = dense_net()
+    trainer = make(net)
+    for step in range(6):
+        before, scale = weights(net), scale_of(trainer)
+        overflows = step in (1, 2)
+        factor = bad if overflows and rank == size - 1 else 1.0
+        scaled_backward(net, trainer, batch_of(rank, step), factor)
+        if flow == "step":
+            trainer.step(4)
+        else:
+            trainer.allreduce_grads()
+            trainer.update(4)
+        changed = any((before[name] != w).any() for name, w in weights(net).items())
+        assert changed == (not overflows)
+        assert scale_of(trainer) == (scale / 2 if overflows else scale)
+        assert all(np.isfinite(w).all() for w in weights(net).values())
+        assert_equal_on_all_ranks(weights(net))
+    assert set(hvd.allgather_object(scale_of(trainer))) == {2.0**14}
+
+
+def test_unscale_and_clip(size):
+    """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
+    net, alone = dense_net(), dense_net()
+    trainer, plain = make(net), plain_trainer(alone, sgd())
+    for step in range(3):
+        scaled_backward(net, trainer, batch_of(hvd.rank(), step))
+        trainer.allreduce_grads()
+        amp.unscale(trainer)
+        clip(net, 0.3 * 4)
+        trainer.update(4)
+        x = joined_batch(step)
+        with autograd.record():
+            loss = (alone(mx.nd.array(x)) ** 2).sum()
+        loss.backward()
+        assert clip(alone, 0.3 * 4 * size) > 0.3 * 4 * size
+        plain.update(len(x))
+    assert_close(weights(net), weights(alone))
+
+
+def clip(net, most: float) -> float:
+    params = net.collect_params().values()
+    return mx.gluon.utils.clip_global_norm([p.grad() for p in params], most)
+
+
+def test_float16_compression_overflows_until_the_scale_is_right(rank):
+    """What does not fit into float16 is infinite on every rank, and the scaler learns from it."""
+    net, alone = dense_net(), dense_net()
+    trainer = make(net, compression=hvd.Compression.fp16)
+    steps = 0
+    for _ in range(20):
+        before = weights(net)
+        scaled_backward(net, trainer, batch_of(rank, steps))
+        trainer.step(4)
+        steps += any((before[name] != w).any() for name, w in weights(net).items())
+        if steps == 3:
+            break
+    assert steps == 3
+    assert scale_of(trainer) < 2.0**16
+    plain = plain_trainer(alone, sgd())
+    for step in range(3):
+        x = joined_batch(step)
+        with autograd.record():
+            loss = (alone(mx.nd.array(x)) ** 2).sum()
+        loss.backward()
+        plain.step(len(x))
+    assert_close(weights(net), weights(alone), 3e-3)
+    assert_equal_on_all_ranks(weights(net))
+
+
+def test_overflow_in_one_of_several_passes(rank, size):
+    net = dense_net()
+    trainer = make(net, backward_passes_per_step=3)
+    before = weights(net)
+    for i in range(3):
+        bad = i == 1 and rank == size - 1
+        scaled_backward(net, trainer, batch_of(rank, i), np.inf if bad else 1.0)
+        trainer.step(4)
+    for name, w in weights(net).items():
+        np.testing.assert_array_equal(w, before[name])
+    for i in range(3):
+        scaled_backward(net, trainer, batch_of(rank, i))
+        trainer.step(4)
+    assert np.isfinite(weights(net)["0.weight"]).all()
+    assert (weights(net)["0.weight"] != before["0.weight"]).any()
+    assert_equal_on_all_ranks(weights(net))
+
+
+def test_distributed_optimizer_is_refused():
+    """Its gradients are averaged after AMP has looked at them: ranks would skip different steps."""
+    net = dense_net()
+    trainer = plain_trainer(net, hvd.DistributedOptimizer(sgd()))
+    amp.init_trainer(trainer)
+    scaled_backward(net, trainer, batch_of(hvd.rank()))
+    with pytest.raises(ValueError, match="AMP looks for overflow before .*DistributedTrainer"):
+        trainer.step(4)

@@ -1,0 +1,310 @@
+"""Collectives under autograd.record(): the gradients are those of the sum of all ranks' losses."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import hvdlite as hvd
+
+modules = pytest.mark.parametrize("module", [mx.nd, mx.np], ids=["nd", "np"])
+
+
+@pytest.fixture(autouse=True)
+def numpy_shapes():
+    """mx.np arrays need them; mx.nd ones do not mind."""
+    with mx.util.np_shape(True):
+        yield
+
+
+def leaf(module, values, grad_req="write"):
+    x = module.array(np.asarray(values, "float32"))
+    x.attach_grad(grad_req)
+    return x
+
+
+def weight_of(rank: int, shape) -> np.ndarray:
+    """Each rank's loss is the weighted sum of its result; so its gradient tells the ranks apart."""
+    return np.random.RandomState(50 + rank).normal(size=shape or None) * np.ones(shape)
+
+
+def weights_of_all(shape) -> np.ndarray:
+    return np.stack([weight_of(r, shape) for r in range(hvd.size())])
+
+
+def backward_of(y, module, rank) -> None:
+    with autograd.record():
+        loss = (y * module.array(weight_of(rank, y.shape), dtype="float32")).sum()
+    loss.backward()
+
+
+@modules
+@pytest.mark.parametrize("shape", [(), (1,), (3, 4)], ids=str)
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_allreduce(module, shape, op, rank, size):
+    if shape == () and module is mx.nd:
+        pytest.skip("mx.nd has no 0-d arrays")
+    x = leaf(module, np.full(shape, rank + 1.0))
+    with autograd.record():
+        y = hvd.allreduce(x, op=op)
+    assert type(y) is type(x)
+    assert y.shape == shape
+    divisor = size if op == hvd.Average else 1
+    np.testing.assert_allclose(y.asnumpy(), size * (size + 1) / 2 / divisor)
+    backward_of(y, module, rank)
+    expected = weights_of_all(shape).sum(0) / divisor
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(x.asnumpy(), rank + 1)
+
+
+def test_scales(rank, size):
+    x = leaf(mx.nd, [1.0, 2.0])
+    with autograd.record():
+        y = hvd.allreduce(x, op=hvd.Sum, prescale_factor=3.0, postscale_factor=0.5)
+    backward_of(y, mx.nd, rank)
+    np.testing.assert_allclose(x.grad.asnumpy(), 1.5 * weights_of_all((2,)).sum(0), rtol=1e-5)
+
+
+@modules
+@pytest.mark.parametrize("shape", [(), (3, 4)], ids=str)
+def test_broadcast(module, shape, rank, size):
+    if shape == () and module is mx.nd:
+        pytest.skip("mx.nd has no 0-d arrays")
+    root = size - 1
+    x = leaf(module, np.full(shape, float(rank)))
+    with autograd.record():
+        y = hvd.broadcast(x, root)
+    assert type(y) is type(x)
+    np.testing.assert_array_equal(y.asnumpy(), np.full(shape, float(root)))
+    backward_of(y, module, rank)
+    expected = weights_of_all(shape).sum(0) if rank == root else np.zeros(shape)
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@modules
+def test_allgather_of_unequal_parts(module, rank, size):
+    rows = [r + 1 for r in range(size)]
+    x = leaf(module, np.full((rank + 1, 3), float(rank)))
+    with autograd.record():
+        y = hvd.allgather(x)
+    assert type(y) is type(x)
+    assert y.shape == (sum(rows), 3)
+    backward_of(y, module, rank)
+    start = sum(rows[:rank])
+    expected = weights_of_all((sum(rows), 3)).sum(0)[start : start + rank + 1]
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_allgather_of_0d(rank, size):
+    x = leaf(mx.np, float(rank))
+    with autograd.record():
+        y = hvd.allgather(x)
+    assert y.shape == (size,)
+    backward_of(y, mx.np, rank)
+    expected = weights_of_all((size,)).sum(0)[rank]
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
+
+
+@modules
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_reducescatter_of_uneven_rows(module, op, rank, size):
+    rows = 2 * size + 1
+    x = leaf(module, np.full((rows, 3), rank + 1.0))
+    with autograd.record():
+        y = hvd.reducescatter(x, op=op, prescale_factor=3.0)
+    assert type(y) is type(x)
+    assert y.shape == (2 + (rank == 0), 3)
+    backward_of(y, module, rank)
+    upstream = [weight_of(r, (2 + (r == 0), 3)) for r in range(size)]
+    expected = np.concatenate(upstream) * 3 / (size if op == hvd.Average else 1)
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
+
+
+@modules
+@pytest.mark.parametrize("left", [0, 2])
+def test_alltoall(module, left, rank, size):
+    """To each rank one row more than to the one before; what is left over is not sent."""
+    splits = [to + 1 for to in range(size)]
+    rows = sum(splits) + left
+    x = leaf(module, np.arange(rows * 2.0).reshape(rows, 2))
+    with autograd.record():
+        y, received = hvd.alltoall(x, splits=splits)
+    assert received.asnumpy().tolist() == [rank + 1] * size
+    backward_of(y, module, rank)
+    upstream = [weight_of(to, ((to + 1) * size, 2)) for to in range(size)]
+    back = [upstream[to][(to + 1) * rank : (to + 1) * (rank + 1)] for to in range(size)]
+    expected = np.concatenate([*back, np.zeros((left, 2))])
+    np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
+
+
+def test_grouped(rank, size):
+    tensors = [leaf(mx.nd, np.full((size, n), rank + 1.0)) for n in (2, 3)]
+    with autograd.record():
+        results = [
+            *hvd.grouped_allreduce(tensors, op=hvd.Sum),
+            *hvd.grouped_allgather(tensors),
+            *hvd.grouped_reducescatter(tensors, op=hvd.Sum),
+        ]
+        loss = sum((y * (rank + 1)).sum() for y in results)
+    loss.backward()
+    total = size * (size + 1) / 2
+    for x in tensors:
+        expected = np.repeat(2 * total + np.arange(1, size + 1), x.shape[1]).reshape(x.shape)
+        np.testing.assert_allclose(x.grad.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
+def test_ops_without_a_gradient(op, rank, size):
+    """They may be used under record(); it is an error when backward comes to them."""
+    x = leaf(mx.nd, [rank + 1.0])
+    with autograd.record():
+        y = hvd.allreduce(x, op=getattr(hvd, op))
+    assert y.asscalar() == {"Min": 1, "Max": size, "Product": np.prod(range(1, size + 1))}[op]
+    with pytest.raises(mx.MXNetError):
+        y.backward()
+        x.grad.asnumpy()
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_in_the_middle_of_a_graph(grad_req, rank, size):
+    """Used twice, and between other operators; the leaf's gradient is added up if it says so."""
+    x = leaf(mx.nd, np.arange(6.0).reshape(2, 3) + rank, grad_req)
+    scale = leaf(mx.nd, np.full((2, 3), 2.0), grad_req)
+    rounds = 2 if grad_req == "add" else 1
+    for i in range(rounds):
+        with autograd.record():
+            h = x * scale
+            y = hvd.allreduce(h, op=hvd.Sum, name=f"middle{i}") * h + h
+            loss = y.sum() * (rank + 1)
+        loss.backward()
+    everyone = [2 * (np.arange(6.0).reshape(2, 3) + r) for r in range(size)]
+    total = sum(everyone)
+    # d/dh_r of sum over q of (q + 1) * (total * h_q + h_q)
+    dh = (rank + 1) * (total + 1) + sum((q + 1) * h for q, h in enumerate(everyone))
+    np.testing.assert_allclose(x.grad.asnumpy(), rounds * 2 * dh, rtol=1e-5)
+    np.testing.assert_allclose(
+        scale.grad.asnumpy(), rounds * dh * everyone[rank] / 2, rtol=1e-5, atol=1e-4
+    )
+
+
+def test_many_at_once(rank, size):
+    """More of them than MXNet has threads for callbacks; none may keep the others from running."""
+    leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
+    order = range(60) if rank % 2 else reversed(range(60))
+    with autograd.record():
+        gathered = {i: hvd.allreduce(leaves[i], op=hvd.Sum, name=f"leaf{i}") for i in order}
+        loss = sum((gathered[i] * (i + rank)).sum() for i in range(60))
+    loss.backward()
+    for i in range(60):
+        expected = size * i + size * (size - 1) / 2
+        np.testing.assert_allclose(leaves[i].grad.asnumpy(), expected)
+
+
+def test_backward_twice(rank, size):
+    x = leaf(mx.nd, [1.0, 2.0])
+    with autograd.record():
+        y = hvd.allreduce(x * x, op=hvd.Sum)
+    for _ in range(3):
+        y.backward(retain_graph=True)
+    np.testing.assert_allclose(x.grad.asnumpy(), [2 * size, 4 * size])
+
+
+def test_a_layer_split_over_ranks(rank, size):
+    """Model parallelism: each rank has some columns of a layer; the sum is taken in between."""
+    whole = np.random.RandomState(3).randn(4, 6 * size).astype("float32")
+    x = np.random.RandomState(4).randn(5, 6 * size).astype("float32")
+    part = slice(6 * rank, 6 * rank + 6)
+    own = leaf(mx.nd, whole[:, part])
+    with autograd.record():
+        y = hvd.allreduce(mx.nd.dot(mx.nd.array(x[:, part]), own, transpose_b=True), op=hvd.Sum)
+        loss = (y**2).sum() / size  # every rank has the whole loss
+    loss.backward()
+    twin = leaf(mx.nd, whole)
+    with autograd.record():
+        loss = (mx.nd.dot(mx.nd.array(x), twin, transpose_b=True) ** 2).sum()
+    loss.backward()
+    np.testing.assert_allclose(
+        own.grad.asnumpy(), twin.grad.asnumpy()[:, part], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_beside_hybridized_blocks_and_a_trainer(rank, size):
+    """A contrastive loss: every rank compares its embeddings with those of all ranks."""
+
+    def loss_of(anchors, embeddings):
+        return (mx.nd.dot(anchors, embeddings, transpose_b=True) ** 2).sum()
+
+    def make():
+        net = gluon.nn.Dense(4, in_units=6)
+        net.initialize(mx.init.Constant(0.1))
+        net.hybridize(static_alloc=True)
+        return net
+
+    net, twin = make(), make()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1e-3})
+    plain = gluon.Trainer(twin.collect_params(), "sgd", {"learning_rate": 1e-3}, kvstore=None)
+    for step in range(3):
+        data = np.random.RandomState(step).randn(3 * size, 6).astype("float32")
+        with autograd.record():
+            embeddings = net(mx.nd.array(data[3 * rank : 3 * rank + 3]))
+            loss = loss_of(embeddings, hvd.allgather(embeddings))
+        loss.backward()
+        trainer.step(3)
+        with autograd.record():
+            embeddings = twin(mx.nd.array(data))
+            loss = loss_of(embeddings, embeddings)
+        loss.backward()
+        plain.step(3 * size)
+    for ours, theirs in zip(net.collect_params().values(), twin.collect_params().values()):
+        np.testing.assert_allclose(ours.data().asnumpy(), theirs.data().asnumpy(), rtol=1e-4)
+
+
+def test_without_record_and_in_pause(rank, size):
+    x = leaf(mx.nd, [1.0])
+    with autograd.record():
+        with autograd.pause():
+            y = hvd.allreduce(x, op=hvd.Sum)
+        z = (x * y).sum()
+    z.backward()
+    np.testing.assert_allclose(x.grad.asnumpy(), [size])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float16", "float64"])
+def test_other_dtypes_under_record(dtype, rank, size):
+    """Counts and metrics need no gradient, and may be there."""
+    x = mx.np.ones((3,), dtype=dtype)
+    with autograd.record():
+        y = hvd.allreduce(x, op=hvd.Sum)
+        z = hvd.broadcast(x, 0)
+        w = hvd.allgather(x)
+    assert y.dtype == z.dtype == w.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(y.asnumpy(), True if dtype == "bool" else size)
+    assert w.shape == (3 * size,)
+
+
+def test_empty_parts_under_record(rank, size):
+    """They are gathered; only a gradient can't come of them, and that is an error, not a wait."""
+    x = leaf(mx.np, np.ones((0 if rank == 0 else 2, 3)))
+    with autograd.record():
+        y = hvd.allgather(x)
+        loss = (y * 2).sum()
+    assert y.shape == (2 * (size - 1), 3)
+    if rank > 0:
+        with pytest.raises(mx.MXNetError):
+            loss.backward()
+            x.grad.asnumpy()
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+def test_ranks_that_disagree_in_backward(rank):
+    x = leaf(mx.nd, np.ones((2, 2)))
+    with autograd.record():
+        y = hvd.allreduce(x, name="forward agrees", op=hvd.Sum)
+    if rank == 0:  # stands in for a rank whose script went another way
+        other = hvd.allreduce(mx.nd.ones((3,)), name="forward agrees.grad")
+        with pytest.raises(mx.MXNetError, match="ranks disagree on the shape"):
+            other.wait_to_read()
+    else:
+        y.backward()
+        with pytest.raises(mx.MXNetError, match="ranks disagree on the shape"):
+            x.grad.wait_to_read()

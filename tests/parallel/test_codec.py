@@ -1,0 +1,219 @@
+"""Compressed allreduces: NumPy models' sums bit by bit, as few bytes as promised, good errors."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, two_bit
+
+import hvdlite as hvd
+from hvdlite.mxnet.compression import Codec, Reducer, from_params
+
+STEPS = 6
+
+
+def reduced(reducer, values, name, op=hvd.Average) -> np.ndarray:
+    return reducer.allreduce_(mx.nd.array(values), name, op=op).asnumpy()
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum], ids=["average", "sum"])
+@pytest.mark.parametrize("case", CASES)
+def test_sums_equal_the_model(case, op):
+    """Tensors under way at the same time; each has a residual of its own."""
+    compression, model = CASES[case]
+    reducer, models = Reducer(compression), [model() for _ in SIZES]
+    for step in range(STEPS):
+        with mx.util.np_shape(True):
+            arrays = [mx.nd.array(gradient_of(hvd.rank(), step, n)) for n in SIZES]
+        for i, array in enumerate(arrays):
+            reducer.allreduce_(array, f"{case}.{i}", priority=-i, op=op)
+        for n, array, own in zip(SIZES, arrays, models):
+            expected = own.step(gradients_of_all(step, n), average=op == hvd.Average)
+            np.testing.assert_array_equal(array.asnumpy(), expected, f"step {step}, {n} values")
+
+
+def test_sums_equal_mxnets_own(size):
+    """Those of its 'device' store, with a context of its own for every rank."""
+    if size == 1:
+        pytest.skip("MXNet's store does not compress what comes from one context")
+    store = mx.kv.create("device")
+    store.set_gradient_compression({"type": "2bit", "threshold": 0.25})
+    store.init("w", mx.nd.zeros((101, 3)))
+    reducer = Reducer(hvd.Compression.two_bit(0.25))
+    for step in range(STEPS):
+        everyone = [g.reshape(101, 3) for g in gradients_of_all(step, 303)]
+        store.push("w", [mx.nd.array(g, ctx=mx.cpu(r)) for r, g in enumerate(everyone)])
+        expected = mx.nd.empty((101, 3))
+        store.pull("w", out=expected)
+        own = reduced(reducer, everyone[hvd.rank()], "own", hvd.Sum)
+        np.testing.assert_array_equal(own, expected.asnumpy())
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_casts_round_to_nearest_and_once(dtype, size):
+    """Halves between two numbers go to the even one; the average is made in float32."""
+    steps = 2.0**-10 if dtype == "fp16" else 2.0**-7
+    values = 1 + steps * np.array([0, 0.25, 0.5, 0.75, 1, 1.5], "float32")
+    rounded = 1 + steps * np.array([0, 0, 0, 1, 1, 2], "float32")
+    reducer = Reducer(getattr(hvd.Compression, dtype))
+    np.testing.assert_array_equal(reduced(reducer, values, "ties"), rounded)
+    total = reduced(reducer, np.float32([3.0, -2.0]) * (hvd.rank() + 1), "sum", hvd.Sum)
+    np.testing.assert_array_equal(total, np.array([3, -2]) * size * (size + 1) / 2)
+    big = reduced(reducer, np.full(9000, 6e4, "float32"), "big")
+    assert np.isfinite(big).all()  # size * 6e4 is beyond float16, the average is not
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
+def test_a_value_that_is_not_finite_reaches_every_rank(name, value, size):
+    """And leaves no trace: the step after it is that of the model without it."""
+    params = {"2bit": {"threshold": 0.5}, "topk": {"ratio": 0.1}}.get(name, {})
+    reducer = Reducer(from_params({"type": name, **params}))
+    model = CASES[name][1]() if name in CASES else None
+    for step in range(3):
+        everyone = gradients_of_all(step, 100)
+        if step == 1:
+            everyone[size - 1][60] = value
+        result = reduced(reducer, everyone[hvd.rank()], "skipped")
+        if step == 1:
+            assert not np.isfinite(result[60])
+            assert model is None or np.isnan(result).all()
+        if model:
+            np.testing.assert_array_equal(result, model.step(everyone), f"step {step}")
+
+
+@pytest.mark.parametrize("name", ["2bit", "1bit", "topk", "fp16", "bf16"])
+def test_ranks_that_have_joined_bring_nothing(name, size):
+    """Rank r has r + 1 batches; the average is over those that have one."""
+    reducer, n = Reducer(from_params({"type": name})), 40
+    for step in range(hvd.rank() + 1):
+        x = mx.nd.array(np.where(np.arange(n) % 2, -2, 2))
+        mean = reducer.allreduce_(x, "joined").asnumpy()
+        expected = {"2bit": 0.5, "1bit": 1, "topk": 2 * (step == 0)}.get(name, 2)
+        assert mean[0] == expected
+    assert hvd.join() == size - 1
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0), (3, 5)])
+def test_shapes(shape, size):
+    with mx.util.np_shape(True):
+        x = mx.np.ones(shape)
+        Reducer(hvd.Compression.two_bit(1)).allreduce_(x, "x", op=hvd.Sum)
+        assert (x.asnumpy() == size).all()
+        assert x.shape == shape
+
+
+def sent(reducer, n: int) -> tuple:
+    """Bytes that this rank sends of n values: by MPI, and by the window."""
+    before = hvd.stats()
+    reduced(reducer, np.ones(n, "float32"), "counted")
+    after = hvd.stats()
+    assert after["tensors"] == before["tensors"] + 1
+    assert after["batches"] == before["batches"] + 1
+    return tuple(after[key] - before[key] for key in ("bytes_sent_mpi", "bytes_sent_window"))
+
+
+@pytest.mark.parametrize("case, bits", [("2bit", 2), ("1bit", 1), ("topk", 6.4)])
+def test_fewer_bytes_are_sent(case, bits, several, size):
+    """By MPI, each rank's words go to every other; in a window they are put once for all."""
+    n = 160_000
+    words = n * bits / 8 + 4
+    plain, compressed = sent(Reducer(), n), sent(Reducer(CASES[case][0]), n)
+    by_mpi = plain[0] > 0
+    times = 2 * (size - 1) / size if by_mpi else 1  # a ring; all but its chunk, and that summed
+    assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
+    assert compressed == ((words * (size - 1), 0) if by_mpi else (0, words))
+    print(f"\n{case}: {compressed} bytes instead of {plain}, {size} ranks")
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_half_as_many_bytes_are_sent(dtype, several):
+    n = 160_000
+    half = Reducer(getattr(hvd.Compression, dtype))
+    assert sum(sent(half, n)) == pytest.approx(sum(sent(Reducer(), n)) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "first, second, texts",
+    [
+        (hvd.Compression.two_bit(0.5), hvd.Compression.none, "2bit(0.5) none"),
+        (hvd.Compression.two_bit(0.5), hvd.Compression.two_bit(0.1), "2bit(0.5) 2bit(0.1)"),
+        (hvd.Compression.one_bit(), hvd.Compression.top_k(0.5), "1bit(0) topk(0.5)"),
+        (hvd.Compression.fp16, hvd.Compression.bf16, "fp16 bf16"),
+    ],
+    ids=["none", "threshold", "codec", "cast"],
+)
+def test_ranks_that_compress_differently_are_told(first, second, texts, several, size):
+    own, theirs = texts.split()
+    x = mx.nd.ones((40,))
+    with pytest.raises((mx.MXNetError, hvd.HvdliteError)) as caught:
+        Reducer(first if hvd.rank() == 0 else second).allreduce_(x, "w").wait_to_read()
+    others = {2: "rank 1", 3: "ranks 1, 2"}.get(size, f"ranks 1-{size - 1}")
+    expected = f"tensor 'allreduce.w': ranks disagree on the compression: rank 0: {own}; {others}: "
+    assert f"{expected}{theirs}. Submit the same compression on every rank." in str(caught.value)
+    assert (reduced(Reducer(), np.ones(40), "w") == 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
+def test_other_dtypes_than_float32_are_refused(dtype):
+    x = mx.nd.ones((3,), dtype=dtype)
+    with pytest.raises(ValueError, match=f"'allreduce.w': compression 2bit .* {dtype}: cast it"):
+        Reducer(hvd.Compression.two_bit()).allreduce_(x, "w")
+
+
+def test_casts_leave_other_dtypes_alone(size):
+    x = mx.nd.full((3,), 2**-30, dtype="float64")
+    Reducer(hvd.Compression.bf16).allreduce_(x, "w", op=hvd.Sum)
+    assert (x.asnumpy() == size * 2**-30).all()
+
+
+def test_a_residual_begins_anew_when_the_size_changes():
+    reducer = Reducer(hvd.Compression.two_bit(0.5))
+    for n in (10, 20):
+        model = Model(two_bit, 0.5)
+        for step in range(2):
+            result = reduced(reducer, gradient_of(hvd.rank(), step, n), "w")
+            np.testing.assert_array_equal(result, model.step(gradients_of_all(step, n)))
+
+
+@pytest.mark.parametrize(
+    "params, expected",
+    [
+        ({"type": "none"}, hvd.Compression.none),
+        ({"type": "fp16"}, hvd.Compression.fp16),
+        ({"type": "bf16"}, hvd.Compression.bf16),
+        ({"type": "2bit"}, hvd.Compression.two_bit(0.5)),
+        ({"type": "2bit", "threshold": 2}, hvd.Compression.two_bit(2.0)),
+        ({"type": "2bit", "threshold": "0.25"}, hvd.Compression.two_bit(0.25)),
+        ({"type": "1bit", "threshold": 0.25}, hvd.Compression.one_bit(0.25)),
+        ({"type": "topk", "ratio": 0.05}, hvd.Compression.top_k(0.05)),
+    ],
+    ids=str,
+)
+def test_params_of_mxnet(params, expected):
+    assert from_params(params) == expected
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: from_params({"type": "3bit"}), "'3bit'.*none, fp16, bf16, 2bit, 1bit, topk"),
+        (lambda: from_params({}), "compression type None: expected one of none"),
+        (lambda: from_params({"type": "2bit", "ratio": 1}), "type '2bit' with .*ratio"),
+        (lambda: from_params({"type": "2bit", "threshold": 0}), "threshold=0.0.*above 0"),
+        (lambda: hvd.Compression.two_bit(-1), "two_bit.threshold=-1.: expected .* above 0"),
+        (lambda: hvd.Compression.two_bit(float("nan")), "above 0"),
+        (lambda: hvd.Compression.top_k(0), "top_k.ratio=0.: expected a ratio above 0"),
+        (lambda: hvd.Compression.top_k(1.01), "at most 1"),
+        (lambda: Reducer(hvd.Compression.two_bit), "a call of hvd.Compression.two_bit"),
+        (lambda: Reducer("2bit"), "compression is '2bit': expected"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_a_wrong_parameter_is_refused_by_the_core():
+    for codec in (Codec(hvd._native.lib.HVD_CODEC_2BIT, 0.0), Codec(99, 0.0)):
+        with pytest.raises(ValueError, match="tensor 'allreduce.w'"):
+            Reducer(codec).allreduce_(mx.nd.ones((3,)), "w")

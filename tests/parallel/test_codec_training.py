@@ -1,0 +1,156 @@
+"""Training with compressed gradients: as the models say, in step on all ranks, and it converges."""
+
+import copy
+import pickle
+
+import mxnet as mx
+import numpy as np
+import pytest
+from codecs_model import CASES, cases
+from mxnet import autograd, gluon
+from mxnet.contrib.amp.loss_scaler import LossScaler
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    gradients,
+    plain_trainer,
+    train,
+    weights,
+)
+from sklearn.datasets import load_digits
+
+import hvdlite as hvd
+
+
+def sgd(rate: float = 0.1):
+    return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
+
+
+def make_trainer(kind: str, net, compression, rate: float = 0.1):
+    if kind == "trainer":
+        return hvd.DistributedTrainer(net.collect_params(), sgd(rate), compression=compression)
+    return plain_trainer(net, hvd.DistributedOptimizer(sgd(rate), compression=compression))
+
+
+def gradients_of_ranks(net, step: int) -> list:
+    """What each rank's gradients are, computed here one after the other."""
+    result = []
+    for rank in range(hvd.size()):
+        backward(net, batch_of(rank, step))
+        result.append(gradients(net))
+    return result
+
+
+def trained_by_model(model, steps: int) -> dict:
+    """Weights after training one process with the model's averages in place of the allreduce."""
+    net = dense_net()
+    trainer, models = plain_trainer(net, sgd()), {}
+    for step in range(steps):
+        everyone = gradients_of_ranks(net, step)
+        for name, param in net._collect_params_with_prefix().items():
+            own = models.setdefault(name, model())
+            average = own.step([theirs[name] for theirs in everyone])
+            param.grad()[:] = average.reshape(param.shape)
+        trainer.step(4)
+    return weights(net)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+@pytest.mark.parametrize("case", ["2bit", "1bit", "topk"])
+def test_training_is_that_of_the_model(kind, case):
+    """To the last bit: each parameter has its own residual, and the average is taken once."""
+    compression, model = CASES[case]
+    net = dense_net()
+    trained = train(net, make_trainer(kind, net, compression), steps=6)
+    assert_equal_on_all_ranks(trained)
+    for name, value in trained_by_model(model, steps=6).items():
+        np.testing.assert_array_equal(trained[name], value, name)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("fp16", 3e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+def test_casts_train_as_without(kind, dtype, tolerance):
+    net, alone = dense_net(), dense_net()
+    trained = train(net, make_trainer(kind, net, getattr(hvd.Compression, dtype)))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True), tolerance)
+    assert_equal_on_all_ranks(trained)
+
+
+@pytest.mark.parametrize("case", ["2bit", "1bit", "topk"])
+def test_a_step_is_skipped_on_all_ranks_or_on_none(case, size):
+    """As MXNet's automatic mixed precision does it when one rank's gradient overflows."""
+    net = dense_net()
+    trainer = make_trainer("trainer", net, CASES[case][0])
+    skipped = []
+    for step in range(4):
+        backward(net, batch_of(hvd.rank(), step))
+        if step == 2 and hvd.rank() == size - 1:
+            net[0].weight.grad()[0, 0] = np.inf
+        trainer.allreduce_grads()
+        skipped.append(bool(LossScaler().has_overflow(net.collect_params().values())))
+        if not skipped[-1]:
+            trainer.update(4)
+    assert skipped == [False, False, True, False]
+    assert_equal_on_all_ranks(weights(net))
+    assert all(np.isfinite(value).all() for value in weights(net).values())
+
+
+def test_shared_gradients():
+    """Gradients in memory that ranks share are compressed like others, not reduced in place."""
+    trained = []
+    for shared in (False, True):
+        net = dense_net()
+        if shared:
+            hvd.share_gradients(net.collect_params().values())
+        trained.append(train(net, make_trainer("trainer", net, hvd.Compression.two_bit(0.25))))
+    for name, value in trained[0].items():
+        np.testing.assert_array_equal(trained[1][name], value, name)
+
+
+def test_copies_of_an_optimizer_keep_the_compression():
+    for compression in (hvd.Compression.two_bit(0.25), hvd.Compression.fp16):
+        optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
+        for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+            assert other._averaging.gradients.reduction.compression == compression
+
+
+def accuracy_of_digits(compression, rate: float, epochs: int = 8, rows: int = 24) -> float:
+    """Of a small net on the digits kept back, when this rank has seen its part of the others."""
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(labels))
+    images, labels = (images[order] / 16).astype("float32"), labels[order].astype("float32")
+    own = slice(hvd.rank(), 1440, hvd.size())
+    net = dense_net((32, 10), seed=3, in_units=64)
+    trainer = make_trainer("trainer", net, compression, rate)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    steps = 1440 // hvd.size() // rows
+    for _ in range(epochs):
+        for i in range(steps):
+            part = slice(i * rows, (i + 1) * rows)
+            with autograd.record():
+                loss = loss_of(net(mx.nd.array(images[own][part])), mx.nd.array(labels[own][part]))
+            loss.backward()
+            trainer.step(rows)
+    assert_equal_on_all_ranks(weights(net))
+    return float((net(mx.nd.array(images[1440:])).asnumpy().argmax(1) == labels[1440:]).mean())
+
+
+@pytest.fixture(scope="module")
+def plain_accuracy() -> float:
+    return accuracy_of_digits(hvd.Compression.none, 0.05)
+
+
+@pytest.mark.parametrize(
+    "case, rate", [("2bit", 0.05), ("1bit", 0.1), ("topk", 0.05), ("bf16", 0.05)]
+)
+def test_nets_learn_as_well(case, rate, plain_accuracy):
+    """1bit steps by 1 for every value, however large its gradient: it has a rate of its own."""
+    known = {name: pair[0] for name, pair in cases(ratio=0.05).items()}
+    compression = known.get(case) or hvd.Compression.bf16
+    accuracy = accuracy_of_digits(compression, rate)
+    print(f"\n{case}: accuracy {accuracy:.3f}, without {plain_accuracy:.3f}, {hvd.size()} ranks")
+    assert plain_accuracy > 0.9
+    assert accuracy > plain_accuracy - 0.03

@@ -1,0 +1,163 @@
+"""Grouped collectives: several tensors in one call."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from arrays import both_libraries, part_of, same_everywhere, to_numpy
+
+import hvdlite as hvd
+
+ERRORS = (mx.MXNetError, hvd.HvdliteError)  # at the wait; at the call with MXNet's NaiveEngine
+
+
+def numbers(i: int, rank: int, rows: int = 5) -> np.ndarray:
+    return np.arange(rows * (i + 1), dtype="float64").reshape(rows, i + 1) + 10 * rank + i
+
+
+def everyone(i: int, size: int) -> np.ndarray:
+    return np.stack([numbers(i, r) for r in range(size)])
+
+
+@both_libraries
+def test_grouped_allreduce(library, rank, size):
+    dtypes = ["float32", "float64", "int32", "float16"]
+    arrays = [library.make(numbers(i, rank), dtype) for i, dtype in enumerate(dtypes)]
+    results = library.collectives.grouped_allreduce(arrays, op=hvd.Sum, prescale_factor=2)
+    for i, (x, y) in enumerate(zip(arrays, results)):
+        assert y is not x
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(library.read(y), 2 * everyone(i, size).sum(0))
+        np.testing.assert_array_equal(library.read(x), numbers(i, rank))
+
+
+def test_grouped_allreduce_in_place(rank, size):
+    arrays = [mx.nd.array(numbers(i, rank)) for i in range(10)]
+    assert hvd.grouped_allreduce_(arrays) is arrays
+    for i, x in enumerate(arrays):
+        np.testing.assert_allclose(x.asnumpy(), everyone(i, size).mean(0), rtol=1e-6)
+
+
+@both_libraries
+def test_grouped_allgather(library, rank, size):
+    """Each with its own number of rows on every rank."""
+    arrays = [library.make(numbers(i, rank, rows=rank + i + 1), "float64") for i in range(4)]
+    results = library.collectives.grouped_allgather(arrays)
+    for i, y in enumerate(results):
+        parts = [numbers(i, r, rows=r + i + 1) for r in range(size)]
+        np.testing.assert_array_equal(library.read(y), np.concatenate(parts))
+
+
+@both_libraries
+def test_grouped_reducescatter(library, rank, size):
+    arrays = [library.make(numbers(i, rank), "float64") for i in range(4)]
+    results = library.collectives.grouped_reducescatter(arrays, op=hvd.Max)
+    for i, y in enumerate(results):
+        expected = everyone(i, size).max(0)[part_of(5, rank, size)]
+        np.testing.assert_array_equal(library.read(y), expected)
+
+
+@both_libraries
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+def test_empty_list(library, kind):
+    empty = []
+    result = getattr(library.collectives, f"grouped_{kind}")(empty)
+    assert result == []
+    if library.collectives is hvd:
+        assert result is empty
+
+
+def test_empty_list_in_place():
+    empty = []
+    assert hvd.grouped_allreduce_(empty) is empty
+
+
+def test_the_same_array_twice_does_not_deadlock(rank, size):
+    """MXNet's engine waits for ever for an operation that writes to one array twice."""
+    x, y = mx.nd.full((3,), rank), mx.nd.full((3,), rank)
+    hvd.grouped_allreduce_([x, y, x], op=hvd.Sum)
+    np.testing.assert_array_equal(y.asnumpy(), sum(range(size)))
+    np.testing.assert_array_equal(x.asnumpy(), sum(range(size)) * size)  # one after the other
+    z = mx.nd.full((4, 2), rank)
+    for result in hvd.grouped_allreduce([z, z], op=hvd.Sum):
+        np.testing.assert_array_equal(result.asnumpy(), sum(range(size)))
+    for result in hvd.grouped_reducescatter([z, z[0:2], z], op=hvd.Sum):
+        np.testing.assert_array_equal(result.asnumpy(), sum(range(size)))
+    for result in hvd.grouped_allgather([z, z]):
+        assert result.shape == (4 * size, 2)
+
+
+def test_names_tell_the_place_in_the_group(rank):
+    if hvd.size() < 2:
+        pytest.skip("needs two ranks")
+    shapes = [(2,), (3 + (rank == 0),), (2,)]
+    with pytest.raises(ERRORS, match="tensor 'allreduce.w_2of3': ranks disagree"):
+        hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], name="w")[1].wait_to_read()
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+def test_an_error_reaches_exactly_its_member(bad, rank, size):
+    """Whichever it is, first or last."""
+    shapes = [(4, 2)] * 4
+    shapes[bad] = (4 + (rank == 0), 2)
+    results = hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], op=hvd.Sum)
+    for i, y in enumerate(results):
+        if i == bad:
+            with pytest.raises(mx.MXNetError, match=f"_{bad + 1}of4': ranks disagree on the shape"):
+                y.wait_to_read()
+        else:
+            assert (y.asnumpy() == size).all()
+
+
+@pytest.mark.usefixtures("several")
+def test_numpy_tells_of_all_errors_and_of_no_other(rank, size):
+    arrays = [np.ones(3 + (rank == 0 and i != 1)) for i in range(3)]
+    with pytest.raises(hvd.HvdliteError) as caught:
+        hvd.numpy.grouped_allreduce(arrays, name="w")
+    text = str(caught.value)
+    assert "'allreduce.w_1of3': ranks disagree" in text
+    assert "'allreduce.w_3of3': ranks disagree" in text
+    assert "w_2of3" not in text
+    assert same_everywhere(np.frombuffer(text.encode(), np.uint8))
+
+
+def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
+    good, bad = mx.nd.ones((2,)), mx.nd.ones((2,), dtype="bool")
+    for call in (hvd.grouped_allreduce, hvd.grouped_allreduce_, hvd.grouped_reducescatter):
+        with pytest.raises(ValueError, match="_2of3' is bool, which can't be averaged"):
+            call([good, bad, good], name="w")
+    with pytest.raises(ValueError, match="_2of2' has storage type row_sparse"):
+        hvd.grouped_allgather([good, mx.nd.ones((2, 2)).tostype("row_sparse")], name="w")
+    with pytest.raises(ValueError, match="_2of2' is bool, which can't be averaged"):
+        hvd.numpy.grouped_allreduce([np.ones(2), np.ones(2, bool)], name="w")
+    assert (good.asnumpy() == 1).all()
+    y = hvd.grouped_allreduce([good], op=hvd.Sum, name="w")[0]  # its name is free
+    assert (y.asnumpy() == size).all()
+
+
+@pytest.mark.usefixtures("several")
+def test_groups_of_different_lengths(rank, size):
+    """Where the rows are agreed on first, all are told."""
+    arrays = [np.ones(2)] * (3 if rank == 0 else 2)
+    text = r"'allgather.w.rows': ranks disagree on the shape: rank 0: \(1, 3\); .*: \(1, 2\)"
+    with pytest.raises(hvd.HvdliteError, match=text):
+        hvd.numpy.grouped_allgather(arrays, name="w")
+    with pytest.raises(hvd.HvdliteError, match=text):
+        hvd.grouped_allgather([mx.nd.array(x) for x in arrays], name="w")
+    assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
+
+
+def test_mx_np_arrays(rank, size):
+    with mx.util.np_shape(True):
+        x = [mx.np.full((size, 2), rank), mx.np.array(rank)]
+        assert all(isinstance(y, mx.np.ndarray) for y in hvd.grouped_allreduce(x, op=hvd.Sum))
+        assert all(isinstance(y, mx.np.ndarray) for y in hvd.grouped_allgather(x))
+        assert isinstance(hvd.grouped_reducescatter(x[:1])[0], mx.np.ndarray)
+        assert to_numpy(hvd.grouped_allgather(x)[1]).tolist() == list(range(size))
+
+
+def test_mixed_with_single_calls_of_the_same_name(rank, size):
+    y = hvd.grouped_allreduce([mx.nd.ones(2), mx.nd.ones(3)], op=hvd.Sum, name="same")
+    z = hvd.allreduce(mx.nd.ones(4), op=hvd.Sum, name="same")
+    for array in (*y, z):
+        assert (array.asnumpy() == size).all()

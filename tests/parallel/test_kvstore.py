@@ -1,0 +1,489 @@
+"""The kvstore dist_sync_mpi, method by method: MXNet's conventions and those of the proposal."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+
+import hvdlite as hvd
+
+SHAPE = (2, 3)
+KEYS = (3, "weight")  # Trainer's are ints, Module's strings
+
+
+@pytest.fixture
+def kv():
+    return mx.kv.create("dist_sync_mpi")
+
+
+def filled(value, shape=SHAPE, context=None, dtype="float32"):
+    return nd.full(shape, value, ctx=context, dtype=dtype)
+
+
+def sum_of_ranks(size: int) -> int:
+    """What everyone gets when each rank pushes its number plus one."""
+    return size * (size + 1) // 2
+
+
+def assert_all(array, value) -> None:
+    np.testing.assert_array_equal(array.asnumpy(), np.full(array.shape, value))
+
+
+def both_contexts(value):
+    return [filled(value, context=mx.cpu(i)) for i in (0, 1)]
+
+
+# ---- who and where ----
+
+
+def test_who_it_is(kv, rank, size):
+    assert kv.type == "dist_sync_mpi"
+    assert (kv.rank, kv.num_workers, kv.local_rank) == (rank, size, hvd.local_rank())
+    assert isinstance(kv, (mx.kv.KVStore, mx.kv.KVStoreBase))
+    assert kv.is_capable("optimizer")
+    assert kv.is_capable("Optimizer")
+    with pytest.raises(ValueError, match="unknown capability 'magic'"):
+        kv.is_capable("magic")
+
+
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "DIST_SYNC_MPI"])
+def test_two_stores_do_not_meet(name, rank, size):
+    first, second = mx.kv.create(name), mx.kv.create(name)
+    a, b = filled(1), filled(10)
+    first.pushpull("x", a)
+    second.pushpull("x", b)
+    assert_all(a, size)
+    assert_all(b, 10 * size)
+
+
+def test_barrier(kv):
+    for _ in range(3):
+        kv._barrier()
+
+
+def test_there_are_no_servers_to_command(kv):
+    with pytest.raises(NotImplementedError, match="has no servers to command"):
+        kv._send_command_to_servers(0, "x")
+
+
+# ---- pushpull ----
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_pushpull_sums_in_place(kv, key, rank, size):
+    a = filled(rank + 1)
+    for step in range(3):  # the same key again and again, without waiting
+        kv.pushpull(key, a, priority=-1)
+        assert_all(a, sum_of_ranks(size) * size**step)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_pushpull_into_out_leaves_the_value_alone(kv, key, rank, size):
+    a, outs = filled(rank + 1), [filled(0), filled(0)]
+    kv.pushpull(key, a, outs, 0)
+    for out in outs:
+        assert_all(out, sum_of_ranks(size))
+    assert_all(a, rank + 1)
+
+
+def test_pushpull_with_the_names_of_the_proposal(kv, rank, size):
+    ins, outs = filled(rank + 1), filled(0)
+    kv.pushpull(key="x", ins=ins, outs=outs, priority=0)
+    assert_all(outs, sum_of_ranks(size))
+
+
+def test_pushpull_of_the_same_array_as_out(kv, size):
+    a = filled(1)
+    kv.pushpull("x", a, out=a)
+    assert_all(a, size)
+
+
+def test_pushpull_of_several_contexts(kv, rank, size):
+    values = both_contexts(rank + 1)
+    kv.pushpull("x", values)
+    assert [v.context for v in values] == [mx.cpu(0), mx.cpu(1)]
+    for value in values:
+        assert_all(value, 2 * sum_of_ranks(size))
+    values, outs = both_contexts(rank + 1), both_contexts(0)
+    kv.pushpull("x", values, out=outs[::-1])
+    for value, out in zip(values, outs):
+        assert_all(value, rank + 1)
+        assert_all(out, 2 * sum_of_ranks(size))
+
+
+@pytest.mark.parametrize("keys", [[3, 5, 7], ["a", "b", "c"]], ids=["int", "str"])
+def test_pushpull_of_lists_of_keys(kv, keys, rank, size):
+    values = [filled(i * (rank + 1)) for i in range(3)]
+    kv.pushpull(keys, values)
+    for i, value in enumerate(values):
+        assert_all(value, i * sum_of_ranks(size))
+
+
+def test_pushpull_of_lists_of_lists(kv, rank, size):
+    values = [both_contexts(i * (rank + 1)) for i in range(3)]
+    outs = [both_contexts(0) for _ in range(3)]
+    kv.pushpull(["a", "b", "c"], values, out=outs)
+    for i, out in enumerate(outs):
+        for array in out:
+            assert_all(array, 2 * i * sum_of_ranks(size))
+
+
+def test_pushpull_of_one_key_several_times_in_a_list(kv, size):
+    out = filled(0)
+    kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
+    assert_all(out, 11 * size)
+
+
+def test_different_arrays_of_one_key_without_waiting(kv, size):
+    arrays = [filled(i, shape=(1000 + i,)) for i in range(10)]
+    for array in arrays:
+        kv.pushpull("x", array)
+    for i, array in enumerate(arrays):
+        assert_all(array, i * size)
+
+
+def test_broadcast_and_pushpull_of_one_key_at_the_same_time(kv, rank, size):
+    """Trainer's first step; MXNet's own store mixes the two up."""
+    for _ in range(5):
+        weight, grad = filled(rank), filled(rank + 1)
+        kv.broadcast(3, weight, [weight])
+        kv.pushpull(3, grad)
+        assert_all(weight, 0)
+        assert_all(grad, sum_of_ranks(size))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "uint8"])
+def test_pushpull_of_other_dtypes(kv, dtype, rank, size):
+    a = filled(rank + 1, dtype=dtype)
+    kv.pushpull("x", a)
+    assert a.dtype == np.dtype(dtype)
+    assert_all(a, sum_of_ranks(size))
+
+
+def test_pushpull_of_numpy_arrays(kv, rank, size):
+    """mx.np, as Gluon has them after npx.set_np()."""
+    with mx.util.np_shape(), mx.util.np_array(True):
+        values = [mx.np.full((), rank + 1, ctx=mx.cpu(i)) for i in (0, 1)]
+        outs = [mx.np.zeros((), ctx=mx.cpu(i)) for i in (0, 1)]
+        kv.pushpull("x", values, out=outs)
+        kv.pushpull("x", values)
+        for array in values + outs:
+            assert isinstance(array, mx.np.ndarray)
+            assert array.asnumpy() == 2 * sum_of_ranks(size)
+
+
+def test_pushpull_of_sparse_arrays(kv, rank, size):
+    dense = np.zeros((size + 1, 2), "float32")
+    dense[rank] = rank + 1
+    a, out = nd.array(dense).tostype("row_sparse"), nd.zeros(dense.shape)
+    kv.pushpull("x", a, out=out)
+    kv.pushpull("x", a)
+    expected = np.repeat(np.append(np.arange(size) + 1, 0)[:, None], 2, 1)
+    np.testing.assert_array_equal(out.asnumpy(), expected)
+    np.testing.assert_array_equal(a.asnumpy(), expected)
+    assert a.indices.asnumpy().tolist() == list(range(size))
+
+
+# ---- broadcast, init, push, pull ----
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_broadcast_into_out(kv, key, rank):
+    value, outs = filled(rank + 5), both_contexts(-1)
+    kv.broadcast(key, value, out=outs)
+    for out in outs:
+        assert_all(out, 5)
+    assert_all(value, rank + 5)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_broadcast_from_a_root(kv, key, rank, size):
+    """The proposal's broadcast(key, value, root_rank, priority)."""
+    for root in {0, size - 1}:
+        value = filled(rank + 5)
+        kv.broadcast(key, value, root, -3)
+        assert_all(value, root + 5)
+        value = filled(rank + 5)
+        kv.broadcast(key, value, root_rank=root)
+        assert_all(value, root + 5)
+
+
+def test_broadcast_of_lists(kv, rank):
+    values, outs = [filled(rank), filled(rank + 1)], [both_contexts(-1), both_contexts(-1)]
+    kv.broadcast(["a", "b"], values, out=outs)
+    for i, arrays in enumerate(outs):
+        for array in arrays:
+            assert_all(array, i)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_init_push_pull(kv, key, rank, size):
+    kv.init(key, filled(rank + 7))
+    out = filled(0)
+    kv.pull(key, out=out)
+    assert_all(out, 7)
+    for step in (1, 2):  # the sum replaces what was there
+        pushed = filled(step * (rank + 1))
+        kv.push(key, pushed)
+        kv.pull(key, out=out)
+        assert_all(out, step * sum_of_ranks(size))
+        assert_all(pushed, step * (rank + 1))
+
+
+def test_init_push_pull_of_lists(kv, rank, size):
+    keys = ["4", "5", "6"]
+    kv.init(keys, [filled(0)] * 3)
+    kv.push(keys, [both_contexts(i * (rank + 1)) for i in range(3)])
+    outs = [both_contexts(-1) for _ in keys]
+    kv.pull(keys, out=outs)
+    for i, arrays in enumerate(outs):
+        for array in arrays:
+            assert_all(array, 2 * i * sum_of_ranks(size))
+
+
+def test_pushes_without_waiting(kv, size):
+    kv.init("x", filled(0))
+    outs = [filled(0) for _ in range(10)]
+    for i, out in enumerate(outs):
+        kv.push("x", filled(i))
+        kv.pull("x", out=out)
+    for i, out in enumerate(outs):
+        assert_all(out, i * size)
+
+
+def test_an_updater_of_the_users_own(kv, size):
+    kv.init(["x", 3], [filled(1), filled(1)])
+    seen = []
+
+    def update(key, summed, kept):
+        seen.append(key)
+        kept += 2 * summed
+
+    kv._set_updater(update)
+    kv.push(["x", 3], [filled(1), filled(2)])
+    outs = [filled(0), filled(0)]
+    kv.pull(["x", 3], out=outs)
+    assert seen == ["x", 3]
+    assert_all(outs[0], 1 + 2 * size)
+    assert_all(outs[1], 1 + 4 * size)
+
+
+# ---- row_sparse_pull ----
+
+
+@pytest.mark.parametrize("stype", ["row_sparse", "default"])
+@pytest.mark.parametrize("ids", [[0, 2], [2, 2], [3, 0, 3], []], ids=str)
+def test_row_sparse_pull(kv, stype, ids, rank):
+    value = (nd.arange(12).reshape((4, 3)) + 1) * (rank + 1)
+    kv.init("x", value.tostype(stype))
+    out = nd.zeros((4, 3)).tostype("row_sparse")
+    with mx.util.np_shape(not ids or mx.util.is_np_shape()):  # else MXNet can't make an empty array
+        row_ids = nd.array(np.array(ids, "int64"), dtype="int64")
+    kv.row_sparse_pull("x", out=out, row_ids=row_ids)
+    expected = np.zeros((4, 3))
+    expected[ids] = np.arange(1, 13).reshape(4, 3)[ids]
+    np.testing.assert_array_equal(out.asnumpy(), expected)
+
+
+def test_row_sparse_pull_of_lists(kv):
+    value = nd.arange(8).reshape((4, 2)) + 1
+    kv.init(["a", "b"], [value.tostype("row_sparse"), (2 * value).tostype("row_sparse")])
+    first, second = nd.array([0, 1], dtype="int64"), nd.array([3], dtype="int64")
+
+    def outs(n):
+        return [nd.zeros((4, 2)).tostype("row_sparse") for _ in range(n)]
+
+    def rows(array):
+        return np.flatnonzero(array.asnumpy().any(axis=1)).tolist()
+
+    both = outs(2)
+    kv.row_sparse_pull("a", out=both, row_ids=first)  # one for all
+    assert [rows(array) for array in both] == [[0, 1], [0, 1]]
+    kv.row_sparse_pull("a", out=both, row_ids=[first, second])  # one each
+    assert [rows(array) for array in both] == [[0, 1], [3]]
+    kv.row_sparse_pull(["a", "b"], out=both, row_ids=[second, first])  # one each key
+    assert [rows(array) for array in both] == [[3], [0, 1]]
+    kv.row_sparse_pull(["a", "b"], out=both, row_ids=second)
+    assert [rows(array) for array in both] == [[3], [3]]
+    assert both[1].asnumpy()[3].tolist() == [14, 16]
+
+
+def test_pull_of_sparse_values(kv, rank):
+    value = nd.array([[0, 0], [1 + rank, 2]])
+    kv.init("x", value.tostype("row_sparse"))
+    dense, sparse = nd.zeros((2, 2)), nd.zeros((2, 2)).tostype("row_sparse")
+    kv.pull("x", out=[dense, sparse])
+    for out in (dense, sparse):
+        np.testing.assert_array_equal(out.asnumpy(), [[0, 0], [1, 2]])
+
+
+# ---- optimizers on the store ----
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_optimizer(kv, key, rank, size):
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.9))
+    kv.init(key, filled(rank))
+    weight = filled(0)
+    kv.push(key, filled(rank + 1))
+    kv.pull(key, out=weight)
+    step = 0.5 * sum_of_ranks(size)
+    np.testing.assert_allclose(weight.asnumpy(), -step, rtol=1e-6)
+    grad = filled(rank + 1)
+    kv.pushpull(key, grad, out=weight)
+    np.testing.assert_allclose(weight.asnumpy(), -step - 1.9 * step, rtol=1e-6)
+    assert_all(grad, rank + 1)
+
+
+def test_a_new_learning_rate_counts_at_once(kv, size):
+    optimizer = mx.optimizer.SGD(learning_rate=1)
+    kv.set_optimizer(optimizer)
+    kv.init("x", filled(0))
+    weight = filled(0)
+    for lr in (1, 0.25):
+        optimizer.set_learning_rate(lr)
+        kv.pushpull("x", filled(1), out=weight)
+    assert_all(weight, -1.25 * size)
+
+
+def test_half_precision_weights_with_float32_masters(kv, size):
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
+    kv.init("x", filled(1, dtype="float16"))
+    weight = filled(0, dtype="float16")
+    for _ in range(4):  # in float16 alone 1 - 2**-12 is 1
+        kv.pushpull("x", filled(2**-12, dtype="float16"), out=weight)
+    np.testing.assert_array_equal(weight.asnumpy(), np.float16(1 - size * 2**-10))
+
+
+@pytest.mark.usefixtures("several")
+def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank):
+    mx.random.seed(rank)
+    kv.set_optimizer(mx.optimizer.SGLD(learning_rate=0.1))
+    kv.init("x", filled(0))
+    weight = filled(0)
+    for _ in range(3):
+        kv.pushpull("x", filled(1), out=weight)
+    everyone = hvd.allgather_object(weight.asnumpy().tobytes())
+    assert len(set(everyone)) == 1
+
+
+@pytest.mark.parametrize("dump", [False, True])
+def test_optimizer_states(kv, dump, size, tmp_path_factory):
+    """All ranks write the one file, as unchanged scripts do."""
+    file = hvd.broadcast_object(str(tmp_path_factory.mktemp("states") / "sgd.states"))
+
+    def trained(store, steps):
+        weight = filled(0)
+        for _ in range(steps):
+            store.pushpull("x", filled(1), out=weight)
+        return weight.asnumpy()
+
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, momentum=0.5))
+    kv.init("x", filled(0))
+    trained(kv, 2)
+    kv.save_optimizer_states(file, dump_optimizer=dump)
+    kv._barrier()
+    other = mx.kv.create("dist_sync_mpi")
+    other.set_optimizer(mx.optimizer.SGD(learning_rate=1, momentum=0.5))
+    weight = filled(0)
+    kv.pull("x", out=weight)
+    other.init("x", weight)
+    other.load_optimizer_states(file)
+    np.testing.assert_array_equal(trained(other, 2), trained(kv, 2))
+    plain = mx.optimizer.get_updater(mx.optimizer.SGD())  # readable without hvdlite
+    with open(file, "rb") as states:
+        plain.set_states(states.read())
+    assert plain.states["x"].shape == SHAPE
+
+
+# ---- compression ----
+
+
+def test_compression_by_name(kv, rank, size):
+    kv.set_gradient_compression({"type": "fp16"})
+    third = np.float32(1 / 3)
+    a = nd.array([third * (rank + 1), 1.0])
+    kv.pushpull("x", a)
+    sent = [np.float16(third * (r + 1)) for r in range(size)]
+    expected = np.float16(sum(np.float32(s) for s in sent))
+    np.testing.assert_allclose(a.asnumpy(), [expected, size], rtol=2**-10)
+    assert a.asnumpy()[0] == np.float16(a.asnumpy()[0])
+    assert a.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "params, text",
+    [
+        ({"type": "zip"}, "type 'zip': expected one of none, fp16"),
+        ({}, "type None: expected one of"),
+        ({"type": "fp16", "threshold": 1}, "type 'fp16' with .*threshold"),
+    ],
+)
+def test_compression_that_there_is_not(kv, params, text):
+    with pytest.raises(ValueError, match=text):
+        kv.set_gradient_compression(params)
+
+
+# ---- wrong calls: an error at once, and the store goes on ----
+
+
+def wrong_calls(kv):
+    a, other = filled(1), filled(1, (3, 2))
+    csr = nd.ones((2, 2)).tostype("csr")
+    return {
+        "key 2.5: expected an int or a string": lambda: kv.pushpull(2.5, a),
+        "key 'x': expected an NDArray or a list of them, got list": lambda: kv.push("x", [[a]]),
+        "key 'x': expected an NDArray or a list of them, got NoneType": lambda: kv.pull("x"),
+        "keys ['a', 'b']: expected a list of 2 values, got 1": lambda: kv.init(["a", "b"], [a]),
+        "keys ['a', 'b']: expected a list of 2 values, got NDArray": lambda: kv.init(["a", "b"], a),
+        "and at least one array": lambda: kv.push("x", []),
+        "key 'x' has storage type csr": lambda: kv.pushpull("x", csr),
+        "key 'y' has no value in the kvstore: call init": lambda: kv.pull("y", out=a),
+        "key 'x' has shape (2, 3), got (3, 2)": lambda: kv.push("x", other),
+        "to get all rows use pull": lambda: kv.row_sparse_pull("x", out=a, row_ids=nd.array([0])),
+        "key 'x': row_ids from 1 to 2: expected 0 to 1": lambda: kv.row_sparse_pull(
+            "x", out=a.tostype("row_sparse"), row_ids=nd.array([2, 1])
+        ),
+        "the kvstore has no optimizer whose states": lambda: kv.save_optimizer_states("x"),
+        "call set_optimizer first": lambda: kv.load_optimizer_states("x"),
+        "expected a plain MXNet optimizer, got str": lambda: kv.set_optimizer("sgd"),
+        "averages by itself: use it with kvstore=None": lambda: kv.set_optimizer(
+            hvd.DistributedOptimizer(mx.optimizer.SGD())
+        ),
+    }
+
+
+def test_wrong_calls(kv, size):
+    kv.init("x", filled(1))
+    for text, call in wrong_calls(kv).items():
+        with pytest.raises(ValueError) as error:
+            call()
+        assert text in str(error.value)
+    a = filled(1)
+    kv.pushpull("x", a)
+    assert_all(a, size)
+
+
+def test_load_from_a_file_that_is_not_there(kv):
+    kv.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(FileNotFoundError):
+        kv.load_optimizer_states("/no/such/file")
+
+
+def test_after_pushpull_without_optimizer_nothing_is_kept(kv):
+    """MXNet's servers would give the sum back; here it would cost a copy at every step."""
+    kv.init("x", filled(1))
+    kv.pushpull("x", filled(1))
+    with pytest.raises(ValueError, match="after a pushpull without optimizer only push and pull"):
+        kv.pull("x", out=filled(0))
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+def test_shapes_that_differ_between_ranks(kv, rank, size):
+    a = filled(1, (2, 3 if rank == 0 else 4))
+    kv.pushpull("weight", a)
+    with pytest.raises(mx.MXNetError, match="weight': ranks disagree on the shape"):
+        a.wait_to_read()
+    b = filled(1)
+    kv.pushpull("weight", b)
+    assert_all(b, size)

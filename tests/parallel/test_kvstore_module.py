@@ -1,0 +1,260 @@
+"""Module, BucketingModule and checkpoints with the kvstore dist_sync_mpi."""
+
+import logging
+
+import mxnet as mx
+import numpy as np
+import pytest
+from nets import assert_close, assert_equal_on_all_ranks
+
+import hvdlite as hvd
+
+if not hasattr(mx, "mod"):
+    pytest.skip("MXNet 2 has no Module", allow_module_level=True)
+
+ROWS, STEPS, CLASSES = 6, 4, 3  # rows: of one rank and step
+on_store = pytest.mark.parametrize("on_store", [None, "0", "1"], ids=["default", "own", "on store"])
+
+
+@pytest.fixture
+def update_on_kvstore(on_store, monkeypatch):
+    """MXNet asks the environment; Module has no argument for it."""
+    monkeypatch.delenv("MXNET_UPDATE_ON_KVSTORE", raising=False)
+    if on_store is not None:
+        monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", on_store)
+    return on_store == "1"
+
+
+def lenet():
+    """Small, with average pooling, whose gradient does not jump."""
+    x = mx.sym.var("data")
+    x = mx.sym.Convolution(x, num_filter=3, kernel=(3, 3), name="conv")
+    x = mx.sym.Activation(x, act_type="tanh")
+    x = mx.sym.Pooling(x, pool_type="avg", kernel=(2, 2), stride=(2, 2))
+    x = mx.sym.FullyConnected(x, num_hidden=CLASSES, name="fc")
+    return mx.sym.SoftmaxOutput(x, mx.sym.var("softmax_label"), name="softmax")
+
+
+def all_images() -> tuple:
+    """Those of all ranks, so ordered that batch i of the joined data is all ranks' batch i."""
+    random = np.random.RandomState(5)
+    n = ROWS * STEPS * hvd.size()
+    return random.randn(n, 1, 8, 8).astype("float32"), random.randint(0, CLASSES, n)
+
+
+def iterator(joined: bool):
+    images, labels = all_images()
+    if joined:
+        return mx.io.NDArrayIter(images, labels, ROWS * hvd.size())
+    own = np.arange(len(labels)) % (ROWS * hvd.size()) // ROWS == hvd.rank()
+    return mx.io.NDArrayIter(images[own], labels[own], ROWS)
+
+
+def start_weights(seed: int = 0) -> dict:
+    random = np.random.RandomState(seed)
+    shapes = {"conv_weight": (3, 1, 3, 3), "conv_bias": (3,), "fc_weight": (3, 27), "fc_bias": (3,)}
+    return {n: mx.nd.array(random.uniform(-0.4, 0.4, s)) for n, s in shapes.items()}
+
+
+def weights_of(module) -> dict:
+    return {name: array.asnumpy() for name, array in module.get_params()[0].items()}
+
+
+def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
+    module = mx.mod.Module(lenet(), context=contexts or [mx.cpu()], **more.pop("made_with", {}))
+    more.setdefault("optimizer_params", {"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01})
+    if optimizer != "sgd":
+        more["optimizer_params"] = {"learning_rate": 0.01}
+    module.fit(
+        iterator(joined), num_epoch=2, kvstore=kvstore, optimizer=optimizer,
+        arg_params=start_weights(seed), **more,
+    )  # fmt: skip
+    return module
+
+
+@pytest.mark.parametrize("kvstore", ["name", "object"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@on_store
+def test_fit(kvstore, optimizer, update_on_kvstore):
+    """The script of one process; only rank 0's weights count."""
+    store = "dist_sync_mpi" if kvstore == "name" else mx.kv.create("dist_sync_mpi")
+    module = fit(store, seed=hvd.rank(), optimizer=optimizer)
+    assert module._update_on_kvstore == update_on_kvstore
+    trained = weights_of(module)
+    expected = weights_of(fit(None, joined=True, optimizer=optimizer))
+    start = {name: array.asnumpy() for name, array in start_weights().items()}
+    with pytest.raises(AssertionError):
+        assert_close(expected, start, tolerance=1e-2)
+    assert_close(trained, expected)
+    assert_equal_on_all_ranks(trained)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@on_store
+def test_several_contexts(count, update_on_kvstore):
+    trained = weights_of(fit("dist_sync_mpi", contexts=[mx.cpu(i) for i in range(count)]))
+    assert_close(trained, weights_of(fit(None, joined=True)))
+
+
+@on_store
+def test_compression(update_on_kvstore):
+    module = fit("dist_sync_mpi", made_with={"compression_params": {"type": "fp16"}})
+    expected = weights_of(fit(None, joined=True))
+    assert_close(weights_of(module), expected, tolerance=2e-3)
+    with pytest.raises(AssertionError):  # it did go through float16
+        assert_close(weights_of(module), expected, tolerance=1e-7)
+
+
+@on_store
+def test_weights_are_in_step_before_the_first_forward(update_on_kvstore, rank):
+    module = mx.mod.Module(lenet())
+    data = iterator(joined=False)
+    module.bind(data.provide_data, data.provide_label)
+    module.set_params(start_weights(seed=rank), {})
+    module.init_optimizer(kvstore="dist_sync_mpi")
+    first = {name: array.asnumpy() for name, array in start_weights(seed=0).items()}
+    assert_close(weights_of(module), first, tolerance=0)
+    module.forward(data.next())
+    for name, (array,) in zip(module._exec_group.param_names, module._exec_group.param_arrays):
+        np.testing.assert_array_equal(array.asnumpy(), first[name])
+
+
+def test_gradients_are_divided_by_the_batch_of_all_ranks(size):
+    module = fit("dist_sync_mpi")
+    assert module._optimizer.rescale_grad == 1 / (ROWS * size)
+
+
+def test_frozen_parameters():
+    module = fit("dist_sync_mpi", made_with={"fixed_param_names": ["conv_weight"]}, seed=hvd.rank())
+    trained, start = weights_of(module), start_weights(seed=0)
+    np.testing.assert_array_equal(trained["conv_weight"], start["conv_weight"].asnumpy())
+    assert np.abs(trained["conv_bias"] - start["conv_bias"].asnumpy()).max() > 1e-3
+
+
+@on_store
+@pytest.mark.filterwarnings("ignore:Parameters already initialized")
+def test_checkpoints(update_on_kvstore, tmp_path_factory):
+    """Saved half-way by each rank, resumed with and without hvdlite."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    prefix = str(folder / f"rank{hvd.rank()}")
+    module = fit("dist_sync_mpi")
+    module.save_checkpoint(prefix, 2, save_optimizer_states=True)
+    resumed = {}
+    for kvstore in ("dist_sync_mpi", None):
+        module = mx.mod.Module.load(prefix, 2, load_optimizer_states=kvstore is not None)
+        arguments, _ = mx.model.load_checkpoint(prefix, 2)[1:]
+        assert_equal_on_all_ranks({n: a.asnumpy() for n, a in arguments.items()})
+        module.fit(
+            iterator(joined=kvstore is None), num_epoch=4, begin_epoch=2, kvstore=kvstore,
+            optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01},
+        )  # fmt: skip
+        resumed[kvstore] = weights_of(module)
+    straight = mx.mod.Module(lenet())
+    straight.fit(
+        iterator(joined=True), num_epoch=4, kvstore=None, arg_params=start_weights(),
+        optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01},
+    )  # fmt: skip
+    assert_close(resumed["dist_sync_mpi"], weights_of(straight))
+    with pytest.raises(AssertionError):  # the momentum was needed
+        assert_close(resumed[None], weights_of(straight), tolerance=1e-3)
+
+
+def bucket(length: int):
+    """A sum over as many words as the bucket has, and two classes."""
+    words = mx.sym.var("data")
+    x = mx.sym.Embedding(words, input_dim=11, output_dim=4, name="embed")
+    x = mx.sym.FullyConnected(mx.sym.sum(x, axis=1), num_hidden=2, name="fc")
+    out = mx.sym.SoftmaxOutput(x, mx.sym.var("softmax_label"), name="softmax")
+    return out, ("data",), ("softmax_label",)
+
+
+def bucket_batch(step: int, rank: int):
+    """In a step all ranks have the same bucket, so that one process can join their batches."""
+    random = np.random.RandomState(10 * step + rank)
+    length = (3, 5, 4)[step % 3]
+    return random.randint(0, 11, (ROWS, length)), random.randint(0, 2, ROWS), length
+
+
+def train_buckets(kvstore, ranks) -> dict:
+    module = mx.mod.BucketingModule(bucket, default_bucket_key=5)
+    rows = ROWS * len(ranks)
+    module.bind([("data", (rows, 5))], [("softmax_label", (rows,))])
+    mx.random.seed(ranks[0])
+    module.init_params(mx.init.Uniform(0.5))
+    module.init_optimizer(kvstore=kvstore, optimizer_params={"learning_rate": 0.2, "momentum": 0.9})
+    for step in range(7):
+        parts = [bucket_batch(step, rank) for rank in ranks]
+        words, labels = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        module.forward_backward(
+            mx.io.DataBatch(
+                [mx.nd.array(words)],
+                [mx.nd.array(labels)],
+                bucket_key=parts[0][2],
+                provide_data=[("data", words.shape)],
+                provide_label=[("softmax_label", labels.shape)],
+            )  # fmt: skip
+        )
+        module.update()
+    return weights_of(module)
+
+
+@on_store
+def test_bucketing_module(update_on_kvstore, rank, size):
+    trained = train_buckets("dist_sync_mpi", [rank])
+    assert_equal_on_all_ranks(trained)
+    assert_close(trained, train_buckets(None, list(range(size))))
+
+
+def linear_model(stype: str):
+    """MXNet's example of sparse weights: y = x w, with rows of w that few inputs hit."""
+    x = mx.sym.var("data", stype="csr")
+    w = mx.sym.var("w", shape=(12, 2), stype=stype)
+    b = mx.sym.var("b", shape=(2,))
+    y = mx.sym.broadcast_add(mx.sym.sparse.dot(x, w), b)
+    return mx.sym.LinearRegressionOutput(y, mx.sym.var("y"), name="out")
+
+
+def train_sparse(kvstore, ranks, prepare: bool) -> dict:
+    rows = ROWS * len(ranks)
+    module = mx.mod.Module(linear_model("row_sparse"), label_names=["y"])
+    module.bind([mx.io.DataDesc("data", (rows, 12), layout="NC")], [("y", (rows, 2))])
+    random = np.random.RandomState(ranks[0])
+    weight = mx.nd.array(random.randn(12, 2)).tostype("row_sparse")
+    module.init_params(arg_params={"w": weight, "b": mx.nd.array(random.randn(2))})
+    module.init_optimizer(kvstore=kvstore, optimizer_params={"learning_rate": 0.1})
+    for step in range(4):
+        inputs = []
+        for rank in ranks:
+            drawn = np.random.RandomState(10 * step + rank).rand(ROWS, 12)
+            inputs.append(np.where(drawn > 0.8, drawn, 0))
+        x = mx.nd.array(np.concatenate(inputs)).tostype("csr")
+        batch = mx.io.DataBatch([x], [mx.nd.ones((rows, 2))])
+        if prepare:
+            module.prepare(batch, sparse_row_id_fn=lambda b: {"w": b.data[0].indices})
+        module.forward_backward(batch)
+        module.update()
+    return weights_of(module)
+
+
+@on_store
+@pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
+def test_sparse_weights(update_on_kvstore, rank, size):
+    """Also where the script does not ask for rows: MXNet's own stores would skip them silently."""
+    expected = train_sparse(None, list(range(size)), prepare=False)
+    for prepare in (True, False):
+        trained = train_sparse("dist_sync_mpi", [rank], prepare)
+        assert_close(trained, expected)
+        assert_equal_on_all_ranks(trained)
+
+
+def test_feed_forward(caplog):
+    """MXNet's oldest interface."""
+    with caplog.at_level(logging.ERROR), pytest.warns(DeprecationWarning):
+        model = mx.model.FeedForward(
+            lenet(), num_epoch=2, learning_rate=0.3, momentum=0.9, arg_params=start_weights(),
+            numpy_batch_size=ROWS,
+        )  # fmt: skip
+        model.fit(iterator(joined=False), kvstore="dist_sync_mpi")
+    trained = {name: array.asnumpy() for name, array in model.arg_params.items()}
+    module = fit(None, joined=True, optimizer_params={"learning_rate": 0.3, "momentum": 0.9})
+    assert_close(trained, weights_of(module))

@@ -1,0 +1,396 @@
+"""gluon.Trainer with the kvstore dist_sync_mpi: one process's training on the joined batch."""
+
+import importlib
+import os
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    gradients,
+    joined_batch,
+    plain_trainer,
+    weights,
+)
+from versions import MXNET2, no_sparse_gluon
+
+import hvdlite as hvd
+from hvdlite.mxnet.zero_copy import is_shared
+
+on_store = pytest.mark.parametrize(
+    "on_store", [None, False, True], ids=["default", "own", "on store"]
+)
+CONTEXTS = [mx.cpu(0), mx.cpu(1)]
+
+
+def sgd(**more):
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
+
+
+def kv_trainer(net, optimizer=None, kvstore="dist_sync_mpi", **more):
+    return gluon.Trainer(net.collect_params(), optimizer or sgd(), kvstore=kvstore, **more)
+
+
+def train(net, trainer, batches, joined: bool = False) -> dict:
+    """The sums of all ranks, divided by the rows of all ranks: as with dist_sync."""
+    for step, rows in enumerate(batches):
+        x = joined_batch(step, rows) if joined else batch_of(hvd.rank(), step, rows)
+        backward(net, x)
+        trainer.step(rows * hvd.size())
+    return weights(net)
+
+
+def on_both_contexts(net) -> None:
+    for param in net.collect_params().values():
+        param.reset_ctx(CONTEXTS)
+
+
+def expected_of(batches=(4, 4, 4), optimizer=None) -> dict:
+    alone = dense_net()
+    return train(alone, plain_trainer(alone, optimizer or sgd()), batches, joined=True)
+
+
+@on_store
+@pytest.mark.parametrize("kvstore", ["name", "object"])
+def test_training(kvstore, on_store):
+    net = dense_net()
+    store = "dist_sync_mpi" if kvstore == "name" else mx.kv.create("dist_sync_mpi")
+    trainer = kv_trainer(net, kvstore=store, update_on_kvstore=on_store)
+    trained = train(net, trainer, (4, 4, 4))
+    assert trainer._update_on_kvstore == bool(on_store)
+    assert_close(trained, expected_of())
+    assert_equal_on_all_ranks(trained)
+
+
+@on_store
+def test_batch_size_that_changes(on_store):
+    """MXNet's own stores raise a UserWarning: their servers would not hear of it."""
+    net = dense_net()
+    trained = train(net, kv_trainer(net, update_on_kvstore=on_store), (4, 2, 7))
+    assert_close(trained, expected_of((4, 2, 7)))
+
+
+@pytest.mark.parametrize("name", ["adam", "nag", "signum", "adagrad", "lamb"])
+@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
+def test_other_optimizers(name, on_store):
+    if MXNET2 and on_store and name == "lamb":
+        pytest.skip("MXNet 2 has no optimizer on a store that updates several weights at once")
+    net = dense_net()
+    trained = train(net, kv_trainer(net, name, update_on_kvstore=on_store), (4, 4))
+    assert_close(trained, expected_of((4, 4), name), tolerance=1e-4)
+    assert_equal_on_all_ranks(trained)
+
+
+def test_multipliers_and_schedules():
+    def optimizer():
+        return sgd(lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5), clip_gradient=0.3)
+
+    results = []
+    for on_store in (False, True):
+        net = dense_net()
+        net[0].weight.lr_mult, net[1].bias.wd_mult = 0.1, 0.0
+        results.append(
+            train(net, kv_trainer(net, optimizer(), update_on_kvstore=on_store), (4,) * 3)
+        )
+    alone = dense_net()
+    alone[0].weight.lr_mult, alone[1].bias.wd_mult = 0.1, 0.0
+    expected = train(alone, plain_trainer(alone, optimizer()), (4,) * 3, joined=True)
+    for trained in results:
+        assert_close(trained, expected)
+
+
+def test_clipping_between_allreduce_grads_and_update(size):
+    """Also without update_on_kvstore=False, which MXNet's own stores ask for."""
+    net, alone = dense_net(), dense_net()
+    ours, plain = kv_trainer(net), plain_trainer(alone, sgd())
+    for step in range(3):
+        for model, trainer, x in (
+            (net, ours, batch_of(hvd.rank(), step)),
+            (alone, plain, joined_batch(step)),
+        ):
+            backward(model, x)
+            trainer.allreduce_grads()
+            arrays = [p.grad() for p in model.collect_params().values()]
+            norm = gluon.utils.clip_global_norm(arrays, 0.3 * 4 * size)
+            assert norm > 0.3 * 4 * size
+            trainer.update(4 * size)
+    assert_close(weights(net), weights(alone))
+
+
+@pytest.mark.parametrize("shapes", ["known", "deferred"])
+@on_store
+def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank):
+    """MXNet puts weights in step at the first step, when a wrong gradient has been computed."""
+
+    def net_of(seed):
+        mx.random.seed(seed)
+        net = gluon.nn.Dense(4, activation="tanh", in_units=6 if shapes == "known" else 0)
+        net.initialize(mx.init.Normal(1))
+        return net
+
+    nets = [net_of(rank), net_of(0)]
+    trainer = kv_trainer(nets[0], update_on_kvstore=on_store)
+    for seed, net in zip((rank, 0), nets):
+        mx.random.seed(seed)  # deferred weights are drawn by the first forward
+        backward(net, batch_of(rank))
+    assert_close(weights(nets[0]), weights(nets[1]))
+    assert_close(gradients(nets[0]), gradients(nets[1]))
+    trainer.step(4)
+    assert_equal_on_all_ranks(weights(nets[0]))
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize("shapes", ["known", "deferred"])
+def test_gradients_are_summed_where_they_lie(shapes, rank):
+    """As with DistributedTrainer: in memory that the ranks of a host share."""
+    net = gluon.nn.Dense(4, in_units=6 if shapes == "known" else 0)
+    net.initialize()
+    trainer = kv_trainer(net)
+    for step in range(2):
+        backward(net, batch_of(rank, step))
+        trainer.step(4)
+    shares = os.environ.get("HVDLITE_WINDOW") != "0"
+    assert is_shared(net.weight) == is_shared(net.bias) == shares
+    assert_equal_on_all_ranks(weights(net))
+
+
+@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
+def test_several_contexts(on_store, size):
+    """Each context has half of the rank's rows."""
+    net = dense_net()
+    on_both_contexts(net)
+    trainer = kv_trainer(net, update_on_kvstore=on_store)
+    for step in range(3):
+        parts = gluon.utils.split_and_load(mx.nd.array(batch_of(hvd.rank(), step)), CONTEXTS)
+        with autograd.record():
+            losses = [(net(part) ** 2).sum() for part in parts]
+        autograd.backward(losses)
+        trainer.step(4 * size)
+    expected = expected_of()
+    for name, param in net._collect_params_with_prefix().items():
+        for data in param.list_data():
+            np.testing.assert_allclose(data.asnumpy(), expected[name], 2e-5, 2e-5)
+
+
+@on_store
+def test_states_are_saved_and_loaded(on_store, tmp_path_factory):
+    """Also in one process without hvdlite, and from there."""
+    file = hvd.broadcast_object(str(tmp_path_factory.mktemp("states") / "trainer.states"))
+    net = dense_net()
+    trainer = kv_trainer(net, update_on_kvstore=on_store)
+    train(net, trainer, (4, 4))
+    if hvd.rank() == 0:
+        trainer.save_states(file)
+    middle = hvd.broadcast_object(weights(net))
+    alone, again = dense_net(), dense_net()
+    for other in (alone, again):
+        for name, param in other._collect_params_with_prefix().items():
+            param.set_data(mx.nd.array(middle[name]))
+    resumed = kv_trainer(again, sgd(), update_on_kvstore=on_store)
+    resumed.load_states(file)
+    plain = plain_trainer(alone, sgd())
+    plain.load_states(file)
+    trained = train(again, resumed, (4, 4))
+    assert_close(trained, train(alone, plain, (4, 4), joined=True))
+    assert_close(trained, train(net, trainer, (4, 4)))
+
+
+def test_batch_norm_statistics_start_equal(rank):
+    """Trainer broadcasts what has no gradient, too."""
+    net = gluon.nn.BatchNorm(in_channels=3)
+    net.initialize()
+    net.running_mean.set_data(mx.nd.full((3,), rank))
+    kv_trainer(net)
+    assert net.running_mean.data().asnumpy().tolist() == [0, 0, 0]
+
+
+def test_mixed_precision_scaling_skips_everywhere(rank):
+    """An infinite gradient on one rank makes the sum infinite, so all ranks skip the step."""
+    net = dense_net()
+    trainer = kv_trainer(net)
+    amp = importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
+    trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()  # as amp.init_trainer does
+    before = weights(net)
+    backward(net, batch_of(rank) * (np.inf if rank == hvd.size() - 1 else 1))
+    trainer.step(4)
+    assert_close(weights(net), before, tolerance=0)
+
+
+# ---- sparse ----
+
+
+def embedding(weight_stype: str, seed: int):
+    params = gluon.contrib.nn if weight_stype == "row_sparse" else gluon.nn
+    kind = params.SparseEmbedding if weight_stype == "row_sparse" else params.Embedding
+    net = kind(9, 3, **({} if weight_stype == "row_sparse" else {"sparse_grad": True}))
+    mx.random.seed(seed)
+    net.initialize(mx.init.Normal(1))
+    return net
+
+
+def words_of(rank: int, step: int):
+    return np.random.RandomState(10 * step + rank).randint(0, 9, 4)
+
+
+def all_rows(net):
+    if net.weight._stype == "default":
+        return net.weight.data().asnumpy()
+    return net.weight.row_sparse_data(mx.nd.arange(9, dtype="int64")).asnumpy()
+
+
+@no_sparse_gluon
+@pytest.mark.parametrize("stype", ["default", "row_sparse"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_sparse_parameters(stype, optimizer, rank, size):
+    """Sparse gradients of dense weights, and sparse weights, whose rows come from the store."""
+    net, alone = embedding(stype, seed=rank), embedding("default", seed=0)
+    trainer = gluon.Trainer(
+        net.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore="dist_sync_mpi"
+    )
+    plain = gluon.Trainer(alone.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=None)
+    for step in range(3):
+        own = words_of(rank, step)
+        joined = np.concatenate([words_of(r, step) for r in range(size)])
+        for model, its_trainer, words in ((net, trainer, own), (alone, plain, joined)):
+            with autograd.record():
+                loss = (model(mx.nd.array(words)) ** 2).sum()
+            loss.backward()
+            its_trainer.step(4 * size + step)  # another batch size each time
+    np.testing.assert_allclose(all_rows(net), all_rows(alone), 2e-5, 2e-5)
+    assert_equal_on_all_ranks({"weight": all_rows(net)})
+
+
+@no_sparse_gluon
+def test_sparse_parameters_on_several_contexts(rank, size):
+    net = embedding("default", seed=0)
+    on_both_contexts(net)
+    before = net.weight.data(CONTEXTS[0]).asnumpy()
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 1}, kvstore="dist_sync_mpi"
+    )
+    with autograd.record():
+        losses = [net(mx.nd.array([i, rank], ctx=c)).sum() for i, c in enumerate(CONTEXTS)]
+    autograd.backward(losses)
+    trainer.step(1)
+    expected = np.zeros(9)
+    for row in [0, 1] * size + list(range(size)) * 2:
+        expected[row] += 1
+    for context in CONTEXTS:
+        change = before - net.weight.data(context).asnumpy()
+        np.testing.assert_allclose(change, np.repeat(expected[:, None], 3, 1), atol=1e-5)
+
+
+# ---- what MXNet's own dist_sync gets wrong ----
+
+
+@pytest.mark.parametrize("run", range(8))
+def test_updates_by_the_trainer_itself_start_from_rank_0s_weight(run, rank, size):
+    """dist_sync with update_on_kvstore=False ends with another weight in five of eight runs: the
+    first gradient overtakes the weight that is broadcast under the same key."""
+    w = gluon.Parameter("w", shape=(1000,))
+    w.initialize(mx.init.Constant(rank + 1))
+    trainer = gluon.Trainer(
+        [w], "sgd", {"learning_rate": 0.1}, kvstore="dist_sync_mpi", update_on_kvstore=False
+    )
+    for _ in range(3):
+        with autograd.record():
+            loss = (w.data() * (rank + 1)).sum()
+        loss.backward()
+        trainer.step(1)
+    expected = 1 - 3 * 0.1 * size * (size + 1) / 2
+    np.testing.assert_allclose(w.data().asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@on_store
+def test_compression(on_store):
+    """dist_sync: 'Compression not supported with PushPull'."""
+    net = dense_net()
+    trainer = kv_trainer(net, compression_params={"type": "fp16"}, update_on_kvstore=on_store)
+    trained = train(net, trainer, (4, 4))
+    assert_close(trained, expected_of((4, 4)), tolerance=2e-3)
+    assert_equal_on_all_ranks(trained)
+    with pytest.raises(AssertionError):  # it did go through float16
+        assert_close(trained, expected_of((4, 4)), tolerance=1e-7)
+
+
+# ---- more than one trainer, wrong calls ----
+
+
+def test_two_trainers_of_one_name(rank):
+    nets, alone = [dense_net(seed=s) for s in (1, 2)], [dense_net(seed=s) for s in (1, 2)]
+    trainers = [kv_trainer(net) for net in nets]
+    for step in range(2):
+        for net, trainer in zip(nets, trainers):
+            backward(net, batch_of(rank, step))
+            trainer.step(4 * hvd.size())
+    for net, model in zip(nets, alone):
+        expected = train(model, plain_trainer(model, sgd()), (4, 4), joined=True)
+        assert_close(weights(net), expected)
+
+
+def test_one_store_for_two_trainers_is_refused():
+    """Their keys are positions, so a GAN's networks would get each other's gradients."""
+    kv = mx.kv.create("dist_sync_mpi")
+    net = dense_net()
+    first = kv_trainer(net, kvstore=kv)
+    with pytest.raises(ValueError, match="this kvstore serves another Trainer"):
+        kv_trainer(dense_net(), kvstore=kv)
+    del first
+    again = kv_trainer(net, kvstore=kv)  # in its place: as when the optimizer changes
+    assert_close(train(net, again, (4,)), expected_of((4,)))
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_blocks_built_before_on_one_rank(rank):
+    """A Trainer sorts by name, and dense10 comes before dense9."""
+    with mx.name.NameManager():  # counts from 0
+        for _ in range(9 if rank == 0 else 0):
+            gluon.nn.Dense(1)
+        net, alone = dense_net((6, 6)), dense_net((6, 6))
+    trained = train(net, kv_trainer(net), (4, 4))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), (4, 4), joined=True))
+
+
+@pytest.mark.usefixtures("several")
+def test_networks_that_differ(rank):
+    net = dense_net((8, 4) if rank == 0 else (8, 4, 4))
+    with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry"):
+        kv_trainer(net)
+
+
+def test_an_optimizer_that_averages_by_itself_is_refused():
+    with pytest.raises(ValueError, match="averages by itself: use it with kvstore=None"):
+        kv_trainer(dense_net(), hvd.DistributedOptimizer(sgd()))
+
+
+@pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])
+def test_a_name_that_mxnet_would_drop_silently(name):
+    """Without 'dist' in it, and with one context, a Trainer uses no store at all."""
+    net = dense_net()
+    trainer = kv_trainer(net, kvstore=name)
+    backward(net, batch_of(0))
+    with pytest.raises(ValueError, match=f"kvstore '{name}' is not one.* use 'dist_sync_mpi'"):
+        trainer.step(4)
+
+
+def test_capital_letters_are_the_same_name(rank):
+    net, alone = dense_net(seed=rank), dense_net(seed=0)
+    trained = train(net, kv_trainer(net, kvstore="Dist_Sync_MPI"), (4, 4))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), (4, 4), joined=True))
+
+
+@pytest.mark.parametrize("name", ["device", "local", None])
+def test_stores_of_one_process_are_untouched(name, rank):
+    net, alone = dense_net(seed=rank), dense_net(seed=rank)
+    x = batch_of(rank)
+    for model, kvstore in ((net, name), (alone, None)):
+        trainer = kv_trainer(model, kvstore=kvstore)
+        backward(model, x)
+        trainer.step(4)
+    assert_close(weights(net), weights(alone), tolerance=0)

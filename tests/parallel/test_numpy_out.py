@@ -1,0 +1,152 @@
+"""hvdlite.numpy with out=, with arrays that share memory, and barrier()."""
+
+import numpy as np
+import pytest
+from arrays import part_of, same_everywhere
+from test_operations import adasum
+
+import hvdlite as hvd
+from hvdlite.shared import SharedMemory, join
+
+ROWS, COLUMNS = 7, 3
+
+
+def own(rank: int) -> np.ndarray:
+    return np.arange(ROWS * COLUMNS, dtype=float).reshape(ROWS, COLUMNS) * (rank + 1)
+
+
+def calls(rank: int, size: int) -> dict:
+    """Each collective as a function of its array and out=, with what it shall return."""
+    everyone = np.stack([own(r) for r in range(size)])
+    splits = [2] + [0] * (size - 1)
+    part = everyone.max(0)[part_of(ROWS, rank, size)]
+    to_first = np.concatenate([own(r)[:2] for r in range(size)]) if rank == 0 else own(0)[:0]
+    return {
+        "allreduce": (lambda x, out: hvd.numpy.allreduce(x, out=out), everyone.mean(0)),
+        "broadcast": (lambda x, out: hvd.numpy.broadcast(x, size - 1, out=out), everyone[-1]),
+        "allgather": (lambda x, out: hvd.numpy.allgather(x, out=out), np.concatenate(everyone)),
+        "reducescatter": (lambda x, out: hvd.numpy.reducescatter(x, op=hvd.Max, out=out), part),
+        "alltoall": (lambda x, out: hvd.numpy.alltoall(x, splits, out=out)[0], to_first),
+    }
+
+
+every_kind = pytest.mark.parametrize(
+    "kind", ["allreduce", "broadcast", "allgather", "reducescatter", "alltoall"]
+)
+
+
+@every_kind
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_result_goes_to_out(kind, order, rank, size):
+    call, expected = calls(rank, size)[kind]
+    x = own(rank)
+    x.flags.writeable = False
+    out = np.full(expected.shape, -1.0, order="F" if order == "F" else "C")
+    if order == "strided":
+        out = np.full((2 * len(expected), COLUMNS + 1), -1.0)[::2, :-1]
+    assert call(x, out) is out
+    np.testing.assert_allclose(out, expected)
+    np.testing.assert_array_equal(x, own(rank))
+    if order == "strided":
+        assert (out.base[1::2] == -1).all()
+
+
+@every_kind
+def test_out_may_share_memory_with_the_input(kind, rank, size):
+    """It is the input itself, or begins inside of it."""
+    call, expected = calls(rank, size)[kind]
+    for shift in (0, 1):
+        memory = np.zeros((2 * ROWS * size, COLUMNS))
+        x = memory[:ROWS]
+        x[:] = own(rank)
+        out = memory[shift : shift + len(expected)]
+        assert call(x, out) is out
+        np.testing.assert_allclose(out, expected)
+
+
+def test_in_place_is_as_out_of_place(rank, size):
+    x = np.arange(100_003.0) * (rank + 1)
+    expected = hvd.numpy.allreduce(x, op=hvd.Sum)
+    assert hvd.numpy.allreduce(x, op=hvd.Sum, out=x) is x
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_out_that_does_not_fit_is_refused(size):
+    x, read_only = np.ones((4, 2)), np.zeros((4, 2))
+    read_only.flags.writeable = False
+    bad = {
+        "float64 of shape (4, 3): expected float64 of shape (4, 2)": np.zeros((4, 3)),
+        "float32 of shape (4, 2): expected float64 of shape (4, 2)": np.zeros((4, 2), "float32"),
+        "read-only: expected an array": read_only,
+        "a list: expected an array": [[0.0, 0.0]] * 4,
+    }
+    for text, out in bad.items():
+        with pytest.raises(ValueError) as caught:
+            hvd.numpy.allreduce(x, name="x", out=out)
+        assert f"tensor 'allreduce.x': out is {text}" in str(caught.value)
+    with pytest.raises(ValueError, match="of shape .rows of all ranks, 2"):
+        hvd.numpy.allgather(x, name="x", out=np.zeros((4 * size, 3)))
+    with pytest.raises(ValueError, match="out has 1 arrays: expected 2"):
+        hvd.numpy.grouped_allreduce([x, x], out=[x])
+
+
+def test_out_of_the_wrong_length_harms_no_other_rank(rank, size):
+    """The rows are known only when all ranks have told theirs."""
+    wrong = rank == size - 1
+    out = np.zeros((3 * size + wrong, 2))
+    if wrong:
+        with pytest.raises(ValueError, match=rf"\({3 * size + 1}, 2\): expected .*\({3 * size}, 2"):
+            hvd.numpy.allgather(np.ones((3, 2)), name="x", out=out)
+    else:
+        assert hvd.numpy.allgather(np.ones((3, 2)), name="x", out=out) is out
+    assert (out == (0 if wrong else 1)).all()
+
+
+def test_groups_with_out(rank, size):
+    arrays = [own(rank) + i for i in range(3)]
+    expected = [np.stack([own(r) + i for r in range(size)]) for i in range(3)]
+    outs = [np.empty_like(array) for array in arrays]
+    for out, result in zip(outs, hvd.numpy.grouped_allreduce(arrays, op=hvd.Sum, out=outs)):
+        assert result is out
+    for out, each in zip(outs, expected):
+        np.testing.assert_array_equal(out, each.sum(0))
+    joined = [np.empty((ROWS * size, COLUMNS)) for _ in range(3)]
+    hvd.numpy.grouped_allgather(arrays, out=joined)
+    for out, each in zip(joined, expected):
+        np.testing.assert_array_equal(out, np.concatenate(each))
+    parts = [each.min(0)[part_of(ROWS, rank, size)] * 0 for each in expected]
+    hvd.numpy.grouped_reducescatter(arrays, op=hvd.Min, out=parts)
+    for out, each in zip(parts, expected):
+        np.testing.assert_array_equal(out, each.min(0)[part_of(ROWS, rank, size)])
+
+
+def test_groups_in_place_with_an_array_twice(rank, size):
+    x, y = own(rank), own(rank) + 1
+    hvd.numpy.grouped_allreduce([x, y, x], op=hvd.Sum, out=[x, y, x])
+    np.testing.assert_array_equal(x, sum(own(r) for r in range(size)))
+    np.testing.assert_array_equal(y, x + size)
+
+
+def test_in_shared_memory(rank, size):
+    """Reduced where it lies, but Adasum, which goes by messages there too."""
+    memory = SharedMemory.reserve()
+    piece = memory and memory.take(8 * 1000)
+    x = piece.view(np.float64) if join(memory, "test_numpy_out") else np.empty(1000)
+    for op, expected in (
+        (hvd.Min, 1 + np.arange(1000.0)),
+        (hvd.Product, np.prod([(r + 1) * (1 + np.arange(1000.0)) for r in range(size)], axis=0)),
+        (hvd.Adasum, adasum([(r + 1) * (1 + np.arange(1000.0)) for r in range(size)])),
+    ):
+        x[:] = (rank + 1) * (1 + np.arange(1000.0))
+        hvd.numpy.allreduce(x, op=op, out=x)
+        np.testing.assert_allclose(x, expected, rtol=1e-12)
+        assert same_everywhere(x)
+
+
+def test_barrier_waits_for_all(rank, size, tmp_path):
+    folder = hvd.broadcast_object(tmp_path)
+    for turn in range(5):
+        (folder / f"{turn}.{rank}").touch()
+        hvd.barrier()
+        assert len(list(folder.glob(f"{turn}.*"))) == size
+        hvd.barrier()  # from another line, as it may be on another rank

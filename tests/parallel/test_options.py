@@ -1,0 +1,163 @@
+"""What DistributedTrainer and DistributedOptimizer can be told, as in Horovod 0.28.1 and beyond."""
+
+import inspect
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    gradients,
+    joined_batch,
+    plain_trainer,
+    train,
+)
+
+import hvdlite as hvd
+
+
+def sgd():
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
+
+
+def make_trainer(kind: str, net, **options):
+    if kind == "trainer":
+        return hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
+    return plain_trainer(net, hvd.DistributedOptimizer(sgd(), **options))
+
+
+both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+
+# Positional arguments with their defaults; None for "all ranks" stands for Horovod's object.
+HOROVOD = {
+    "DistributedTrainer": (
+        "params, optimizer, optimizer_params=None, compression=none, gradient_predivide_factor=1.0,"
+        " prefix=None, num_groups=0, process_set"
+    ),
+    "DistributedOptimizer": "optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set",
+    "broadcast_parameters": "params, root_rank=0, prefix=None",
+}
+
+
+def signature_of(function) -> str:
+    parameters = inspect.signature(function).parameters.values()
+    parts = []
+    for p in parameters:
+        if p.kind != p.POSITIONAL_OR_KEYWORD or p.name in ("self", "cls"):
+            continue
+        default = "none" if p.default is hvd.Compression.none else repr(p.default)
+        has_default = p.default is not p.empty and p.name != "process_set"
+        parts.append(f"{p.name}={default}" if has_default else p.name)
+    return ", ".join(parts)
+
+
+@pytest.mark.parametrize("name", HOROVOD)
+def test_signatures_of_horovod(name):
+    function = getattr(hvd, name)
+    maker = {"DistributedTrainer": "__init__", "DistributedOptimizer": "__new__"}.get(name)
+    function = getattr(function, maker) if maker else function
+    assert signature_of(function).startswith(HOROVOD[name])
+
+
+@both_kinds
+@pytest.mark.parametrize("factor", [1.0, 0.5, 3.0, 1024.0])
+def test_gradient_predivide_factor(kind, factor):
+    net, alone = dense_net(), dense_net()
+    trained = train(net, make_trainer(kind, net, gradient_predivide_factor=factor))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+    assert_equal_on_all_ranks(trained)
+
+
+def test_predivided_sums_do_not_overflow(size):
+    """That is what the factor is for: float16 ends at 65504."""
+    results = {}
+    for factor in (1.0, 64.0):
+        w = gluon.Parameter("w", shape=(3,), dtype="float16")
+        w.initialize(mx.init.Zero())
+        trainer = hvd.DistributedTrainer([w], "sgd", gradient_predivide_factor=factor)
+        w.grad()[:] = 60000 / size
+        trainer.allreduce_grads()
+        results[factor] = w.grad().asnumpy().astype("float32")
+    np.testing.assert_allclose(results[64.0], 60000 / size, rtol=2e-3)
+    np.testing.assert_allclose(results[1.0], 60000 / size, rtol=2e-3)  # here the sum is a float32
+
+
+@both_kinds
+def test_op_sum(kind, size):
+    """step() then takes the batch size of all ranks."""
+    nets = [dense_net(), dense_net()]
+    trainer, plain = make_trainer(kind, nets[0], op=hvd.Sum), plain_trainer(nets[1], sgd())
+    for step in range(3):
+        backward(nets[0], batch_of(hvd.rank(), step))
+        backward(nets[1], joined_batch(step))
+        trainer.step(4 * size)
+        plain.step(4 * size)
+    params = [net._collect_params_with_prefix() for net in nets]
+    assert_close(*[{n: p.data().asnumpy() for n, p in of.items()} for of in params])
+
+
+def test_op_sum_in_the_gradients(size):
+    net, alone = dense_net(), dense_net()
+    trainer = make_trainer("trainer", net, op=hvd.Sum)
+    backward(net, batch_of(hvd.rank()))
+    trainer.allreduce_grads()
+    backward(alone, joined_batch())
+    assert_close(gradients(net), gradients(alone))
+
+
+class Scaled:
+    """A compression of the user's own, with state between its two halves."""
+
+    @staticmethod
+    def compress(tensor):
+        scale = 2.0 ** (tensor.size % 5)
+        return tensor.reshape((-1,)) * scale, (scale, tensor.shape)
+
+    @staticmethod
+    def decompress(tensor, context):
+        scale, shape = context
+        return tensor.reshape(shape) / scale
+
+
+@both_kinds
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_a_compression_of_the_users_own(kind, groups):
+    net, alone = dense_net(), dense_net()
+    trained = train(net, make_trainer(kind, net, compression=Scaled, num_groups=groups))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"gradient_predivide_factor": 0}, "gradient_predivide_factor is 0: expected a positive"),
+        ({"gradient_predivide_factor": float("inf")}, "gradient_predivide_factor is inf"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "it goes with op=Average only"),
+        ({"num_groups": -1}, "num_groups is -1: expected 0 or a number of groups"),
+        ({"num_groups": 1.5}, "num_groups is 1.5"),
+        ({"op": 77}, "op is 77: expected hvdlite.Average, hvdlite.Sum or"),
+        ({"compression": "fp16"}, "compression is 'fp16': expected hvd.Compression.none"),
+    ],
+)
+def test_what_makes_no_sense(kind, options, text):
+    with pytest.raises(ValueError) as caught:
+        make_trainer(kind, dense_net(), **options)
+    assert text in str(caught.value)
+
+
+UNITS = (8, 7, 6, 5, 4)
+
+
+@both_kinds
+@pytest.mark.parametrize("groups", [1, 2, 3, 10, 100])
+def test_groups_change_no_result(kind, groups):
+    net, alone = dense_net(UNITS), dense_net(UNITS)
+    trained = train(net, make_trainer(kind, net, num_groups=groups))
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+    assert_equal_on_all_ranks(trained)

@@ -1,0 +1,260 @@
+"""A step of more than one backward: several passes, several contexts, layers that a pass skips."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    dense_net,
+    joined_batch,
+    plain_trainer,
+    set_weights,
+    weights,
+)
+
+import hvdlite as hvd
+
+ROWS = (3, 5, 2)  # of the passes of a step: unequal, as at an epoch's end
+
+
+def sgd(**more):
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
+
+
+def make_trainer(kind: str, params, **options):
+    if kind == "trainer":
+        return hvd.DistributedTrainer(params, sgd(), **options)
+    return gluon.Trainer(params, hvd.DistributedOptimizer(sgd(), **options), kvstore=None)
+
+
+both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+
+
+def alone(steps: int, batches_of_step) -> dict:
+    """What one process makes of the batches, each step's joined."""
+    net = dense_net()
+    trainer = plain_trainer(net, sgd())
+    for step in range(steps):
+        x = np.concatenate(batches_of_step(step))
+        backward(net, x)
+        trainer.step(len(x))
+    return weights(net)
+
+
+@both_kinds
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("cleared", ["never", "each step", "each pass"])
+def test_backward_passes_per_step(kind, grad_req, cleared, rank):
+    if grad_req == "add" and cleared == "never":
+        pytest.skip("as in Gluon, what backward adds to is cleared by the user")
+    net = dense_net()
+    params = net.collect_params()
+    params.setattr("grad_req", grad_req)
+    trainer = make_trainer(kind, params, backward_passes_per_step=len(ROWS))
+    updates = []
+    for step in range(3):
+        for i, rows in enumerate(ROWS):
+            before = weights(net)
+            backward(net, batch_of(rank, 10 * step + i, rows))
+            trainer.step(rows)
+            changed = any((before[n] != w).any() for n, w in weights(net).items())
+            updates.append(changed)
+            if cleared == "each pass" or cleared == "each step" and i + 1 == len(ROWS):
+                params.zero_grad()
+    assert updates == [False, False, True] * 3
+    expected = alone(3, lambda step: [joined_batch(10 * step + i, n) for i, n in enumerate(ROWS)])
+    assert_close(weights(net), expected)
+    assert_equal_on_all_ranks(weights(net))
+
+
+def test_passes_with_clipping_in_between(rank):
+    nets = [dense_net(), dense_net()]
+    ours = hvd.DistributedTrainer(nets[0].collect_params(), sgd(), backward_passes_per_step=2)
+    plain = plain_trainer(nets[1], sgd())
+    for step in range(3):
+        backward(nets[1], np.concatenate([joined_batch(2 * step), joined_batch(2 * step + 1)]))
+        norm = clip(nets[1], 0.1 * 8 * hvd.size())
+        plain.update(8 * hvd.size())
+        for i in range(2):
+            backward(nets[0], batch_of(rank, 2 * step + i))
+            ours.allreduce_grads()
+            clipped = clip(nets[0], 0.1 * 8)
+            ours.update(4)
+        assert norm > 0.1 * 8 * hvd.size()
+        assert clipped > 0.1 * 8
+    assert_close(weights(nets[0]), weights(nets[1]))
+
+
+def clip(net, most: float) -> float:
+    return gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], most)
+
+
+def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
+    schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.2)
+    net = dense_net()
+    trainer = hvd.DistributedTrainer(
+        net.collect_params(), sgd(lr_scheduler=schedule), backward_passes_per_step=3
+    )
+    for i in range(12):
+        backward(net, batch_of(rank, i))
+        trainer.step(4)
+    assert trainer._optimizer.num_update == 4
+
+
+@pytest.mark.parametrize("passes", [0, -1, 1.5, None, "2"])
+def test_passes_that_are_no_count(passes):
+    params = dense_net().collect_params()
+    for kind in ("trainer", "optimizer"):
+        with pytest.raises(ValueError, match="backward_passes_per_step is .*: expected a number"):
+            make_trainer(kind, params, backward_passes_per_step=passes)
+
+
+CONTEXTS = [mx.cpu(0), mx.cpu(1)]
+
+
+def two_context_net(rank):
+    net = dense_net()
+    net.collect_params().reset_ctx(CONTEXTS)
+    set_weights(net, seed=rank + 1)
+    hvd.broadcast_parameters(net.collect_params())
+    return net
+
+
+def backward_on_both(net, parts) -> None:
+    with autograd.record():
+        losses = [
+            (net(mx.nd.array(x, ctx=context)) ** 2).sum() for x, context in zip(parts, CONTEXTS)
+        ]
+    autograd.backward(losses)
+
+
+def everywhere(param) -> list:
+    return [data.asnumpy() for data in param.list_data()]
+
+
+@both_kinds
+@pytest.mark.parametrize("passes", [1, 2])
+def test_several_contexts_in_a_process(kind, passes, rank, size):
+    """Two contexts with unequal parts of each rank's batch: their sum is averaged over ranks."""
+    net = two_context_net(rank)
+    trainer = make_trainer(kind, net.collect_params(), backward_passes_per_step=passes)
+    for step in range(3):
+        for i in range(passes):
+            x = batch_of(rank, 10 * step + i, rows=7)
+            backward_on_both(net, [x[:2], x[2:]])
+            trainer.step(7)
+    expected = alone(3, lambda step: [joined_batch(10 * step + i, 7) for i in range(passes)])
+    for name, param in net._collect_params_with_prefix().items():
+        first, second = everywhere(param)
+        np.testing.assert_array_equal(first, second, name)
+        np.testing.assert_allclose(first, expected[name], 2e-5, 2e-5, err_msg=name)
+        assert_equal_on_all_ranks({name: first})
+
+
+def test_gradients_of_all_contexts_are_the_averages(rank, size):
+    net = two_context_net(rank)
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    x = batch_of(rank, rows=7)
+    backward_on_both(net, [x[:2], x[2:]])
+    trainer.allreduce_grads()
+    one = dense_net()
+    backward(one, joined_batch(rows=7))
+    expected = one._collect_params_with_prefix()
+    for name, param in net._collect_params_with_prefix().items():
+        for grad in param.list_grad():
+            whole = expected[name].grad().asnumpy()
+            np.testing.assert_allclose(grad.asnumpy() * size, whole, 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("flow", ["step", "clip"])
+def test_a_layer_that_only_some_ranks_use(flow, rank, size):
+    """It is updated on all of them, by the gradients of those that used it."""
+    net, twin = dense_net((6, 6, 6)), dense_net((6, 6, 6))
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    plain = plain_trainer(twin, sgd())
+
+    def used(model, step, of_rank):
+        return [model[0], model[0:2]][(step + of_rank) % 2]
+
+    for step in range(4):
+        backward(used(net, step, rank), batch_of(rank, step))
+        if flow == "step":
+            trainer.step(4, ignore_stale_grad=True)
+        else:
+            trainer.allreduce_grads(ignore_stale_grad=True)
+            trainer.update(4, ignore_stale_grad=True)
+        with autograd.record():
+            losses = [
+                (used(twin, step, r)(mx.nd.array(batch_of(r, step))) ** 2).sum()
+                for r in range(size)
+            ]
+        autograd.backward(losses)
+        plain.step(4 * size, ignore_stale_grad=True)
+    assert_close(weights(net), weights(twin))
+    assert_equal_on_all_ranks(weights(net))
+    untouched = weights(dense_net((6, 6, 6)))
+    np.testing.assert_array_equal(weights(net)["2.weight"], untouched["2.weight"])
+
+
+def test_stale_only_at_the_update(rank):
+    """The clipping flow of a script that knows no argument of allreduce_grads()."""
+    net = dense_net((6, 6))
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    for step in range(3):
+        backward(net[0] if (step + rank) % 2 else net, batch_of(rank, step))
+        trainer.allreduce_grads()
+        trainer.update(4, ignore_stale_grad=True)
+    assert_equal_on_all_ranks(weights(net))
+
+
+def test_a_layer_that_only_some_passes_use(rank, size):
+    net, twin = dense_net((6, 6)), dense_net((6, 6))
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), backward_passes_per_step=2)
+    plain = plain_trainer(twin, sgd())
+    for step in range(3):
+        for i, model in enumerate((net, net[0])):
+            backward(model, batch_of(rank, 2 * step + i))
+            trainer.step(4)
+        with autograd.record():
+            losses = [
+                (model(mx.nd.array(joined_batch(2 * step + i))) ** 2).sum()
+                for i, model in enumerate((twin, twin[0]))
+            ]
+        autograd.backward(losses)
+        plain.step(8 * size)
+    assert_close(weights(net), weights(twin))
+
+
+def test_a_stale_gradient_that_is_not_ignored_is_an_error(rank):
+    net = dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    backward(net[0], batch_of(rank))
+    with pytest.raises(UserWarning, match="has not been updated by backward since last `step`"):
+        trainer.step(4)
+
+
+def test_a_layer_that_adds_keeps_its_sum_when_stale(rank, size):
+    """Nothing new on this rank: with grad_req='add' it gives what it has, as one process would."""
+    net, twin = dense_net((6, 6)), dense_net((6, 6))
+    for model in (net, twin):
+        model[1].weight.grad_req = "add"
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
+    plain = plain_trainer(twin, sgd())
+    for step in range(3):  # never cleared
+        with_second = (step + rank) % 2 == 0
+        backward(net if with_second else net[0], batch_of(rank, step))
+        trainer.step(4, ignore_stale_grad=True)
+        with autograd.record():
+            losses = [
+                (
+                    (twin if (step + r) % 2 == 0 else twin[0])(mx.nd.array(batch_of(r, step))) ** 2
+                ).sum()
+                for r in range(size)
+            ]
+        autograd.backward(losses)
+        plain.step(4 * size, ignore_stale_grad=True)
+    assert_close(weights(net), weights(twin), 1e-4)

@@ -1,0 +1,150 @@
+"""Random programs: any kinds, dtypes, shapes and order of submission, some of it mismatched.
+
+Every result equals that of a NumPy model, a mismatch is the same error on all ranks, and nothing
+hangs. HVDLITE_TEST_PROGRAMS says how many programs (60).
+"""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import hvdlite as hvd
+from hvdlite import work
+from hvdlite._native import lib
+
+PROGRAMS = int(os.environ.get("HVDLITE_TEST_PROGRAMS", 60))
+CHUNK = 20  # programs a test, so that its time limit means something
+
+ALLREDUCE, BROADCAST = lib.HVD_ALLREDUCE, lib.HVD_BROADCAST
+ALLGATHER, REDUCESCATTER, ALLTOALL = lib.HVD_ALLGATHER, lib.HVD_REDUCESCATTER, lib.HVD_ALLTOALL
+KINDS = (ALLREDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL)
+REDUCING = (ALLREDUCE, REDUCESCATTER)
+DTYPES = [str(dtype) for dtype in work.DTYPES]
+OPS = (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)
+ROWS = (0, 1, 2, 3, 7, 64, 5000)
+TRAILING = ((), (1,), (3,), (2, 5))
+
+
+class Work(NamedTuple):
+    """One collective as all ranks mean it."""
+
+    number: int
+    kind: int
+    dtype: str
+    op: int
+    root: int
+    rows: np.ndarray  # of each rank; alltoall: [from, to]
+    trailing: tuple
+    in_place: bool
+    wrong: str  # the field in which one rank differs, "": none
+    wrong_rank: int
+
+    def shape(self, rank: int) -> tuple:
+        return (int(self.rows[rank].sum()), *self.trailing)
+
+    def input(self, rank: int) -> np.ndarray:
+        """Small whole numbers, whose sums and products any dtype can hold."""
+        random = np.random.RandomState(97 * self.number + rank)
+        return random.randint(0, 3, self.shape(rank)).astype(self.dtype)
+
+
+def random_work(random, number: int, size: int) -> Work:
+    kind, dtype = KINDS[random.randint(len(KINDS))], DTYPES[random.randint(len(DTYPES))]
+    ops = [op for op in OPS if dtype != "bool" or op != hvd.Average]
+    rows = np.full(size, ROWS[random.randint(len(ROWS))])
+    if kind == ALLGATHER:
+        rows = random.choice(ROWS[:-1], size)
+    if kind == ALLTOALL:
+        rows = random.randint(0, 4, (size, size))
+    fields = {ALLREDUCE: ["op"], REDUCESCATTER: ["op"], BROADCAST: ["root_rank"]}.get(kind, [])
+    wrong = ["dtype", "shape", *fields][random.randint(2 + len(fields))]
+    return Work(
+        number, kind, dtype, ops[random.randint(len(ops))], random.randint(size), rows,
+        TRAILING[random.randint(len(TRAILING))], random.rand() < 0.5,
+        wrong if size > 1 and random.rand() < 0.15 else "", random.randint(size),
+    )  # fmt: skip
+
+
+def as_this_rank_has_it(one: Work, rank: int) -> Work:
+    if rank != one.wrong_rank or not one.wrong:
+        return one
+    other = {
+        "dtype": {"dtype": "int64" if one.dtype != "int64" else "int32"},
+        "shape": {"trailing": (*one.trailing, 2)},
+        "op": {"op": hvd.Max if one.op != hvd.Max else hvd.Min},
+        "root_rank": {"root": (one.root + 1) % hvd.size()},
+    }
+    return one._replace(**other[one.wrong])
+
+
+def reduced(one: Work, size: int) -> np.ndarray:
+    stack = np.stack([one.input(rank) for rank in range(size)])
+    if one.dtype == "bool":
+        return stack.any(0) if one.op in (hvd.Sum, hvd.Max) else stack.all(0)
+    wide = stack.astype(np.float64)
+    how = {hvd.Sum: wide.sum, hvd.Min: wide.min, hvd.Max: wide.max, hvd.Product: wide.prod}
+    result = how.get(one.op, wide.mean)(axis=0)
+    return result.astype(one.dtype)  # integers truncate
+
+
+def result_of(one: Work, rank: int, size: int) -> np.ndarray:
+    """The NumPy model."""
+    if one.kind == BROADCAST:
+        return one.input(one.root)
+    if one.kind == ALLGATHER:
+        return np.concatenate([one.input(r) for r in range(size)])
+    if one.kind == ALLTOALL:
+        starts = one.rows.cumsum(axis=1) - one.rows
+        return np.concatenate([
+            one.input(r)[starts[r, rank] : starts[r, rank] + one.rows[r, rank]]
+            for r in range(size)
+        ])  # fmt: skip
+    whole = reduced(one, size)
+    return np.array_split(whole, size)[rank] if one.kind == REDUCESCATTER else whole
+
+
+def start(one: Work, rank: int, size: int):
+    """Submit this rank's part; return all that it takes to finish."""
+    own = as_this_rank_has_it(one, rank)
+    array = own.input(rank)
+    expected = result_of(own, rank, size)
+    in_place = own.in_place and own.kind in (ALLREDUCE, BROADCAST)
+    out = array if in_place else np.empty(expected.shape, own.dtype)
+    members = {"op": own.op if own.kind in REDUCING else hvd.Sum, "root": own.root}
+    if own.kind not in (ALLREDUCE, BROADCAST):
+        members["out_rows"] = len(expected)
+    if own.kind == ALLTOALL:
+        members["splits"] = np.ascontiguousarray(own.rows, np.int64)
+    tensor, alive = work._describe(own.kind, f"work{one.number}", array, out, members)
+    errors: list = []
+    return work._start(tensor, errors), errors, array, out, expected, alive
+
+
+def check(one: Work, started) -> None:
+    handle, errors, _array, out, expected, _alive = started
+    work._wait(handle, errors)
+    if one.wrong:
+        assert len(errors) == 1, f"{one}: no error"
+        assert f"ranks disagree on the {one.wrong}" in str(errors[0]), one
+        return
+    assert not errors, f"{one}: {errors}"
+    np.testing.assert_allclose(
+        out.astype(np.float64), expected.astype(np.float64), rtol=2e-3, err_msg=str(one)
+    )
+
+
+def run_program(seed: int, rank: int, size: int) -> None:
+    random = np.random.RandomState(seed)
+    works = [random_work(random, i, size) for i in range(random.randint(1, 13))]
+    order = np.random.RandomState(1000 * seed + rank).permutation(len(works))
+    started = {i: start(works[i], rank, size) for i in order}
+    for i, one in enumerate(works):
+        check(one, started[i])
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
+def test_programs(first, rank, size):
+    for seed in range(first, min(first + CHUNK, PROGRAMS)):
+        run_program(seed, rank, size)

@@ -1,0 +1,257 @@
+"""Row_sparse arrays: the sum of the rows that any rank has, and training with sparse gradients."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import assert_close, assert_equal_on_all_ranks, plain_trainer, weights
+from versions import no_sparse_gluon
+
+import hvdlite as hvd
+from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows
+from hvdlite.numpy import Average, Sum
+
+HEIGHT = 23
+
+
+def rows_of(rank: int, case: str) -> list:
+    """The row numbers that a rank gives."""
+    random = np.random.RandomState(rank)
+    return {
+        "some": sorted(random.choice(HEIGHT, 5, replace=False)),
+        "all": list(range(HEIGHT)),
+        "none on rank 0": [] if rank == 0 else [rank, HEIGHT - 1],
+        "none anywhere": [],
+        "unsorted, twice": [7, 2, 7, rank],
+        "each its own": [HEIGHT - 1 - rank],
+    }[case]
+
+
+def sparse_of(rank: int, case: str, dtype: str = "float32", columns=(3,)):
+    """A row_sparse array with whole numbers, and the dense sum of what it was made of."""
+    rows = rows_of(rank, case)
+    values = np.random.RandomState(7 + rank).randint(-8, 9, (len(rows), *columns)).astype(dtype)
+    dense = np.zeros((HEIGHT, *columns), "float64")
+    np.add.at(dense, rows, values)
+    array = mx.nd.sparse.row_sparse_array(
+        (values, np.array(rows, "int64")), shape=(HEIGHT, *columns), dtype=dtype
+    )
+    return array, dense
+
+
+CASES = ("some", "all", "none on rank 0", "none anywhere", "unsorted, twice", "each its own")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("op", [Sum, Average], ids=["sum", "average"])
+def test_union_of_rows(case, op, rank, size):
+    array, _ = sparse_of(rank, case)
+    result = allreduce_rows([array], "x", op)
+    total = sum(sparse_of(r, case)[1] for r in range(size)) / (size if op == Average else 1)
+    expected = sorted({row for r in range(size) for row in rows_of(r, case)})
+    assert (result.stype, result.shape, result.dtype) == ("row_sparse", array.shape, array.dtype)
+    assert result.indices.asnumpy().tolist() == expected
+    np.testing.assert_allclose(result.asnumpy(), total, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("columns", [(), (1,), (2, 3, 2)], ids=str)
+def test_dtypes_and_shapes(dtype, columns, rank, size):
+    array, _ = sparse_of(rank, "some", dtype, columns)
+    result = allreduce_rows([array], "x")
+    assert result.dtype == np.dtype(dtype)
+    total = sum(sparse_of(r, "some", dtype, columns)[1] for r in range(size))
+    np.testing.assert_array_equal(result.asnumpy(), total)
+
+
+def test_same_bits_on_all_ranks(rank):
+    values = np.random.RandomState(rank).randn(9, 5).astype("float16")
+    rows = np.array([1, 2, 2, 2, 5, 5, 6, 7, 7], "int64")
+    array = mx.nd.sparse.row_sparse_array((values, rows), shape=(HEIGHT, 5), dtype="float16")
+    result = allreduce_rows([array], "x", Average)
+    assert_equal_on_all_ranks({"x": result.data.asnumpy(), "rows": result.indices.asnumpy()})
+
+
+def test_half_precision_is_rounded_once(rank, size):
+    """2048 + 1 is 2048 in float16: added in float32 the ones count."""
+    rows = [0] * (2 if rank == 0 else 1)
+    values = np.array([[2048.0], [1.0]][: len(rows)] if rank == 0 else [[1.0]], "float16")
+    array = mx.nd.sparse.row_sparse_array((values, rows), shape=(2, 1), dtype="float16")
+    expected = np.float16(2048 + size)
+    assert allreduce_rows([array], "x").asnumpy()[0, 0] == expected
+
+
+def test_several_arrays_of_one_rank_are_added_up(rank, size):
+    arrays = [sparse_of(rank, "some")[0], sparse_of(rank, "each its own")[0]]
+    total = sum(sparse_of(r, c)[1] for r in range(size) for c in ("some", "each its own"))
+    np.testing.assert_array_equal(allreduce_rows(arrays, "x").asnumpy(), total)
+
+
+@pytest.mark.parametrize("root", [0, -1], ids=["first", "last"])
+def test_broadcast(root, rank, size):
+    root %= size
+    array, _ = sparse_of(rank, "some")
+    result = broadcast_rows(array, root, "x")
+    assert result.indices.asnumpy().tolist() == rows_of(root, "some")
+    np.testing.assert_array_equal(result.asnumpy(), sparse_of(root, "some")[1])
+    with pytest.raises(ValueError, match=f"root_rank is {size}: expected 0 to {size - 1}"):
+        broadcast_rows(array, size, "x")
+
+
+def test_what_is_not_row_sparse_is_refused_before_others_wait():
+    with pytest.raises(ValueError, match="'x' has storage type csr: expected row_sparse"):
+        allreduce_rows([mx.nd.ones((2, 2)).tostype("csr")], "x")
+    sparse = mx.nd.ones((2, 2)).tostype("row_sparse")
+    with pytest.raises(ValueError, match=r"'x' has the shapes \(2, 2\), \(3, 2\)"):
+        allreduce_rows([sparse, mx.nd.ones((3, 2)).tostype("row_sparse")], "x")
+
+
+def test_other_operations_are_refused_before_others_wait():
+    sparse = mx.nd.ones((2, 2)).tostype("row_sparse")
+    for op in (hvd.Adasum, hvd.Max):
+        with pytest.raises(ValueError, match="'x' is row_sparse: expected op Sum or Average"):
+            allreduce_rows([sparse], "x", op)
+
+
+@pytest.mark.usefixtures("several")
+def test_heights_that_differ(rank, size):
+    array = mx.nd.ones((4 + (rank == 1), 2)).tostype("row_sparse")
+    with pytest.raises(hvd.HvdliteError, match="disagree on the number of rows.*rank 1: 5"):
+        allreduce_rows([array], "x")
+    np.testing.assert_array_equal(
+        allreduce_rows([mx.nd.ones((4, 2)).tostype("row_sparse")], "x").asnumpy(), size
+    )
+
+
+@pytest.mark.usefixtures("several")
+def test_columns_that_differ(rank):
+    array = mx.nd.ones((4, 2 + (rank == 1))).tostype("row_sparse")
+    with pytest.raises(hvd.HvdliteError, match="disagree on the shape"):
+        allreduce_rows([array], "x")
+
+
+# ---- training ----
+
+
+def embedding_net(sparse: bool = True):
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Embedding(HEIGHT, 4, sparse_grad=sparse),
+        gluon.nn.Dense(3, in_units=8, activation="tanh"),
+        gluon.nn.Embedding(HEIGHT, 2, sparse_grad=sparse),  # its input: whole numbers from 0 to 2
+    )
+    net.initialize()
+    random = np.random.RandomState(1)
+    for param in net._collect_params_with_prefix().values():
+        param.set_data(mx.nd.array(random.uniform(-0.5, 0.5, param.shape)))
+    return net
+
+
+def words_of(rank: int, step: int) -> np.ndarray:
+    """Rank 0 meets few words, so that some rows are hit by others only."""
+    random = np.random.RandomState(100 * step + rank)
+    return random.randint(0, 3 if rank == 0 else HEIGHT, (6, 2))
+
+
+def train(net, trainer, joined: bool, steps: int = 4) -> dict:
+    ranks = range(hvd.size()) if joined else [hvd.rank()]
+    for step in range(steps):
+        words = mx.nd.array(np.concatenate([words_of(r, step) for r in ranks]))
+        with autograd.record():
+            hidden = net[1](net[0](words))
+            loss = hidden.sum(axis=1) * net[2](words).sum(axis=(1, 2))
+        loss.backward()
+        trainer.step(len(words))
+    return weights(net)
+
+
+def optimizer(name: str):
+    options = {"sgd": {"momentum": 0.9, "wd": 0.01}, "adam": {}}[name]
+    return mx.optimizer.create(name, learning_rate=0.02, **options)
+
+
+@no_sparse_gluon
+def test_two_sparse_and_dense_gradients_average(rank, size):
+    net = embedding_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+    before = weights(net)["0.weight"]
+    with autograd.record():
+        loss = (net[0](mx.nd.array([rank, size])) * (rank + 1)).sum()
+    loss.backward()
+    trainer.step(1, ignore_stale_grad=True)
+    expected = np.zeros(HEIGHT)
+    expected[:size] = np.arange(1, size + 1) / size
+    expected[size] = (size + 1) / 2
+    change = before - weights(net)["0.weight"]
+    np.testing.assert_allclose(change, np.repeat(expected[:, None], 4, 1), atol=1e-6)
+
+
+@no_sparse_gluon
+@pytest.mark.parametrize("as_dense", [False, True], ids=["rows", "as dense"])
+@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_training_is_that_of_the_joined_batch(kind, name, as_dense):
+    """Lazy updates included: rows that no rank has met keep their momentum, as in one process."""
+    net, alone = embedding_net(), embedding_net()
+    if kind == "trainer":
+        ours = hvd.DistributedTrainer(
+            net.collect_params(), optimizer(name), sparse_as_dense=as_dense
+        )
+    else:
+        wrapped = hvd.DistributedOptimizer(optimizer(name), sparse_as_dense=as_dense)
+        ours = plain_trainer(net, wrapped)
+    trained = train(net, ours, joined=False)
+    assert net[0].weight.grad().stype == "row_sparse"
+    expected = train(alone, plain_trainer(alone, optimizer(name)), joined=True)
+    assert_close(trained, expected)
+    assert_equal_on_all_ranks(trained)
+
+
+@no_sparse_gluon
+def test_only_rows_that_are_hit_stay_in_the_gradient(rank, size):
+    net = gluon.nn.Embedding(HEIGHT, 2, sparse_grad=True)
+    net.initialize()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    with autograd.record():
+        net(mx.nd.array([rank, 9])).sum().backward()
+    trainer.allreduce_grads()
+    assert net.weight.grad().indices.asnumpy().tolist() == [*range(size), 9]
+
+
+@no_sparse_gluon
+@pytest.mark.usefixtures("several")
+def test_one_rank_with_dense_gradients(rank):
+    net = gluon.nn.Embedding(5, 2, sparse_grad=rank == 0)
+    net.initialize()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    with autograd.record():
+        net(mx.nd.array([1])).sum().backward()
+    with pytest.raises(hvd.HvdliteError, match="row_sparse gradient.*default gradient"):
+        trainer.step(1)
+
+
+@no_sparse_gluon
+@pytest.mark.usefixtures("several")
+def test_sparse_layers_that_ranks_number_differently(rank):
+    """Ranks would wait for each other's embedding."""
+    with mx.name.NameManager():  # counts from 0
+        for _ in range(9 if rank == 0 else 0):
+            gluon.nn.Embedding(2, 1)
+        net = gluon.nn.Sequential()
+        net.add(*(gluon.nn.Embedding(5, 2, sparse_grad=True) for _ in range(2)))
+    net.initialize()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    with autograd.record():
+        net[0](mx.nd.array([1])).sum().backward()
+    with pytest.raises(hvd.HvdliteError, match="order of row_sparse gradients"):
+        trainer.step(1, ignore_stale_grad=True)
+
+
+def test_pickled_and_copied_optimizers_keep_the_choice():
+    import copy
+    import pickle
+
+    ours = hvd.DistributedOptimizer(optimizer("sgd"), sparse_as_dense=True)
+    ours.param_dict = {}
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert other._averaging.gradients.reduction.sparse_as_dense

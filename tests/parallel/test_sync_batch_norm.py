@@ -1,0 +1,255 @@
+"""SyncBatchNorm on each rank's part equals BatchNorm on the joined batch."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import assert_close, assert_equal_on_all_ranks, set_weights, weights
+
+import hvdlite as hvd
+
+CASES = {
+    "images": ((5, 6), 1),
+    "channels last": ((5, 6), -1),
+    "sequences": ((7,), 1),
+    "rows": ((), 1),
+    "volumes": ((3, 2, 4), 1),
+}
+
+
+def rows_of(rank: int, uneven: bool) -> int:
+    return 2 + (3 * rank if uneven else 0)
+
+
+def data_of(rank: int, step: int, inner, axis: int, uneven: bool, channels: int = 3):
+    shape = (rows_of(rank, uneven), channels, *inner)
+    values = np.random.RandomState(10 * step + rank).normal(1, 2, shape).astype("float32")
+    return np.moveaxis(values, 1, axis)
+
+
+def make_pair(**options):
+    options = {"in_channels": 3, "momentum": 0.7, **options}
+    blocks = hvd.SyncBatchNorm(**options), gluon.nn.BatchNorm(**options)
+    for block in blocks:
+        block.initialize()
+        for name, value in (("gamma", [0.5, 1.5, -2.0]), ("beta", [0.1, -0.2, 0.3])):
+            array = mx.np.array if mx.util.is_np_array() else mx.nd.array
+            getattr(block, name).set_data(array(value))
+    return blocks
+
+
+def forward_and_backward(block, values, upstream):
+    x = mx.nd.array(values)
+    x.attach_grad()
+    with autograd.record():
+        y = block(x)
+        loss = (y * mx.nd.array(upstream)).sum()
+    loss.backward()
+    return y.asnumpy(), x.grad.asnumpy()
+
+
+def own_part(values, uneven: bool):
+    starts = np.cumsum([0, *(rows_of(r, uneven) for r in range(hvd.size()))])
+    return values[starts[hvd.rank()] : starts[hvd.rank() + 1]]
+
+
+@pytest.mark.parametrize("inner, axis", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("uneven", [False, True], ids=["even", "uneven"])
+@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
+def test_equals_batch_norm_on_the_joined_batch(inner, axis, uneven, hybridize, rank, size):
+    ours, twin = make_pair(axis=axis)
+    if hybridize:
+        ours.hybridize(static_alloc=True, static_shape=True)
+    for step in range(3):
+        parts = [data_of(r, step, inner, axis, uneven) for r in range(size)]
+        joined = np.concatenate(parts)
+        upstream = np.random.RandomState(step).randn(*joined.shape).astype("float32")
+        y, dx = forward_and_backward(twin, joined, upstream)
+        own_y, own_dx = forward_and_backward(ours, parts[rank], own_part(upstream, uneven))
+        np.testing.assert_allclose(own_y, own_part(y, uneven), rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(own_dx, own_part(dx, uneven), rtol=1e-3, atol=5e-5)
+        for name in ("gamma", "beta"):  # each rank has its own part of these, as of any gradient
+            total = hvd.allreduce(getattr(ours, name).grad(), op=hvd.Sum).asnumpy()
+            expected = getattr(twin, name).grad().asnumpy()
+            np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4, err_msg=name)
+        for name in ("running_mean", "running_var"):
+            got, expected = (getattr(b, name).data().asnumpy() for b in (ours, twin))
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+            assert_equal_on_all_ranks({name: got})
+    x = mx.nd.array(data_of(rank, 9, inner, axis, uneven))
+    np.testing.assert_allclose(ours(x).asnumpy(), twin(x).asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": False}, {"center": False}, {"scale": False, "center": False}], ids=str
+)
+def test_without_gamma_or_beta(options, rank, size):
+    ours, twin = make_pair(**options)
+    parts = [data_of(r, 0, (4,), 1, True) for r in range(size)]
+    upstream = np.random.RandomState(1).randn(*np.concatenate(parts).shape)
+    y, dx = forward_and_backward(twin, np.concatenate(parts), upstream)
+    own_y, own_dx = forward_and_backward(ours, parts[rank], own_part(upstream, True))
+    np.testing.assert_allclose(own_y, own_part(y, True), rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(own_dx, own_part(dx, True), rtol=1e-3, atol=5e-5)
+
+
+def test_a_mean_much_larger_than_the_deviation(rank, size):
+    """The squares' sum cancels against the mean's: in float32 the variance would be lost."""
+    ours, twin = make_pair()
+    parts = [1000 + 0.1 * data_of(r, 0, (8, 8), 1, False) for r in range(size)]
+    upstream = np.ones_like(np.concatenate(parts))
+    y, _ = forward_and_backward(twin, np.concatenate(parts), upstream)
+    own_y, _ = forward_and_backward(ours, parts[rank], own_part(upstream, False))
+    np.testing.assert_allclose(own_y, own_part(y, False), atol=2e-2)
+    np.testing.assert_allclose(ours.running_var.data().asnumpy(), 0.7 + 0.3 * 0.04, rtol=0.05)
+
+
+@pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])
+def test_one_rank_alone_in_inference(mode, rank):
+    """Validation on rank 0 only: nobody is waited for, and the gradients are BatchNorm's."""
+    ours, twin = make_pair(use_global_stats=mode == "use_global_stats")
+    if rank == 0:
+        for block in (ours, twin):
+            block.running_mean.set_data(mx.nd.array([1.0, 2.0, 3.0]))
+            block.running_var.set_data(mx.nd.array([4.0, 1.0, 9.0]))
+        results = []
+        for block in (ours, twin):
+            x = mx.nd.array(data_of(0, 0, (4,), 1, False))
+            x.attach_grad()
+            if mode == "inference":
+                results.append([block(x)])
+                continue
+            with autograd.record(train_mode=mode == "use_global_stats"):
+                y = block(x)
+                loss = (y**2).sum()
+            loss.backward(train_mode=mode == "use_global_stats")
+            results.append([y, x.grad, block.gamma.grad(), block.beta.grad()])
+        for got, expected in zip(*results):
+            np.testing.assert_allclose(got.asnumpy(), expected.asnumpy(), rtol=1e-4, atol=1e-4)
+    hvd.allgather_object("the others did not wait for it")
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
+@pytest.mark.parametrize("attached", [False, True], ids=["data", "made"])
+def test_called_twice_in_one_forward(hybridize, attached, rank, size):
+    """As the critic of a GAN is, with real and with made-up data: neither gets the other's sums."""
+    ours, twin = make_pair()
+    if hybridize:
+        ours.hybridize()
+    running = np.ones(3)
+    for step in range(2):
+        parts = [[data_of(r, 2 * step + i, (4,), 1, True) for r in range(size)] for i in range(2)]
+        for block, values in (
+            (ours, [of[rank] for of in parts]),
+            (twin, [np.concatenate(of) for of in parts]),
+        ):
+            inputs = [mx.nd.array(v) for v in values]
+            for x in inputs if attached else ():
+                x.attach_grad()
+            with autograd.record():
+                real, fake = map(block, inputs)
+                loss = (real**3).sum() - (fake**2 * 5).sum()
+            loss.backward()
+        for name in ("gamma", "beta"):
+            total = hvd.allreduce(getattr(ours, name).grad(), op=hvd.Sum).asnumpy()
+            expected = getattr(twin, name).grad().asnumpy()
+            np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-3, err_msg=name)
+        for of in parts:  # one after the other, in the order of the calls
+            running = 0.7 * running + 0.3 * np.concatenate(of).var((0, 2))
+        np.testing.assert_allclose(ours.running_var.data().asnumpy(), running, rtol=1e-5)
+
+
+def net_of(norm, hybridize):
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(4, 3, in_channels=2, use_bias=False),
+        norm(),  # its channels are known when the data is
+        gluon.nn.Activation("tanh"),
+        gluon.nn.AvgPool2D(2),
+        gluon.nn.Conv2D(5, 2, in_channels=4),
+        norm(),
+        gluon.nn.Flatten(),
+        gluon.nn.Dense(3, activation="tanh"),
+        norm(),
+    )
+    net.initialize()
+    if hybridize:
+        net.hybridize(static_alloc=True)
+    net(mx.nd.ones((1, 2, 8, 8)))
+    set_weights(net, seed=2)
+    for name, param in net._collect_params_with_prefix().items():
+        if name.endswith("running_var"):
+            param.set_data(mx.nd.ones(param.shape))
+    return net
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
+def test_a_model_equals_its_single_process_twin(hybridize, rank, size):
+    """Average pooling, not max: that one decides by the last bit."""
+    net, alone = net_of(hvd.SyncBatchNorm, hybridize), net_of(gluon.nn.BatchNorm, hybridize)
+    options = {"learning_rate": 0.05, "momentum": 0.9}
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", dict(options))
+    plain = gluon.Trainer(alone.collect_params(), "sgd", dict(options), kvstore=None)
+    rows = sum(rows_of(r, True) for r in range(size))
+    for step in range(8):
+        parts = [data_of(r, step, (8, 8), 1, True, channels=2) for r in range(size)]
+        for model, values in ((net, parts[rank]), (alone, np.concatenate(parts))):
+            with autograd.record():
+                out = model(mx.nd.array(values))
+                loss = (out - mx.nd.array(values[:, 0, 0, :3])) ** 2
+            loss.backward()
+        trainer.step(rows / size)  # of uneven batches: a rank's share, the same on every rank
+        plain.step(rows)
+    assert_equal_on_all_ranks(weights(net))
+    assert_close(weights(net), weights(alone), 2e-4)
+
+
+def test_float16_and_numpy_arrays(rank, size):
+    ours, twin = make_pair()
+    for block in (ours, twin):
+        block.cast("float16")
+    parts = [data_of(r, 0, (4, 4), 1, False).astype("float16") for r in range(size)]
+    results = []
+    for block, values in ((ours, parts[rank]), (twin, np.concatenate(parts))):
+        with autograd.train_mode():
+            results.append(block(mx.nd.array(values, dtype="float16")).asnumpy())
+    assert results[0].dtype == np.float16
+    np.testing.assert_allclose(results[0], own_part(results[1], False), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
+def test_numpy_arrays(hybridize, rank, size):
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        ours, twin = make_pair()
+        if hybridize:
+            ours.hybridize()
+        parts = [data_of(r, 0, (4, 4), 1, True) for r in range(size)]
+        results = []
+        for block, values in ((ours, parts[rank]), (twin, np.concatenate(parts))):
+            x = mx.np.array(values)
+            x.attach_grad()
+            with autograd.record():
+                y = block(x)
+                loss = (y**3).sum()
+            loss.backward()
+            assert isinstance(y, mx.np.ndarray)
+            results.append((y.asnumpy(), x.grad.asnumpy()))
+        for own, whole in zip(*results):
+            np.testing.assert_allclose(own, own_part(whole, True), rtol=1e-3, atol=1e-3)
+
+
+def test_several_contexts_are_refused():
+    block = hvd.SyncBatchNorm(in_channels=3)
+    block.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    with pytest.raises(ValueError, match="lives on 2 contexts: expected one"):
+        block(mx.nd.ones((2, 3)))
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+def test_ranks_that_disagree_on_the_channels(rank):
+    block = hvd.SyncBatchNorm(in_channels=3 + (rank == 0))
+    block.initialize()
+    with autograd.record():
+        y = block(mx.nd.ones((2, 3 + (rank == 0))))
+    with pytest.raises(mx.MXNetError, match="sync_batch_norm.*ranks disagree on the shape"):
+        y.wait_to_read()

@@ -1,0 +1,87 @@
+"""How MXNet gets to know the kvstore: in either order of imports, and never by starting MPI."""
+
+import pytest
+from test_life import run
+from versions import mxnet_alone
+
+USE = """
+kv = mx.kv.create("dist_sync_mpi")
+a = mx.nd.ones(2)
+kv.pushpull("a", a)
+print(kv.type, kv.rank, kv.num_workers, a.asnumpy().tolist(), hvdlite.is_initialized())
+"""
+USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        pytest.param("import mxnet as mx; import hvdlite", marks=mxnet_alone),
+        "import hvdlite; import mxnet as mx",
+        "import hvdlite.mxnet; import mxnet as mx",
+        "import hvdlite, importlib as i; i.util.find_spec('mxnet'); i.reload(hvdlite); "
+        "from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
+    ],
+)
+def test_both_orders_of_imports(imports):
+    assert run(f"{imports}\n{USE}") == USED
+
+
+@mxnet_alone
+def test_registering_starts_no_mpi_and_leaves_mxnets_own_functions_in_place():
+    """A notebook that starts jobs by hvdlite.run must not be in one."""
+    code = """
+import sys, mxnet as mx
+init, create = mx.gluon.Trainer.__init__, mx.model._create_kvstore
+import hvdlite
+print([name for name in sys.modules if name.startswith("mpi4py")])
+hooked = mx.gluon.Trainer.__init__
+print(init is hooked.__wrapped__, init.__doc__ == hooked.__doc__)
+print(create is mx.gluon.trainer._create_kvstore.__wrapped__)
+"""
+    assert run(code) == "[]\nTrue True\nTrue\n"
+
+
+def test_without_mxnet():
+    code = """
+import sys, hvdlite
+sys.path = [p for p in sys.path if "site-packages" not in p]
+try:
+    import mxnet
+except ImportError as error:
+    print(error)
+"""
+    assert run(code) == "No module named 'mxnet'\n"
+
+
+MODE = """
+import hvdlite, mxnet as mx
+for name in sys.argv[1:]:
+    try:
+        print(mx.kv.create(name).type)
+    except (ValueError, mx.MXNetError) as error:
+        print(error)
+"""
+
+
+def created(mode: str, *names: str) -> list:
+    code = f"import sys\nsys.argv = {['', *names]}\n{MODE}"
+    return run(code, HVDLITE_KVSTORE_MODE=mode).splitlines()
+
+
+def test_dist_sync_where_there_are_no_servers():
+    names = ("dist_sync", "DIST_SYNC", "dist", "dist_device_sync", "dist_sync_device")
+    *types, refused = created("mpi", *names, "dist_async")
+    assert types == ["dist_sync_mpi"] * len(names)
+    assert "need MXNet's servers: start the job with `hvdliterun --mode ps`" in refused
+
+
+def test_with_servers_dist_sync_is_mxnets_own():
+    lines = created("ps", "dist_sync", "dist_sync_mpi")
+    assert any("DMLC_NUM_WORKER" in line for line in lines)
+    assert lines[-1] == "dist_sync_mpi"
+
+
+def test_a_store_before_init_joins_the_job_and_init_after_it_does_nothing():
+    code = USE + "hvdlite.init(); hvdlite.shutdown(); hvdlite.init(); print(hvdlite.size())"
+    assert run(f"import hvdlite; import mxnet as mx\n{code}") == USED + "1\n"

@@ -1,0 +1,17 @@
+"""Marks of tests that not all versions of MXNet, NumPy and Python pass: docs/compatibility.md."""
+
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+
+MXNET2 = not version("mxnet").startswith("1.")
+no_sparse_gluon = pytest.mark.skipif(MXNET2, reason="MXNet 2's Gluon has no sparse gradients")
+no_module = pytest.mark.skipif(MXNET2, reason="MXNet 2 has no Module")
+
+_ALONE = sys.version_info < (3, 12) and [int(n) for n in np.__version__.split(".")[:2]] < [1, 24]
+# For scripts that do not import hvdlite, or MXNet before it.
+mxnet_alone = pytest.mark.skipif(
+    not _ALONE, reason="by itself MXNet needs NumPy before 1.24 and Python before 3.12"
+)
