@@ -21,7 +21,7 @@ COLUMNS = {
     "peak MB": lambda row: f"{row['peak_memory'] / 1e6:.0f}",
     "algorithm": lambda row: row["algorithm"],
 }
-_TO_THE_LEFT = ("library", "work", "dtype", "algorithm")
+_TO_THE_LEFT = ("", "library", "work", "dtype", "algorithm")
 
 
 def work_text(row: Dict) -> str:
@@ -63,9 +63,13 @@ def percent(share) -> str:
 
 def table(rows: Sequence[Dict]) -> str:
     """Return the rows as text in columns."""
-    lines = [list(COLUMNS), *([show(row) for show in COLUMNS.values()] for row in rows)]
+    return in_columns([list(COLUMNS), *([f(row) for f in COLUMNS.values()] for row in rows)])
+
+
+def in_columns(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells, the header first; numbers to the right of their column."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    adjust = [str.ljust if name in _TO_THE_LEFT else str.rjust for name in COLUMNS]
+    adjust = [str.ljust if name in _TO_THE_LEFT else str.rjust for name in lines[0]]
     return "\n".join(
         "  ".join(f(cell, width) for f, cell, width in zip(adjust, line, widths)).rstrip()
         for line in lines
