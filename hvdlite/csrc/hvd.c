@@ -261,6 +261,22 @@ void hvd_region_close(hvd_region *r) {
     free(r);
 }
 
+/* ---- the timeline ---- */
+
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
+    HVD_TRY(enter(err));
+    int code = job_start_timeline(&current->job, path, mark_cycles != 0, err);
+    leave();
+    return code;
+}
+
+int hvd_timeline_stop(hvd_error *err) {
+    HVD_TRY(enter(err));
+    timeline_stop(&current->job.timeline);
+    leave();
+    return HVD_OK;
+}
+
 /* ---- groups ---- */
 
 int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
