@@ -28,7 +28,10 @@ def test_without_shared_memory():
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines_of_mxnet(engine):
-    files = [*SHORT, "tests/parallel/test_memory.py", "tests/parallel/test_trainer.py"]
+    files = [
+        *SHORT,
+        *(f"tests/parallel/test_{name}.py" for name in ("memory", "trainer", "kvstore")),
+    ]
     passed(2, files, env={"MXNET_ENGINE_TYPE": engine}, timeout=120)
 
 
