@@ -6,6 +6,8 @@ from jobs import assert_passed, mpirun, rank_commands
 # What can differ with MXNet's engine and with fusion, cache and names on.
 SHORT = [f"tests/parallel/test_{name}.py" for name in ("moving", "disagree", "order", "optimizer")]
 
+pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
+
 
 def passed(ranks: int, files, **options) -> None:
     job = assert_passed(mpirun(ranks, *rank_commands(files), **options))
