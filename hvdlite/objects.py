@@ -2,7 +2,7 @@
 
 import hashlib
 import pickle
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
@@ -50,17 +50,36 @@ def allgather_object(
     return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
 
 
+def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
+    """Return on every rank what ``function()`` returns on rank ``root_rank``. Collective.
+
+    :raises HvdliteError: on every rank, with what it has raised there, or the result's pickling.
+    """
+    outcome, cause = None, None
+    if context.rank() == root_rank:
+        try:
+            outcome = pickle.dumps(function()), ""
+        except Exception as error:
+            outcome, cause = (b"", f"{type(error).__name__}: {error}"), error
+    data, text = broadcast_object(outcome, root_rank, name)
+    if text:
+        raise HvdliteError(f"{name}: rank {root_rank} raised {text}") from cause
+    return pickle.loads(data)
+
+
 def agree(
     what: str,
     lines: Sequence[str],
     words: Optional[Sequence[str]] = None,
     process_set: ProcessSet = global_process_set,
+    remedy: str = "Build the same network on every rank.",
 ) -> None:
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
     One small allgather when they do; only on a difference more is sent.
 
     :param words: the lines as the error shall show them, where they hold more than must be equal.
+    :param remedy: what the error tells the user to do.
     """
     digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
     digests = collectives.allgather(digest[None], f"check.{what}", process_set)
@@ -72,6 +91,4 @@ def agree(
     at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
     shown = [(theirs + nothing[len(theirs) :])[at] for _, theirs in everyone]
     values = "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, shown))
-    raise HvdliteError(
-        f"{what}: ranks disagree on entry {at}: {values}. Build the same network on every rank."
-    )
+    raise HvdliteError(f"{what}: ranks disagree on entry {at}: {values}. {remedy}")

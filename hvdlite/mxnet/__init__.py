@@ -10,4 +10,9 @@ except ImportError as error:
 import hvdlite
 
 __all__ = list(hvdlite.__all__)
-globals().update({name: getattr(hvdlite, name) for name in __all__})
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module 'hvdlite.mxnet' has no attribute '{name}'")
+    return getattr(hvdlite, name)

@@ -116,6 +116,10 @@ class Gradients:
         agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
         return True
 
+    def restart(self, owner: str) -> None:
+        """Begin anew under the owner's name, which is the same on every rank: nothing is paired."""
+        self.owner, self._labels = owner, {}
+
     def in_order(self, indices: Sequence[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""
         return sorted(indices, key=lambda index: self._labels.get(index, index))

@@ -1,0 +1,170 @@
+"""Checkpoints: rank 0 writes, all ranks go on from the same one."""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite import context
+from hvdlite.mxnet.states import pack_states, unpack_states
+from hvdlite.names import owner_name
+from hvdlite.objects import agree, result_of_root
+
+_META = "checkpoint.json"
+
+
+class Checkpoint:
+    """A folder with the last checkpoints of a training run, written by rank 0.
+
+    ::
+
+        checkpoint = hvd.Checkpoint("run1", net=net, trainer=trainer)
+        begin, extra = checkpoint.load()        # 0, {} where there is none yet
+        for epoch in range(begin, epochs):
+            batches.epoch = epoch
+            ...
+            checkpoint.save(epoch + 1, best=best)
+
+    A checkpoint is a folder of its own: ``run1/00000003/`` with ``net.params`` and
+    ``trainer.states``, which ``net.load_parameters`` and ``gluon.Trainer.load_states`` read without
+    hvdlite too, and ``checkpoint.json``. It gets its name when all of it is on the disk: whatever
+    is killed, and when, the last whole one stays.
+
+    :param folder: made by the first ``save``; only rank 0 needs to reach it.
+    :param keep: how many checkpoints stay; older ones are deleted.
+    :param parts: Blocks and Trainers by the names of their files; for a GAN several of each.
+    :raises ValueError: a part is something else.
+    """
+
+    def __init__(self, folder, *, keep: int = 2, **parts) -> None:
+        for name, part in parts.items():
+            if not isinstance(part, (mx.gluon.Block, mx.gluon.Trainer)):
+                raise ValueError(
+                    f"{name} is a {type(part).__name__}: expected a gluon Block or Trainer"
+                )
+        if keep < 1:
+            raise ValueError(f"keep is {keep}: expected at least 1")
+        self._folder, self._keep = Path(folder), keep
+        # Blocks first: a Trainer can't load the states of parameters that have no shape yet.
+        self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
+
+    def save(self, epoch: int, **extra) -> None:
+        """Write the parts as they are now, on rank 0; do nothing on the others.
+
+        BatchNorm's running statistics are those of rank 0, unless ``hvd.average_statistics`` has
+        made them equal before.
+
+        :param epoch: how many epochs are done, more than at the last save: what ``load()`` will
+            return.
+        :param extra: more to return then: numbers, texts, lists and dicts of them.
+        :raises TypeError: JSON can't express ``extra``.
+        :raises ValueError: the folder has a later checkpoint, or one of that epoch, already.
+        """
+        text = json.dumps(extra, default=_from_numpy)
+        if context.rank() != 0:
+            return
+        newest = max(map(_epoch_of, self._finished()), default=-1)
+        if epoch <= newest:
+            raise ValueError(
+                f"{self._folder} has a checkpoint of epoch {newest} already, and this is epoch "
+                f"{epoch}: load() it and go on from there, or take another folder"
+            )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self._folder / ".unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
+        unfinished.mkdir()
+        self._write(unfinished, {"epoch": epoch, "extra": json.loads(text), "trainers": {}})
+        for path in (*unfinished.iterdir(), unfinished):
+            _write_through(path)
+        unfinished.rename(self._folder / f"{epoch:08d}")
+        _write_through(self._folder)
+        for old in self._finished()[: -self._keep]:
+            old.rename(unfinished)  # no half of it is taken for a whole one
+            shutil.rmtree(unfinished)
+
+    def load(self) -> Tuple[int, Dict[str, Any]]:
+        """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
+
+        Collective. Rank 0 reads the files and sends them. Without a checkpoint nothing is loaded,
+        and the result is 0 and ``{}`` on every rank.
+
+        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read them, or a part's name is
+            not in the checkpoint.
+        :raises ValueError: they are those of other networks or optimizers.
+        """
+        name = owner_name("checkpoint")
+        agree(name, list(self._parts), remedy="Give every rank the same parts.")
+        found = result_of_root(self._read, 0, name)
+        if found is None:
+            return 0, {}
+        meta, files = found
+        for name, part in self._parts.items():
+            if _is_trainer(part):
+                unpack_states(part, {"states": files[name], **meta["trainers"][name]})
+            else:
+                _load_parameters(part, files[name])
+        return meta["epoch"], meta["extra"]
+
+    def _read(self) -> Optional[Tuple[Dict[str, Any], Dict[str, bytes]]]:
+        finished = self._finished()
+        if not finished:
+            return None
+        meta = json.loads((finished[-1] / _META).read_text())
+        paths = {name: finished[-1] / _file_name(name, part) for name, part in self._parts.items()}
+        return meta, {name: path.read_bytes() for name, path in paths.items()}
+
+    def _finished(self) -> List[Path]:
+        """Return the folders of whole checkpoints, the newest last."""
+        paths = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted((path for path in paths if path.name.isdigit()), key=_epoch_of)
+
+    def _write(self, folder: Path, meta: Dict[str, Any]) -> None:
+        for name, part in self._parts.items():
+            path = folder / _file_name(name, part)
+            if _is_trainer(part):
+                packed = pack_states(part)
+                path.write_bytes(packed.pop("states"))
+                meta["trainers"][name] = packed
+            else:
+                part.save_parameters(str(path))
+        (folder / _META).write_text(json.dumps(meta, indent=1))
+
+
+def _is_trainer(part) -> bool:
+    return isinstance(part, mx.gluon.Trainer)
+
+
+def _file_name(name: str, part) -> str:
+    return f"{name}.states" if _is_trainer(part) else f"{name}.params"
+
+
+def _epoch_of(path: Path) -> int:
+    return int(path.name)
+
+
+def _from_numpy(value):
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} can't be kept in a checkpoint: expected numbers, "
+                    "texts, lists or dicts")  # fmt: skip
+
+
+def _write_through(path: Path) -> None:
+    """Wait until the file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _load_parameters(block, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".params") as file:
+        file.write(data)
+        file.flush()
+        block.load_parameters(file.name)

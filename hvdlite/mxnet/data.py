@@ -1,0 +1,211 @@
+"""Data for many ranks: each reads its own part, and all make the same number of batches."""
+
+from pathlib import Path
+from typing import Iterator, Optional
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite import context
+from hvdlite.names import owner_name
+from hvdlite.objects import agree
+
+
+class DistributedSampler(mx.gluon.data.Sampler):
+    """This rank's part of the indices 0 ... length - 1, in an order that all ranks share.
+
+    ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
+
+    Rank r takes every size-th index from the r-th on, so that the ranks' batches joined are the
+    batch that one process would take. Each pass over the sampler is an epoch with an order of its
+    own, given by ``seed`` and ``epoch`` alone; set ``epoch`` before a pass to resume with it.
+
+    Made by all ranks together, with the same arguments.
+
+    :param length: number of samples.
+    :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
+    :param seed: from 0 to 2**32 - 1.
+    :param even: True, for training: every rank has length // size samples, and the rest (fewer
+        than the ranks) is left out, other ones in each epoch. False, for evaluation: every sample
+        is on one rank, and some ranks have one more; such a loop must not call collectives.
+    :raises ValueError: fewer samples than ranks, with ``even``.
+    :raises hvdlite.HvdliteError: the ranks disagree on an argument.
+    """
+
+    def __init__(self, length: int, shuffle: bool = True, seed: int = 0, even: bool = True) -> None:
+        agree(
+            owner_name("sampler"),
+            [f"length {length}", f"shuffle {shuffle}", f"seed {seed}", f"even {even}"],
+            remedy="Make the sampler with the same arguments on every rank.",
+        )
+        self._rank, self._size = context.rank(), context.size()
+        if even and length < self._size:
+            raise ValueError(
+                f"{length} samples for {self._size} ranks: expected at least one for each"
+            )
+        self._used = length // self._size * self._size if even else length
+        self._length, self._shuffle, self._seed = length, shuffle, seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.arange(self._length)
+        if self._shuffle:
+            np.random.RandomState([self._seed, self.epoch]).shuffle(order)
+        self.epoch += 1
+        return iter(order[self._rank : self._used : self._size].tolist())
+
+    def __len__(self) -> int:
+        return len(range(self._rank, self._used, self._size))
+
+
+class DistributedRecordIter(mx.io.DataIter):
+    """This rank's part of a ``.rec`` file of images, as batches of ``mx.io.ImageRecordIter``.
+
+    ::
+
+        batches = hvd.DistributedRecordIter(
+            "train.rec", batch_size=32, data_shape=(3, 224, 224), shuffle=True, rand_mirror=True
+        )
+        for epoch in range(90):
+            batches.reset()
+            for batch in batches:
+                train(batch.data[0], batch.label[0])
+
+    Every epoch opens the file anew: order and augmentation are given by ``seed``, ``epoch`` and
+    the rank alone, so that an interrupted run can resume with any epoch by setting ``epoch``. (One
+    ImageRecordIter over several epochs begins each where the last, wrapping batch of the one
+    before has ended, and makes now one batch more and now one less: ranks would wait for ever.)
+
+    Made by all ranks together, with the same arguments.
+
+    :param path_imgrec: the file; beside it, or in ``path_imgidx``, is its index ``.idx``.
+    :param batch_size: images of one rank.
+    :param seed: from 0 to 2**32 - 1.
+    :param even: True, for training: every rank makes equally many full batches of images that no
+        other rank has, and leaves out what is left (fewer than a batch, and than the ranks, of
+        each rank). False, for evaluation: every image is read by one rank; in a rank's last batch
+        the last ``batch.pad`` images are repetitions, to be cut off, and ranks may differ in their
+        number of batches; such a loop must not call collectives.
+    :param num_parts: into how many parts the file is divided; the number of ranks by default.
+    :param part_index: which of them is read; the rank by default.
+    :param options: of ``mx.io.ImageRecordIter``: data_shape, shuffle, rand_mirror, ...
+    :raises ValueError: with ``even`` a part has no full batch; an option that is set here.
+    :raises FileNotFoundError: no such file, or no index.
+    :raises hvdlite.HvdliteError: the ranks disagree on the number of images or batches.
+    """
+
+    def __init__(
+        self,
+        path_imgrec,
+        batch_size: int,
+        path_imgidx=None,
+        seed: int = 0,
+        even: bool = True,
+        num_parts: Optional[int] = None,
+        part_index: Optional[int] = None,
+        **options,
+    ) -> None:
+        super().__init__(batch_size)
+        for option in ("seed_aug", "round_batch"):
+            if option in options:
+                raise ValueError(f"{option} is set by DistributedRecordIter: leave it out")
+        record, index = _files(path_imgrec, path_imgidx)
+        parts = context.size() if num_parts is None else num_parts
+        part = context.rank() if part_index is None else part_index
+        images = _count_lines(index)
+        agree(
+            owner_name("records"),
+            [f"images {images}", f"parts {parts}", f"batch_size {batch_size}", f"even {even}"],
+            remedy="Give every rank the same file and arguments.",
+        )
+        self._batches = _batches(images, parts, part, batch_size, even)
+        self._seed, self._part = seed, part
+        self._options = {
+            "device_id": -1,  # batches in the memory where networks on CPUs look for them
+            "verbose": False,
+            **options,
+            "path_imgrec": str(record),
+            "path_imgidx": str(index),
+            "batch_size": min(batch_size, _part_size(images, parts, part)),  # it takes no less
+            "num_parts": parts,
+            "part_index": part,
+        }
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch."""
+        return self._batches
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that is read; setting it begins that one."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._epoch, self._read, self._records = number, 0, None
+
+    def reset(self) -> None:
+        """Begin the next epoch; do nothing where the current one has just begun."""
+        if self._read:
+            self.epoch += 1
+
+    def next(self):
+        """Return the next batch, an ``mx.io.DataBatch``."""
+        if self._read == self._batches:
+            raise StopIteration
+        batch = self._open().next()
+        self._read += 1
+        return batch
+
+    @property
+    def provide_data(self):
+        """Name and shape of a batch's images, as Module asks for them."""
+        return self._open().provide_data
+
+    @property
+    def provide_label(self):
+        """Name and shape of a batch's labels."""
+        return self._open().provide_label
+
+    def _open(self):
+        if self._records is None:
+            random = np.random.RandomState([self._seed, self._epoch, self._part])
+            seed, seed_aug = random.randint(2**31 - 1, size=2).tolist()
+            self._records = mx.io.ImageRecordIter(seed=seed, seed_aug=seed_aug, **self._options)
+        return self._records
+
+
+def _files(path_imgrec, path_imgidx):
+    record = Path(path_imgrec)
+    index = Path(path_imgidx) if path_imgidx is not None else record.with_suffix(".idx")
+    for path in (record, index):
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no file {path}: expected images packed by MXNet's tools/im2rec.py, and their "
+                "index, which its tools/rec2idx.py makes as well"
+            )
+    return record, index
+
+
+def _count_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def _part_size(images: int, parts: int, part: int) -> int:
+    """Return how many images ImageRecordIter puts into a part: fewer into the last ones."""
+    most = -(-images // parts)
+    return max(0, min(most, images - part * most))
+
+
+def _batches(images: int, parts: int, part: int, batch_size: int, even: bool) -> int:
+    if not even:
+        return -(-_part_size(images, parts, part) // batch_size)
+    smallest = _part_size(images, parts, parts - 1)
+    if smallest < batch_size:
+        raise ValueError(
+            f"{images} images in {parts} parts: the smallest has {smallest}, less than a batch of "
+            f"{batch_size}; expected smaller batches, fewer ranks or more images"
+        )
+    return smallest // batch_size

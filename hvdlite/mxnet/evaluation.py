@@ -1,0 +1,130 @@
+"""What all ranks together know of a model: metrics, and the statistics of its normalisation."""
+
+import copy
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite.mxnet.ops import allreduce_
+from hvdlite.names import natural_order, shape_of_name, tensor_name
+from hvdlite.objects import agree, allgather_object
+
+_metric = getattr(mx, "metric", None) or mx.gluon.metric  # its place in MXNet 1 and in 2
+
+_COUNTS = ("num_inst", "sum_metric", "global_num_inst", "global_sum_metric")
+_MOMENTS = ("_label_nums", "_mean_l", "_sse_l", "_pred_nums", "_mean_p", "_sse_p", "_conv")
+_MATRICES = ("lcm", "gcm")
+
+
+def allreduce_metric(metric, name: Optional[str] = None):
+    """Return the metric with what all ranks have put into it; ``metric`` stays as it is.
+
+    Sums and counts are added up, so that ranks may have seen different numbers of samples, or
+    none. Collective; the result is the same on every rank, to the last bit::
+
+        for images, labels in part_of_this_rank:
+            metric.update(labels, net(images))
+        print(hvd.allreduce_metric(metric).get())
+
+    :param metric: one of ``mx.metric``, a CompositeEvalMetric of several, or a class of your own
+        that keeps what it counts in ``sum_metric`` and ``num_inst``.
+    :raises ValueError: the metric keeps something else, which its own ``reset()`` shows.
+    :raises hvdlite.HvdliteError: the ranks have different metrics.
+    """
+    total = copy.deepcopy(metric)
+    leaves = _leaves(total)
+    name = tensor_name("metric", name)
+    agree(
+        name,
+        [f"{type(leaf).__name__} '{leaf.name}'" for leaf in leaves],
+        remedy="Use the same metrics on every rank.",
+    )
+    everyone = allgather_object([_state(leaf) for leaf in leaves], name)
+    for leaf, states in zip(leaves, zip(*everyone)):
+        _join(leaf, states)
+    return total
+
+
+def average_statistics(params) -> None:
+    """Replace BatchNorm's running means and variances on every rank by their average over ranks.
+
+    Each rank gathers its own while it trains; after this call all ranks have the same model, to
+    evaluate or to save. (Training itself does not use them.) Collective; waits for the result.
+
+    :param params: what ``net.collect_params()`` returns.
+    """
+    kept = {name: p for name, p in params.items() if not p._differentiable and p._data is not None}
+    names, values = list(kept), list(kept.values())
+    order = natural_order(names)
+    agree("statistics", [f"{shape_of_name(names[i])} {values[i].shape}" for i in order])
+    for label, i in enumerate(order):
+        allreduce_(values[i].data(), name=f"statistics.{label}", priority=-label)
+    for value in values:
+        value.data().wait_to_read()
+
+
+def _leaves(metric) -> List[Any]:
+    if isinstance(metric, _metric.CompositeEvalMetric):
+        return [leaf for child in metric.metrics for leaf in _leaves(child)]
+    owner = next(kind for kind in type(metric).__mro__ if "reset" in vars(kind))
+    if owner.__module__ != _metric.__name__:
+        raise ValueError(
+            f"{type(metric).__name__}.reset() shows that the metric keeps more than sum_metric and "
+            "num_inst, which hvdlite can't add up: use hvd.allgather_object on what it keeps"
+        )
+    return [metric]
+
+
+def _binary(metric):
+    """Return the counts of true and false, positive and negative, that F1 and MCC are made of."""
+    if isinstance(metric, (_metric.F1, _metric.MCC)):
+        return getattr(metric, "metrics", None) or metric._metrics
+    return None
+
+
+def _state(metric) -> Dict[str, Any]:
+    kept = (*_COUNTS, *_MOMENTS, *_MATRICES)
+    state = {name: value for name, value in vars(metric).items() if name in kept}
+    return {**state, **(vars(_binary(metric)) if _binary(metric) else {})}
+
+
+def _join(metric, states) -> None:
+    """Replace what the metric has counted by that of all ranks."""
+    if "_conv" in states[0]:
+        vars(metric).update(_join_moments(states))
+    if isinstance(metric, _metric.PCC):
+        _join_matrices(metric, states)
+    counts = {name: sum(state[name] for state in states) for name in _COUNTS if name in states[0]}
+    vars(metric).update(counts)
+    binary = _binary(metric)
+    if binary:
+        vars(binary).update({name: sum(s[name] for s in states) for name in vars(binary)})
+        if "micro" in (getattr(metric, "average", ""), getattr(metric, "_average", "")):
+            metric.update([], [])  # it computes sum_metric from these counts
+
+
+def _join_matrices(metric, states) -> None:
+    """Add confusion matrices, which have as many rows as their rank has seen classes."""
+    rows = max(len(state["lcm"]) for state in states)
+    metric._grow(rows - metric.k)
+    for name in _MATRICES:
+        padded = [np.pad(s[name], (0, rows - len(s[name]))) for s in states]
+        setattr(metric, name, sum(padded))
+
+
+def _join_moments(states) -> Dict[str, float]:
+    """Join means, and sums of squares around them (Chan, Golub and LeVeque 1979, eq. 2.1)."""
+    n, mean_l, sse_l, _, mean_p, sse_p, conv = (0,) * len(_MOMENTS)
+    for state in states:
+        m, their_l, their_sse_l, _, their_p, their_sse_p, their_conv = map(state.get, _MOMENTS)
+        if m == 0:
+            continue
+        d_l, d_p, weight = their_l - mean_l, their_p - mean_p, n * m / (n + m)
+        sse_l += their_sse_l + d_l * d_l * weight
+        sse_p += their_sse_p + d_p * d_p * weight
+        conv += their_conv + d_l * d_p * weight
+        mean_l += d_l * m / (n + m)
+        mean_p += d_p * m / (n + m)
+        n += m
+    return dict(zip(_MOMENTS, (n, mean_l, sse_l, n, mean_p, sse_p, conv)))

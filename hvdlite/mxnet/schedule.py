@@ -1,0 +1,50 @@
+"""Learning rates for many ranks."""
+
+from typing import Optional
+
+import mxnet as mx
+
+from hvdlite import context
+
+
+class LinearScaling(mx.lr_scheduler.LRScheduler):
+    """The schedule of a script for one process, for N ranks: N times as fast, N times the rate.
+
+    A step of N ranks sees N times the images of a step of one process, so the schedule, which
+    counts steps, goes N steps on at each, and its rates are multiplied by N ("linear scaling").
+    At first that is too much: in ``warmup_steps`` the factor rises from 1 to N. (Goyal et al.
+    2017, Accurate, Large Minibatch SGD, sections 2.1 and 2.2.) ::
+
+        schedule = mx.lr_scheduler.MultiFactorScheduler([30000, 60000], 0.1, base_lr=0.1)
+        opt = mx.optimizer.SGD(lr_scheduler=hvd.LinearScaling(schedule, warmup_steps=1000))
+
+    A schedule made for all ranks needs none of this: MXNet's own take ``base_lr=lr * hvd.size()``,
+    ``warmup_begin_lr=lr`` and ``warmup_steps``.
+
+    :param schedule: any ``mx.lr_scheduler.LRScheduler``.
+    :param warmup_steps: steps of all ranks together, as ``trainer.step()`` counts them.
+    :param factor: instead of N = ``hvd.size()``.
+    """
+
+    def __init__(self, schedule, warmup_steps: int = 0, factor: Optional[float] = None) -> None:
+        if not isinstance(schedule, mx.lr_scheduler.LRScheduler):
+            raise ValueError(f"expected an LRScheduler, got {type(schedule).__name__}")
+        self.schedule = schedule
+        self.factor = context.size() if factor is None else factor
+        super().__init__(schedule.base_lr, warmup_steps)
+
+    @property
+    def base_lr(self) -> float:
+        """The base rate of the schedule inside, for one process: an optimizer may set it."""
+        return self.schedule.base_lr
+
+    @base_lr.setter
+    def base_lr(self, rate: float) -> None:
+        self.schedule.base_lr = rate
+
+    def __call__(self, num_update: int) -> float:
+        """Return the learning rate of step ``num_update``."""
+        factor = self.factor
+        if num_update < self.warmup_steps:
+            factor = 1 + (factor - 1) * num_update / self.warmup_steps
+        return factor * self.schedule(int(num_update * self.factor))

@@ -1,0 +1,112 @@
+"""The states of a gluon.Trainer, on all ranks and packed: momentum, master weights, step counts."""
+
+import pickle
+from typing import Any, Dict, List
+
+from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
+from hvdlite.names import natural_order, owner_name
+from hvdlite.objects import agree, result_of_root
+
+
+def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
+    """Replace the trainer's states on every rank by those of rank ``root_rank``.
+
+    These are the optimizer's states of each parameter, float32 master weights
+    (``multi_precision``) included, and the optimizer's own: step counts, learning rate or
+    schedule, weight decay. For example after ``trainer.load_states(file)`` on one rank only.
+    Where there are master weights, broadcast the parameters as well, so that both agree.
+    Collective; waits until all is there.
+
+    :param trainer: a DistributedTrainer, or a gluon.Trainer with any optimizer.
+    :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
+        of parameters, or if the root's states can't be pickled.
+    """
+    name = owner_name("states")
+    kind = type(_plain(trainer.optimizer)).__name__
+    around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""
+    agree(
+        name,
+        [f"{kind}{around}, {len(trainer._params)} parameters"],
+        remedy="Make the same trainer on every rank.",
+    )
+    _updaters(trainer)  # on every rank alike: it may set up the kvstore
+    packed = result_of_root(lambda: pack_states(trainer), root_rank, name)
+    unpack_states(trainer, packed)
+    if _is_distributed(trainer):  # load_states() may have put another one there, on some ranks
+        trainer.optimizer._averaging.gradients.restart(packed["owner"])
+
+
+def pack_states(trainer) -> Dict[str, Any]:
+    """Return the trainer's states as ``unpack_states`` takes them, all of it plain to pickle.
+
+    ``packed["states"]`` is what ``trainer.save_states()`` writes to a file, but without hvdlite in
+    it, whatever the optimizer is.
+    """
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    updater = _updaters(trainer)[0]
+    return {
+        "states": pickle.dumps((updater.states, _plain(updater.optimizer))),
+        "order": _order(trainer),
+        "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
+        "loss_scaler": None if scaler is None else vars(scaler),
+    }
+
+
+def unpack_states(trainer, packed: Dict[str, Any]) -> None:
+    """Give the trainer the states that were packed, by another rank or in another job.
+
+    :raises ValueError: they are those of another kind of optimizer, or of other parameters.
+    """
+    states, optimizer = pickle.loads(packed["states"])
+    own = trainer.optimizer
+    if type(optimizer) is not type(_plain(own)):
+        raise ValueError(
+            f"the states are those of {type(optimizer).__name__}: the trainer has "
+            f"{type(_plain(own)).__name__}"
+        )
+    if len(packed["order"]) != len(trainer._params):
+        raise ValueError(
+            f"the states are those of {len(packed['order'])} parameters: the trainer has "
+            f"{len(trainer._params)}"
+        )
+    # A trainer numbers parameters by name, and Gluon's names count blocks per process.
+    index = dict(zip(packed["order"], _order(trainer)))
+    for counts in optimizer._all_index_update_counts.values():
+        renumbered = {index.get(i, i): count for i, count in counts.items()}
+        counts.clear()
+        counts.update(renumbered)
+    vars(own).update(optimizer.__getstate__())
+    for updater in _updaters(trainer):
+        states, _ = pickle.loads(packed["states"])  # arrays of its own
+        updater.states = {index.get(i, i): state for i, state in states.items()}
+        updater.states_synced = dict.fromkeys(updater.states, False)
+        updater.optimizer = own
+    if packed["loss_scaler"] and hasattr(trainer, "_amp_loss_scaler"):
+        vars(trainer._amp_loss_scaler).update(packed["loss_scaler"])
+
+
+def _updaters(trainer) -> List[Any]:
+    if not trainer._kv_initialized and trainer._kvstore_params["kvstore"] is not None:
+        trainer._init_kvstore()  # which says where the states are
+    if not trainer._update_on_kvstore:
+        return trainer._updaters
+    updater = getattr(trainer._kvstore, "_updater", None)
+    if updater is None:
+        raise ValueError(
+            f"the kvstore '{trainer._kvstore.type}' keeps the states where hvdlite can't reach "
+            "them: make the Trainer with update_on_kvstore=False"
+        )
+    return [updater]
+
+
+def _order(trainer) -> List[int]:
+    """Return the indices of the parameters in an order that is the same on every rank."""
+    return natural_order([param.name for param in trainer._params])
+
+
+def _is_distributed(trainer) -> bool:
+    return isinstance(trainer.optimizer, DistributedOptimizer)
+
+
+def _plain(optimizer):
+    return undistribute(optimizer) if isinstance(optimizer, DistributedOptimizer) else optimizer

@@ -1,0 +1,194 @@
+"""What scripts need around training: parts of the data, metrics, schedules, states, checkpoints."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from versions import MXNET2
+
+import hvdlite as hvd
+
+pytestmark = pytest.mark.skipif(MXNET2, reason="these helpers are tested with MXNet 1's Gluon")
+
+
+def dense(seed: int = 0):
+    mx.random.seed(seed)
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(mx.init.Uniform(0.5))
+    return net
+
+
+def step(net, trainer, number: int) -> None:
+    x = mx.nd.array(np.random.RandomState(10 * number + hvd.rank()).uniform(size=(2, 4)))
+    with autograd.record():
+        loss = net(x).square().sum()
+    loss.backward()
+    trainer.step(2)
+
+
+def distributed(params):
+    return hvd.DistributedTrainer(params, "adam", {"learning_rate": 0.1})
+
+
+def wrapped(params):
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.Adam(learning_rate=0.1))
+    return gluon.Trainer(params, optimizer, kvstore=None)
+
+
+both = pytest.mark.parametrize("make_trainer", [distributed, wrapped])
+
+
+def weights(net) -> list:
+    return [param.data().asnumpy() for param in net.collect_params().values()]
+
+
+def assert_same(one: list, other: list) -> None:
+    for a, b in zip(one, other):
+        np.testing.assert_array_equal(a, b)
+
+
+# ---- data ----
+
+
+@pytest.mark.parametrize("length", [4, 7, 100])
+def test_each_sample_is_on_one_rank(length, size):
+    sampler = hvd.DistributedSampler(length, even=False)
+    parts = hvd.allgather_object(list(sampler))
+    assert sorted(sum(parts, [])) == list(range(length))
+    assert len(sampler) == len(parts[hvd.rank()])
+
+
+def test_equally_many_samples_in_an_order_that_changes(size):
+    sampler = hvd.DistributedSampler(101, seed=3)
+    epochs = [hvd.allgather_object(list(sampler)) for _ in range(3)]
+    for parts in epochs:
+        assert {len(part) for part in parts} == {101 // size}
+        assert len(set(sum(parts, []))) == 101 // size * size
+    assert epochs[0] != epochs[1] != epochs[2]
+    sampler.epoch = 1
+    assert hvd.allgather_object(list(sampler)) == epochs[1]
+
+
+def test_too_few_samples_and_other_arguments(several, rank, size):
+    with pytest.raises(ValueError, match=f"{size - 1} samples for {size} ranks"):
+        hvd.DistributedSampler(size - 1)
+    with pytest.raises(hvd.HvdliteError, match="Make the sampler with the same arguments"):
+        hvd.DistributedSampler(100 + rank)
+
+
+# ---- metrics and statistics ----
+
+
+def test_metric_of_all_ranks(rank, size):
+    """Ranks have seen different numbers of samples, the first one none."""
+    whole, own = mx.metric.Accuracy(), mx.metric.Accuracy()
+    for r in range(size):
+        random = np.random.RandomState(r)
+        labels = [mx.nd.array(random.randint(0, 3, 5 * r))] if r else []
+        guesses = [mx.nd.array(random.uniform(size=(5 * r, 3)))] if r else []
+        whole.update(labels, guesses)
+        if r == rank:
+            own.update(labels, guesses)
+    np.testing.assert_equal(hvd.allreduce_metric(own).get(), whole.get())
+
+
+def test_running_statistics_become_the_average(rank, size):
+    norm = gluon.nn.BatchNorm(in_channels=2)
+    norm.initialize()
+    norm.running_mean.set_data(mx.nd.array([rank, 2 * rank]))
+    hvd.average_statistics(norm.collect_params())
+    mean = sum(range(size)) / size
+    np.testing.assert_allclose(norm.running_mean.data().asnumpy(), [mean, 2 * mean])
+
+
+# ---- learning rates ----
+
+
+def test_linear_scaling(size):
+    inside = mx.lr_scheduler.MultiFactorScheduler([40 * size], 0.1, base_lr=0.1)
+    schedule = hvd.LinearScaling(inside, warmup_steps=10)
+    assert schedule(0) == pytest.approx(0.1)
+    assert schedule(5) == pytest.approx(0.1 * (1 + (size - 1) / 2))
+    assert schedule(20) == pytest.approx(0.1 * size)
+    assert schedule(41) == pytest.approx(0.01 * size)
+
+
+# ---- states and checkpoints ----
+
+
+@both
+def test_states_of_one_rank_on_all(make_trainer, rank, size):
+    """Rank 0 has trained on; after the broadcast all ranks go on alike."""
+    net = dense()
+    trainer = make_trainer(net.collect_params())
+    step(net, trainer, 0)
+    if rank == 0:
+        trainer.optimizer._update_count(0)
+        for state in trainer._updaters[0].states[0]:
+            state[:] = 7
+    hvd.broadcast_trainer_states(trainer)
+    step(net, trainer, 1)
+    counts = hvd.allgather_object(trainer.optimizer._index_update_count)
+    assert counts == [counts[0]] * size
+    everyone = hvd.allgather_object(weights(net))
+    for other in everyone:
+        assert_same(other, everyone[0])
+
+
+@both
+def test_a_resumed_run_comes_to_the_same_weights(make_trainer, tmp_path, rank):
+    folder = hvd.broadcast_object(str(tmp_path / "run"))
+    net = dense(rank)
+    hvd.broadcast_parameters(net.collect_params())
+    trainer = make_trainer(net.collect_params())
+    checkpoint = hvd.Checkpoint(folder, net=net, trainer=trainer)
+    assert checkpoint.load() == (0, {})
+    for number in range(2):
+        step(net, trainer, number)
+    checkpoint.save(2, best=0.5)
+    hvd.barrier()
+    step(net, trainer, 2)
+    again = dense(rank + 50)
+    other = make_trainer(again.collect_params())
+    assert hvd.Checkpoint(folder, net=again, trainer=other).load() == (2, {"best": 0.5})
+    step(again, other, 2)
+    assert_same(weights(again), weights(net))
+
+
+def test_a_checkpoint_that_can_not_be_read(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "00000001").mkdir(parents=True)
+    with pytest.raises(hvd.HvdliteError, match="rank 0 raised FileNotFoundError"):
+        hvd.Checkpoint(folder, net=dense()).load()
+
+
+def test_a_checkpoint_of_an_earlier_epoch(tmp_path, rank):
+    checkpoint = hvd.Checkpoint(tmp_path / "run", net=dense())
+    checkpoint.save(3)
+    if rank == 0:
+        with pytest.raises(ValueError, match="has a checkpoint of epoch 3 already"):
+            checkpoint.save(3)
+
+
+# ---- gluon's Estimator ----
+
+
+def test_estimator(rank, size):
+    estimators = pytest.importorskip("mxnet.gluon.contrib.estimator")
+    random = np.random.RandomState(0)
+    images = random.uniform(size=(8 * size, 4)).astype(np.float32)
+    labels = random.randint(0, 3, 8 * size).astype(np.float32)
+    data = gluon.data.ArrayDataset(images, labels)
+    net = dense(rank)
+    estimator = estimators.Estimator(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), train_metrics=mx.metric.Accuracy(),
+        trainer=hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}),
+    )  # fmt: skip
+    sampler = hvd.DistributedSampler(len(data))
+    loader = gluon.data.DataLoader(data, 4, sampler=sampler)
+    estimator.fit(loader, epochs=2, event_handlers=[hvd.DistributedHandler()])
+    everyone = hvd.allgather_object(weights(net))
+    for other in everyone:
+        assert_same(other, everyone[0])
+    metrics = hvd.allgather_object([metric.get() for metric in estimator.train_metrics])
+    assert metrics == [metrics[0]] * size

@@ -1,0 +1,68 @@
+"""examples/imagenet.py from .rec files, resumed, and on random images."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from jobs import ROOT, assert_passed, mpirun
+from versions import MXNET2
+
+pytest.importorskip("sklearn.datasets")
+pytestmark = pytest.mark.skipif(MXNET2, reason="the example is for MXNet 1's data iterators")
+
+SMALL = [
+    "--classes", "10", "--size", "32", "--model", "mobilenet0.25", "--batch-size", "16",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    command = [sys.executable, "examples/make_records.py", str(folder), "--images", "600"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    return folder
+
+
+def train(records, checkpoint) -> str:
+    return assert_passed(
+        mpirun(
+            2, "examples/imagenet.py", *SMALL, "--train", str(records / "train.rec"),
+            "--val", str(records / "val.rec"), "--augment", "none", "--epochs", "6", "--lr", "0.4",
+            "--warmup-epochs", "1", "--one-process", "100", "--checkpoint", str(checkpoint),
+            timeout=150,
+        )
+    ).output  # fmt: skip
+
+
+def test_from_records_and_resumed(records, tmp_path):
+    """A run that was interrupted comes to the very weights of one that was not."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    losses = [float(x) for x in re.findall(r"^epoch \d: loss (\S+),", train(records, whole), re.M)]
+    assert len(losses) == 6
+    assert losses[5] < 0.7 * losses[0]
+    shutil.copytree(whole / "00000005", resumed / "00000005")
+    output = train(records, resumed)
+    assert re.findall(r"^epoch (\d):", output, re.M) == ["6"]
+    last = [(folder / "00000006" / "net.params").read_bytes() for folder in (whole, resumed)]
+    assert last[0] == last[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_benchmark(ranks):
+    job = assert_passed(
+        mpirun(ranks, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", timeout=100)
+    )
+    assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", job.output, re.M)
+    assert ("scaling efficiency" in job.output) == (ranks > 1)
+
+
+def test_kvstore(records):
+    job = assert_passed(
+        mpirun(
+            2, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4",
+            "--kvstore", "dist_sync_mpi", timeout=100,
+        )
+    )  # fmt: skip
+    assert "on 2 ranks" in job.output
