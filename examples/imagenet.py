@@ -133,6 +133,10 @@ def train(args, store, rank, ranks):
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
+        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may train on before it has put
+        # them back: the broadcast does so now. Without it the same run ends with other weights.
+        hvd.broadcast_parameters(net.collect_params())
+        mx.nd.waitall()
         if rank == 0:
             texts = [f"{name} {value:.4f}" for name, value in accuracies.items()]
             print(f"epoch {epoch + 1}: loss {loss:.4f}, {', '.join(texts)}", flush=True)
