@@ -133,8 +133,8 @@ def train(args, store, rank, ranks):
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
-        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may train on before it has put
-        # them back: the broadcast does so now. Without it the same run ends with other weights.
+        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may train on before it has
+        # put them back; the broadcast does so. Without it the same run ends with other weights.
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
         if rank == 0:
