@@ -10,11 +10,11 @@ from hvdlite import context
 from hvdlite import numpy as collectives
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.gradients import Gradients, Reduction
+from hvdlite.mxnet.gradients import Gradients, Reduction, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
-from hvdlite.names import natural_order, owner_name
+from hvdlite.names import owner_name
 from hvdlite.numpy import Average, Sum
 
 
@@ -65,11 +65,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
-        in_order = natural_order([param.name for param in self._params])
-        self._ordered = [self._params[i] for i in in_order]
-        self._shared = SharedGradients(
-            self._ordered, bool(zero_copy) and compression is NoneCompressor and _several_ranks()
-        )
+        self._shared = self._share_gradients(zero_copy)
         self._aside = Aside()
         self._pass = 0  # the last one of the step under way, from 1 to self._passes
         self._rows = 0  # batch sizes of its passes so far
@@ -129,9 +125,22 @@ class DistributedTrainer(mx.gluon.Trainer):
         """
         return [param.name for param in self._params if is_shared(param)]
 
+    def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
+        """Return None on every rank or on none; ranks that must not share share nothing."""
+        reduction = self._gradients.reduction
+        if reduction.process_set is not global_process_set:
+            return None
+        alone = not context.is_initialized() or context.size() == 1
+        wanted = zero_copy and not alone and reduction.compression is NoneCompressor
+        return SharedGradients(self._in_order() if wanted else ())
+
+    def _in_order(self) -> List[mx.gluon.Parameter]:
+        return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
+
     def _pair(self) -> None:
-        if self._gradients.pair(dict(enumerate(self._params))):
-            self._shared.join(self._ordered, self._gradients.owner)
+        first = self._gradients.pair(dict(enumerate(self._params)))
+        if first and self._shared:
+            self._shared.join(self._in_order(), self._gradients.owner)
 
     def _trained(self) -> Dict[int, mx.gluon.Parameter]:
         return {i: param for i, param in enumerate(self._params) if param.grad_req != "null"}
@@ -171,7 +180,3 @@ class DistributedTrainer(mx.gluon.Trainer):
                 if clear and param.grad_req == "write":
                     mx.nd.zeros_like(grad, out=grad)
                 data._fresh_grad = True
-
-
-def _several_ranks() -> bool:
-    return context.is_initialized() and context.size() > 1

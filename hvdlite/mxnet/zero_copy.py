@@ -63,12 +63,11 @@ class SharedGradients:
     No rank waits for another before :meth:`join`: the gradients of parameters that are initialised
     are moved at once, those of others when they come into being.
 
-    :param params: in an order that all ranks have in common.
-    :param wanted: False moves nothing, and so keeps all ranks from it.
+    :param params: in an order that all ranks have in common; none: nothing is shared, by any rank.
     """
 
-    def __init__(self, params: Sequence, wanted: bool = True) -> None:
-        self._memory = shared.SharedMemory.reserve() if wanted else None
+    def __init__(self, params: Sequence) -> None:
+        self._memory = shared.SharedMemory.reserve() if params else None
         self._places: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         if not self._memory:
             return
