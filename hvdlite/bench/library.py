@@ -85,7 +85,10 @@ class MXNetArrays(NumPyArrays):
     def trainer(self, params, zero_copy: bool, name: str):
         """Return a trainer whose ``allreduce_grads()`` makes the gradients equal on all ranks."""
         self.shared = len(self.hvd.share_gradients(params.values())) if zero_copy else 0
-        return self.hvd.DistributedTrainer(params, "sgd", {"learning_rate": 0.01}, prefix=name)
+        private = {"zero_copy": False} if hasattr(self.hvd, "share_gradients") else {}
+        return self.hvd.DistributedTrainer(
+            params, "sgd", {"learning_rate": 0.01}, prefix=name, **private
+        )
 
     synchronises = True  # its trainers keep weights equal on all ranks
     shared = 0  # gradients of the last trainer that live in memory which all ranks map

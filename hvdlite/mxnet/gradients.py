@@ -64,6 +64,12 @@ def common_order(params: Dict[int, object]) -> List[int]:
     return [indices[i] for i in natural_order(names)]
 
 
+def _facts(param) -> str:
+    kind = param._grad_stype
+    sparse = "" if kind == "default" else f", {kind} gradient"
+    return f"({param.dtype}, {param.shape}, grad_req {param.grad_req}{sparse})"
+
+
 def agree_on_order(
     owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
@@ -101,10 +107,7 @@ class Gradients:
         if self._labels:
             return False
         order = common_order(params)
-        facts = [
-            f"({p.dtype}, {p.shape}, grad_req {p.grad_req}, {p._grad_stype} gradient)"
-            for p in map(params.get, order)
-        ]
+        facts = [_facts(params[i]) for i in order]
         names = [params[i].name for i in order]
         agree(
             self.owner,
