@@ -226,7 +226,8 @@ def test_one_rank_with_dense_gradients(rank):
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
     with autograd.record():
         net(mx.nd.array([1])).sum().backward()
-    with pytest.raises(hvd.HvdliteError, match=r"rank 0: .*row_sparse gradient.*rank 1: .*grad_req write\)"):
+    words = r"rank 0: .*row_sparse gradient.*rank 1: .*grad_req write\)"
+    with pytest.raises(hvd.HvdliteError, match=words):
         trainer.step(1)
 
 
