@@ -1,0 +1,174 @@
+"""Compression on a slow link: bytes on the wire, time of a step, accuracy after equal epochs.
+
+    python -m benchmarks.compression                                two hosts, links of 200 Mbit/s
+    python -m benchmarks.compression --rate 1gbit --hosts 4
+    python -m benchmarks.compression --page docs/compression.md     puts the table there
+
+Trains a net of 1.1 million parameters (64-1024-1024-10) on scikit-learn's digits, one rank on each
+of some hosts that tests/cluster.py makes of namespaces: as root, with iproute2 and OpenSSH.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Dict, List
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 24  # of one rank in one step
+TRAINED = 1440  # images; the others tell the accuracy
+RATE = 0.05  # of learning, the same for all
+TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.S)
+
+CASES = {
+    "none": {"type": "none"},
+    "fp16": {"type": "fp16"},
+    "bf16": {"type": "bf16"},
+    "2bit, threshold 0.5": {"type": "2bit", "threshold": 0.5},
+    "1bit": {"type": "1bit"},
+    "topk, ratio 0.01": {"type": "topk", "ratio": 0.01},
+}
+
+
+# ---- on each rank ----
+
+
+def digits():
+    """Return the digits in an order that is the same everywhere, from 0 to 1, and their labels."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(labels))
+    return (images[order] / 16).astype("float32"), labels[order].astype("float32")
+
+
+def new_net():
+    """Return the net with weights that are the same on every rank and in every case."""
+    import mxnet as mx
+
+    mx.random.seed(1)
+    net = mx.gluon.nn.HybridSequential()
+    for units in (1024, 1024):
+        net.add(mx.gluon.nn.Dense(units, activation="relu"))
+    net.add(mx.gluon.nn.Dense(10))
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    return net
+
+
+def step(net, trainer, images, labels) -> None:
+    import mxnet as mx
+
+    with mx.autograd.record():
+        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels)
+    loss.backward()
+    trainer.step(ROWS)
+    mx.nd.waitall()
+
+
+def train(params: dict, epochs: int) -> Dict[str, float]:
+    """Train on this rank's part; return what there is to show of it."""
+    import mxnet as mx
+    import numpy as np
+
+    import hvdlite as hvd
+    from hvdlite.mxnet.compression import from_params
+
+    images, labels = digits()
+    own = [mx.nd.array(a[hvd.rank() : TRAINED : hvd.size()]) for a in (images, labels)]
+    net = new_net()
+    optimizer = mx.optimizer.SGD(learning_rate=RATE, momentum=0.9)
+    trainer = hvd.DistributedTrainer(
+        net.collect_params(), optimizer, compression=from_params(params)
+    )
+    seconds: List[float] = []
+    for _ in range(epochs):
+        for first in range(0, TRAINED // hvd.size() - ROWS + 1, ROWS):
+            if len(seconds) == 1:  # the first has compared the nets, which is sent, too
+                before = hvd.stats()["bytes_sent_mpi"]
+            start = time.perf_counter()
+            step(net, trainer, *(a[first : first + ROWS] for a in own))
+            seconds.append(time.perf_counter() - start)
+    sent = (hvd.stats()["bytes_sent_mpi"] - before) / (len(seconds) - 1)
+    guesses = net(mx.nd.array(images[TRAINED:])).asnumpy().argmax(1)
+    return {
+        "bytes": sent,
+        "seconds": float(np.median(seconds)),
+        "accuracy": float((guesses == labels[TRAINED:]).mean()),
+    }
+
+
+def be_a_rank(out: str, epochs: int) -> None:
+    import hvdlite as hvd
+
+    hvd.init()
+    results = {name: train(params, epochs) for name, params in CASES.items()}
+    if hvd.rank() == 0:
+        Path(out).write_text(json.dumps(results))
+
+
+# ---- on the machine ----
+
+
+def measure(hosts: int, rate: str, epochs: int) -> Dict[str, dict]:
+    """Make the hosts, run the ranks on them, and return rank 0's results."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import cluster
+
+    lacks = cluster.missing()
+    if lacks:
+        sys.exit(f"can't make hosts: {lacks}")
+    with tempfile.TemporaryDirectory() as folder, cluster.Cluster(hosts, rate) as made:
+        out = str(Path(folder) / "results.json")
+        line = [sys.executable, "-m", "hvdlite.launch", "-n", str(hosts), "-H", str(made.hostfile)]
+        rank = [sys.executable, "-m", "benchmarks.compression", "--rank", out]
+        done = made.run([*line, *rank, "--epochs", str(epochs)], cwd=str(ROOT))
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, done.args)
+        return json.loads(Path(out).read_text())
+
+
+def table(results: Dict[str, dict], hosts: int, rate: str, epochs: int) -> str:
+    plain = results["none"]
+    lines = [
+        f"{hosts} hosts, one rank each, links of {rate}, {epochs} epochs:",
+        "",
+        "| compression | bytes a step, each rank | of none | ms a step | speed-up | accuracy |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in results.items():
+        lines.append(
+            f"| {name} | {row['bytes']:,.0f} | {row['bytes'] / plain['bytes']:.3f} | "
+            f"{1e3 * row['seconds']:.1f} | {plain['seconds'] / row['seconds']:.1f} | "
+            f"{row['accuracy']:.3f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", default="200mbit", help="of each link, as tc writes it")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--page", help="a page to put the table into, between its two marks")
+    parser.add_argument("--rank", metavar="FILE", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank:
+        be_a_rank(args.rank, args.epochs)
+        return
+    text = table(measure(args.hosts, args.rate, args.epochs), args.hosts, args.rate, args.epochs)
+    print(text)
+    if args.page:
+        page = Path(args.page)
+        page.write_text(TABLE.sub(rf"\g<1>{text}\g<2>", page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
