@@ -42,7 +42,7 @@ class Contestant(NamedTuple):
 
     @property
     def slug(self) -> str:
-        return self.name.lower().replace(", ", "-").replace(" ", "-")
+        return self.name.lower().replace("'", "").replace(", ", "-").replace(" ", "-")
 
     def processes(self, ranks: int) -> int:
         """How many it takes for so many that compute."""
@@ -84,8 +84,11 @@ class Technique(NamedTuple):
         return Contestant(f"without {self.name}", "hvdlite", self.off)
 
 
+SLEEP_AT_ONCE = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 TECHNIQUES = [
     Technique("shared memory", {"HVDLITE_WINDOW": "0"}),
     Technique("fusion", {"HVDLITE_FUSION_THRESHOLD": "0"}),
     Technique("cache of names", {"HVDLITE_CACHE_CAPACITY": "0"}),
+    Technique("a moment's spinning", {"HVDLITE_SPIN_MICROSECONDS": "0"}),
+    Technique("spinning and yielding", SLEEP_AT_ONCE),
 ]
