@@ -10,7 +10,6 @@ of some hosts that tests/cluster.py makes of namespaces: as root, with iproute2 
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,11 +17,12 @@ import time
 from pathlib import Path
 from typing import Dict, List
 
+from benchmarks.pages import put_table
+
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 24  # of one rank in one step
 TRAINED = 1440  # images; the others tell the accuracy
 RATE = 0.05  # of learning, the same for all
-TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.S)
 
 CASES = {
     "none": {"type": "none"},
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="200mbit", help="of each link, as tc writes it")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--page", help="a page to put the table into, between its two marks")
+    parser.add_argument("--page", type=Path, help="a page to put the table into, between its two marks")
     parser.add_argument("--rank", metavar="FILE", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
@@ -166,8 +166,7 @@ def main() -> None:
     text = table(measure(args.hosts, args.rate, args.epochs), args.hosts, args.rate, args.epochs)
     print(text)
     if args.page:
-        page = Path(args.page)
-        page.write_text(TABLE.sub(rf"\g<1>{text}\g<2>", page.read_text()))
+        put_table(args.page, text)
 
 
 if __name__ == "__main__":
