@@ -19,7 +19,6 @@ import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
 from mpi4py import MPI
-from nets import assert_close, largest_difference
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
@@ -82,20 +81,6 @@ def own_errors_only():
     """What a test has pushed ends, and raises, within it: MXNet tells an error to whoever waits."""
     yield
     mx.nd.waitall()
-
-
-@pytest.fixture
-def assert_parity(request, capsys):
-    """assert_close for weights after training; prints their largest difference, too."""
-
-    def check(trained: dict, expected: dict, tolerance: float = 2e-5) -> None:
-        if hvd.rank() == 0:
-            difference = largest_difference(trained, expected)
-            with capsys.disabled():
-                print(f"\nPARITY {hvd.size()} ranks, {request.node.name}: {difference:.1e}")
-        assert_close(trained, expected, tolerance)
-
-    return check
 
 
 @pytest.fixture
