@@ -5,9 +5,9 @@
     python -m benchmarks.kvstore --rounds 0 --page docs/kvstore.md
                                                           the table of all rounds, into the page
 
-A round runs each script once with ``--kvstore dist_sync``, two workers and two servers, and once with
-``--kvstore dist_sync_mpi``; the next round begins with the other one. What they print is kept in
-build/kvstore.json; rounds add up until the file is deleted.
+A round runs each script once with ``--kvstore dist_sync``, two workers and two servers, and once
+with ``--kvstore dist_sync_mpi``; the next round begins with the other one. What they print is kept
+in build/kvstore.json; rounds add up until the file is deleted.
 """
 
 import argparse
@@ -76,8 +76,7 @@ def read() -> Dict[str, List[Dict[str, float]]]:
 
 def table(kept: Dict[str, List[Dict[str, float]]]) -> str:
     lines = [
-        f"Images/s on {RANKS} ranks of this host, medians of runs in turn; `dist_sync` with {RANKS} "
-        "servers:",
+        f"Images/s on {RANKS} ranks of one host, medians of runs in turn; {RANKS} servers:",
         "",
         "| script | runs | `dist_sync` | `dist_sync_mpi` | ratio within a round |",
         "|---|--:|--:|--:|--:|",
