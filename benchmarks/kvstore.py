@@ -61,7 +61,7 @@ def run(script: str, kvstore: str) -> float:
 def measure(scripts: List[str], rounds: int) -> None:
     """Add so many rounds to what is kept."""
     kept = read()
-    for number in tqdm(range(rounds), unit="round", disable=None):
+    for _ in tqdm(range(rounds), unit="round", disable=None):
         for script in scripts:
             runs = kept.setdefault(script, [])
             both = [SERVERS, MPI] if len(runs) % 2 == 0 else [MPI, SERVERS]
