@@ -1,6 +1,6 @@
 """Collectives as the C library takes them: described, started, waited for. Memory is NumPy's."""
 
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence
 
 import numpy as np
 
