@@ -11,7 +11,7 @@ from hvdlite import numpy as collectives
 from hvdlite._native import HvdliteError
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.names import tensor_name
-from hvdlite.work import gather_numbers
+from hvdlite.work import gather_bytes
 
 
 def broadcast_object(
@@ -43,11 +43,7 @@ def allgather_object(
 ) -> List[Any]:
     """Return the objects of all ranks, in the order of ranks."""
     name = tensor_name("object", name, process_set.process_set_id)
-    data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    lengths = gather_numbers([len(data)], f"{name}.length", process_set)[:, 0].tolist()
-    joined = collectives.allgather(data, name, process_set)
-    ends = np.cumsum(lengths)
-    return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
+    return [pickle.loads(data) for data in gather_bytes(pickle.dumps(obj), name, process_set)]
 
 
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
