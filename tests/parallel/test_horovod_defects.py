@@ -44,10 +44,10 @@ def test_group_with_a_name_under_way_is_sent_in_part(rank, size):
     hvd.allgather_object("rank 0 has got its errors")
     if rank != 0:
         first = group(1)
-    again = group(5)
-    for i in range(3):
-        assert (first[i].asnumpy() == size * (1 + i)).all()
-        assert (again[i].asnumpy() == size * (5 + i)).all()
+    for i, array in enumerate(first):
+        assert (array.asnumpy() == size * (1 + i)).all()
+    for i, array in enumerate(group(5)):
+        assert (array.asnumpy() == size * (5 + i)).all()
 
 
 NO_DATA = "tensor 'allreduce.gradient': no data from rank {}: what computes it has failed there"
