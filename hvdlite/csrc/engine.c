@@ -231,7 +231,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-static int prepare(struct engine *e, struct tensor *tensor, hvd_error *err) {
+static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     place(e, tensor);
     return encode(tensor, err);
@@ -241,7 +241,7 @@ int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err)
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
     struct tensor placed = *tensor;
     placed.submitted = clock_now();
-    if (!tensor->request.failed) HVD_TRY(prepare(e, &placed, err));
+    if (!tensor->request.failed) HVD_TRY(prepare_data(e, &placed, err));
     int code = tensors_add(e->tensors, &placed, err);
     if (code)
         free(placed.message);
