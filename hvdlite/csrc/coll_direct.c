@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
+enum { BLOCK = 4 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
 
 struct direct {
     const struct coll_job *job;
