@@ -36,7 +36,7 @@ SECTIONS = (
         ),
         False,
     ),
-    ("Compression", ("hvdlite.mxnet.compression",), False),
+    ("Compression of gradients", ("hvdlite.mxnet.compression",), False),
     (
         "Data, metrics, schedules, checkpoints",
         (
@@ -75,6 +75,8 @@ def inline(text: str) -> str:
 
 def field(kind: str, name: str, text: str) -> str:
     start = {"param": f"`{name}`: ", "return": "returns ", "raises": f"raises `{name}`: "}[kind]
+    if text.startswith("and "):  # one text for several
+        start = start[: -len(": ")] + " "
     return textwrap.fill(
         f"* {start}{inline(' '.join(text.split()))}",
         100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
@@ -167,9 +169,9 @@ def source(module: str) -> str:
 
 
 def member(owner: str, name: str, value) -> str:
-    """A public method, property or constant of a class; empty for one without a docstring."""
+    """A public method, property or constant of a class; empty for what users do not need."""
     value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-    if not inspect.getdoc(value):
+    if (inspect.getdoc(value) or "Internal.").endswith("Internal."):
         return ""
     call = "" if isinstance(value, property) or inspect.isclass(value) else "()"
     if call and arguments(value):
@@ -206,7 +208,14 @@ def operations() -> str:
 
 
 def public_names(module: str) -> list:
-    return [name for name in hvd._DEFINED_IN[module] if name not in OPERATIONS]
+    """In the order in which they are defined."""
+
+    def line(name: str) -> int:
+        value = getattr(hvd, name)
+        defined = inspect.isclass(value) or inspect.isroutine(value)
+        return inspect.getsourcelines(value)[1] if defined else sys.maxsize
+
+    return sorted((n for n in hvd._DEFINED_IN[module] if n not in OPERATIONS), key=line)
 
 
 def section(heading: str, modules, introduced: bool) -> str:

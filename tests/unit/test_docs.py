@@ -138,10 +138,10 @@ EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions tel
 def untold(value):
     doc = api.inspect.getdoc(value) or ""
     function = api.constructor(value) if api.inspect.isclass(value) else value
-    if ":func:" in doc or not api.inspect.isroutine(function):
+    if "as for :class:" in doc or ":func:" in doc or not api.inspect.isroutine(function):
         return set() if doc else {"what it is"}
     names = {argument.partition("=")[0].lstrip("*") for argument in api.arguments(function)}
-    names -= {name for name in names if f":param {name}:" in doc or f"``{name}" in doc}
+    names -= {name for name in names if api.re.search(rf"\\b{name}\\b", doc)}
     return names - EVERYWHERE - {""}
 
 public = [name for names in api.hvd._DEFINED_IN.values() for name in names]
