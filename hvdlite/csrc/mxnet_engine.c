@@ -100,10 +100,13 @@ static void run3(void *run_context, struct on_complete *done, void *param) {
     op->done = *done; /* theirs is on a stack */
     op->ran = true;
     hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
+    int group = op->members[0].tensor.group;
+    if (op->n > 1) hvd_hold(group);
     for (int i = 0; i < op->n; i++) {
         hvd_error err;
         if (submit(&op->members[i], &err)) member_ended(&op->members[i], &err);
     }
+    if (op->n > 1) hvd_release(group);
     let_go(op);
     atomic_fetch_sub(&lib->waiting, 1);
 }

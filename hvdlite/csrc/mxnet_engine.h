@@ -29,8 +29,8 @@ typedef struct hvd_mxnet_work {
 } hvd_mxnet_work;
 
 /* Pushes n collectives as one operation: they are submitted together when the arrays of all are free,
- * and end together; if some fail, all arrays carry what went wrong with those. Those of which two share
- * memory go one by one. Raises at once what can be known at once, and then pushes nothing. With the
+ * and end together; if some fail, MXNet raises what went wrong with those at the first wait for any of
+ * the arrays. Those of which two share memory go one by one. Raises at once what can be known at once, and then pushes nothing. With the
  * naive engine it returns when the work is done, and the error is the work's. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 

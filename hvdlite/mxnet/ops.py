@@ -11,8 +11,8 @@ backward, which must reach a result on every rank or on none, runs a collective 
 
 ``grouped_...`` does the same for each of several tensors, as one operation: they are sent together
 when all are written, and end together. What can't be right with any of them is raised before one is
-sent; what fails later is raised, with the names of those that have failed, by all of them. For many
-small tensors this is the fastest way.
+sent; what fails later fails the operation: the first wait for any of them raises it, with the names
+of those that have failed. For many small tensors this is the fastest way.
 """
 
 from typing import List, Optional, Sequence
