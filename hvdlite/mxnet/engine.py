@@ -44,8 +44,8 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
 def push_group(kind, names, outs, sources, residuals, details) -> None:
     """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
 
-    They are submitted together, when all their arrays are free. If any fails, the first wait for any
-    of ``outs`` raises what went wrong; nothing is pushed if an argument of any can't be right.
+    They are submitted together, when all their arrays are free. If any fails, the first wait for
+    any of ``outs`` raises what went wrong; nothing is pushed if an argument of any can't be right.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
     alive = [_fill(*each, kind) for each in zip(works, names, outs, sources, residuals, details)]
