@@ -21,6 +21,7 @@ ROOT = HERE.parent
 SECTIONS = (
     ("The job", ("hvdlite.context", "hvdlite._native"), False),
     ("Collectives on MXNet arrays", ("hvdlite.mxnet.ops",), True),
+    ("Handles", ("hvdlite.handles", "hvdlite.mxnet.handles"), True),
     ("Waiting for other ranks", ("hvdlite.numpy",), False),
     ("Python objects", ("hvdlite.objects",), False),
     ("Process sets", ("hvdlite.groups", "hvdlite.process_sets"), False),
@@ -204,6 +205,21 @@ def operations() -> str:
     )
 
 
+def is_async(name: str) -> bool:
+    return name.rstrip("_").endswith("_async")
+
+
+def asynchronous() -> str:
+    """One entry for all of them: their arguments are those of the functions they are named for."""
+    names = [f"`hvd.{name}`" for name in hvd._DEFINED_IN["hvdlite.mxnet.handles"]]
+    names += [f"`hvd.numpy.{name}`" for name in vars(hvdlite.numpy) if is_async(name)]
+    text = markdown(inspect.getdoc(hvd.allreduce_async))
+    return (
+        f"### allreduce_async and its like\n\n{text}\n\nSo do, for the functions that they are "
+        f"named for: {', '.join(names)}.\n\n{source('hvdlite.mxnet.handles')}"
+    )
+
+
 # ---- the page ----
 
 
@@ -215,7 +231,8 @@ def public_names(module: str) -> list:
         defined = inspect.isclass(value) or inspect.isroutine(value)
         return inspect.getsourcelines(value)[1] if defined else sys.maxsize
 
-    return sorted((n for n in hvd._DEFINED_IN[module] if n not in OPERATIONS), key=line)
+    alone = (n for n in hvd._DEFINED_IN[module] if n not in OPERATIONS and not is_async(n))
+    return sorted(alone, key=line)
 
 
 def section(heading: str, modules, introduced: bool) -> str:
@@ -225,9 +242,12 @@ def section(heading: str, modules, introduced: bool) -> str:
     for module in modules:
         for name in public_names(module):
             parts.append(entry(name, f"hvd.{name}", getattr(hvd, name), module))
-    if modules == ("hvdlite.mxnet.ops",):
-        parts.append(operations())
+    if modules[-1] in MORE:
+        parts.append(MORE[modules[-1]]())
     return "\n\n".join(parts)
+
+
+MORE = {"hvdlite.mxnet.ops": operations, "hvdlite.mxnet.handles": asynchronous}
 
 
 def numpy_functions() -> dict:
@@ -235,6 +255,7 @@ def numpy_functions() -> dict:
     return {
         n: v for n, v in own.items()
         if v.__module__ == "hvdlite.numpy" and n not in hvd._DEFINED_IN["hvdlite.numpy"]
+        and not is_async(n)
     }  # fmt: skip
 
 
