@@ -205,7 +205,6 @@ struct tensor *tensors_find(struct tensors *t, const char *name) {
     return tensor;
 }
 
-/* Tensors finish about in the order in which they were added, so the search ends early. */
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
     monitor_lock(&t->monitor);
     struct tensor *tensor = t->oldest;
