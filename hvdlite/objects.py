@@ -22,6 +22,13 @@ def broadcast_object(
 ) -> Any:
     """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
 
+    :param obj: anything that ``pickle`` takes.
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :param name: pairs the calls; by default the line of the script that calls.
+    :param process_set: the ranks that take part; only they make the call.
+    :raises ValueError: before ``init()``; ``root_rank`` does not take part.
+    :raises hvdlite.HvdliteError: a rank has left.
+
     >>> import hvdlite as hvd
     >>> hvd.init()
     >>> hvd.broadcast_object({"epoch": 3})
@@ -41,7 +48,11 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List[Any]:
-    """Return the objects of all ranks, in the order of ranks."""
+    """Return a list of the objects of all ranks, in the order of ranks.
+
+    :param obj: anything that ``pickle`` takes; of another type on each rank, if you like.
+    :param name: and ``process_set``, and errors: as for :func:`broadcast_object`.
+    """
     name = tensor_name("object", name, process_set.process_set_id)
     return [pickle.loads(data) for data in gather_bytes(pickle.dumps(obj), name, process_set)]
 
