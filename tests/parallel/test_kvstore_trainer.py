@@ -1,11 +1,11 @@
 """gluon.Trainer with the kvstore dist_sync_mpi: one process's training on the joined batch."""
 
-import importlib
 import os
 
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import amp
 from mxnet import autograd, gluon
 from nets import (
     assert_close,
@@ -214,7 +214,6 @@ def test_mixed_precision_scaling_skips_everywhere(rank):
     """An infinite gradient on one rank makes the sum infinite, so all ranks skip the step."""
     net = dense_net()
     trainer = kv_trainer(net)
-    amp = importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
     trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()  # as amp.init_trainer does
     before = weights(net)
     backward(net, batch_of(rank) * (np.inf if rank == hvd.size() - 1 else 1))
