@@ -8,6 +8,7 @@ import mxnet as mx
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
+from hvdlite.mxnet.parameters import trainer_of
 from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.names import owner_name
 from hvdlite.numpy import Average
@@ -139,7 +140,7 @@ class _Averaging:
 
 
 def _refuse_amp(params: dict) -> None:
-    trainer = getattr(next(iter(params.values()), None), "_trainer", None)
+    trainer = trainer_of(next(iter(params.values()), None))
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
             "AMP looks for overflow before DistributedOptimizer has averaged the gradients: only "

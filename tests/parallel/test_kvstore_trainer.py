@@ -15,6 +15,7 @@ from nets import (
     dense_net,
     gradients,
     joined_batch,
+    move_to,
     plain_trainer,
     weights,
 )
@@ -44,11 +45,6 @@ def train(net, trainer, batches, joined: bool = False) -> dict:
         backward(net, x)
         trainer.step(rows * hvd.size())
     return weights(net)
-
-
-def on_both_contexts(net) -> None:
-    for param in net.collect_params().values():
-        param.reset_ctx(CONTEXTS)
 
 
 def expected_of(batches=(4, 4, 4), optimizer=None) -> dict:
@@ -164,7 +160,7 @@ def test_gradients_are_summed_where_they_lie(shapes, rank):
 def test_several_contexts(on_store, size):
     """Each context has half of the rank's rows."""
     net = dense_net()
-    on_both_contexts(net)
+    move_to(net, CONTEXTS)
     trainer = kv_trainer(net, update_on_kvstore=on_store)
     for step in range(3):
         parts = gluon.utils.split_and_load(mx.nd.array(batch_of(hvd.rank(), step)), CONTEXTS)
@@ -268,7 +264,7 @@ def test_sparse_parameters(stype, optimizer, rank, size):
 @no_sparse_gluon
 def test_sparse_parameters_on_several_contexts(rank, size):
     net = embedding("default", seed=0)
-    on_both_contexts(net)
+    move_to(net, CONTEXTS)
     before = net.weight.data(CONTEXTS[0]).asnumpy()
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", {"learning_rate": 1}, kvstore="dist_sync_mpi"

@@ -11,6 +11,7 @@ from nets import (
     batch_of,
     dense_net,
     joined_batch,
+    move_to,
     plain_trainer,
     set_weights,
     weights,
@@ -118,7 +119,7 @@ CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 
 def two_context_net(rank):
     net = dense_net()
-    net.collect_params().reset_ctx(CONTEXTS)
+    move_to(net, CONTEXTS)
     set_weights(net, seed=rank + 1)
     hvd.broadcast_parameters(net.collect_params())
     return net
