@@ -130,7 +130,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            elif grad is arrays[0]:  # a Trainer comes with the first context's before the others
+            elif grad.context == arrays[0].context:  # the first, with which a Trainer comes first
                 chosen[index] = arrays
         if self.passes > 1:
             for index, arrays in chosen.items():

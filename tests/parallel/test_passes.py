@@ -54,7 +54,8 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
         pytest.skip("as in Gluon, what backward adds to is cleared by the user")
     net = dense_net()
     params = net.collect_params()
-    params.setattr("grad_req", grad_req)
+    for param in params.values():
+        param.grad_req = grad_req
     trainer = make_trainer(kind, params, backward_passes_per_step=len(ROWS))
     updates = []
     for step in range(3):
