@@ -9,6 +9,7 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    clear_gradients,
     dense_net,
     joined_batch,
     move_to,
@@ -66,7 +67,7 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
             changed = any((before[n] != w).any() for n, w in weights(net).items())
             updates.append(changed)
             if cleared == "each pass" or cleared == "each step" and i + 1 == len(ROWS):
-                params.zero_grad()
+                clear_gradients(net)
     assert updates == [False, False, True] * 3
     expected = alone(3, lambda step: [joined_batch(10 * step + i, n) for i, n in enumerate(ROWS)])
     assert_close(weights(net), expected)
