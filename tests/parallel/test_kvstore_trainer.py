@@ -367,8 +367,6 @@ def test_an_optimizer_that_averages_by_itself_is_refused():
 @pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])
 def test_a_name_that_mxnet_would_drop_silently(name):
     """Without 'dist' in it, and with one context, a Trainer uses no store at all."""
-    if MXNET2 and name == "horovod":
-        pytest.skip("MXNet 2 has a store of that name")
     net = dense_net()
     trainer = kv_trainer(net, kvstore=name)
     backward(net, batch_of(0))
