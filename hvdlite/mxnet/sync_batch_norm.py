@@ -7,12 +7,12 @@ from typing import Dict, Iterator
 import mxnet as mx
 import numpy as np
 
+from hvdlite.mxnet.engine import IS_MXNET_1
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.names import owner_name
 from hvdlite.numpy import Sum
 
 _OP = "hvdlite_sync_batch_norm"
-_IS_MXNET_1 = hasattr(mx.gluon.nn.BatchNorm, "hybrid_forward")
 _MOST_NUMBERS = 2**20  # a float32 holds each of them
 _numbers: Dict[str, Iterator[int]] = defaultdict(itertools.count)  # of a block's calls in training
 
@@ -38,7 +38,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
         super().__init__(**kwargs)
         self._owner = owner_name("sync_batch_norm")
 
-    if _IS_MXNET_1:
+    if IS_MXNET_1:
 
         def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
             """Normalise ``x``: an array, or, when the net is hybridized, a symbol."""
@@ -59,7 +59,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
         contexts = self.gamma.list_ctx()
         if len(contexts) > 1:
             raise ValueError(
-                f"{self.name} lives on {len(contexts)} contexts: expected one; start one process "
+                f"{self._owner} lives on {len(contexts)} contexts: expected one; start one process "
                 "per context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
