@@ -10,6 +10,7 @@ import mxnet as mx
 from versions import MXNET2
 
 amp = importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
+metric = mx.gluon.metric if MXNET2 else mx.metric
 
 
 def as_gluon_takes_it(array):

@@ -4,10 +4,12 @@ import re
 
 import pytest
 from jobs import assert_passed, mpirun
+from versions import no_module
 
 pytest.importorskip("sklearn.datasets")
 
 
+@no_module
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_module_mnist(ranks):
     job = assert_passed(

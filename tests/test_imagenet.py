@@ -10,7 +10,7 @@ from jobs import ROOT, assert_passed, mpirun
 from versions import MXNET2
 
 pytest.importorskip("sklearn.datasets")
-pytestmark = pytest.mark.skipif(MXNET2, reason="the example is for MXNet 1's data iterators")
+pytestmark = pytest.mark.skipif(MXNET2, reason="the example is for MXNet 1's Gluon, on mx.nd arrays")
 
 SMALL = [
     "--classes", "10", "--size", "32", "--model", "mobilenet0.25", "--batch-size", "16",
