@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import metric
+from gluon2 import as_gluon_takes_it, metric
 from mxnet import autograd, gluon
 
 import hvdlite as hvd
@@ -112,9 +112,10 @@ def test_metric_of_all_ranks(kind, options, classes, rank, size):
 def samples(seed: int, classes) -> tuple:
     """5 * seed labels and guesses, of so many classes, or None: numbers."""
     random, n = np.random.RandomState(seed), 5 * seed
-    if classes is None:
-        return mx.nd.array(random.uniform(size=n)), mx.nd.array(random.uniform(size=n))
-    return mx.nd.array(random.randint(0, classes, n)), mx.nd.array(random.uniform(size=(n, classes)))
+    numbers = classes is None
+    labels = random.uniform(size=n) if numbers else random.randint(0, classes, n)
+    guesses = random.uniform(size=n if numbers else (n, classes))
+    return as_gluon_takes_it(mx.nd.array(labels)), as_gluon_takes_it(mx.nd.array(guesses))
 
 
 def test_running_statistics_become_the_average(rank, size):
