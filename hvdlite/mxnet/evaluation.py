@@ -93,7 +93,7 @@ def _state(metric) -> Dict[str, Any]:
 
 
 def _as_numpy(value):
-    """MXNet 2 counts in ``mx.np`` arrays: make it a number, or a NumPy array for several classes."""
+    """MXNet 2 counts in ``mx.np`` arrays: return a number, or a NumPy array for several classes."""
     if not isinstance(value, mx.nd.NDArray):
         return value
     value = value.asnumpy()
