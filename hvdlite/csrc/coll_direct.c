@@ -13,23 +13,23 @@
 
 #include <string.h>
 
-enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
+enum {
+    BLOCK = 4096
+}; /* bytes that are added at a time, and copied while the first cache has them */
 
 struct direct {
     const struct coll_job *job;
-    int n; /* ranks */
-    char *sum, *scaled;
+    int n;           /* ranks */
+    const char **in; /* [n]: where the block is in their memory */
 };
 
 /* The sum of one block, at `offset` in every rank's memory, to every rank's memory. */
 static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     const struct reduce_kernels *k = d->job->reduce;
     char *const *memory = d->job->memory;
-    size_t count = bytes / k->size;
-    k->widen(d->sum, memory[0] + offset, count, d->job->prescale);
-    for (int i = 1; i < d->n; i++)
-        reduce_combine(k, d->sum, memory[i] + offset, count, d->job->prescale, d->scaled);
-    k->narrow(memory[0] + offset, d->sum, count, d->job->final);
+    for (int i = 0; i < d->n; i++) d->in[i] = memory[i] + offset;
+    reduce_all(k, memory[0] + offset, d->in, d->n, bytes / k->size, d->job->prescale,
+               d->job->final);
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }
 
@@ -51,13 +51,11 @@ static void add_share(const struct direct *d, struct coll_range share) {
 
 int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
     struct window *w = job->window;
-    size_t wide = BLOCK / job->reduce->size * job->reduce->wide;
     struct direct d = {.job = job, .n = w->n};
     void *memory;
     if (!job->bytes) return HVD_OK;
-    HVD_TRY(scratch_get(job->scratch, 2 * wide, &memory, err));
-    d.sum = memory;
-    d.scaled = d.sum + wide;
+    HVD_TRY(scratch_get(job->scratch, (size_t)w->n * sizeof *d.in, &memory, err));
+    d.in = memory;
     window_raise(w, WINDOW_STAGED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_STAGED, w->rounds, err));
     struct coll_range share = coll_chunk(job->bytes, job->reduce->size, w->n, w->self);

@@ -19,8 +19,6 @@
 
 #include <string.h>
 
-enum { BLOCK = 16 * 1024 }; /* bytes of accumulators: they stay in the first cache */
-
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
@@ -28,7 +26,7 @@ struct pairwise {
     char *out;                            /* where its own chunk, reduced, goes to */
     size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
     char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
-    char *sum, *scaled;                   /* accumulators of one block */
+    const char **inputs;                  /* [ranks]: the own one and those in the slots */
     struct transfer *exchange[2], *share; /* 2 (p - 1) transfers each: sends, then receives */
 };
 
@@ -87,22 +85,13 @@ static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* n elements of segment k, from the at-th on. */
-static void reduce_block(struct pairwise *w, size_t k, size_t at, size_t n) {
-    const struct reduce_kernels *kernels = w->job->reduce;
-    const char *own = w->in + segment_of(w, w->t->at.rank, k).begin;
-    const char *slot = w->slots[k % 2] + at * kernels->size;
-    kernels->widen(w->sum, own + at * kernels->size, n, w->job->prescale);
-    for (int d = 1; d < w->t->at.size; d++, slot += w->segment)
-        reduce_combine(kernels, w->sum, slot, n, w->job->prescale, w->scaled);
-    kernels->narrow(result(w, k) + at * kernels->sum, w->sum, n, w->job->final);
-}
-
 static void reduce(struct pairwise *w, size_t k) {
-    size_t n = coll_length(segment_of(w, w->t->at.rank, k)) / w->job->reduce->size;
-    size_t block = BLOCK / w->job->reduce->wide;
-    for (size_t at = 0; at < n; at += block)
-        reduce_block(w, k, at, n - at < block ? n - at : block);
+    struct coll_range own = segment_of(w, w->t->at.rank, k);
+    const char *slot = w->slots[k % 2];
+    w->inputs[0] = w->in + own.begin;
+    for (int d = 1; d < w->t->at.size; d++, slot += w->segment) w->inputs[d] = slot;
+    reduce_all(w->job->reduce, result(w, k), w->inputs, w->t->at.size,
+               coll_length(own) / w->job->reduce->size, w->job->prescale, w->job->final);
 }
 
 static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
@@ -142,12 +131,12 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
     size_t slots = others * w->segment;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, 2 * slots + 2 * BLOCK + 3 * transfers, &memory, err));
+    size_t pointers = (others + 1) * sizeof *w->inputs;
+    HVD_TRY(scratch_get(job->scratch, 2 * slots + pointers + 3 * transfers, &memory, err));
     char *at = memory;
     for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
-    w->sum = at;
-    w->scaled = at + BLOCK;
-    at += 2 * BLOCK;
+    w->inputs = (const char **)(void *)at;
+    at += pointers;
     memset(at, 0, 3 * transfers);
     w->share = (struct transfer *)(void *)at;
     for (int i = 0; i < 2; i++) w->exchange[i] = w->share + (size_t)(i + 1) * 2 * others;

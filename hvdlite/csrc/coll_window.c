@@ -25,7 +25,10 @@
 
 #include <string.h>
 
-enum { BLOCK = 16 * 1024 }; /* bytes that are added at a time: the sum stays in the first cache */
+enum {
+    SMALL = 16 * 1024, /* bytes that are not cut */
+    BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
+};
 
 /* How far the pieces have been gone through. */
 struct cursor {
@@ -38,7 +41,8 @@ struct pass {
     struct window *w;
     size_t rounds;
     struct cursor staged, reduced, taken;
-    char *sum, *scaled; /* accumulators of one block */
+    const char **in; /* [ranks]: where they have the block that is added */
+    char *result;    /* of small data */
 };
 
 static char *slot_of(const struct pass *p, int member, uint64_t round) {
@@ -115,15 +119,10 @@ static int stage(struct pass *p, size_t k, hvd_error *err) {
 static void add_block(const struct pass *p, uint64_t round, size_t place, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->job->reduce;
-    size_t n = bytes / kernels->size;
-    for (int i = 0; i < p->w->n; i++) {
-        const char *in = i == p->w->self ? own : slot_of(p, i, round) + place;
-        if (i == 0)
-            kernels->widen(p->sum, in, n, p->job->prescale);
-        else
-            reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
-    }
-    kernels->narrow(out, p->sum, n, p->job->final);
+    for (int i = 0; i < p->w->n; i++)
+        p->in[i] = i == p->w->self ? own : slot_of(p, i, round) + place;
+    reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->job->prescale,
+               p->job->final);
 }
 
 /* The next `bytes` of the pieces, from and to them and into the slot. */
@@ -168,14 +167,14 @@ static int take(struct pass *p, size_t k, hvd_error *err) {
 /* Small data, one round: everyone adds everything. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
-    char *own = slot_of(p, p->w->self, round), *result = p->scaled;
+    char *own = slot_of(p, p->w->self, round);
     HVD_TRY(transport_wait_slot(p->t, round, err));
     pack(p, &p->staged, own, p->job->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
-    add_block(p, round, 0, own, p->job->bytes, result);
-    unpack(p, &p->taken, result, p->job->bytes);
+    add_block(p, round, 0, own, p->job->bytes, p->result);
+    unpack(p, &p->taken, p->result, p->job->bytes);
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
@@ -185,11 +184,11 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
     *p = (struct pass){.t = t, .job = job, .w = job->window};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
     if (job->kind != HVD_ALLREDUCE) return HVD_OK;
-    size_t wide = BLOCK / job->reduce->size * job->reduce->wide;
+    size_t pointers = (size_t)p->w->n * sizeof *p->in;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, 2 * wide, &memory, err));
-    p->sum = memory;
-    p->scaled = p->sum + wide;
+    HVD_TRY(scratch_get(job->scratch, pointers + SMALL, &memory, err));
+    p->in = memory;
+    p->result = (char *)memory + pointers;
     return HVD_OK;
 }
 
@@ -197,8 +196,8 @@ int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_e
     struct pass p;
     if (!job->bytes) return HVD_OK;
     HVD_TRY(open_pass(&p, t, job, job->bytes, err));
-    if (job->bytes <= BLOCK) HVD_TRY(add_at_once(&p, err));
-    for (size_t k = 0; job->bytes > BLOCK && k < p.rounds + 2; k++) {
+    if (job->bytes <= SMALL) HVD_TRY(add_at_once(&p, err));
+    for (size_t k = 0; job->bytes > SMALL && k < p.rounds + 2; k++) {
         if (k < p.rounds) HVD_TRY(stage(&p, k, err));
         if (k >= 1 && k - 1 < p.rounds) HVD_TRY(reduce(&p, k - 1, err));
         if (k >= 2) HVD_TRY(take(&p, k - 2, err));

@@ -23,7 +23,7 @@ struct parts {
     const struct coll_job *job;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
-    char *sum, *scaled;     /* reducescatter: accumulators of one segment */
+    const char **in;        /* [ranks]: reducescatter: where they have its segment */
 };
 
 typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
@@ -66,14 +66,10 @@ static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
     size_t n = coll_length(own) / kernels->size;
     for (int i = 0; n && i < p->w->n; i++) {
         HVD_TRY(await_staged(p, i, k, err));
-        const char *in = i == self ? (const char *)p->job->in + own.begin : sub_slot(p, i, self, k);
-        if (i == 0)
-            kernels->widen(p->sum, in, n, p->job->prescale);
-        else
-            reduce_combine(kernels, p->sum, in, n, p->job->prescale, p->scaled);
+        p->in[i] = i == self ? (const char *)p->job->in + own.begin : sub_slot(p, i, self, k);
     }
     char *out = (char *)p->job->data + own.begin - coll_part(p->job->in_end, self).begin;
-    if (n) kernels->narrow(out, p->sum, n, p->job->final);
+    if (n) reduce_all(kernels, out, p->in, p->w->n, n, p->job->prescale, p->job->final);
     return HVD_OK;
 }
 
@@ -109,11 +105,9 @@ static struct parts open_parts(struct transport *t, const struct coll_job *job) 
 
 int coll_window_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
     struct parts p = open_parts(t, job);
-    size_t wide = p.segment / job->reduce->size * job->reduce->wide;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, 2 * wide, &memory, err));
-    p.sum = memory;
-    p.scaled = p.sum + wide;
+    HVD_TRY(scratch_get(job->scratch, (size_t)p.w->n * sizeof *p.in, &memory, err));
+    p.in = memory;
     return run_rounds(&p, add_segment, err);
 }
 

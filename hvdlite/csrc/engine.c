@@ -239,9 +239,14 @@ int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err)
     int code = tensors_add(e->tensors, &placed, err);
     if (code)
         free(placed.message);
-    else
+    else if (!tensors_held(e->tensors))
         transport_wake(e->t);
     return code;
+}
+
+void engine_hold(struct engine *e, bool held) {
+    tensors_hold(e->tensors, held);
+    if (!held) transport_wake(e->t);
 }
 
 void engine_leave(struct engine *e, const char *reason) {

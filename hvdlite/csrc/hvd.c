@@ -146,47 +146,19 @@ int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_
     return code;
 }
 
-struct hvd_handle {
-    struct monitor monitor; /* guards what follows */
-    bool done;
-    hvd_error error;
-};
-
-static void complete_handle(void *arg, const hvd_error *error) {
-    hvd_handle *h = arg;
-    monitor_lock(&h->monitor);
-    if (error) h->error = *error;
-    h->done = true;
-    monitor_notify(&h->monitor);
-    monitor_unlock(&h->monitor);
+/* The group may be gone by now, and with it all that was held back. */
+static void hold_back(int group, bool held) {
+    hvd_tensor nothing = {.group = group};
+    struct group *g;
+    hvd_error err;
+    if (enter_group(&nothing, &g, &err)) return;
+    engine_hold(g->engine, held);
+    leave();
 }
 
-static void free_handle(hvd_handle *h) {
-    monitor_destroy(&h->monitor);
-    free(h);
-}
+void hvd_hold(int group) { hold_back(group, true); }
 
-hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
-    hvd_handle *h = calloc(1, sizeof *h);
-    if (!h) {
-        error_set(err, HVD_NO_MEMORY, "no memory for a handle");
-        return NULL;
-    }
-    monitor_init(&h->monitor);
-    if (hvd_submit(tensor, complete_handle, h, err) == HVD_OK) return h;
-    free_handle(h);
-    return NULL;
-}
-
-int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
-    monitor_lock(&h->monitor);
-    if (!h->done) monitor_wait(&h->monitor, seconds);
-    bool done = h->done;
-    if (done) *err = h->error;
-    monitor_unlock(&h->monitor);
-    if (done) free_handle(h);
-    return done;
-}
+void hvd_release(int group) { hold_back(group, false); }
 
 int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     HVD_TRY(enter(err));
@@ -223,8 +195,9 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
         return NULL;
     }
     void *memory;
-    r->region = (struct region){.stride = bytes, .n = at.local_size, .self = at.local_rank};
-    if (shared_reserve(&memory, bytes, at.local_size, at.local_rank, &r->fd, err)) {
+    size_t stride = bytes + REGION_GAP;
+    r->region = (struct region){.stride = stride, .n = at.local_size, .self = at.local_rank};
+    if (shared_reserve(&memory, stride, at.local_size, at.local_rank, &r->fd, err)) {
         free(r);
         return NULL;
     }

@@ -73,7 +73,11 @@ int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 /* Submits the tensor; on an error `complete` will not be called. */
 int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_error *err);
 
-/* The same with a handle to wait for; NULL: see *err. */
+/* What is submitted to a group between these two is told to the other ranks together; for moments. */
+void hvd_hold(int group);
+void hvd_release(int group);
+
+/* hvd_submit with a handle to wait for; NULL: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);

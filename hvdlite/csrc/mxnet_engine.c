@@ -1,10 +1,11 @@
 #include "mxnet_engine.h"
 
-#include "mxnet_api.h"
+#include "mxnet_array.h"
 #include "sync.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,65 +19,79 @@ struct hvd_mxnet {
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
 
-/* One pushed operation; MXNet's deleter frees it, inside the completion at the earliest. */
-struct operation {
-    hvd_mxnet *lib;
+/* One collective of an operation. */
+struct member {
+    struct operation *op;
     NDArrayHandle arrays[ARRAYS]; /* our own: the user's may be gone when we run. NULL: not given */
     hvd_tensor tensor;
     char name[HVD_MAX_NAME];
     int64_t dims[HVD_MAX_DIMS];
     int64_t *splits;
+};
+
+/* What is pushed; MXNet's deleter frees it, inside the completion at the earliest. */
+struct operation {
+    hvd_mxnet *lib;
     struct on_complete done;
     bool ran;          /* false when MXNet drops it: an array that it writes to has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
+    hvd_error error;   /* of all members that failed; under lib->reporting */
+    atomic_int left;   /* members that have not ended, and whoever submits them */
+    int n;
+    struct member members[];
 };
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-static void complete_with_error(const struct operation *op, const hvd_error *error) {
+static void complete_with_error(const struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* the call may free the operation */
     monitor_lock(&lib->reporting);
-    lib->api.make_error(exception, error->text);
+    lib->api.make_error(exception, op->error.text);
     done.call(done.engine, done.param, exception);
     lib->api.destroy_error(exception);
     monitor_unlock(&lib->reporting);
 }
 
-static void complete(void *arg, const hvd_error *error) {
-    struct operation *op = arg;
+static void complete(struct operation *op) {
     struct on_complete done = op->done;
-    if (error && op->report) *op->report = *error;
-    if (error && !op->lib->naive)
-        complete_with_error(op, error);
+    if (op->error.code && op->report) *op->report = op->error;
+    if (op->error.code && !op->lib->naive)
+        complete_with_error(op);
     else
         done.call(done.engine, done.param, NULL);
 }
 
-/* NDArray's first member is the shared pointer to its chunk. */
-static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
-
-/* The array's memory in plain layout; only here, where MXNet grants us the array, does it hold
- * still. */
-static int memory_of(hvd_mxnet *lib, NDArrayHandle array, const char *name, void **data,
-                     hvd_error *err) {
-    if (lib->api.is_blocked && lib->api.is_blocked(chunk_of(array)))
-        lib->api.unblock(chunk_of(array));
-    if (lib->api.get_data(array, data))
-        return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet gives no data: %s", name,
-                         lib->api.last_error());
-    return HVD_OK;
+static void note_error(struct operation *op, const hvd_error *error) {
+    monitor_lock(&op->lib->reporting);
+    size_t used = strlen(op->error.text);
+    snprintf(op->error.text + used, sizeof op->error.text - used, "%s%s", used ? "; " : "",
+             error->text);
+    op->error.code = error->code;
+    monitor_unlock(&op->lib->reporting);
 }
 
-static int submit(struct operation *op, hvd_error *err) {
+/* The last one to let go completes the operation, which may be gone after that. */
+static void let_go(struct operation *op) {
+    if (atomic_fetch_sub(&op->left, 1) == 1) complete(op);
+}
+
+static void member_ended(void *arg, const hvd_error *error) {
+    struct member *m = arg;
+    if (error) note_error(m->op, error);
+    let_go(m->op);
+}
+
+static int submit(struct member *m, hvd_error *err) {
     void *data[ARRAYS] = {NULL};
     for (int i = 0; i < ARRAYS; i++)
-        if (op->arrays[i]) HVD_TRY(memory_of(op->lib, op->arrays[i], op->name, &data[i], err));
-    op->tensor.in = op->arrays[IN] ? data[IN] : data[OUT];
-    op->tensor.out = data[OUT];
-    op->tensor.residual = data[RESIDUAL];
-    return hvd_submit(&op->tensor, complete, op, err);
+        if (m->arrays[i])
+            HVD_TRY(mxnet_array_memory(&m->op->lib->api, m->arrays[i], m->name, &data[i], err));
+    m->tensor.in = m->arrays[IN] ? data[IN] : data[OUT];
+    m->tensor.out = data[OUT];
+    m->tensor.residual = data[RESIDUAL];
+    return hvd_submit(&m->tensor, member_ended, m, err);
 }
 
 static void run3(void *run_context, struct on_complete *done, void *param) {
@@ -84,9 +99,15 @@ static void run3(void *run_context, struct on_complete *done, void *param) {
     struct operation *op = param;
     op->done = *done; /* theirs is on a stack */
     op->ran = true;
-    hvd_mxnet *lib = op->lib; /* the operation may be gone when it is submitted */
-    hvd_error err;
-    if (submit(op, &err)) complete(op, &err);
+    hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
+    int group = op->members[0].tensor.group;
+    if (op->n > 1) hvd_hold(group);
+    for (int i = 0; i < op->n; i++) {
+        hvd_error err;
+        if (submit(&op->members[i], &err)) member_ended(&op->members[i], &err);
+    }
+    if (op->n > 1) hvd_release(group);
+    let_go(op);
     atomic_fetch_sub(&lib->waiting, 1);
 }
 
@@ -98,202 +119,167 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
 static void free_operation(void *param) {
     struct operation *op = param;
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    for (int i = 0; i < ARRAYS; i++)
-        if (op->arrays[i]) op->lib->api.release(op->arrays[i]);
-    free(op->splits);
+    for (int i = 0; i < op->n; i++) {
+        struct member *m = &op->members[i];
+        for (int j = 0; j < ARRAYS; j++)
+            if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
+        free(m->splits);
+    }
     free(op);
 }
 
 /* ---- pushing: on the caller's thread ---- */
 
-static int mxnet_failed(const hvd_mxnet *lib, const char *name, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, lib->api.last_error());
-}
-
-static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
-    static const signed char DTYPES[] = {
-        /* by mshadow's type flag */
-        HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32, HVD_INT8,    HVD_INT64,
-        HVD_BOOL,    -1,          -1,          -1,        -1,        HVD_BFLOAT16};
-    bool known = flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0;
-    if (known) *dtype = DTYPES[flag];
-    return known
-               ? HVD_OK
-               : error_set(err, HVD_UNSUPPORTED,
-                           "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not "
-                           "handle: cast it to "
-                           "float16, bfloat16, float32, float64, uint8, int8, int32, int64 or bool",
-                           name, flag);
-}
-
-static int check_storage(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
-                         hvd_error *err) {
-    int storage, device, id;
-    if (lib->api.get_storage_type(array, &storage) || lib->api.get_context(array, &device, &id))
-        return mxnet_failed(lib, name, err);
-    if (storage != DENSE)
-        return error_set(
-            err, HVD_UNSUPPORTED,
-            "tensor '%s' has storage type %s: expected dense; convert it with tostype('default')",
-            name,
-            storage == 1   ? "row_sparse"
-            : storage == 2 ? "csr"
-                           : "undefined");
-    if (device != CPU && device != CPU_PINNED && device != CPU_SHARED)
-        return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' lies on device %d of type %d: expected a CPU array; copy it "
-                         "with as_in_context("
-                         "mx.cpu())",
-                         name, id, device);
-    return HVD_OK;
-}
-
-/* The shape's buffer is MXNet's, for this thread until its next call. */
-static int read_shape(const hvd_mxnet *lib, NDArrayHandle array, const char *name, int *rank,
-                      int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
-    int ndim = 0;
-    const int64_t *dims = NULL;
-    const int *dims32 = NULL;
-    if (lib->api.get_shape ? lib->api.get_shape(array, &ndim, &dims)
-                           : lib->api.get_shape32(array, &ndim, &dims32))
-        return mxnet_failed(lib, name, err);
-    if (ndim < 0 || ndim > HVD_MAX_DIMS)
-        return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
-                         name, ndim, HVD_MAX_DIMS);
-    for (int i = 0; i < ndim; i++) sizes[i] = dims ? dims[i] : dims32[i];
-    *rank = ndim;
-    return HVD_OK;
-}
-
-/* Fills in what the array knows, and has all of it checked. */
-static int describe(struct operation *op, NDArrayHandle array, hvd_error *err) {
-    int flag;
-    HVD_TRY(check_storage(op->lib, array, op->name, err));
-    if (op->lib->api.get_dtype(array, &flag)) return mxnet_failed(op->lib, op->name, err);
-    HVD_TRY(translate_dtype(flag, op->name, &op->tensor.dtype, err));
-    HVD_TRY(read_shape(op->lib, array, op->name, &op->tensor.ndim, op->dims, err));
-    op->tensor.dims = op->dims;
-    return hvd_validate(&op->tensor, err);
-}
-
-/* Without the symbols for oneDNN layouts, get_data mends the layout, but must not be called by an
- * operation that holds the array (it waits for it): so wait for the array here, before pushing. */
-static int settle_layout(const hvd_mxnet *lib, NDArrayHandle array, const char *name,
-                         hvd_error *err) {
-    void *data;
-    if (lib->api.is_blocked) return HVD_OK;
-    return lib->api.wait_to_read(array) || lib->api.get_data(array, &data)
-               ? mxnet_failed(lib, name, err)
-               : HVD_OK;
-}
-
-static int64_t count_of(int ndim, const int64_t *dims) {
-    int64_t count = 1;
-    for (int i = 0; i < ndim; i++) count *= dims[i];
-    return count;
-}
-
-static int check_residual(const struct operation *op, NDArrayHandle residual, hvd_error *err) {
-    int64_t dims[HVD_MAX_DIMS];
-    int ndim, flag, dtype = -1;
-    if (op->lib->api.get_dtype(residual, &flag)) return mxnet_failed(op->lib, op->name, err);
-    HVD_TRY(translate_dtype(flag, op->name, &dtype, err));
-    HVD_TRY(read_shape(op->lib, residual, op->name, &ndim, dims, err));
-    if (dtype == HVD_FLOAT32 && count_of(ndim, dims) == count_of(op->tensor.ndim, op->dims))
-        return HVD_OK;
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s': its residual has not as many float32 values as it has itself",
-                     op->name);
-}
-
-/* The array in `place` of the operation; NULL: none. */
-static int hold(struct operation *op, enum array place, NDArrayHandle array, hvd_error *err) {
+/* The array in `place` of the member; NULL: none. */
+static int hold(struct member *m, enum array place, NDArrayHandle array, hvd_error *err) {
     if (!array) return HVD_OK;
-    HVD_TRY(check_storage(op->lib, array, op->name, err));
-    HVD_TRY(settle_layout(op->lib, array, op->name, err));
-    return op->lib->api.shallow_copy(array, &op->arrays[place])
-               ? mxnet_failed(op->lib, op->name, err)
+    const struct mxnet_api *api = &m->op->lib->api;
+    HVD_TRY(mxnet_array_check_storage(api, array, m->name, err));
+    HVD_TRY(mxnet_array_settle_layout(api, array, m->name, err));
+    return api->shallow_copy(array, &m->arrays[place])
+               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", m->name,
+                           api->last_error())
                : HVD_OK;
 }
 
-static int prepare(struct operation *op, const NDArrayHandle arrays[ARRAYS], hvd_error *err) {
-    HVD_TRY(describe(op, arrays[IN] ? arrays[IN] : arrays[OUT], err));
-    if (arrays[RESIDUAL]) HVD_TRY(check_residual(op, arrays[RESIDUAL], err));
-    for (int i = 0; i < ARRAYS; i++) HVD_TRY(hold(op, (enum array)i, arrays[i], err));
-    return HVD_OK;
-}
-
-static int copy_splits(struct operation *op, const hvd_tensor *tensor) {
-    size_t bytes = tensor->nsplits * sizeof *op->splits;
+static int copy_splits(struct member *m, const hvd_tensor *tensor, hvd_error *err) {
+    size_t bytes = tensor->nsplits * sizeof *m->splits;
+    m->tensor.splits = NULL;
     if (!bytes) return HVD_OK;
-    op->splits = malloc(bytes);
-    if (!op->splits) return HVD_NO_MEMORY;
-    memcpy(op->splits, tensor->splits, bytes);
+    m->tensor.splits = m->splits = malloc(bytes);
+    if (!m->splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", m->name);
+    memcpy(m->splits, tensor->splits, bytes);
     return HVD_OK;
 }
 
-static int new_operation(hvd_mxnet *lib, const hvd_tensor *tensor, struct operation **out,
-                         hvd_error *err) {
+/* Copies what the tensor says, and has it checked with what the array says. */
+static int describe(struct member *m, NDArrayHandle array, const hvd_tensor *tensor,
+                    hvd_error *err) {
     if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
-    struct operation *op = calloc(1, sizeof *op);
-    if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
-    if (copy_splits(op, tensor)) {
-        free(op);
-        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->name);
-    }
-    op->lib = lib;
+    strcpy(m->name, tensor->name);
+    m->tensor = *tensor;
+    m->tensor.name = m->name;
+    HVD_TRY(copy_splits(m, tensor, err));
+    return mxnet_array_describe(&m->op->lib->api, array, &m->tensor, m->dims, err);
+}
+
+static int prepare(struct member *m, const hvd_mxnet_work *work, hvd_error *err) {
+    HVD_TRY(describe(m, work->in ? work->in : work->out, work->tensor, err));
+    if (work->residual)
+        HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, &m->tensor, err));
+    HVD_TRY(hold(m, OUT, work->out, err));
+    HVD_TRY(hold(m, IN, work->in, err));
+    return hold(m, RESIDUAL, work->residual, err);
+}
+
+static int new_operation(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err) {
+    struct operation *op = calloc(1, sizeof *op + (size_t)n * sizeof *op->members);
+    if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for an operation on %d tensors", n);
     atomic_fetch_add(&lib->waiting, 1);
-    op->tensor = *tensor;
-    strcpy(op->name, tensor->name);
-    op->tensor.name = op->name;
-    op->tensor.splits = op->splits;
+    op->lib = lib;
+    op->n = n;
+    atomic_init(&op->left, n + 1);
+    for (int i = 0; i < n; i++) op->members[i].op = op;
     *out = op;
+    return HVD_OK;
+}
+
+static int new_prepared(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, struct operation **out,
+                        hvd_error *err) {
+    HVD_TRY(new_operation(lib, n, out, err));
+    for (int i = 0; i < n; i++) {
+        int code = prepare(&(*out)->members[i], &works[i], err);
+        if (!code) continue;
+        free_operation(*out);
+        return code;
+    }
     return HVD_OK;
 }
 
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err) {
     struct operation *op = NULL;
-    HVD_TRY(new_operation(lib, tensor, &op, err));
-    int code = describe(op, array, err);
+    HVD_TRY(new_operation(lib, 1, &op, err));
+    int code = describe(&op->members[0], array, tensor, err);
     free_operation(op);
     return code;
+}
+
+static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
+    int count = 0;
+    for (int i = 0; i < op->n; i++)
+        for (int j = 0; j < ARRAYS; j++)
+            if (op->members[i].arrays[j]) arrays[count++] = op->members[i].arrays[j];
+    return count;
+}
+
+static int by_chunk(const void *a, const void *b) {
+    const void *x = mxnet_array_chunk(*(const NDArrayHandle *)a);
+    const void *y = mxnet_array_chunk(*(const NDArrayHandle *)b);
+    return (x > y) - (x < y);
+}
+
+static bool share_memory(NDArrayHandle *arrays, int n) {
+    qsort(arrays, (size_t)n, sizeof *arrays, by_chunk);
+    for (int i = 1; i < n; i++)
+        if (mxnet_array_chunk(arrays[i - 1]) == mxnet_array_chunk(arrays[i])) return true;
+    return false;
+}
+
+static bool is_coded(const struct operation *op) {
+    for (int i = 0; i < op->n; i++)
+        if (op->members[i].tensor.codec != HVD_CODEC_NONE) return true;
+    return false;
 }
 
 /* Hands the operation to MXNet, which frees it from here on, also when the push fails. What it reads it
  * also writes to: the layout may have to be mended, the residual changes. All are different arrays.
  * To submit is a moment's work, to encode is more: that is left to MXNet's workers. */
-static int push(hvd_mxnet *lib, struct operation *op, hvd_error *err) {
+static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device APART = {CPU, NOBODYS_DEVICE}, SHARED = {CPU, 0};
     static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
-    bool coded = op->tensor.codec != HVD_CODEC_NONE;
-    NDArrayHandle writes[ARRAYS];
-    int n = 0;
-    for (int i = 0; i < ARRAYS; i++)
-        if (op->arrays[i]) writes[n++] = op->arrays[i];
+    hvd_mxnet *lib = op->lib;
+    bool coded = is_coded(op);
     err->code = HVD_OK;
     if (lib->naive) op->report = err;
-    if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, writes,
-                      n, coded ? &BY_WORKERS : &AT_ONCE, op->tensor.priority, "hvdlite", false))
+    if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, arrays,
+                      n, coded ? &BY_WORKERS : &AT_ONCE, op->members[0].tensor.priority, "hvdlite",
+                      false))
         return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;
 }
 
-/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the count. */
-int hvd_mxnet_references(void *array) {
-    const void *control = ((void **)array)[1];
-    return ((const int *)control)[sizeof(void *) / sizeof(int)];
-}
-
-int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, void *residual, const hvd_tensor *tensor,
-                   hvd_error *err) {
-    const NDArrayHandle arrays[ARRAYS] = {[OUT] = out, [IN] = in, [RESIDUAL] = residual};
-    struct operation *op = NULL;
-    HVD_TRY(new_operation(lib, tensor, &op, err));
-    int code = prepare(op, arrays, err);
-    if (!code) return push(lib, op, err);
-    free_operation(op);
+/* Each as an operation of its own, in order. */
+static int push_apart(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
+    int code = HVD_OK;
+    for (int i = 0; i < n && !code; i++) code = hvd_mxnet_push(lib, &works[i], 1, err);
     return code;
 }
+
+static int push_group(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
+    struct operation *op = NULL;
+    NDArrayHandle *arrays = malloc((size_t)n * ARRAYS * sizeof *arrays);
+    if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
+    int code = new_prepared(lib, works, n, &op, err);
+    int count = code ? 0 : arrays_of(op, arrays);
+    bool apart = share_memory(arrays, count);
+    if (apart) free_operation(op);
+    if (!code) code = apart ? push_apart(lib, works, n, err) : push(op, arrays, count, err);
+    free(arrays);
+    return code;
+}
+
+static int push_one(hvd_mxnet *lib, const hvd_mxnet_work *work, hvd_error *err) {
+    struct operation *op = NULL;
+    NDArrayHandle arrays[ARRAYS];
+    HVD_TRY(new_prepared(lib, work, 1, &op, err));
+    return push(op, arrays, arrays_of(op, arrays), err);
+}
+
+int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
+    return n == 1 ? push_one(lib, works, err) : push_group(lib, works, n, err);
+}
+
+int hvd_mxnet_references(void *array) { return mxnet_array_references(array); }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 

@@ -18,13 +18,21 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
                    hvd_error *err);
 void hvd_mxnet_close(hvd_mxnet *lib);
 
-/* Pushes one collective on NDArrays, given by their handles; the arrays may be freed by the caller
- * at once. in NULL: in place in `out`. residual: a float32 array of as many values, for the codecs that
- * need one, else NULL. Of *tensor it takes name, kind, op, root, group, priority, scales, out_rows,
- * splits, codec and parameter; dtype, shape and memory are the arrays' own. Raises at once what can be
- * known at once. With the naive engine it returns when the work is done, and the error is the work's. */
-int hvd_mxnet_push(hvd_mxnet *lib, void *in, void *out, void *residual, const hvd_tensor *tensor,
-                   hvd_error *err);
+/* One collective on NDArrays, given by their handles, which the caller may free once it is pushed. Of
+ * *tensor count name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter;
+ * dtype, shape and memory are the arrays' own. */
+typedef struct hvd_mxnet_work {
+    void *in; /* NULL: in place in `out` */
+    void *out;
+    void *residual; /* float32, as many values, for the codecs that need one; else NULL */
+    const hvd_tensor *tensor;
+} hvd_mxnet_work;
+
+/* Pushes n collectives as one operation: they are submitted together when the arrays of all are free,
+ * and end together; if some fail, MXNet raises what went wrong with those at the first wait for any of
+ * the arrays. Those of which two share memory go one by one. Raises at once what can be known at once, and then pushes nothing. With the
+ * naive engine it returns when the work is done, and the error is the work's. */
+int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 
 /* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);

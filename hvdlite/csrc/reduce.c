@@ -53,6 +53,15 @@
         const W *w = wide;                                                                         \
         W factor = (W)(final.scale / (double) final.divisor);                                      \
         for (size_t i = 0; i < n; i++) o[i] = (T)NARROW_OF(w[i] * factor);                         \
+    }                                                                                              \
+    FAST static void pair_##DTYPE(void *out, const void *a, const void *b, size_t n, double scale, \
+                                  struct reduce_final final) {                                     \
+        T *o = out;                                                                                \
+        const T *x = a, *y = b;                                                                    \
+        W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
+        _Pragma("GCC ivdep") /* out may be a or b, which spoils no vector */                       \
+            for (size_t i = 0; i < n; i++) o[i] =                                                  \
+                (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
 
 /* Integers: exact unless scaled, and scaled in double; out of range wraps instead of being
@@ -110,36 +119,62 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
     widen_truth(out, wide, n, 1);
 }
 
-#define ROW(DTYPE, NAME, T, W)                                                                     \
+#define ROW(DTYPE, NAME, T, W, PAIR)                                                               \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
      .sum = sizeof(T),                                                                             \
      .widen = widen_##DTYPE,                                                                       \
      .combine = combine_##NAME,                                                                    \
      .combine_wide = combine_wide_##NAME,                                                          \
-     .narrow = narrow_##DTYPE}
+     .narrow = narrow_##DTYPE,                                                                     \
+     .pair = PAIR}
 
 /* The operations in the order of hvd_op. */
-#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W)                                          \
-    {ROW(DTYPE, SUMS, T, W),  ROW(DTYPE, SUMS, T, W),     ROW(DTYPE, MINS, T, W),                  \
-     ROW(DTYPE, MAXES, T, W), ROW(DTYPE, PRODUCTS, T, W), ROW(DTYPE, SUMS, T, W)}
+#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR)                                    \
+    {                                                                                              \
+        ROW(DTYPE, SUMS, T, W, PAIR),     ROW(DTYPE, SUMS, T, W, PAIR),                            \
+        ROW(DTYPE, MINS, T, W, NULL),     ROW(DTYPE, MAXES, T, W, NULL),                           \
+        ROW(DTYPE, PRODUCTS, T, W, NULL), ROW(DTYPE, SUMS, T, W, NULL)}
 
-#define NUMBER(DTYPE, T, W)                                                                        \
-    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W)
+#define NUMBER(DTYPE, T, W, PAIR)                                                                  \
+    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR)
+#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL)
+#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE)
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
-        [HVD_UINT8] = NUMBER(uint8, uint8_t, int32_t),
-        [HVD_INT8] = NUMBER(int8, int8_t, int32_t),
-        [HVD_INT32] = NUMBER(int32, int32_t, int64_t),
-        [HVD_INT64] = NUMBER(int64, int64_t, int64_t),
-        [HVD_FLOAT16] = NUMBER(float16, uint16_t, float),
-        [HVD_BFLOAT16] = NUMBER(bfloat16, uint16_t, float),
-        [HVD_FLOAT32] = NUMBER(float32, float, float),
-        [HVD_FLOAT64] = NUMBER(float64, double, double),
-        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t),
+        [HVD_UINT8] = INTEGER(uint8, uint8_t, int32_t),
+        [HVD_INT8] = INTEGER(int8, int8_t, int32_t),
+        [HVD_INT32] = INTEGER(int32, int32_t, int64_t),
+        [HVD_INT64] = INTEGER(int64, int64_t, int64_t),
+        [HVD_FLOAT16] = FLOAT(float16, uint16_t, float),
+        [HVD_BFLOAT16] = FLOAT(bfloat16, uint16_t, float),
+        [HVD_FLOAT32] = FLOAT(float32, float, float),
+        [HVD_FLOAT64] = FLOAT(float64, double, double),
+        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL),
     };
     return &ROWS[dtype][op];
+}
+
+/* Of elements that are reduced at a time: their sum stays in the first cache. */
+enum { BLOCK = 512, WIDEST = sizeof(int64_t) };
+
+static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
+                         int inputs, size_t at, size_t n, double scale, struct reduce_final final) {
+    _Alignas(64) unsigned char sum[BLOCK * WIDEST], scaled[BLOCK * WIDEST];
+    k->widen(sum, in[0] + at * k->size, n, scale);
+    for (int i = 1; i < inputs; i++) reduce_combine(k, sum, in[i] + at * k->size, n, scale, scaled);
+    k->narrow((char *)out + at * k->sum, sum, n, final);
+}
+
+void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
+                size_t n, double scale, struct reduce_final final) {
+    if (inputs == 2 && k->pair) {
+        k->pair(out, in[0], in[1], n, scale, final);
+        return;
+    }
+    for (size_t at = 0; at < n; at += BLOCK)
+        reduce_block(k, out, in, inputs, at, n - at < BLOCK ? n - at : BLOCK, scale, final);
 }
 
 void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,

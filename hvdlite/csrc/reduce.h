@@ -27,6 +27,9 @@ struct reduce_kernels {
     void (*combine_wide)(void *out, const void *a, const void *b,
                          size_t n); /* out = a op b, all wide */
     void (*narrow)(void *out, const void *wide, size_t n, struct reduce_final final);
+    /* What reduce_all does of two inputs, in one pass; NULL: not for this dtype and op */
+    void (*pair)(void *out, const void *a, const void *b, size_t n, double scale,
+                 struct reduce_final final);
 };
 
 /* Average is Sum with a divisor. Adasum is none of these; its row is Sum's, for its accumulator. */
@@ -43,6 +46,10 @@ struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, co
 /* out = x a + y b, all wide, computed in double. */
 void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
                   const void *b, size_t n);
+
+/* out = final((in[0] * scale) op (in[1] * scale) op ...), in this order; out may be one of them. */
+void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
+                size_t n, double scale, struct reduce_final final);
 
 /* wide = wide op (in * scale); `scratch` is as large as wide. */
 void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,

@@ -11,6 +11,7 @@ struct tensors {
     struct map names;
     struct tensor *oldest, *newest;
     struct tensor *fresh; /* the oldest that tensors_next has not given out */
+    int holds;            /* until they are gone, it gives out none */
     bool closed;
     hvd_error why;
     struct tensor *zeros; /* by `older`; the engine thread's own */
@@ -162,9 +163,23 @@ size_t tensors_count(struct tensors *t) {
     return count;
 }
 
+void tensors_hold(struct tensors *t, bool held) {
+    monitor_lock(&t->monitor);
+    t->holds += held ? 1 : -1;
+    if (t->holds < 0) t->holds = 0;
+    monitor_unlock(&t->monitor);
+}
+
+bool tensors_held(struct tensors *t) {
+    monitor_lock(&t->monitor);
+    bool held = t->holds > 0;
+    monitor_unlock(&t->monitor);
+    return held;
+}
+
 struct tensor *tensors_next(struct tensors *t) {
     monitor_lock(&t->monitor);
-    struct tensor *tensor = t->fresh;
+    struct tensor *tensor = t->holds ? NULL : t->fresh;
     if (tensor) t->fresh = tensor->newer;
     monitor_unlock(&t->monitor);
     return tensor;

@@ -47,6 +47,10 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 int tensors_add(struct tensors *t, const struct tensor *tensor, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 
+/* While it is held tensors_next gives nothing. Any thread; calls may nest. */
+void tensors_hold(struct tensors *t, bool held);
+bool tensors_held(struct tensors *t);
+
 /* The engine thread. next: each tensor once, in the order in which they were added; NULL: no more.
  */
 struct tensor *tensors_next(struct tensors *t);

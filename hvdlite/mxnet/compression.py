@@ -5,15 +5,16 @@ take float32 and give float32. Any class with two static methods ``compress`` an
 Horovod has them, will do as well. See docs/compression.md for what each costs and saves.
 """
 
+import itertools
 from dataclasses import dataclass
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.engine import push
+from hvdlite.mxnet.engine import push_group
 from hvdlite.mxnet.pushes import allreduce_
 from hvdlite.names import tensor_name
 from hvdlite.numpy import Average
@@ -184,17 +185,21 @@ class Reducer:
 
         :param scales: what to multiply by before it is compressed, and after it is reduced.
         """
-        name = tensor_name("allreduce", name, process_set.process_set_id)
-        codec = self._codec_for(tensor)
-        if codec is None:
-            return self._allreduce_compressed(tensor, name, op, scales, priority, process_set)
-        residual = self._residual(tensor, name) if codec.has_residual else None
-        push(
-            lib.HVD_ALLREDUCE, name, tensor, residual=residual, priority=priority, op=op,
-            prescale=scales[0], postscale=scales[1], group=process_set.group(),
-            codec=codec.kind, parameter=codec.parameter,
-        )  # fmt: skip
-        return tensor
+        return self.grouped_allreduce_([tensor], [name], priority, op, scales, process_set)[0]
+
+    def grouped_allreduce_(
+        self, tensors, names: Sequence[str], priority: int = 0, op: int = Average,
+        scales=(1.0, 1.0), process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
+        """Do the same for several tensors, as one operation; return ``tensors``."""
+        names = [tensor_name("allreduce", name, process_set.process_set_id) for name in names]
+        if self.compression is NoneCompressor:
+            return allreduce_(names, tensors, op, scales, priority, process_set)
+        coded = [self._codec_for(tensor) is not None for tensor in tensors]
+        how = op, scales, priority, process_set
+        self._allreduce_coded(*_only(coded, names, tensors), *how)
+        self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
+        return tensors
 
     def _codec_for(self, tensor):
         if isinstance(self.compression, Codec):  # which refuses what is not float32
@@ -210,9 +215,26 @@ class Reducer:
             self._residuals[name] = known
         return known
 
-    def _allreduce_compressed(self, tensor, name, *how):
-        sent, context = self.compression.compress(tensor)
-        allreduce_([name], [sent], *how)
-        if sent is not tensor:
-            tensor[:] = self.compression.decompress(sent, context)
-        return tensor
+    def _allreduce_coded(self, names, tensors, op, scales, priority, process_set) -> None:
+        codecs = [self._codec_for(tensor) for tensor in tensors]
+        residuals = [
+            self._residual(tensor, name) if codec.has_residual else None
+            for codec, name, tensor in zip(codecs, names, tensors)
+        ]
+        of_all = {
+            "priority": priority, "op": op, "prescale": scales[0], "postscale": scales[1],
+            "group": process_set.group(),
+        }  # fmt: skip
+        details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
+        push_group(lib.HVD_ALLREDUCE, names, tensors, [None] * len(names), residuals, details)
+
+    def _allreduce_compressed(self, names, tensors, *how) -> None:
+        compressed = [self.compression.compress(tensor) for tensor in tensors]
+        allreduce_(names, [sent for sent, _ in compressed], *how)
+        for tensor, (sent, context) in zip(tensors, compressed):
+            if sent is not tensor:
+                tensor[:] = self.compression.decompress(sent, context)
+
+
+def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:
+    return [list(itertools.compress(items, chosen)) for items in lists]

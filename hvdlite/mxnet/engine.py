@@ -39,9 +39,29 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
         out_rows, codec, parameter; splits as an int64 array.
     """
-    tensor, _alive = _describe(kind, name, **details)
-    handles = [ffi.NULL if a is None else _handle(name, a) for a in (source, out, residual)]
-    call(lib.hvd_mxnet_push, _mxnet, *handles, tensor)
+    push_group(kind, [name], [out], [source], [residual], [details])
+
+
+def push_group(kind, names, outs, sources, residuals, details) -> None:
+    """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
+
+    They are submitted together, when all their arrays are free. If any fails, the first wait for any
+    of ``outs`` raises what went wrong; nothing is pushed if an argument of any can't be right.
+    """
+    works = ffi.new("hvd_mxnet_work[]", len(names))
+    alive = [_fill(*each, kind) for each in zip(works, names, outs, sources, residuals, details)]
+    if alive:
+        call(lib.hvd_mxnet_push, _mxnet, works, len(alive))
+
+
+def _fill(work, name, out, source, residual, details, kind):
+    described = _describe(kind, name, **details)
+    work.tensor, work.out = described[0], _handle(name, out)
+    if source is not None:
+        setattr(work, "in", _handle(name, source))
+    if residual is not None:
+        work.residual = _handle(name, residual)
+    return described
 
 
 def _describe(kind, name, splits=None, **details):

@@ -143,8 +143,7 @@ class Gradients:
             for other in others:
                 first += other.as_in_context(first.context)
         for group in split(list(grads), self.reduction.num_groups or len(grads)):
-            for index in group:
-                self._reduce(index, grads[index][0])
+            self._reduce(group, [grads[index][0] for index in group])
         for first, *others in grads.values():
             for other in others:
                 first.copyto(other)
@@ -152,7 +151,7 @@ class Gradients:
     def _average_sparse(self, index: int, arrays: Sequence) -> None:
         if self.reduction.sparse_as_dense:
             total = mx.nd.add_n(*(array.tostype("default") for array in arrays))
-            self._reduce(index, total)
+            self._reduce([index], [total])
             total = total.tostype("row_sparse")
         else:
             op, process_set = self.reduction.op, self.reduction.process_set
@@ -160,13 +159,13 @@ class Gradients:
         for array in arrays:
             total.copyto(array)
 
-    def _reduce(self, index: int, grad) -> None:
-        label = self._labels.get(index, index)
+    def _reduce(self, indices: Sequence[int], grads: Sequence) -> None:
+        label = self._labels.get(indices[0], indices[0])
         priority = -label if isinstance(label, int) else 0
         factor = self.reduction.predivide_factor
-        self._reducer.allreduce_(
-            grad, self._name(index), priority, self.reduction.op, (1 / factor, factor),
-            self.reduction.process_set,
+        self._reducer.grouped_allreduce_(
+            grads, [self._name(index) for index in indices], priority, self.reduction.op,
+            (1 / factor, factor), self.reduction.process_set,
         )  # fmt: skip
 
     def _name(self, index: int) -> str:

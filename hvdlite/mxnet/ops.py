@@ -9,8 +9,10 @@ raised as MXNetError at the wait, on every rank, and the job goes on.
 Under ``autograd.record()`` all but those in place have gradients, of the sum of all ranks' losses:
 backward, which must reach a result on every rank or on none, runs a collective of its own.
 
-``grouped_...`` does the same for each of several tensors. What can't be right with any of them is
-raised before one is sent; what fails later fails alone, and raises where that tensor is waited for.
+``grouped_...`` does the same for each of several tensors, as one operation: they are sent together
+when all are written, and end together. What can't be right with any of them is raised before one is
+sent; what fails later fails the operation: the first wait for any of them raises it, with the names
+of those that have failed. For many small tensors this is the fastest way.
 """
 
 from typing import List, Optional, Sequence

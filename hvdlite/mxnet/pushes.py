@@ -1,4 +1,4 @@
-"""Collectives on MXNet arrays as they are pushed: several tensors at once, by their full names.
+"""Collectives on MXNet arrays as they are pushed: several as one operation, by their full names.
 
 What each needs to know of the other ranks first, as the rows that they bring, its caller has asked.
 """
@@ -10,19 +10,15 @@ import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet
-from hvdlite.mxnet.engine import push, validate
+from hvdlite.mxnet.engine import push, push_group, validate
 from hvdlite.rows import part_shape, rows_of
 from hvdlite.work import gather_numbers
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
-    """Reduce in place; what can't be right with any tensor raises before one is sent."""
+    """Reduce in place."""
     details = _reduction(op, scales, priority, process_set)
-    if len(names) > 1:
-        for name, tensor in zip(names, tensors):
-            validate(lib.HVD_ALLREDUCE, name, tensor, **details)
-    for name, tensor in zip(names, tensors):
-        push(lib.HVD_ALLREDUCE, name, tensor, **details)
+    _push_all(lib.HVD_ALLREDUCE, names, tensors, [None] * len(names), [details] * len(names))
     return tensors
 
 
@@ -43,23 +39,21 @@ def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarra
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
     """Gather tensors whose ranks have so many rows in all."""
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
-    for name, out, tensor, n in zip(names, outs, tensors, rows):
-        push(
-            lib.HVD_ALLGATHER, name, out, tensor, priority=priority, out_rows=int(n),
-            group=process_set.group(),
-        )  # fmt: skip
+    of_all = {"priority": priority, "group": process_set.group()}
+    details = [{**of_all, "out_rows": int(n)} for n in rows]
+    _push_all(lib.HVD_ALLGATHER, names, outs, tensors, details)
     return outs
 
 
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
     """Return this rank's rows of the reduced tensors."""
-    details = _reduction(op, scales, priority, process_set)
+    of_all = _reduction(op, scales, priority, process_set)
     for name, tensor in zip(names, tensors):
-        validate(lib.HVD_REDUCESCATTER, name, tensor, **details)
+        validate(lib.HVD_REDUCESCATTER, name, tensor, **of_all)
     shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
     outs = [empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
-    for name, out, tensor, shape in zip(names, outs, tensors, shapes):
-        push(lib.HVD_REDUCESCATTER, name, out, tensor, out_rows=shape[0], **details)
+    details = [{**of_all, "out_rows": shape[0]} for shape in shapes]
+    _push_all(lib.HVD_REDUCESCATTER, names, outs, tensors, details)
     return outs
 
 
@@ -72,6 +66,10 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
         splits=matrix, group=process_set.group(),
     )  # fmt: skip
     return out
+
+
+def _push_all(kind, names, outs, sources, details) -> None:
+    push_group(kind, names, outs, sources, [None] * len(names), details)
 
 
 def _reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:

@@ -61,14 +61,39 @@ static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
     free(out);
 }
 
+/* reduce_all gives what one step after the other gives, also where the result replaces one of the
+ * inputs. */
+static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
+    unsigned char *memory = malloc(((size_t)ranks + 1) * n * k->size + 1), *expected = memory;
+    const char *in[9];
+    REQUIRE(memory && ranks <= 9);
+    for (int r = 0; r < ranks; r++) {
+        unsigned char *x = memory + ((size_t)r + 1) * n * k->size;
+        for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, how.op, r, i));
+        in[r] = (const char *)x;
+    }
+    reduce_samples(dtype, ranks, how, n, expected);
+    void *out = memory + (size_t)(1 + (int)n % ranks) * n * k->size;
+    reduce_all(k, out, in, ranks, n, how.prescale,
+               (struct reduce_final){how.postscale, how.op == HVD_AVERAGE ? ranks : 1});
+    for (size_t i = 0; i < n; i++)
+        CHECK_CASE(element_get(dtype, out, i) == element_get(dtype, expected, i),
+                   "%s, %d ranks, op %d, scales %g %g, element %zu of %zu", dtype_name(dtype),
+                   ranks, how.op, how.prescale, how.postscale, i, n);
+    free(memory);
+}
+
 static void test_all(void) {
     static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 31, 64, 65, MOST};
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
         for (int ranks = 1; ranks <= 9; ranks++)
             for (int k = 0; k < NSCALINGS; k++)
                 for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++)
-                    if (allowed(dtype, SCALINGS[k]))
+                    if (allowed(dtype, SCALINGS[k])) {
                         check_samples(dtype, ranks, SCALINGS[k], SIZES[s]);
+                        check_all_at_once(dtype, ranks, SCALINGS[k], SIZES[s]);
+                    }
 }
 
 static void test_sizes(void) {

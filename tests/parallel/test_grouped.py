@@ -95,18 +95,34 @@ def test_names_tell_the_place_in_the_group(rank):
 
 
 @pytest.mark.usefixtures("several", "asynchronous")
-@pytest.mark.parametrize("bad", [0, 1, 2, 3])
-def test_an_error_reaches_exactly_its_member(bad, rank, size):
-    """Whichever it is, first or last."""
-    shapes = [(4, 2)] * 4
-    shapes[bad] = (4 + (rank == 0), 2)
+@pytest.mark.parametrize("waited", [0, 3])
+@pytest.mark.parametrize("bad", [{0}, {1}, {2, 3}, {0, 3}])
+def test_an_error_of_any_member_is_raised_by_the_first_wait(bad, waited, rank, size):
+    """Whichever it is, first or last; the text names those that have failed, and no other."""
+    shapes = [(4 + (rank == 0 and i in bad), 2) for i in range(4)]
     results = hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], op=hvd.Sum)
-    for i, y in enumerate(results):
-        if i == bad:
-            with pytest.raises(mx.MXNetError, match=f"_{bad + 1}of4': ranks disagree on the shape"):
-                y.wait_to_read()
-        else:
-            assert (y.asnumpy() == size).all()
+    with pytest.raises(mx.MXNetError) as caught:
+        results[waited].wait_to_read()
+    for i in range(4):
+        said = f"_{i + 1}of4': ranks disagree on the shape" in str(caught.value)
+        assert said == (i in bad)
+    assert (hvd.allreduce(mx.nd.ones(3), op=hvd.Sum).asnumpy() == size).all()
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+def test_a_group_is_sent_when_all_of_it_is_written(rank, size):
+    """Each of its tensors waits for the one that MXNet has still to compute."""
+    late, early = mx.nd.ones((600, 600)), mx.nd.ones(3)
+    early.wait_to_read()
+    hvd.barrier()
+    before = hvd.stats()["batches"]
+    for _ in range(20):
+        late = mx.nd.dot(late, late) / 600
+    hvd.grouped_allreduce_([early, late], op=hvd.Sum)
+    assert hvd.stats()["batches"] == before  # else the early one would be under way
+    assert (early.asnumpy() == size).all()
+    np.testing.assert_allclose(late.asnumpy(), size, rtol=1e-4)
+    assert hvd.stats()["batches"] == before + 1
 
 
 @pytest.mark.usefixtures("several")
