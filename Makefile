@@ -87,7 +87,7 @@ test: install test-c
 	$(BIN)/pytest $(ARGS)
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport_mpi job hvd hvd_handle mxnet_array mxnet_engine,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
+CORE     := $(filter-out transport_mpi job hvd hvd_handle mxnet_array mxnet_engine mxnet_watch,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP

@@ -10,7 +10,7 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
-HEADERS = ("error.h", "types.h", "hvd.h", "mxnet_engine.h")  # lower layers first
+HEADERS = ("error.h", "types.h", "hvd.h", "mxnet_engine.h", "mxnet_watch.h")  # lower layers first
 
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []

@@ -1,4 +1,7 @@
-"""Collectives on NumPy arrays: each call waits until the work is done. No MXNet needed.
+"""Collectives on NumPy arrays. No MXNet needed.
+
+Each call waits until the work is done; one that ends in ``_async`` returns a handle at once, for
+``poll`` and ``synchronize``. (Where ranks bring rows, it waits until all have said how many.)
 
 Element types: float16, float32, float64, uint8, int8, int32, int64 and bool. Arrays may be
 read-only and of any memory layout. Where ``out`` is given, the result goes there and is returned;
@@ -13,9 +16,10 @@ import numpy as np
 from hvdlite import context
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.handles import Handle, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
 from hvdlite.rows import all_splits, part_shape, rows_of
-from hvdlite.work import DTYPES, gather_numbers, run, run_all
+from hvdlite.work import DTYPES, Started, gather_numbers, run
 
 Sum = lib.HVD_SUM
 Average = lib.HVD_AVERAGE
@@ -25,6 +29,7 @@ Product = lib.HVD_PRODUCT
 Adasum = lib.HVD_ADASUM
 
 
+@waiting
 def allreduce(
     array: np.ndarray,
     name: Optional[str] = None,
@@ -44,9 +49,10 @@ def allreduce(
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs)[0]
+    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
 
 
+@waiting
 def grouped_allreduce(
     arrays: Sequence[np.ndarray],
     name: Optional[str] = None,
@@ -63,6 +69,7 @@ def grouped_allreduce(
     return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
 
+@waiting
 def reducescatter(
     array: np.ndarray,
     name: Optional[str] = None,
@@ -79,9 +86,12 @@ def reducescatter(
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs)[0]
+    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs).then(
+        _first
+    )
 
 
+@waiting
 def grouped_reducescatter(
     arrays: Sequence[np.ndarray],
     name: Optional[str] = None,
@@ -98,6 +108,7 @@ def grouped_reducescatter(
     return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
 
+@waiting
 def broadcast(
     array: np.ndarray,
     root_rank: int = 0,
@@ -110,10 +121,11 @@ def broadcast(
     _check_out(name, out, array.shape, array.dtype)
     room = _room(out, array.shape, array, in_place=True)
     root, group = process_set.number_of(root_rank), process_set.group()
-    run(lib.HVD_BROADCAST, name, array, room, root=root, group=group)
-    return _deliver(name, room, out)
+    started = Started(lib.HVD_BROADCAST, [name], [array], [room], [{"root": root, "group": group}])
+    return _handle(started, [name], [room], [out]).then(_first)
 
 
+@waiting
 def allgather(
     array: np.ndarray,
     name: Optional[str] = None,
@@ -122,9 +134,11 @@ def allgather(
 ) -> np.ndarray:
     """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
     name = tensor_name("allgather", name, process_set.process_set_id)
-    return _gather(name, [name], [array], process_set, None if out is None else [out])[0]
+    outs = None if out is None else [out]
+    return _gather(name, [name], [array], process_set, outs).then(_first)
 
 
+@waiting
 def grouped_allgather(
     arrays: Sequence[np.ndarray],
     name: Optional[str] = None,
@@ -137,6 +151,7 @@ def grouped_allgather(
     return _gather(name, names, arrays, process_set, out)
 
 
+@waiting
 def alltoall(
     array: np.ndarray,
     splits: Optional[Sequence[int]] = None,
@@ -157,9 +172,20 @@ def alltoall(
     rows = int(received.sum())
     room = _room(out, (rows, *array.shape[1:]), array)
     group = process_set.group()
-    run(lib.HVD_ALLTOALL, name, array, room, out_rows=rows, splits=matrix, group=group)
-    result = _deliver(name, room, out)
-    return result if splits is None else (result, received)
+    members = {"out_rows": rows, "splits": matrix, "group": group}
+    started = Started(lib.HVD_ALLTOALL, [name], [array], [room], [members])
+    handle = _handle(started, [name], [room], [out]).then(_first)
+    return handle if splits is None else handle.then(lambda result: (result, received))
+
+
+allreduce_async = allreduce.start
+grouped_allreduce_async = grouped_allreduce.start
+reducescatter_async = reducescatter.start
+grouped_reducescatter_async = grouped_reducescatter.start
+broadcast_async = broadcast.start
+allgather_async = allgather.start
+grouped_allgather_async = grouped_allgather.start
+alltoall_async = alltoall.start
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -187,7 +213,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     return process_set.ranks[last[0]]
 
 
-def _reduce(kind, names, arrays, op, scales, process_set, outs) -> List[np.ndarray]:
+def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Handle:
     arrays = [_dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     if kind == lib.HVD_REDUCESCATTER:
@@ -196,21 +222,21 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> List[np.ndarr
         "op": op, "prescale": scales[0], "postscale": scales[1], "group": process_set.group(),
     }  # fmt: skip
     outs = _check_outs(names, outs, shapes, arrays)
-    return _run_all(kind, names, arrays, shapes, outs, details)
+    return _start_all(kind, names, arrays, shapes, outs, details)
 
 
-def _gather(name, names, arrays, process_set, outs) -> List[np.ndarray]:
+def _gather(name, names, arrays, process_set, outs) -> Handle:
     arrays = [_dense(array) for array in arrays]
     outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
-        return []
+        return Handle(lambda: True, list)
     rows = gather_numbers([rows_of(a.shape) for a in arrays], name, process_set).sum(axis=0)
     shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows, arrays)]
     details = {"group": process_set.group()}
-    return _run_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
+    return _start_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
 
 
-def _run_all(kind, names, arrays, shapes, outs, details: dict) -> List[np.ndarray]:
+def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Handle:
     """Results of several share no memory while they are made, whatever the user gave as out."""
     alone, in_place = len(arrays) == 1, kind == lib.HVD_ALLREDUCE
     rooms = [
@@ -218,8 +244,19 @@ def _run_all(kind, names, arrays, shapes, outs, details: dict) -> List[np.ndarra
         for out, shape, array in zip(outs, shapes, arrays)
     ]
     members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
-    run_all(kind, names, arrays, rooms, members)
-    return [_deliver(*each) for each in zip(names, rooms, outs)]
+    return _handle(Started(kind, names, arrays, rooms, members), names, rooms, outs)
+
+
+def _handle(started: Started, names, rooms, outs) -> Handle:
+    def finish() -> List[np.ndarray]:
+        started.finish()
+        return [_deliver(*each) for each in zip(names, rooms, outs)]
+
+    return Handle(started.done, finish)
+
+
+def _first(results: list):
+    return results[0]
 
 
 def _dense(array: np.ndarray) -> np.ndarray:

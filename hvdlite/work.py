@@ -1,6 +1,6 @@
 """Collectives as the C library takes them: described, started, waited for. Memory is NumPy's."""
 
-from typing import List, Sequence
+from typing import Dict, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ DTYPES = {
     np.dtype(name): getattr(lib, "HVD_" + name.upper())
     for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 }
-_abandoned: list = []  # work whose wait was interrupted; its memory must stay
+_abandoned: list = []  # memory of work that nobody has waited for to the end: it must stay
 
 
 def describe(kind: int, name: str, splits=None, **members):
@@ -41,20 +41,61 @@ def run_all(
     members: Sequence[dict],
 ) -> None:
     """Do several at once. All have ended when this returns, or raises what went wrong with any."""
-    described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
-    if len(described) > 1:  # before any of them is sent
-        for tensor, _alive in described:
-            call(lib.hvd_validate, tensor)
-    errors: List[Exception] = []
-    try:
-        handles = [_start(tensor, errors) for tensor, _alive in described]
-        for handle in handles:
-            _wait(handle, errors)
-    except BaseException:
-        _abandoned.append((arrays, outs))
-        raise
-    if errors:
-        raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
+    Started(kind, names, arrays, outs, members).finish()
+
+
+class Started:
+    """Several collectives that have been started at once; arguments as for :func:`run_all`."""
+
+    def __init__(self, kind, names, arrays, outs, members) -> None:
+        self._memory = (arrays, outs)  # lives at least as long
+        self._handles: dict = {}  # of those that are not known to have ended
+        self._errors: Dict[int, Exception] = {}
+        described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
+        if len(described) > 1:  # before any of them is sent
+            for tensor, _alive in described:
+                call(lib.hvd_validate, tensor)
+        for number, (tensor, _alive) in enumerate(described):
+            self._start(number, tensor)
+        if not self._handles:
+            self._raise()
+
+    def done(self) -> bool:
+        """Return at once whether all have ended."""
+        return all(self._ended(number, 0) for number in list(self._handles))
+
+    def finish(self) -> None:
+        """Wait until all have ended; raise what went wrong with any."""
+        for number in list(self._handles):
+            while not self._ended(number, 0.1):  # in short waits: Ctrl-C gets through
+                pass
+        self._raise()
+
+    def __del__(self) -> None:
+        if self._handles:
+            _abandoned.append(self._memory)
+
+    def _start(self, number: int, tensor) -> None:
+        error = new_error()
+        handle = lib.hvd_start(tensor, error)
+        if handle == ffi.NULL:
+            self._errors[number] = exception_of(error)
+        else:
+            self._handles[number] = handle
+
+    def _ended(self, number: int, seconds: float) -> bool:
+        error = new_error()
+        if not lib.hvd_finish(self._handles[number], seconds, error):
+            return False
+        del self._handles[number]
+        if error.code != lib.HVD_OK:
+            self._errors[number] = exception_of(error)
+        return True
+
+    def _raise(self) -> None:
+        errors = [self._errors[number] for number in sorted(self._errors)]
+        if errors:
+            raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
 
 
 def _describe(kind: int, name: str, array: np.ndarray, out: np.ndarray, members: dict):
@@ -68,24 +109,6 @@ def _describe(kind: int, name: str, array: np.ndarray, out: np.ndarray, members:
         kind, name, **{"prescale": 1, "postscale": 1, **members}, **memory, **shape
     )
     return tensor, [*alive, dims]
-
-
-def _start(tensor, errors: List[Exception]):
-    error = new_error()
-    handle = lib.hvd_start(tensor, error)
-    if handle == ffi.NULL:
-        errors.append(exception_of(error))
-    return handle
-
-
-def _wait(handle, errors: List[Exception]) -> None:
-    error = new_error()
-    if handle == ffi.NULL:
-        return
-    while not lib.hvd_finish(handle, 0.1, error):  # in short waits: Ctrl-C gets through
-        pass
-    if error.code != lib.HVD_OK:
-        errors.append(exception_of(error))
 
 
 def gather_numbers(

@@ -18,6 +18,7 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
         void *function;
     } const needed[] = {
         {"MXEnginePushAsyncND", &api->push},
+        {"MXEnginePushSyncND", &api->push_sync},
         {"MXShallowCopyNDArray", &api->shallow_copy},
         {"MXNDArrayFree", &api->release},
         {"MXNDArrayGetData", &api->get_data},

@@ -35,10 +35,15 @@ typedef void async_function(void *run_context, struct on_complete *done, void *p
 typedef void async_function4(void *run_context, void *on_start, struct on_complete *done,
                              void *param);
 
+typedef void sync_function(void *run_context, void *param);
+
 struct mxnet_api {
     int (*push)(void *function, void *param, void (*deleter)(void *), const struct device *,
                 NDArrayHandle *reads, int nreads, NDArrayHandle *writes, int nwrites,
                 const int *property, int priority, const char *name, bool wait);
+    int (*push_sync)(sync_function *function, void *param, void (*deleter)(void *),
+                     const struct device *, NDArrayHandle *reads, int nreads, NDArrayHandle *writes,
+                     int nwrites, const int *property, int priority, const char *name);
     int (*shallow_copy)(NDArrayHandle, NDArrayHandle *);
     int (*release)(NDArrayHandle);
     int (*get_data)(NDArrayHandle, void **);

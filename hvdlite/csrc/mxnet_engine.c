@@ -303,6 +303,8 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
     return code;
 }
 
+const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib) { return &lib->api; }
+
 void hvd_mxnet_close(hvd_mxnet *lib) {
     monitor_destroy(&lib->reporting);
     free(lib);

@@ -44,4 +44,7 @@ int hvd_mxnet_references(void *array);
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */
 
+struct mxnet_api;
+const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib);
+
 #endif

@@ -9,7 +9,7 @@ import time
 import mxnet as mx
 
 from hvdlite import context
-from hvdlite._native import call, ffi, lib
+from hvdlite._native import call, exception_of, ffi, lib, new_error
 from hvdlite.work import describe
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
@@ -45,8 +45,8 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
 def push_group(kind, names, outs, sources, residuals, details) -> None:
     """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
 
-    They are submitted together, when all their arrays are free. If any fails, the first wait for any
-    of ``outs`` raises what went wrong; nothing is pushed if an argument of any can't be right.
+    They are submitted together, when all their arrays are free. If any fails, the first wait for
+    any of ``outs`` raises what went wrong; if an argument of any can't be right nothing is pushed.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
     alive = [_fill(*each, kind) for each in zip(works, names, outs, sources, residuals, details)]
@@ -84,6 +84,17 @@ def _handle(name, array):
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
     return ffi.cast(_POINTER, array.handle.value)
+
+
+def watch(arrays):
+    """Return a function that tells whether what was pushed on the arrays so far is over."""
+    handles = [_handle("of a handle", array) for array in arrays]
+    error = new_error()
+    started = lib.hvd_mxnet_watch_start(_mxnet, handles, len(handles), error)
+    if started == ffi.NULL:
+        raise exception_of(error)
+    watched = ffi.gc(started, lib.hvd_mxnet_watch_end)
+    return lambda: bool(lib.hvd_mxnet_watch_done(watched))
 
 
 def references(array) -> int:

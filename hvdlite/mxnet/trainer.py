@@ -35,8 +35,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
-    :param num_groups: gradients go in so many groups; those of one are submitted together, when
-        backward has written all of them. 0: each on its own, as soon as it is written.
+    :param num_groups: gradients go in so many groups; each is one operation, submitted when backward
+        has written all of it. 0: each gradient on its own, as soon as it is written.
     :param process_set: the ranks that take part.
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch

@@ -27,6 +27,25 @@ static void add(struct tensors *t, int number, struct result *result, int code) 
     memset(&tensor, 0xee, sizeof tensor); /* it was copied */
 }
 
+static void test_what_is_held_is_given_out_together(void) {
+    struct tensors *t = tensors_new();
+    struct result results[4] = {{0}};
+    add(t, 0, &results[0], HVD_OK);
+    tensors_hold(t, true);
+    tensors_hold(t, true); /* a second group, by another thread */
+    add(t, 1, &results[1], HVD_OK);
+    CHECK(tensors_next(t) == NULL);
+    tensors_hold(t, false);
+    CHECK(tensors_held(t) && tensors_next(t) == NULL);
+    tensors_hold(t, false);
+    CHECK(!tensors_held(t));
+    tensors_hold(t, false); /* of a group that was held in a job before */
+    for (int i = 0; i < 2; i++) CHECK_INT(tensors_next(t)->request.dims[0], i);
+    CHECK(tensors_next(t) == NULL);
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+    tensors_free(t);
+}
+
 static void test_order(void) {
     struct tensors *t = tensors_new();
     struct result results[10] = {{0}};
@@ -218,6 +237,7 @@ int main(void) {
     RUN(test_duplicates);
     RUN(test_outputs_suit_what_comes);
     RUN(test_splits_are_copied);
+    RUN(test_what_is_held_is_given_out_together);
     RUN(test_find);
     RUN(test_refuse_then_close);
     RUN(test_concurrent_adders);

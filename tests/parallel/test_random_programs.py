@@ -106,7 +106,7 @@ def result_of(one: Work, rank: int, size: int) -> np.ndarray:
 
 
 def start(one: Work, rank: int, size: int):
-    """Submit this rank's part; return all that it takes to finish."""
+    """Submit this rank's part; return it with where the result will be, and what it shall be."""
     own = as_this_rank_has_it(one, rank)
     array = own.input(rank)
     expected = result_of(own, rank, size)
@@ -117,19 +117,16 @@ def start(one: Work, rank: int, size: int):
         members["out_rows"] = len(expected)
     if own.kind == ALLTOALL:
         members["splits"] = np.ascontiguousarray(own.rows, np.int64)
-    tensor, alive = work._describe(own.kind, f"work{one.number}", array, out, members)
-    errors: list = []
-    return work._start(tensor, errors), errors, array, out, expected, alive
+    name = f"work{one.number}"
+    return work.Started(own.kind, [name], [array], [out], [members]), out, expected
 
 
-def check(one: Work, started) -> None:
-    handle, errors, _array, out, expected, _alive = started
-    work._wait(handle, errors)
+def check(one: Work, started: work.Started, out: np.ndarray, expected: np.ndarray) -> None:
     if one.wrong:
-        assert len(errors) == 1, f"{one}: no error"
-        assert f"ranks disagree on the {one.wrong}" in str(errors[0]), one
+        with pytest.raises(hvd.HvdliteError, match=f"ranks disagree on the {one.wrong}"):
+            started.finish()
         return
-    assert not errors, f"{one}: {errors}"
+    started.finish()
     np.testing.assert_allclose(
         out.astype(np.float64), expected.astype(np.float64), rtol=2e-3, err_msg=str(one)
     )
@@ -141,7 +138,7 @@ def run_program(seed: int, rank: int, size: int) -> None:
     order = np.random.RandomState(1000 * seed + rank).permutation(len(works))
     started = {i: start(works[i], rank, size) for i in order}
     for i, one in enumerate(works):
-        check(one, started[i])
+        check(one, *started[i])
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))

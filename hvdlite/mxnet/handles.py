@@ -1,0 +1,36 @@
+"""The collectives of ``ops`` with a handle, as Horovod has them for other frameworks.
+
+MXNet arrays need none: they are written asynchronously, and whoever reads them waits. What a handle
+adds is ``poll()``.
+"""
+
+from hvdlite.handles import Handle, started
+from hvdlite.mxnet import engine, ops
+
+
+def _asynchronous(function):
+    def begin(*args, **kwargs) -> Handle:
+        result = function(*args, **kwargs)
+        arrays = list(result) if isinstance(result, (list, tuple)) else [result]
+
+        def finish():
+            for array in arrays:
+                array.wait_to_read()
+            return result
+
+        return Handle(engine.watch(arrays), finish)
+
+    return started(function, begin)
+
+
+allreduce_async = _asynchronous(ops.allreduce)
+allreduce_async_ = _asynchronous(ops.allreduce_)
+grouped_allreduce_async = _asynchronous(ops.grouped_allreduce)
+grouped_allreduce_async_ = _asynchronous(ops.grouped_allreduce_)
+allgather_async = _asynchronous(ops.allgather)
+grouped_allgather_async = _asynchronous(ops.grouped_allgather)
+broadcast_async = _asynchronous(ops.broadcast)
+broadcast_async_ = _asynchronous(ops.broadcast_)
+alltoall_async = _asynchronous(ops.alltoall)
+reducescatter_async = _asynchronous(ops.reducescatter)
+grouped_reducescatter_async = _asynchronous(ops.grouped_reducescatter)

@@ -1,0 +1,105 @@
+"""Handles: ``..._async``, ``poll`` and ``synchronize``."""
+
+import gc
+
+import mxnet as mx
+import numpy as np
+import pytest
+from arrays import both_libraries, to_numpy
+
+import hvdlite as hvd
+
+ERRORS = (mx.MXNetError, hvd.HvdliteError)
+CALLS = {
+    "allreduce": lambda of, x, size: of.allreduce_async(x, op=hvd.Sum),
+    "grouped_allreduce": lambda of, x, size: of.grouped_allreduce_async([x, x], op=hvd.Sum),
+    "broadcast": lambda of, x, size: of.broadcast_async(x, root_rank=size - 1),
+    "allgather": lambda of, x, size: of.allgather_async(x),
+    "grouped_allgather": lambda of, x, size: of.grouped_allgather_async([x, x]),
+    "reducescatter": lambda of, x, size: of.reducescatter_async(x, op=hvd.Sum),
+    "grouped_reducescatter": lambda of, x, size: of.grouped_reducescatter_async([x], op=hvd.Sum),
+    "alltoall": lambda of, x, size: of.alltoall_async(x),
+    "alltoall_splits": lambda of, x, size: of.alltoall_async(x, splits=[1] * size),
+}
+
+
+def parts(result) -> list:
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+@both_libraries
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_result_is_that_of_the_call_that_waits(library, kind, rank, size):
+    x = library.make(np.arange(size * 6.0).reshape(size, 6) + rank, "float32")
+    handle = CALLS[kind](library.collectives, x, size)
+    assert isinstance(handle, hvd.Handle)
+    got = hvd.synchronize(handle)
+    assert hvd.poll(handle)
+
+    class Waiting:
+        def __getattr__(self, name):
+            return getattr(library.collectives, name.replace("_async", ""))
+
+    expected = CALLS[kind](Waiting(), x, size)
+    assert type(got) is type(expected)
+    for one, other in zip(parts(got), parts(expected)):
+        np.testing.assert_array_equal(library.read(one), library.read(other))
+
+
+def test_in_place(rank, size):
+    x, y, z = (mx.nd.full((3,), rank) for _ in range(3))
+    assert hvd.synchronize(hvd.allreduce_async_(x, op=hvd.Sum)) is x
+    assert hvd.synchronize(hvd.broadcast_async_(y, root_rank=size - 1)) is y
+    assert hvd.synchronize(hvd.grouped_allreduce_async_([z], op=hvd.Sum))[0] is z
+    assert to_numpy(x).tolist() == to_numpy(z).tolist() == [sum(range(size))] * 3
+    assert to_numpy(y).tolist() == [size - 1] * 3
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
+@both_libraries
+def test_poll_tells_whether_all_ranks_have_come(library, rank, size):
+    x = library.make(np.ones(5), "float32")
+    if rank == 0:
+        handle = library.collectives.allreduce_async(x, op=hvd.Sum, name="late")
+        assert not hvd.poll(handle)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = library.collectives.allreduce_async(x, op=hvd.Sum, name="late")
+    while not hvd.poll(handle):
+        pass
+    assert library.read(hvd.synchronize(handle)).tolist() == [size] * 5
+
+
+@pytest.mark.usefixtures("several")
+@both_libraries
+def test_an_error_comes_with_synchronize(library, rank, size):
+    x = library.make(np.ones(3 + (rank == 0)), "float32")
+    with pytest.raises(ERRORS, match="tensor 'allreduce.w': ranks disagree on the shape"):
+        hvd.synchronize(library.collectives.allreduce_async(x, name="w"))
+    y = library.make(np.ones(2), "float32")
+    assert library.read(library.collectives.allreduce(y, name="w")).tolist() == [1, 1]
+
+
+def test_what_can_not_be_right_is_raised_by_the_call():
+    with pytest.raises(ValueError, match="is bool, which can't be averaged"):
+        hvd.numpy.allreduce_async(np.ones(2, bool))
+    with pytest.raises(ValueError, match="is bool, which can't be averaged"):
+        hvd.allreduce_async(mx.nd.ones(2, dtype="bool"))
+
+
+def test_a_handle_may_be_forgotten(size):
+    """The memory stays until the work in it is done."""
+    for i in range(20):
+        hvd.numpy.allreduce_async(np.ones(100_000), name=f"forgotten{i}")
+        hvd.allreduce_async(mx.nd.ones(100_000), name=f"forgotten{i}.mx")
+    gc.collect()
+    hvd.barrier()
+    assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
+
+
+def test_signatures_and_names():
+    assert hvd.allreduce_async_.__name__ == "allreduce_async_"
+    assert "out" in hvd.numpy.allreduce_async.__wrapped__.__code__.co_varnames
+    assert hvd.numpy.allreduce.__name__ == "allreduce"
+    assert "Start :func:`allgather`" in hvd.allgather_async.__doc__
