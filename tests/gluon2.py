@@ -1,12 +1,16 @@
-"""Lets the tests hand mx.nd arrays to Gluon's blocks also in MXNet 2, where these take mx.np alone.
+"""What tests of MXNet 1 need in order to pass with MXNet 2, whose Gluon takes mx.np arrays alone.
 
-To import it is enough. In MXNet 1 it does nothing.
+When this has been imported, blocks and parameters take mx.nd arrays as well.
 """
 
 import functools
+import importlib
 
 import mxnet as mx
 from versions import MXNET2
+
+amp = importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
+metric = mx.gluon.metric if MXNET2 else mx.metric
 
 
 def as_gluon_takes_it(array):

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 from jobs import ROOT, assert_passed, mpirun, script
-from versions import MXNET2
+from versions import MXNET2, no_module
 
 pytest.importorskip("sklearn.datasets")
 
 
+@no_module
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_module_mnist(ranks):
     job = assert_passed(

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 from jobs import ROOT, assert_passed, mpirun
-from versions import MXNET2
+from versions import no_examples
 
 pytest.importorskip("sklearn.datasets")
-pytestmark = pytest.mark.skipif(MXNET2, reason="the example is for MXNet 1's data iterators")
+pytestmark = no_examples
 
 SMALL = [
     "--classes", "10", "--size", "32", "--model", "mobilenet0.25", "--batch-size", "16",

@@ -8,6 +8,9 @@ import pytest
 
 MXNET2 = not version("mxnet").startswith("1.")
 no_sparse_gluon = pytest.mark.skipif(MXNET2, reason="MXNet 2's Gluon has no sparse gradients")
+no_examples = pytest.mark.skipif(
+    MXNET2, reason="the examples are for MXNet 1's Gluon, on mx.nd arrays"
+)
 no_module = pytest.mark.skipif(MXNET2, reason="MXNet 2 has no Module")
 
 _ALONE = sys.version_info < (3, 12) and [int(n) for n in np.__version__.split(".")[:2]] < [1, 24]

@@ -16,13 +16,27 @@ def gradient_shapes(name: str) -> List[Shape]:
         return bert_shapes()
     if name not in NAMES:
         raise ValueError(f"model {name!r}: expected one of {', '.join(NAMES)}")
-    import mxnet as mx
     from mxnet.gluon.model_zoo import vision
 
     net = lenet() if name == "lenet" else getattr(vision, _ZOO[name])()
     image = (1, 1, 28, 28) if name == "lenet" else (1, 3, 224, 224)
-    net.infer_shape(mx.nd.empty(image))
+    images = arrays_of_gluon().zeros(image)
+    if hasattr(net, "hybrid_forward"):
+        net.infer_shape(images)
+    else:  # MXNet 2 knows them after a forward only
+        net.initialize()
+        net(images)
     return [p.shape for p in net.collect_params().values() if p.grad_req != "null"]
+
+
+def arrays_of_gluon():
+    """Return the module with the arrays that Gluon takes: mx.nd, or, in MXNet 2, mx.np."""
+    import mxnet as mx
+
+    if hasattr(mx, "mod"):
+        return mx.nd
+    mx.npx.set_np()  # else no optimizer takes them
+    return mx.np
 
 
 def lenet():

@@ -59,10 +59,14 @@ class Gradients(Collective):
         import mxnet as mx
 
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
-        params = mx.gluon.ParameterDict()
-        for i, shape in enumerate(case.shapes):
-            params.get(f"p{i:03}_weight", shape=shape, init="zeros")
-        params.initialize()
+        models.arrays_of_gluon()
+        names = [f"p{i:03}_weight" for i in range(len(case.shapes))]
+        params = {
+            name: mx.gluon.Parameter(name, shape=shape, init="zeros")
+            for name, shape in zip(names, case.shapes)
+        }
+        for param in params.values():
+            param.initialize()
         self.trainer = library.trainer(params, case.memory == "zero-copy", case.name)
         self.shared = library.shared
         self.arrays = [param.grad() for param in params.values()]
@@ -90,13 +94,14 @@ class Training:
         import mxnet as mx
 
         self.comm, self.library = comm, library
+        array = models.arrays_of_gluon().array
         mx.random.seed(0)
         self.net = models.lenet()
         self.net.initialize(mx.init.Xavier())
         self.net.hybridize()
         random = np.random.RandomState(comm.rank)
-        self.images = mx.nd.array(random.uniform(size=(BATCH, 1, 28, 28)))
-        self.labels = mx.nd.array(random.randint(0, 10, BATCH))
+        self.images = array(random.uniform(size=(BATCH, 1, 28, 28)))
+        self.labels = array(random.randint(0, 10, BATCH))
         self.net(self.images).wait_to_read()
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self.trainer = library.trainer(

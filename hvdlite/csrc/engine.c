@@ -68,11 +68,18 @@ static int negotiate_meanwhile(void *arg, hvd_error *err) {
     return negotiate(arg, &progress, err);
 }
 
+static void note_progress(struct engine *e) {
+    struct timeline *timeline = e->executor.timeline;
+    e->waiter.since = 0;
+    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
+}
+
 static int step(struct engine *e, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = negotiate_next_batch(&e->negotiation);
+    *progress = *progress || batch;
+    if (*progress) note_progress(e); /* first: who waits for the batch may stop the timeline then */
     if (!batch) return HVD_OK;
-    *progress = true;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
     return code;
@@ -115,12 +122,6 @@ static void linger(struct engine *e) {
     }
 }
 
-static void note_progress(struct engine *e) {
-    struct timeline *timeline = e->executor.timeline;
-    e->waiter.since = 0;
-    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
-}
-
 static void *run(void *arg) {
     struct engine *e = arg;
     hvd_error err;
@@ -132,10 +133,7 @@ static void *run(void *arg) {
             linger(e);
             break;
         }
-        if (progress)
-            note_progress(e);
-        else
-            idle(e, ticket);
+        if (!progress) idle(e, ticket);
     }
     monitor_lock(&e->monitor);
     e->ended = true;

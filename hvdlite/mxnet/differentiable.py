@@ -141,5 +141,5 @@ class _Collective(autograd.Function):
     def backward(self, grad):
         if self._last is not None:  # a name is in use once at a time
             self._last.wait_to_read()
-        self._last = self._backward(f"{self._name}.grad", grad.copy())
-        return self._last
+        self._last = self._backward(f"{self._name}.grad", grad.copy().as_nd_ndarray())
+        return self._last.as_np_ndarray() if isinstance(grad, mx.np.ndarray) else self._last

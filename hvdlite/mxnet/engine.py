@@ -13,11 +13,12 @@ from hvdlite import context
 from hvdlite._native import call, exception_of, ffi, lib, new_error
 from hvdlite.work import describe
 
+IS_MXNET_1 = mx.__version__.startswith("1.")
+
 
 def _open():
-    major, rest = mx.__version__.split(".", 1)
     # 2.0.0b1 gave asynchronous functions a fourth argument; its alphas and b0 had three.
-    four = int(major) >= 2 and not re.match(r"0\.0(a|b0)", rest)
+    four = not IS_MXNET_1 and not re.match(r"2\.0\.0(a|b0)", mx.__version__)
     naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
     library = ffi.new("hvd_mxnet **")
     path = mx.libinfo.find_lib_path()[0].encode()

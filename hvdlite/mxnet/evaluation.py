@@ -6,11 +6,12 @@ from typing import Any, Dict, List, Optional
 import mxnet as mx
 import numpy as np
 
+from hvdlite.mxnet.engine import IS_MXNET_1
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.names import natural_order, shape_of_name, tensor_name
 from hvdlite.objects import agree, allgather_object
 
-_metric = getattr(mx, "metric", None) or mx.gluon.metric  # its place in MXNet 1 and in 2
+_metric = mx.metric if IS_MXNET_1 else mx.gluon.metric
 
 _COUNTS = ("num_inst", "sum_metric", "global_num_inst", "global_sum_metric")
 _MOMENTS = ("_label_nums", "_mean_l", "_sse_l", "_pred_nums", "_mean_p", "_sse_p", "_conv")
@@ -78,7 +79,7 @@ def _leaves(metric) -> List[Any]:
     return [metric]
 
 
-def _binary(metric):
+def _classified(metric):
     """Return the counts of true and false, positive and negative, that F1 and MCC are made of."""
     if isinstance(metric, (_metric.F1, _metric.MCC)):
         return getattr(metric, "metrics", None) or metric._metrics
@@ -88,7 +89,22 @@ def _binary(metric):
 def _state(metric) -> Dict[str, Any]:
     kept = (*_COUNTS, *_MOMENTS, *_MATRICES)
     state = {name: value for name, value in vars(metric).items() if name in kept}
-    return {**state, **(vars(_binary(metric)) if _binary(metric) else {})}
+    if _classified(metric):
+        state.update(vars(_classified(metric)))
+    return {name: _as_numpy(value) for name, value in state.items()}
+
+
+def _as_numpy(value):
+    """MXNet 2 counts in ``mx.np`` arrays: return a number, or a NumPy array for several classes."""
+    if not isinstance(value, mx.nd.NDArray):
+        return value
+    value = value.asnumpy()
+    return value if value.ndim else value.item()
+
+
+def _as_mxnet_counts(value):
+    """Undo that for several classes; numbers may stay what they are."""
+    return value if IS_MXNET_1 or np.ndim(value) == 0 else mx.np.array(value, dtype="float64")
 
 
 def _join(metric, states) -> None:
@@ -99,20 +115,30 @@ def _join(metric, states) -> None:
         _join_matrices(metric, states)
     counts = {name: sum(state[name] for state in states) for name in _COUNTS if name in states[0]}
     vars(metric).update(counts)
-    binary = _binary(metric)
-    if binary:
-        vars(binary).update({name: sum(s[name] for s in states) for name in vars(binary)})
-        if "micro" in (getattr(metric, "average", ""), getattr(metric, "_average", "")):
-            metric.update([], [])  # it computes sum_metric from these counts
+    if _classified(metric):
+        _join_classified(metric, states)
+
+
+def _join_classified(metric, states) -> None:
+    classified = _classified(metric)
+    for name in vars(classified):
+        values = [state[name] for state in states if state[name] is not None]  # None: none so far
+        if values and name.endswith(("positives", "negatives")):
+            setattr(classified, name, _as_mxnet_counts(sum(values)))
+        elif values:  # MXNet 2 keeps there what kind of classes, and how many
+            setattr(classified, name, values[0])
+    averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
+    if classified.total_examples and ("micro" in averages or not IS_MXNET_1):
+        metric.update([], [])  # it computes sum_metric from these counts
 
 
 def _join_matrices(metric, states) -> None:
     """Add confusion matrices, which have as many rows as their rank has seen classes."""
     rows = max(len(state["lcm"]) for state in states)
-    metric._grow(rows - metric.k)
-    for name in _MATRICES:
+    metric.k = rows
+    for name in filter(states[0].__contains__, _MATRICES):
         padded = [np.pad(s[name], (0, rows - len(s[name]))) for s in states]
-        setattr(metric, name, sum(padded))
+        setattr(metric, name, _as_mxnet_counts(sum(padded)))
 
 
 def _join_moments(states) -> Dict[str, float]:

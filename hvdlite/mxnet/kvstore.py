@@ -3,7 +3,6 @@
 import functools
 import numbers
 import os
-import weakref
 from typing import Dict, Optional
 
 import mxnet as mx
@@ -15,7 +14,7 @@ from hvdlite.mxnet.gradients import agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
-from hvdlite.mxnet.parameters import broadcast_parameters
+from hvdlite.mxnet.parameters import broadcast_parameters, trainer_of
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.names import owner_name
@@ -203,7 +202,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         """
         _check_plain(trainer._optimizer)
         other = self._trainer
-        if other and any(_trainer_of(param) is other for param in other._params):
+        if other and any(trainer_of(param) is other for param in other._params):
             raise ValueError(
                 "this kvstore serves another Trainer, whose keys are 0, 1, ... too: give each "
                 f"Trainer the name, kvstore='{self.type}', or a store of its own"
@@ -311,11 +310,6 @@ class DistSyncMPI(mx.kvstore.KVStore):
             last.wait_to_read()
         if array is not None:
             self._last[name] = array
-
-
-def _trainer_of(param):
-    trainer = param._trainer  # in MXNet 2 a weak reference
-    return trainer() if isinstance(trainer, weakref.ref) else trainer
 
 
 def _check_plain(optimizer) -> None:

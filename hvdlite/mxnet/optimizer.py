@@ -8,6 +8,7 @@ import mxnet as mx
 from hvdlite.groups import global_process_set
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
+from hvdlite.mxnet.parameters import trainer_of
 from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.names import owner_name
 from hvdlite.numpy import Average
@@ -130,7 +131,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            elif grad is arrays[0]:  # a Trainer comes with the first context's before the others
+            elif grad.context == arrays[0].context:  # the first, with which a Trainer comes first
                 chosen[index] = arrays
         if self.passes > 1:
             for index, arrays in chosen.items():
@@ -140,7 +141,7 @@ class _Averaging:
 
 
 def _refuse_amp(params: dict) -> None:
-    trainer = getattr(next(iter(params.values()), None), "_trainer", None)
+    trainer = trainer_of(next(iter(params.values()), None))
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
             "AMP looks for overflow before DistributedOptimizer has averaged the gradients: only "

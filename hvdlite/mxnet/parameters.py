@@ -1,6 +1,7 @@
 """broadcast_parameters: the same weights on every rank before training starts."""
 
 import types
+import weakref
 from typing import Optional, Sequence
 
 import mxnet as mx
@@ -44,6 +45,12 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
     )
     for label, i in enumerate(order):
         _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label)
+
+
+def trainer_of(param):
+    """Return the gluon Trainer that a Parameter belongs to, or None; MXNet 2 holds it weakly."""
+    trainer = getattr(param, "_trainer", None)
+    return trainer() if isinstance(trainer, weakref.ref) else trainer
 
 
 def _check(name: str, value) -> None:

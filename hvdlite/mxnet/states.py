@@ -3,8 +3,9 @@
 import pickle
 from typing import Any, Dict, List
 
+from hvdlite.mxnet.gradients import common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.names import natural_order, owner_name
+from hvdlite.names import owner_name
 from hvdlite.objects import agree, result_of_root
 
 
@@ -101,7 +102,7 @@ def _updaters(trainer) -> List[Any]:
 
 def _order(trainer) -> List[int]:
     """Return the indices of the parameters in an order that is the same on every rank."""
-    return natural_order([param.name for param in trainer._params])
+    return common_order(dict(enumerate(trainer._params)))
 
 
 def _is_distributed(trainer) -> bool:

@@ -7,6 +7,7 @@ from typing import Dict, Iterator
 import mxnet as mx
 import numpy as np
 
+from hvdlite.mxnet.engine import IS_MXNET_1
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.names import owner_name
 from hvdlite.numpy import Sum
@@ -40,26 +41,40 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
         super().__init__(**kwargs)
         self._owner = owner_name("sync_batch_norm")
 
-    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
-        """Normalise ``x``: an array, or, when the net is hybridized, a symbol."""
-        if self._kwargs["use_global_stats"]:
-            return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
+    if IS_MXNET_1:
+
+        def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+            """Normalise ``x``: an array, or, when the net is hybridized, a symbol."""
+            if self._kwargs["use_global_stats"]:
+                return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
+            return self._normalise(x, gamma, beta, running_mean, running_var)
+
+    else:
+
+        def forward(self, x):
+            """Normalise the array ``x``."""
+            if self._kwargs["use_global_stats"]:
+                return super().forward(x)
+            params = self.gamma, self.beta, self.running_mean, self.running_var
+            return self._normalise(x, *(param.data(x.context) for param in params))
+
+    def _normalise(self, *arrays):
         contexts = self.gamma.list_ctx()
         if len(contexts) > 1:
             raise ValueError(
-                f"{self.name} lives on {len(contexts)} contexts: expected one; start one process "
+                f"{self._owner} lives on {len(contexts)} contexts: expected one; start one process "
                 "per context"
             )
-        arrays, is_numpy = (x, gamma, beta, running_mean, running_var), mx.util.is_np_array()
+        is_symbol = isinstance(arrays[0], mx.sym.Symbol)
+        is_numpy = mx.util.is_np_array() if is_symbol else isinstance(arrays[0], mx.np.ndarray)
         if is_numpy:
             arrays = [array.as_nd_ndarray() for array in arrays]
-        module = mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
+        module = mx.sym if is_symbol else mx.nd
         options = {name: self._kwargs[name] for name in ("axis", "eps", "momentum", "fix_gamma")}
         out = module.Custom(*arrays, op_type=_OP, owner=self._owner, name="fwd", **options)[0]
         return out.as_np_ndarray() if is_numpy else out
 
 
-@mx.operator.register(_OP)
 class _Properties(mx.operator.CustomOpProp):
     """What MXNet wants to know of the operator; its options come as text."""
 
@@ -167,6 +182,10 @@ class _Operator(mx.operator.CustomOp):
 
     def _sum_over_ranks(self, sums, when: str):
         return allreduce_(sums, name=f"{self._p.owner}.{when}", op=Sum)
+
+
+with mx.util.np_array(False):  # its arrays are mx.nd ones, whatever the script has chosen
+    mx.operator.register(_OP)(_Properties)
 
 
 def _as_float(x):

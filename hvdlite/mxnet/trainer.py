@@ -180,5 +180,6 @@ class DistributedTrainer(mx.gluon.Trainer):
         for (i, _), param, data, grad in self._arrays():
             if i not in self._unused and not data._fresh_grad:
                 if clear and param.grad_req == "write":
+                    grad = grad.as_nd_ndarray()
                     mx.nd.zeros_like(grad, out=grad)
                 data._fresh_grad = True

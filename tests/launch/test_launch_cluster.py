@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean
+from versions import no_examples
 
 from hvdlite.launch import mpirun, probe
 
@@ -61,6 +62,7 @@ def test_the_current_folder_is_copied(cluster, on_cluster):
 
 
 @pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")
+@no_examples
 def test_mnist_trains_on_four_hosts_that_get_a_copy_of_it(cluster, on_cluster):
     examples = Path(__file__).parents[2] / "examples"
     line = ["-n", 4, "-H", cluster.hostfile, "--launcher", "ssh", "--sync-dst-dir"]

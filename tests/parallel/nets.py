@@ -24,6 +24,18 @@ def set_weights(net, seed: int) -> None:
         param.set_data(mx.nd.array(random.uniform(-0.5, 0.5, param.shape)))
 
 
+def clear_gradients(net) -> None:
+    for param in net.collect_params().values():
+        if param.grad_req != "null":
+            for grad in param.list_grad():
+                grad[:] = 0
+
+
+def move_to(net, contexts) -> None:
+    for param in net.collect_params().values():
+        param.reset_ctx(contexts)
+
+
 def weights(net) -> dict:
     params = net._collect_params_with_prefix()
     return {name: param.data().asnumpy() for name, param in params.items()}

@@ -232,6 +232,7 @@ def test_beside_hybridized_blocks_and_a_trainer(rank, size):
     """A contrastive loss: every rank compares its embeddings with those of all ranks."""
 
     def loss_of(anchors, embeddings):
+        anchors, embeddings = anchors.as_nd_ndarray(), embeddings.as_nd_ndarray()
         return (mx.nd.dot(anchors, embeddings, transpose_b=True) ** 2).sum()
 
     def make():

@@ -6,11 +6,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from nets import assert_close, assert_equal_on_all_ranks
+from versions import no_module
 
 import hvdlite as hvd
 
-if not hasattr(mx, "mod"):
-    pytest.skip("MXNet 2 has no Module", allow_module_level=True)
+pytestmark = no_module
 
 ROWS, STEPS, CLASSES = 6, 4, 3  # rows: of one rank and step
 BOUND = 1e-4  # of the relative difference from one process's weights

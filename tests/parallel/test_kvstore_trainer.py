@@ -1,11 +1,11 @@
 """gluon.Trainer with the kvstore dist_sync_mpi: one process's training on the joined batch."""
 
-import importlib
 import os
 
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import amp
 from mxnet import autograd, gluon
 from nets import (
     assert_close,
@@ -15,6 +15,7 @@ from nets import (
     dense_net,
     gradients,
     joined_batch,
+    move_to,
     plain_trainer,
     weights,
 )
@@ -45,11 +46,6 @@ def train(net, trainer, batches, joined: bool = False) -> dict:
         backward(net, x)
         trainer.step(rows * hvd.size())
     return weights(net)
-
-
-def on_both_contexts(net) -> None:
-    for param in net.collect_params().values():
-        param.reset_ctx(CONTEXTS)
 
 
 def expected_of(batches=(4, 4, 4), optimizer=None) -> dict:
@@ -165,7 +161,7 @@ def test_gradients_are_summed_where_they_lie(shapes, rank):
 def test_several_contexts(on_store, size, parity):
     """Each context has half of the rank's rows."""
     net = dense_net()
-    on_both_contexts(net)
+    move_to(net, CONTEXTS)
     trainer = kv_trainer(net, update_on_kvstore=on_store)
     for step in range(3):
         parts = gluon.utils.split_and_load(mx.nd.array(batch_of(hvd.rank(), step)), CONTEXTS)
@@ -216,7 +212,6 @@ def test_mixed_precision_scaling_skips_everywhere(rank):
     """An infinite gradient on one rank makes the sum infinite, so all ranks skip the step."""
     net = dense_net()
     trainer = kv_trainer(net)
-    amp = importlib.import_module("mxnet.amp" if MXNET2 else "mxnet.contrib.amp")
     trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()  # as amp.init_trainer does
     before = weights(net)
     backward(net, batch_of(rank) * (np.inf if rank == hvd.size() - 1 else 1))
@@ -272,7 +267,7 @@ def test_sparse_parameters(stype, optimizer, rank, size, parity):
 @no_sparse_gluon
 def test_sparse_parameters_on_several_contexts(rank, size):
     net = embedding("default", seed=0)
-    on_both_contexts(net)
+    move_to(net, CONTEXTS)
     before = net.weight.data(CONTEXTS[0]).asnumpy()
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", {"learning_rate": 1}, kvstore="dist_sync_mpi"

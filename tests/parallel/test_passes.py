@@ -9,8 +9,10 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    clear_gradients,
     dense_net,
     joined_batch,
+    move_to,
     plain_trainer,
     set_weights,
     weights,
@@ -53,7 +55,8 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
         pytest.skip("as in Gluon, what backward adds to is cleared by the user")
     net = dense_net()
     params = net.collect_params()
-    params.setattr("grad_req", grad_req)
+    for param in params.values():
+        param.grad_req = grad_req
     trainer = make_trainer(kind, params, backward_passes_per_step=len(ROWS))
     updates = []
     for step in range(3):
@@ -64,7 +67,7 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
             changed = any((before[n] != w).any() for n, w in weights(net).items())
             updates.append(changed)
             if cleared == "each pass" or cleared == "each step" and i + 1 == len(ROWS):
-                params.zero_grad()
+                clear_gradients(net)
     assert updates == [False, False, True] * 3
     expected = alone(3, lambda step: [joined_batch(10 * step + i, n) for i, n in enumerate(ROWS)])
     assert_close(weights(net), expected)
@@ -118,7 +121,7 @@ CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 
 def two_context_net(rank):
     net = dense_net()
-    net.collect_params().reset_ctx(CONTEXTS)
+    move_to(net, CONTEXTS)
     set_weights(net, seed=rank + 1)
     hvd.broadcast_parameters(net.collect_params())
     return net

@@ -3,12 +3,10 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import as_gluon_takes_it, metric
 from mxnet import autograd, gluon
-from versions import MXNET2
 
 import hvdlite as hvd
-
-pytestmark = pytest.mark.skipif(MXNET2, reason="these helpers are tested with MXNet 1's Gluon")
 
 
 def dense(seed: int = 0):
@@ -21,7 +19,7 @@ def dense(seed: int = 0):
 def step(net, trainer, number: int) -> None:
     x = mx.nd.array(np.random.RandomState(10 * number + hvd.rank()).uniform(size=(2, 4)))
     with autograd.record():
-        loss = net(x).square().sum()
+        loss = (net(x) ** 2).sum()
     loss.backward()
     trainer.step(2)
 
@@ -79,17 +77,45 @@ def test_too_few_samples_and_other_arguments(several, rank, size):
 # ---- metrics and statistics ----
 
 
-def test_metric_of_all_ranks(rank, size):
+@pytest.mark.parametrize(
+    "kind, options, classes",
+    [
+        ("acc", {}, 3),
+        ("top_k_accuracy", {"top_k": 2}, 3),
+        ("ce", {}, 3),
+        ("pcc", {}, 3),
+        ("mcc", {}, 2),
+        ("f1", {"average": "micro"}, 2),
+        ("f1", {"average": "macro"}, 2),
+        ("rmse", {}, None),
+        ("pearsonr", {}, None),
+        (["acc", "ce"], {}, 3),
+    ],
+)
+def test_metric_of_all_ranks(kind, options, classes, rank, size):
     """Ranks have seen different numbers of samples, the first one none."""
-    whole, own = mx.metric.Accuracy(), mx.metric.Accuracy()
-    for r in range(size):
-        random = np.random.RandomState(r)
-        labels = [mx.nd.array(random.randint(0, 3, 5 * r))] if r else []
-        guesses = [mx.nd.array(random.uniform(size=(5 * r, 3)))] if r else []
-        whole.update(labels, guesses)
+    whole, own = metric.create(kind, **options), metric.create(kind, **options)
+    for r in range(1, size):
+        labels, guesses = samples(r, classes)
+        whole.update([labels], [guesses])
         if r == rank:
-            own.update(labels, guesses)
-    np.testing.assert_equal(hvd.allreduce_metric(own).get(), whole.get())
+            own.update([labels], [guesses])
+    total = hvd.allreduce_metric(own)
+    assert total.get()[0] == whole.get()[0]
+    np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
+    labels, guesses = samples(size, classes)  # and it goes on
+    for each in (total, whole):
+        each.update([labels], [guesses])
+    np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
+
+
+def samples(seed: int, classes) -> tuple:
+    """5 * seed labels and guesses, of so many classes, or None: numbers."""
+    random, n = np.random.RandomState(seed), 5 * seed
+    numbers = classes is None
+    labels = random.uniform(size=n) if numbers else random.randint(0, classes, n)
+    guesses = random.uniform(size=n if numbers else (n, classes))
+    return as_gluon_takes_it(mx.nd.array(labels)), as_gluon_takes_it(mx.nd.array(guesses))
 
 
 def test_running_statistics_become_the_average(rank, size):
@@ -181,7 +207,7 @@ def test_estimator(rank, size):
     data = gluon.data.ArrayDataset(images, labels)
     net = dense(rank)
     estimator = estimators.Estimator(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), train_metrics=mx.metric.Accuracy(),
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), train_metrics=metric.Accuracy(),
         trainer=hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}),
     )  # fmt: skip
     sampler = hvd.DistributedSampler(len(data))
@@ -190,5 +216,5 @@ def test_estimator(rank, size):
     everyone = hvd.allgather_object(weights(net))
     for other in everyone:
         assert_same(other, everyone[0])
-    metrics = hvd.allgather_object([metric.get() for metric in estimator.train_metrics])
+    metrics = hvd.allgather_object([each.get() for each in estimator.train_metrics])
     assert metrics == [metrics[0]] * size
