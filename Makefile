@@ -6,6 +6,7 @@
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (QUICK=1: 4 minutes, not 20)
+#   make docs      docs/api.md, from the docstrings
 #   make lint      what every change must pass; make format mends most of it
 #   make clean     removes all that make has made
 
@@ -31,7 +32,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-c c-programs peers bench bench-report lint format clean
+.PHONY: install mnist test test-c c-programs peers bench bench-report docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -144,6 +145,10 @@ bench: install peers
 
 bench-report: install
 	$(BIN)/python -m benchmarks.report
+
+# --------------------------------------------------------------------------------------- docs
+docs: install
+	$(BIN)/python docs/api.py
 
 # -------------------------------------------------------------------------------------- style
 C_FILES := $(wildcard hvdlite/csrc/*.[ch] tests/c/*.[ch])

@@ -73,6 +73,12 @@ CONTESTANTS: List[Contestant] = [
 ]  # fmt: skip
 
 
+def contestants(ranks: int) -> List[Contestant]:
+    """Return who is measured: where ranks outnumber cores not those that take minutes there."""
+    slow = ("gloo", "ps") if ranks > CORES else ()
+    return [contestant for contestant in CONTESTANTS if contestant.library not in slow]
+
+
 class Technique(NamedTuple):
     """What hvdlite does to be fast, and the setting that switches it off."""
 

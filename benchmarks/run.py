@@ -42,7 +42,7 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
     """All jobs, in the order in which they run: within a round everybody once."""
     for number in range(rounds):
         for ranks in plan.RANKS:
-            for contestant in plan.CONTESTANTS:
+            for contestant in plan.contestants(ranks):
                 yield Job(contestant, ranks, "speed", number, seconds)
     for ranks in plan.RANKS:
         for contestant in (plan.HVDLITE, plan.HOROVOD):

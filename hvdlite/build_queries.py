@@ -6,7 +6,10 @@ from hvdlite import context
 
 
 def mpi_threads_supported() -> bool:
-    """Tell whether MPI allows calls from several threads at once; ValueError before init()."""
+    """Tell whether MPI allows calls from several threads at once.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     context.size()
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 

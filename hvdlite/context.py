@@ -94,37 +94,58 @@ def _where():
 
 
 def rank() -> int:
-    """Return this process's number in the job, from 0; ValueError before init(), as below."""
+    """Return this process's number in the job, from 0.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().rank
 
 
 def size() -> int:
-    """Return the number of processes in the job."""
+    """Return the number of processes in the job.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().size
 
 
 def local_rank() -> int:
-    """Return this process's number on its host, from 0."""
+    """Return this process's number on its host, from 0.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().local_rank
 
 
 def local_size() -> int:
-    """Return the number of processes of the job on this host."""
+    """Return the number of processes of the job on this host.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().local_size
 
 
 def cross_rank() -> int:
-    """Return this host's number among the hosts that have a process of this local rank."""
+    """Return this host's number, from 0, among those that have a process of this local rank.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().cross_rank
 
 
 def cross_size() -> int:
-    """Return the number of hosts that have a process of this local rank."""
+    """Return the number of hosts that have a process of this local rank.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     return _where().cross_size
 
 
 def is_homogeneous() -> bool:
-    """Tell whether every host has the same number of processes of the job."""
+    """Tell whether every host has the same number of processes of the job.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     _where()
     return _homogeneous
 
@@ -135,6 +156,8 @@ def stats() -> Dict[str, int]:
     ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
     put into shared memory for other ranks of this host. ``tensors``: how many are done;
     ``batches``: how many collectives that took, since small tensors are fused.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
 
     >>> import hvdlite as hvd
     >>> hvd.init()
@@ -150,7 +173,7 @@ def shutdown() -> None:
     """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
 
     What all ranks have submitted is still done; what still needs this rank fails on the others.
-    ``init()`` may be called again afterwards.
+    ``init()`` may be called again afterwards. Without a job it does nothing.
     """
     if is_initialized():
         _submit_all()
@@ -191,13 +214,16 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
         written by rank 0 alone.
     :param mark_cycles: mark each time that the background thread found something to do.
-    :raises ValueError: the timeline is on already, or the file can't be written.
+    :raises ValueError: the timeline is on already, the file can't be written, or there is no job.
     """
     call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
 
 
 def stop_timeline() -> None:
-    """End the timeline; its file is complete then. ``shutdown()`` does so, too."""
+    """End the timeline; its file is complete then. ``shutdown()`` does so, too.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
     call(lib.hvd_timeline_stop)
 
 

@@ -56,7 +56,7 @@ class ProcessSet:
         return self.ranks.index(rank)
 
     def group(self) -> int:
-        """Return the C library's number of the set, for a collective that this process joins in."""
+        """Return the C library's number of the set, for this process's collectives. Internal."""
         self._check_registered()
         if self._group is None:
             raise ValueError(

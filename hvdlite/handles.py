@@ -34,13 +34,17 @@ class Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Return at once whether the collective of an ``..._async`` call is over, well or not."""
+    """Return at once whether the collective of an ``..._async`` call is over, well or not.
+
+    :param handle: what the call has returned.
+    """
     return handle.poll()
 
 
 def synchronize(handle: Handle):
     """Wait for an ``..._async`` call; return the result, or raise what went wrong.
 
+    :param handle: what the call has returned.
     :raises hvdlite.HvdliteError: of NumPy arrays; MXNetError of MXNet arrays.
     """
     return handle.synchronize()

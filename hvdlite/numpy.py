@@ -82,6 +82,9 @@ def reducescatter(
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Rows are dealt out in the order of ranks; the first ranks get one more where needed.
+
+    :param array: of at least one dimension; all arguments and errors are those of
+        :func:`allreduce`.
     """
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
     outs = None if out is None else [out]
@@ -116,7 +119,11 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-    """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank."""
+    """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank.
+
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
+    """
     array, name = _dense(array), tensor_name("broadcast", name, process_set.process_set_id)
     _check_out(name, out, array.shape, array.dtype)
     room = _room(out, array.shape, array, in_place=True)
@@ -132,7 +139,13 @@ def allgather(
     process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-    """Return the arrays of all ranks joined along the first dimension, which may differ by rank."""
+    """Return the arrays of all ranks joined along the first dimension, which may differ by rank.
+
+    :param array: of the same dtype, and of the same shape but for the first dimension; a 0-d one
+        counts as one row.
+    :return: an array of shape (rows of all ranks, ...), in the order of ranks.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    """
     name = tensor_name("allgather", name, process_set.process_set_id)
     outs = None if out is None else [out]
     return _gather(name, [name], [array], process_set, outs).then(_first)
@@ -161,9 +174,13 @@ def alltoall(
 ):
     """Send rows to every rank; return those that this rank gets, in the order of ranks.
 
+    :param array: of at least one dimension; all but the first are the same on every rank.
     :param splits: how many rows go to each rank, the first ones to the first; what is left over is
         not sent. Without it all ranks get equally many.
     :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
+    :raises ValueError: as :func:`allreduce`; the splits, or without them the ranks, do not suit the
+        rows.
+    :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
     array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
     _check_out(name, out, (None, *array.shape[1:]), array.dtype)
@@ -189,7 +206,11 @@ alltoall_async = alltoall.start
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank has made this call."""
+    """Return when every rank has made this call.
+
+    :param process_set: the ranks that take part; only they make the call.
+    :raises hvdlite.HvdliteError: a rank has left.
+    """
     nothing = np.empty(0, np.uint8)
     run(lib.HVD_ALLREDUCE, "barrier", nothing, nothing, op=Sum, group=process_set.group())
 
@@ -206,6 +227,9 @@ def join(process_set: ProcessSet = global_process_set) -> int:
             trainer.step(batch_size)
         last = hvd.join()
         hvd.broadcast_parameters(params, root_rank=last)  # it has taken every step
+
+    :param process_set: the ranks that take part; only they make the call.
+    :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
     context.wait_all()  # so that the last one has taken every step

@@ -11,7 +11,7 @@ from hvdlite import numpy as collectives
 from hvdlite._native import HvdliteError
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.names import tensor_name
-from hvdlite.work import gather_numbers
+from hvdlite.work import gather_bytes
 
 
 def broadcast_object(
@@ -21,6 +21,13 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
+
+    :param obj: anything that ``pickle`` takes.
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :param name: pairs the calls; by default the line of the script that calls.
+    :param process_set: the ranks that take part; only they make the call.
+    :raises ValueError: before ``init()``; ``root_rank`` does not take part.
+    :raises hvdlite.HvdliteError: a rank has left.
 
     >>> import hvdlite as hvd
     >>> hvd.init()
@@ -41,13 +48,13 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List[Any]:
-    """Return the objects of all ranks, in the order of ranks."""
+    """Return a list of the objects of all ranks, in the order of ranks.
+
+    :param obj: anything that ``pickle`` takes; of another type on each rank, if you like.
+    :param name: and ``process_set``, and errors: as for :func:`broadcast_object`.
+    """
     name = tensor_name("object", name, process_set.process_set_id)
-    data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    lengths = gather_numbers([len(data)], f"{name}.length", process_set)[:, 0].tolist()
-    joined = collectives.allgather(data, name, process_set)
-    ends = np.cumsum(lengths)
-    return [pickle.loads(joined[e - n : e].tobytes()) for n, e in zip(lengths, ends)]
+    return [pickle.loads(data) for data in gather_bytes(pickle.dumps(obj), name, process_set)]
 
 
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:

@@ -34,6 +34,8 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
 
     A set given by communicators registers the set of every rank's communicator.
 
+    :param process_set: a :class:`ProcessSet`, or the ranks of one.
+
     :raises ValueError: there is such a set, or a rank that the job does not have.
     :raises hvdlite.HvdliteError: the ranks give different sets, or MPI was started without support
         for threads.
@@ -95,6 +97,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """End a process set; False for that of all ranks, which stays. Collective over the whole job.
 
     What all its ranks have submitted is still done.
+
+    :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
+    :raises hvdlite.HvdliteError: the ranks name different sets.
     """
     if process_set.process_set_id == 0:
         return False

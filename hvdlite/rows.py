@@ -5,7 +5,7 @@ from typing import Sequence
 import numpy as np
 
 from hvdlite.groups import ProcessSet
-from hvdlite.work import gather_numbers
+from hvdlite.work import gather_bytes, gather_numbers
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -53,5 +53,17 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
 
 
 def all_splits(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> np.ndarray:
-    """Return how many rows go from each rank (a row) to each other (a column). Collective."""
-    return gather_numbers(split_rows(shape, splits, name, process_set).tolist(), name, process_set)
+    """Return how many rows go from each rank (a row) to each other (a column). Collective.
+
+    :raises ValueError: on every rank, the same, when those of any rank can't be right.
+    """
+    try:
+        own, wrong = split_rows(shape, splits, name, process_set).tolist(), ""
+    except ValueError as error:
+        own, wrong = [-1] * process_set.size(), str(error)
+    matrix = gather_numbers(own, name, process_set)
+    if (matrix < 0).any():
+        texts = gather_bytes(wrong.encode(), f"{name}.splits", process_set)
+        blamed = [(r, text.decode()) for r, text in zip(process_set.ranks, texts) if text]
+        raise ValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
+    return matrix

@@ -1,6 +1,6 @@
 """Collectives as the C library takes them: described, started, waited for. Memory is NumPy's."""
 
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence
 
 import numpy as np
 
@@ -122,3 +122,16 @@ def gather_numbers(
         out_rows=len(everyone), group=process_set.group(),
     )  # fmt: skip
     return everyone
+
+
+def gather_bytes(
+    data: bytes, name: str, process_set: ProcessSet = global_process_set
+) -> List[bytes]:
+    """Return what every rank gives for ``data``, in the order of ranks."""
+    lengths = gather_numbers([len(data)], name, process_set)[:, 0]
+    mine, everyone = np.frombuffer(data, np.uint8), np.empty(lengths.sum(), np.uint8)
+    run(
+        lib.HVD_ALLGATHER, name, mine, everyone,
+        out_rows=len(everyone), group=process_set.group(),
+    )  # fmt: skip
+    return [part.tobytes() for part in np.split(everyone, np.cumsum(lengths)[:-1])]

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 from jobs import ROOT, assert_passed, mpirun
+from versions import MXNET2
 
-from benchmarks import plan, report, shown, suites
+from benchmarks import kvstore, plan, report, shown, suites
+from benchmarks.pages import put_table
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
 from hvdlite.bench import cases
@@ -131,6 +133,39 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert "gloo on 2 ranks (speed), 1 of its jobs: exit status 1" in text
     pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
+
+
+@pytest.mark.skipif(MXNET2, reason="MXNet 2 has no Module")
+@pytest.mark.parametrize("store", [kvstore.SERVERS, kvstore.MPI])
+def test_a_script_with_servers_and_without(store):
+    assert kvstore.run("lenet", store) > 10
+
+
+def test_rounds_of_scripts_take_turns_and_add_up(tmp_path, monkeypatch):
+    runs = []
+
+    def run(script, store):
+        runs.append(store)
+        return {kvstore.SERVERS: 100.0, kvstore.MPI: 150.0}[store] + len(runs)
+
+    monkeypatch.setattr(kvstore, "run", run)
+    monkeypatch.setattr(kvstore, "KEPT", tmp_path / "build" / "kvstore.json")
+    kvstore.measure(["lenet"], 2)
+    kvstore.measure(["lenet"], 1)
+    servers_first, mpi_first = [kvstore.SERVERS, kvstore.MPI], [kvstore.MPI, kvstore.SERVERS]
+    assert runs == servers_first + mpi_first + servers_first
+    row = kvstore.table(kvstore.read()).splitlines()[-1]
+    assert row.endswith("| 3 | 104 | 153 | **1.49** (1.47 to 1.50) |")
+
+
+def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- table -->\nold\n<!-- end -->\nb\n")
+    put_table(page, "new\\1\n")
+    assert page.read_text() == "a\n<!-- table -->\nnew\\1\n<!-- end -->\nb\n"
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="page.md: expected .* once, got 0"):
+        put_table(page, "new")
 
 
 def test_every_work_of_the_report_is_measured():

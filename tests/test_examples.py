@@ -1,10 +1,12 @@
-"""The examples, as their users run them."""
+"""The examples, and the code in the pages, as their users run them."""
 
 import re
+import subprocess
+import sys
 
 import pytest
-from jobs import assert_passed, mpirun
-from versions import no_module
+from jobs import ROOT, assert_passed, mpirun, script
+from versions import MXNET2, no_module
 
 pytest.importorskip("sklearn.datasets")
 
@@ -21,3 +23,25 @@ def test_module_mnist(ranks):
     assert ending, job.output
     assert float(ending[1]) > 0.9
     assert int(ending[2]) == ranks
+
+
+@pytest.mark.skipif(MXNET2, reason="the page is for MXNet 1's data iterators and metrics")
+def test_the_code_of_the_page_on_training(tmp_path):
+    records = [sys.executable, "examples/make_records.py", str(tmp_path), "--images", "100"]
+    subprocess.run(records, cwd=ROOT, check=True, timeout=60)
+    page = ROOT / "docs" / "training.md"
+    job = assert_passed(script(2, "snippets", str(page), str(tmp_path), timeout=120))
+    pieces = page.read_text().count("\n```python\n") - 1
+    assert pieces > 8
+    assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_script_of_the_readme(ranks, tmp_path):
+    code = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)[1]
+    (tmp_path / "train.py").write_text(code)
+    job = assert_passed(mpirun(ranks, str(tmp_path / "train.py")))
+    learned = re.findall(rf"^rank (\d) of {ranks} has learned \[\[(.*)\]\]$", job.output, re.M)
+    assert sorted(rank for rank, _ in learned) == [str(rank) for rank in range(ranks)]
+    for _, weights in learned:  # the sum of three inputs
+        assert [float(w) for w in weights.split()] == pytest.approx([1, 1, 1], abs=0.01)

@@ -24,8 +24,8 @@ struct coded_job {
     struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
 };
 
-/* Two ways for the codecs that have words, with the same result; coll_coded takes the one that sends
- * less. scattered: codec_kernels() is not NULL, more than one rank. */
+/* Two ways for the codecs that have words, with the same result; coll_coded takes the faster one.
+ * scattered: codec_kernels() is not NULL, more than one rank. */
 int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err);
 int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err);
 

@@ -229,13 +229,17 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
+static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
+    place(e, tensor);
+    return encode(tensor, err);
+}
+
 int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
-    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     struct tensor placed = *tensor;
     placed.submitted = clock_now();
-    place(e, &placed);
-    HVD_TRY(encode(&placed, err));
+    if (!tensor->request.failed) HVD_TRY(prepare_data(e, &placed, err));
     int code = tensors_add(e->tensors, &placed, err);
     if (code)
         free(placed.message);

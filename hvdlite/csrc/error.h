@@ -16,6 +16,7 @@ typedef enum hvd_code {
     HVD_MISMATCH,        /* the ranks disagree about a tensor */
     HVD_RANK_LEFT,       /* a rank has left that the tensor needs */
     HVD_STALLED,         /* some ranks did not submit the tensor in time */
+    HVD_FAILED,          /* some rank could not compute the tensor */
     HVD_TRANSPORT,       /* MPI failed or a peer went silent: nothing works any more */
     HVD_NO_MEMORY,
     HVD_INTERNAL /* a defect of hvdlite */

@@ -114,6 +114,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->prescale = from->prescale;
     r->postscale = from->postscale;
     r->codec = (struct codec){from->codec, from->parameter};
+    r->failed = from->failed != 0;
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
     to->in = from->in;

@@ -41,6 +41,7 @@ typedef struct hvd_tensor {
     const int64_t *splits;
     size_t nsplits;   /* n * n; else 0 */
     int codec;        /* hvd_codec; an allreduce of float32 may have one */
+    int failed;       /* 1: there is no data here, and the other ranks shall hear of it: an error */
     double parameter; /* of the codec: 2bit, 1bit: the threshold; topk: the ratio of what is sent */
     /* 2bit, 1bit, topk: what they left out, carried from one call to the next; as large as `in`, zeroed at
      * first; used during the call only */

@@ -70,6 +70,12 @@ int map_put(struct map *map, const char *key, void *value, hvd_error *err) {
     return HVD_OK;
 }
 
+void map_replace(struct map *map, const char *key, void *value) {
+    struct map_node *node = *find(map, key);
+    node->key = key;
+    node->value = value;
+}
+
 void *map_remove(struct map *map, const char *key) {
     if (!map->count) return NULL;
     struct map_node **at = find(map, key), *node = *at;

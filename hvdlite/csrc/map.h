@@ -20,7 +20,8 @@ void map_clear(struct map *map);
 
 void *map_get(const struct map *map, const char *key); /* NULL: not there */
 int map_put(struct map *map, const char *key, void *value,
-            hvd_error *err);                        /* the key must be new */
+            hvd_error *err);                                     /* the key must be new */
+void map_replace(struct map *map, const char *key, void *value); /* the key must be there */
 void *map_remove(struct map *map, const char *key); /* the value that was there, or NULL */
 
 #endif

@@ -33,7 +33,7 @@ struct member {
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    bool ran;          /* false when MXNet drops it: an array that it writes to has failed */
+    bool pushed, ran;  /* pushed and not run: MXNet dropped it, as an array of its has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
     hvd_error error;   /* of all members that failed; under lib->reporting */
     atomic_int left;   /* members that have not ended, and whoever submits them */
@@ -116,8 +116,23 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
     run3(run_context, done, param);
 }
 
+static void told(void *arg, const hvd_error *error) {
+    (void)arg;
+    (void)error; /* MXNet raises its own here */
+}
+
+/* Else the other ranks would wait for what this one can't compute. */
+static void tell_dropped(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        hvd_error ignored; /* there is no job any more */
+        op->members[i].tensor.failed = 1;
+        hvd_submit(&op->members[i].tensor, told, NULL, &ignored);
+    }
+}
+
 static void free_operation(void *param) {
     struct operation *op = param;
+    if (op->pushed && !op->ran) tell_dropped(op);
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
     for (int i = 0; i < op->n; i++) {
         struct member *m = &op->members[i];
@@ -240,6 +255,7 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     hvd_mxnet *lib = op->lib;
     bool coded = is_coded(op);
     err->code = HVD_OK;
+    op->pushed = true;
     if (lib->naive) op->report = err;
     if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, arrays,
                       n, coded ? &BY_WORKERS : &AT_ONCE, op->members[0].tensor.priority, "hvdlite",

@@ -104,9 +104,16 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 
 /* ---- every rank obeys ---- */
 
+/* By its name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
+static struct tensor *find_id(struct negotiation *n, uint64_t id) {
+    const struct cache_entry *known = cache_by_id(n->cache, id);
+    struct tensor *tensor = known ? tensors_find(n->tensors, known->request.name) : NULL;
+    return tensor && tensor->id == id ? tensor : tensors_find_id(n->tensors, id);
+}
+
 static struct tensor *find(struct negotiation *n, const struct wire_item *item) {
     return *item->request.name ? tensors_find(n->tensors, item->request.name)
-                               : tensors_find_id(n->tensors, item->id);
+                               : find_id(n, item->id);
 }
 
 static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
@@ -166,7 +173,7 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
 
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (item->rank != n->t->at.rank) return HVD_OK;
-    struct tensor *tensor = tensors_find_id(n->tensors, item->id);
+    struct tensor *tensor = find_id(n, item->id);
     return tensor ? say_whole(n, tensor, item->id, err) : unknown_tensor(item, err);
 }
 

@@ -38,8 +38,9 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
         if (!p->other[rank])
             return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
         *p->other[rank] = *request;
-        p->conflict = true;
     }
+    p->failed |= request->failed;
+    p->conflict |= p->failed || p->other[rank];
     if (p->nsubmitted == 0) p->id = id;
     if (p->nsubmitted == 0) p->direct = request->region != 0;
     p->direct &= request_same_place(&p->request, request);
@@ -101,7 +102,24 @@ static void own_text(const struct pending *p, int rank, enum request_field field
     field_text(&own, field, text, size);
 }
 
+static void explain_failed(const struct pending *p, hvd_error *err) {
+    char ranks[200] = "some rank";
+    bool *failed = calloc((size_t)p->size, 1);
+    for (int i = 0; failed && i < p->size; i++)
+        failed[i] = p->submitted[i] && pending_of(p, i).failed;
+    if (failed) ranks_text(failed, true, p->size, p->names, ranks, sizeof ranks);
+    free(failed);
+    error_set(err, HVD_FAILED,
+              "tensor '%s': no data from %s: what computes it has failed there; the error that "
+              "is raised there says why",
+              p->request.name, ranks);
+}
+
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
+    if (p->failed) {
+        explain_failed(p, err);
+        return;
+    }
     enum request_field field = conflicting_field(p);
     char list[700] = "", value[160], other[160];
     size_t used = 0;

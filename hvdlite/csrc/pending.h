@@ -17,7 +17,8 @@ struct pending {
     uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
     bool direct;          /* all so far lie at the same place of a region */
     bool joined;          /* some ranks have joined instead of submitting it */
-    bool conflict;        /* some rank's request can't go with the first one's */
+    bool failed;          /* some rank has no data for it */
+    bool conflict;        /* so it is, or some rank's request can't go with the first one's */
     double since;         /* when the first rank submitted it */
     bool warned;          /* a stall was reported */
     struct pending *next; /* in the coordinator's order of arrival */
@@ -34,7 +35,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
 /* The request of a rank that has submitted. */
 struct request pending_of(const struct pending *p, int rank);
 
-/* "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
+/* "rank 1 has nothing to submit: ...", or "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
 /* Of the ranks that have left without submitting it only the first one is named, so that all who wait

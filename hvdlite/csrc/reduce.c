@@ -156,12 +156,13 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS[dtype][op];
 }
 
-/* Of elements that are reduced at a time: their sum stays in the first cache. */
-enum { BLOCK = 512, WIDEST = sizeof(int64_t) };
+/* Bytes of accumulators at a time: they stay in the first cache. An element's are up to 128, those of
+ * the 32 values in a word of a codec. */
+enum { BLOCK = 4096 };
 
 static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
                          int inputs, size_t at, size_t n, double scale, struct reduce_final final) {
-    _Alignas(64) unsigned char sum[BLOCK * WIDEST], scaled[BLOCK * WIDEST];
+    _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
     k->widen(sum, in[0] + at * k->size, n, scale);
     for (int i = 1; i < inputs; i++) reduce_combine(k, sum, in[i] + at * k->size, n, scale, scaled);
     k->narrow((char *)out + at * k->sum, sum, n, final);
@@ -173,8 +174,9 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
         k->pair(out, in[0], in[1], n, scale, final);
         return;
     }
-    for (size_t at = 0; at < n; at += BLOCK)
-        reduce_block(k, out, in, inputs, at, n - at < BLOCK ? n - at : BLOCK, scale, final);
+    size_t block = BLOCK / k->wide;
+    for (size_t at = 0; at < n; at += block)
+        reduce_block(k, out, in, inputs, at, n - at < block ? n - at : block, scale, final);
 }
 
 void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,

@@ -134,6 +134,7 @@ bool request_same_codec(const struct request *a, const struct request *b) {
 }
 
 enum request_field request_conflict(const struct request *a, const struct request *b) {
+    if (a->failed || b->failed) return FIELD_FAILED;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->dtype != b->dtype) return FIELD_DTYPE;
@@ -160,14 +161,10 @@ bool request_same(const struct request *a, const struct request *b) {
 }
 
 const char *field_name(enum request_field field) {
-    static const char *const NAMES[] = {"nothing",
-                                        "kind",
-                                        "compression",
-                                        "dtype",
-                                        "shape",
-                                        "op",
-                                        "prescale_factor and postscale_factor",
-                                        "root_rank"};
+    static const char *const NAMES[] = {
+        "nothing",  "data",  "kind", "compression",
+        "dtype",    "shape", "op",   "prescale_factor and postscale_factor",
+        "root_rank"};
     return NAMES[field];
 }
 

@@ -23,12 +23,14 @@ struct request {
     struct codec codec;         /* how an allreduce of float32 travels */
     int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
     int64_t offset; /* in the region's part, bytes */
+    bool failed;    /* no data: the rank only tells the others that it has none */
     int64_t dims[HVD_MAX_DIMS];
 };
 
 /* The parts on which ranks can disagree, in the order in which they are compared. */
 enum request_field {
     FIELD_NONE,
+    FIELD_FAILED,
     FIELD_KIND,
     FIELD_CODEC,
     FIELD_DTYPE,

@@ -109,7 +109,13 @@ static void unlink_tensor(struct tensors *t, struct tensor *tensor) {
     if (t->fresh == tensor) t->fresh = tensor->newer;
     *(tensor->newer ? &tensor->newer->older : &t->newest) = tensor->older;
     *(tensor->older ? &tensor->older->newer : &t->oldest) = tensor->newer;
-    map_remove(&t->names, tensor->request.name);
+    struct tensor *behind = tensor->behind;
+    if (behind) {
+        map_replace(&t->names, behind->request.name, behind);
+        link_newest(t, behind);
+    } else {
+        map_remove(&t->names, tensor->request.name);
+    }
 }
 
 static struct tensor *copy_tensor(const struct tensor *tensor) {
@@ -127,12 +133,15 @@ static struct tensor *copy_tensor(const struct tensor *tensor) {
     copy->id = 0;
     copy->rows = NULL;
     copy->zeros = false;
+    copy->behind = NULL;
     return copy;
 }
 
 static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
-    if (map_get(&t->names, tensor->request.name))
+    struct tensor *last = map_get(&t->names, tensor->request.name);
+    while (last && last->behind) last = last->behind;
+    if (last && !last->request.failed)
         return error_set(err, HVD_DUPLICATE,
                          "tensor '%s' was submitted twice on this rank: wait for the first one, or "
                          "give each its own "
@@ -141,6 +150,10 @@ static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error 
     struct tensor *copy = copy_tensor(tensor);
     if (!copy)
         return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
+    if (last) {
+        last->behind = copy;
+        return HVD_OK;
+    }
     int code = map_put(&t->names, copy->request.name, copy, err);
     if (code)
         free_tensor(copy);
@@ -192,7 +205,6 @@ struct tensor *tensors_find(struct tensors *t, const char *name) {
     return tensor;
 }
 
-/* Tensors finish about in the order in which they were added, so the search ends early. */
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
     monitor_lock(&t->monitor);
     struct tensor *tensor = t->oldest;

@@ -32,6 +32,7 @@ struct tensor {
     int64_t *rows;    /* where they vary: of every rank, once agreed on; owned */
     /* The table's own: */
     struct tensor *newer, *older;
+    struct tensor *behind; /* of its name: not in the list before this one, which failed, is out */
 };
 
 struct tensors;
@@ -43,7 +44,8 @@ void tensors_free(struct tensors *t); /* but for zeros it must be empty */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
 /* Any thread. Copies *tensor into the table; fails when a tensor of that name is under way, and
- * after tensors_refuse with the error given there. */
+ * after tensors_refuse with the error given there. Behind one that has failed it waits its turn:
+ * nobody was told to wait for that one's end. */
 int tensors_add(struct tensors *t, const struct tensor *tensor, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 3 };
+enum { WIRE_VERSION = 4 };
 
 /* ---- writing ---- */
 
@@ -42,6 +42,7 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, (uint64_t)r->dtype, 1);
     put_uint(w, (uint64_t)r->op, 1);
     put_uint(w, (uint64_t)r->ndim, 1);
+    put_uint(w, r->failed, 1);
     put_uint(w, (uint32_t)r->root, 4);
     put_uint(w, (uint32_t)r->priority, 4);
     put_uint(w, (uint32_t)r->region, 4);
@@ -149,12 +150,14 @@ static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *e
 }
 
 static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim, place;
+    uint64_t dim, place, failed;
     HVD_TRY(get_text(r, q->name, sizeof q->name, err));
     HVD_TRY(get_int(r, 1, &q->kind, err));
     HVD_TRY(get_int(r, 1, &q->dtype, err));
     HVD_TRY(get_int(r, 1, &q->op, err));
     HVD_TRY(get_int(r, 1, &q->ndim, err));
+    HVD_TRY(get_uint(r, 1, &failed, err));
+    q->failed = failed != 0;
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
     HVD_TRY(get_int(r, 4, &q->region, err));

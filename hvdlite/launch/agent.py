@@ -141,7 +141,10 @@ class Agent:
         return code if code >= 0 else 128 - code
 
     def _start(self, command: List[str], order: dict) -> None:
-        environ = {**os.environ, **order["env"], WATCHED_VARIABLE: "1"}
+        own = os.environ
+        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which know nothing of it
+            own = {name: own[name] for name in own if not environment.of_a_rank(name)}
+        environ = {**own, **order["env"], WATCHED_VARIABLE: "1"}
         environ.update(environment.threads(environ, order["local_size"]))
         if environ.get("DMLC_ROLE", "worker") == "worker":
             environ.update(environment.with_worker_site(environ))

@@ -36,8 +36,13 @@ def run(
     notebook, a lambda or a closure needs cloudpickle; a script that calls this must do it under
     ``if __name__ == "__main__"`` if cloudpickle is not installed, as ranks then import it.
 
+    :param function: and its ``args`` and ``kwargs``: anything that can be pickled.
+    :param np: number of ranks.
     :param hosts: ``"server1:4,server2:4"``; None: this host.
     :param env: variables for all ranks, beside those of this process.
+    :param launcher: ``local``, ``ssh``, ``slurm``, ... as for hvdliterun; None: what it would take.
+    :param verbose: say what is run.
+    :raises ValueError: the function can't be sent.
     :raises JobFailed: a rank raised or died; all others have been ended.
 
     >>> import hvdlite as hvd

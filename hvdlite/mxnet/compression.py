@@ -42,7 +42,7 @@ class NoneCompressor:
         return tensor, None
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor, ctx):
         """Return the tensor that came back in the form that was compressed."""
         return tensor
 
@@ -60,9 +60,9 @@ class FP16Compressor:
         return tensor.astype("float16"), tensor.dtype
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor, ctx):
         """Return the tensor in the dtype it had."""
-        return tensor if context is None else tensor.astype(context)
+        return tensor if ctx is None else tensor.astype(ctx)
 
 
 class BF16Compressor(NoneCompressor):

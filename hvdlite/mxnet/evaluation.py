@@ -30,6 +30,7 @@ def allreduce_metric(metric, name: Optional[str] = None):
 
     :param metric: one of ``mx.metric``, a CompositeEvalMetric of several, or a class of your own
         that keeps what it counts in ``sum_metric`` and ``num_inst``.
+    :param name: pairs the calls; by default the line of the script that calls.
     :raises ValueError: the metric keeps something else, which its own ``reset()`` shows.
     :raises hvdlite.HvdliteError: the ranks have different metrics.
     """
@@ -54,6 +55,7 @@ def average_statistics(params) -> None:
     evaluate or to save. (Training itself does not use them.) Collective; waits for the result.
 
     :param params: what ``net.collect_params()`` returns.
+    :raises hvdlite.HvdliteError: the ranks have different networks.
     """
     kept = {name: p for name, p in params.items() if not p._differentiable and p._data is not None}
     names, values = list(kept), list(kept.values())

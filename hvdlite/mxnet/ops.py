@@ -52,15 +52,20 @@ def allreduce(
 
     :param tensor: array of any shape, 0-d and empty ones too; it stays as it is.
     :param average: the older spelling of ``op``: True for Average, False for Sum.
+    :param name: the same on every rank; no other tensor under way has it.
     :param priority: higher goes first among tensors that wait.
+    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
+        truncated toward zero after each.
     :param process_set: the ranks that take part; only they make the call.
     :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
         Adaptive Summation", 2020: floating-point dtypes only; adds orthogonal gradients, averages
         parallel ones). For bool Sum and Max are logical or, Min and Product logical and. float16
         and bfloat16 are reduced in float32 and rounded once; integers wrap, as NumPy's do.
+    :return: an array of the shape, dtype and kind (``mx.nd``, ``mx.np``) of ``tensor``.
     :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
         or storage type, a bool average, Adasum of integers.
+    :raises MXNetError: at the wait, on every rank: the ranks disagree, or one has failed or left.
     """
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
@@ -126,7 +131,13 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):
-    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is."""
+    """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
+
+    :param tensor: of the same shape and dtype on every rank; what the others' hold does not matter.
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :return: an array of the shape, dtype and kind of ``tensor``.
+    :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` does not take part.
+    """
     if not is_recording():
         return broadcast_(pushes.copy(tensor), root_rank, name, priority, process_set)
     name = tensor_name("broadcast", name, process_set.process_set_id)
@@ -140,7 +151,10 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):
-    """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it."""
+    """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it.
+
+    Arguments and errors are those of :func:`broadcast`.
+    """
     name = tensor_name("broadcast", name, process_set.process_set_id)
     return pushes.broadcast_(name, tensor, root_rank, priority, process_set)
 
@@ -155,6 +169,12 @@ def allgather(
 
     A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
     shape is known; the data itself follows asynchronously.
+
+    :param tensor: of the same dtype, and of the same shape but for the first dimension, which may
+        be 0.
+    :return: an array of shape (rows of all ranks, ...) and of ``tensor``'s kind.
+    :raises ValueError: at the call: as :func:`allreduce`.
+    :raises hvdlite.HvdliteError: at the call: a rank has failed or left.
     """
     name = tensor_name("allgather", name, process_set.process_set_id)
     return _allgather(name, [name], [tensor], priority, process_set)[0]
@@ -188,6 +208,9 @@ def reducescatter(
     Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
     more than the others. ``tensor`` stays as it is.
 
+    :param tensor: array of at least one dimension, of the same shape on every rank.
+    :param op: and the factors: as for :func:`allreduce`.
+    :return: an array of shape (rows of this rank, ...), which may be 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     """
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
@@ -227,6 +250,7 @@ def alltoall(
     Waits until every rank has made the call, since only then the shape is known; the data itself
     follows asynchronously.
 
+    :param tensor: array of at least one dimension; all but the first are the same on every rank.
     :param splits: how many rows go to each rank, the first ones to the first; what is left over is
         not sent. Without it all ranks get equally many.
     :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each

@@ -33,7 +33,8 @@ class DistributedOptimizer:
     :param compression: and all others: as for :class:`DistributedTrainer`. Here, num_groups divides
         what one call of ``update`` gives, and a rank whose Trainer leaves out a stale gradient does
         not take part: with ``ignore_stale_grad`` use DistributedTrainer.
-    :raises ValueError: an argument that makes no sense.
+    :raises ValueError: an argument that makes no sense; this rank is not in ``process_set``.
+    :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
 
     def __new__(

@@ -20,6 +20,7 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
 
     :param params: a dict from names to Parameters or NDArrays, a ParameterDict, or what
         ``net.collect_params()`` returns.
+    :param root_rank: whose parameters all ranks shall have.
     :param prefix: names the broadcast; by default calls are counted, so their order must be the
         same on every rank.
     :raises ValueError: ``params`` is something else, or a Parameter was never initialised.

@@ -10,13 +10,16 @@ import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet
-from hvdlite.mxnet.engine import push, push_group, validate
+from hvdlite.mxnet.engine import push, push_group, push_in_place, validate
 from hvdlite.rows import part_shape, rows_of
 from hvdlite.work import gather_numbers
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
     """Reduce in place."""
+    if len(names) == 1:
+        push_in_place(names[0], tensors[0], op, *scales, priority, process_set.group())
+        return tensors
     details = _reduction(op, scales, priority, process_set)
     _push_all(lib.HVD_ALLREDUCE, names, tensors, [None] * len(names), [details] * len(names))
     return tensors

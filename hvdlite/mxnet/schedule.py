@@ -24,6 +24,7 @@ class LinearScaling(mx.lr_scheduler.LRScheduler):
     :param schedule: any ``mx.lr_scheduler.LRScheduler``.
     :param warmup_steps: steps of all ranks together, as ``trainer.step()`` counts them.
     :param factor: instead of N = ``hvd.size()``.
+    :raises ValueError: ``schedule`` is no LRScheduler.
     """
 
     def __init__(self, schedule, warmup_steps: int = 0, factor: Optional[float] = None) -> None:

@@ -30,6 +30,9 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     training. One context per process.
 
     :param kwargs: all of BatchNorm's: axis, momentum, epsilon, center, scale, in_channels, ...
+    :raises ValueError: at the first forward: it lives on several contexts.
+
+    Input and output have the same shape, any with channels along ``axis``.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015; the gradient is that of its section 3.
     """

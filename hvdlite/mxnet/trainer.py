@@ -30,13 +30,14 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param params: a ParameterDict, a dict or a list of Parameters. On several contexts, gradients
         are summed over those before they are averaged over ranks.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
+    :param optimizer_params: a dict of arguments for an optimizer given by its name.
     :param compression: one of ``hvd.Compression``, or a class of your own.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed over
         ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
-    :param num_groups: gradients go in so many groups; each is one operation, submitted when backward
-        has written all of it. 0: each gradient on its own, as soon as it is written.
+    :param num_groups: gradients go in so many groups; each is one operation, submitted when
+        backward has written all of it. 0: each gradient on its own, as soon as it is written.
     :param process_set: the ranks that take part.
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
@@ -45,7 +46,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         the rows that they have: faster where most rows are hit.
     :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
         average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
-    :raises ValueError: an argument that makes no sense.
+    :raises ValueError: an argument that makes no sense; this rank is not in ``process_set``.
+    :raises hvdlite.HvdliteError: at the first step: the ranks have different networks.
     """
 
     def __init__(

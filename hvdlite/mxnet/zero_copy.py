@@ -41,7 +41,9 @@ def share_gradients(params: Sequence) -> List[str]:
     several contexts or not on a CPU, without gradient (``grad_req='null'``), of a dtype that NumPy
     lacks, or held by somebody: a reference to a gradient would go stale.
 
+    :param params: gluon Parameters, such as ``net.collect_params().values()``.
     :raises ValueError: a parameter is not initialised, or backward has written its gradient.
+    :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     owner, params = owner_name("gradients"), list(params)
     for param in params:

@@ -154,25 +154,32 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
     scratch_free(&self.scratch);
 }
 
-static double bytes_a_value(struct codec codec, int ranks) {
-    struct count count = {.codec = codec, .n = 16 * 1024};
-    ranks_run_hub(ranks, local_hub_new(ranks, 1), count_bytes, &count);
+/* By messages, from each rank, when there are so many to a host. */
+static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n) {
+    struct count count = {.codec = codec, .n = n};
+    ranks_run_hub(ranks, local_hub_new(ranks, on_host), count_bytes, &count);
     return (double)count.stats.bytes_sent_mpi / ranks / (double)count.n;
 }
 
-/* Gathered up to 5 and 9 ranks, then scattered: (p - 1) / p of the words and of a byte a value. */
+/* Between hosts gathered up to 5 and 9 ranks, then scattered: (p - 1) / p of the words and of a byte a
+ * value. On one host scattered from 3 ranks and 8 KiB of words on. */
 static void test_bytes(void) {
+    enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
                  top = {HVD_CODEC_TOPK, 1.0 / 64};
-    CHECK_NEAR(bytes_a_value(two, 2), 0.25, 1e-3); /* 1/16 of float32 by a ring */
-    CHECK_NEAR(bytes_a_value(two, 5), 4 * 0.25, 1e-3);
-    CHECK_NEAR(bytes_a_value(two, 6), 5.0 / 6 * 1.25, 1e-2);
-    CHECK_NEAR(bytes_a_value(two, 9), 8.0 / 9 * 1.25, 1e-2);
-    CHECK_NEAR(bytes_a_value(one, 2), 0.125, 1e-3);
-    CHECK_NEAR(bytes_a_value(one, 8), 7 * 0.125, 1e-2);
-    CHECK_NEAR(bytes_a_value(top, 4), 3 * 8.0 / 64, 1e-3);
+    CHECK_NEAR(bytes_a_value(two, 2, 1, SHORT), 0.25, 1e-3); /* 1/16 of float32 by a ring */
+    CHECK_NEAR(bytes_a_value(two, 5, 1, LONG), 4 * 0.25, 1e-3);
+    CHECK_NEAR(bytes_a_value(two, 6, 1, SHORT), 5.0 / 6 * 1.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(two, 9, 1, SHORT), 8.0 / 9 * 1.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(one, 2, 1, SHORT), 0.125, 1e-3);
+    CHECK_NEAR(bytes_a_value(one, 8, 1, SHORT), 7 * 0.125, 1e-2);
+    CHECK_NEAR(bytes_a_value(top, 4, 1, SHORT), 3 * 8.0 / 64, 1e-3);
+    CHECK_NEAR(bytes_a_value(two, 2, 2, LONG), 0.25, 1e-3);
+    CHECK_NEAR(bytes_a_value(two, 4, 4, SHORT), 3 * 0.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(two, 4, 4, LONG), 3.0 / 4 * 1.25, 1e-2);
+    CHECK_NEAR(bytes_a_value(one, 3, 3, 2 * LONG), 2.0 / 3 * 1.125, 1e-2);
     for (int p = 2; p <= 5; p++)
-        CHECK_NEAR(bytes_a_value(CODED_CASES[0], p), 2 * 2.0 * (p - 1) / p, 1e-2);
+        CHECK_NEAR(bytes_a_value(CODED_CASES[0], p, 1, SHORT), 2 * 2.0 * (p - 1) / p, 1e-2);
 }
 
 int main(void) {

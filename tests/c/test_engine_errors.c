@@ -136,6 +136,47 @@ static void test_duplicate(void) {
     ranks_run(3, duplicate_main, NULL);
 }
 
+/* The last rank has no data for the first of three rounds. All are told, and it need not wait for that:
+ * its second round is paired with the others' second one. */
+static void failed_main(struct ranks *ranks, int rank, void *arg) {
+    char (*texts)[1024] = arg;
+    struct member m;
+    struct work rounds[3];
+    hvd_error err = {0};
+    bool fails = rank == ranks->size - 1;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < 3; i++) work_init(&rounds[i], &m, plain_sum(5), "gradient", false);
+    rounds[0].tensor.request.failed = fails;
+    CHECK_OK(work_submit(&rounds[0], &err), err);
+    if (fails) CHECK_OK(work_submit(&rounds[1], &err), err);
+    ranks_meet(ranks);
+    if (!fails) {
+        member_wait(&m);
+        CHECK_OK(work_submit(&rounds[1], &err), err);
+    }
+    member_wait(&m);
+    CHECK_CODE(rounds[0].error.code, HVD_FAILED, rounds[0].error);
+    memcpy(texts[rank], rounds[0].error.text, sizeof texts[rank]);
+    check_work(&rounds[1]);
+    CHECK_OK(work_submit(&rounds[2], &err), err);
+    member_wait(&m);
+    check_work(&rounds[2]);
+    for (int i = 0; i < 3; i++) work_free(&rounds[i]);
+    member_end(&m);
+}
+
+static void test_failed(void) {
+    for (int p = 1; p <= 4; p++) {
+        char texts[MOST_RANKS][1024], expected[64];
+        snprintf(expected, sizeof expected, "tensor 'gradient': no data from rank %d: ", p - 1);
+        ranks_run(p, failed_main, texts);
+        for (int i = 0; i < p; i++) {
+            CHECK_HAS(texts[i], expected);
+            CHECK_TEXT(texts[i], texts[0]);
+        }
+    }
+}
+
 static void refused(struct member *m, int32_t kind, int32_t dtype, int32_t root, const char *name,
                     int code) {
     struct work w;
@@ -203,6 +244,7 @@ int main(void) {
     check_begin();
     RUN(test_disagreements);
     RUN(test_duplicate);
+    RUN(test_failed);
     RUN(test_refused);
     RUN(test_stall);
     return check_end("test_engine_errors");

@@ -75,6 +75,20 @@ static void test_removed_and_put_again(void) {
     free(values);
 }
 
+static void test_replaced(void) {
+    struct map map = {0};
+    hvd_error err;
+    char first[] = "name", second[] = "name";
+    CHECK_OK(map_put(&map, first, first, &err), err);
+    map_replace(&map, second, second);
+    first[0] = 'N'; /* the key lives in the second one now */
+    CHECK(map_get(&map, "name") == second);
+    CHECK_INT(map.count, 1);
+    CHECK(map_remove(&map, "name") == second);
+    CHECK_INT(map.count, 0);
+    map_clear(&map);
+}
+
 /* The key that is looked up need not be the pointer that was put. */
 static void test_keys_by_text(void) {
     struct map map = {0};
@@ -95,6 +109,7 @@ int main(void) {
     RUN(test_empty);
     RUN(test_many);
     RUN(test_removed_and_put_again);
+    RUN(test_replaced);
     RUN(test_keys_by_text);
     return check_end("test_map");
 }

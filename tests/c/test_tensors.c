@@ -71,6 +71,45 @@ static void test_order(void) {
     tensors_free(t);
 }
 
+/* Of one name: two that failed, then one with data, each in turn; a second one with data is too much. */
+static void test_behind_one_that_failed(void) {
+    struct tensors *t = tensors_new();
+    struct result results[4] = {{0}};
+    hvd_error err;
+    for (int i = 0; i < 4; i++) {
+        struct tensor tensor = tensor_of(7, &results[i]);
+        tensor.request.failed = i < 2;
+        CHECK_CODE(tensors_add(t, &tensor, &err), i < 3 ? HVD_OK : HVD_DUPLICATE, err);
+    }
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(tensors_count(t), 1);
+        struct tensor *next = tensors_next(t);
+        REQUIRE(next != NULL);
+        CHECK(tensors_next(t) == NULL);
+        CHECK(next == tensors_find(t, "tensor.7"));
+        CHECK_INT(next->request.failed, i < 2);
+        tensors_finish(t, next, NULL);
+        CHECK_INT(results[i].completions, 1);
+    }
+    CHECK_INT(tensors_count(t), 0);
+    CHECK_INT(results[3].completions, 0);
+    tensors_free(t);
+}
+
+static void test_closed_with_one_behind(void) {
+    struct tensors *t = tensors_new();
+    struct result results[3] = {{0}};
+    hvd_error err;
+    for (int i = 0; i < 3; i++) {
+        struct tensor tensor = tensor_of(7, &results[i]);
+        tensor.request.failed = i < 2;
+        CHECK_CODE(tensors_add(t, &tensor, &err), HVD_OK, err);
+    }
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+    for (int i = 0; i < 3; i++) CHECK_INT(results[i].error.code, HVD_TRANSPORT);
+    tensors_free(t);
+}
+
 /* ---- tensor_check: three ranks, of which this is rank 1 ---- */
 
 static void check_is(const struct tensor *tensor, int code, const char *text) {
@@ -235,6 +274,8 @@ int main(void) {
     check_begin();
     RUN(test_order);
     RUN(test_duplicates);
+    RUN(test_behind_one_that_failed);
+    RUN(test_closed_with_one_behind);
     RUN(test_outputs_suit_what_comes);
     RUN(test_splits_are_copied);
     RUN(test_what_is_held_is_given_out_together);

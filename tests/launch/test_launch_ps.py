@@ -27,6 +27,17 @@ def test_the_same_script_without_servers(kind):
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
 
 
+def test_a_worker_is_no_rank_of_an_mpi_job():
+    """MPI's start would wait for the servers for ever, which never call it."""
+    code = (
+        "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "
+        "print(kv.num_workers, hvd.size())"
+    )
+    done = call("-n", 2, "-s", 1, sys.executable, "-c", code)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[worker 0] 2 1", "[worker 1] 2 1"]
+
+
 def test_a_python_without_hvdlite_starts_all_the_same():
     code = "import sys; print('hvdlite' in sys.modules)"
     done = call("-n", 1, sys.executable, "-S", "-c", code)

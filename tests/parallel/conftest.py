@@ -19,6 +19,7 @@ import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
 from mpi4py import MPI
+from nets import largest_difference
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
@@ -105,3 +106,19 @@ def several() -> None:
     """For tests that need at least two ranks."""
     if hvd.size() < 2:
         pytest.skip("needs two ranks")
+
+
+@pytest.fixture
+def parity(capsys):
+    """Checks that the ranks have trained what one process alone has; ``pytest -s`` is not needed to
+    see by how much the two differ."""
+
+    def check(name: str, trained: dict, expected: dict, bound: float) -> None:
+        difference = largest_difference(trained, expected)
+        line = f"PARITY {hvd.size()} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
+        if hvd.rank() == 0:
+            with capsys.disabled():
+                print(f"\n{line}")
+        assert difference <= bound
+
+    return check

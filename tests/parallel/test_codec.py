@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, two_bit
+from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, one_bit, two_bit
 
 import hvdlite as hvd
 from hvdlite.mxnet.compression import Codec, Reducer, from_params
@@ -46,6 +46,23 @@ def test_sums_equal_mxnets_own(size):
         store.pull("w", out=expected)
         own = reduced(reducer, everyone[hvd.rank()], "own", hvd.Sum)
         np.testing.assert_array_equal(own, expected.asnumpy())
+
+
+@pytest.mark.parametrize("params", [{"type": "2bit", "threshold": 0.25}, {"type": "1bit"}], ids=str)
+def test_a_kvstore_sums_what_the_model_does(params):
+    """Two keys, each with a residual of its own; new params begin with new residuals."""
+    rule = {"2bit": two_bit, "1bit": one_bit}[params["type"]]
+    store = mx.kv.create("dist_sync_mpi")
+    for _ in range(2):
+        store.set_gradient_compression(params)
+        models = [Model(rule, params.get("threshold", 0.0)) for _ in "ab"]
+        for step in range(3):
+            for i, key in enumerate("ab"):
+                everyone = gradients_of_all(step, 40 + i)
+                array = mx.nd.array(everyone[hvd.rank()])
+                store.pushpull(key, array)
+                expected = models[i].step(everyone, average=False)
+                np.testing.assert_array_equal(array.asnumpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -114,14 +131,19 @@ def sent(reducer, n: int) -> tuple:
 
 @pytest.mark.parametrize("case, bits", [("2bit", 2), ("1bit", 1), ("topk", 6.4)])
 def test_fewer_bytes_are_sent(case, bits, several, size):
-    """By MPI, each rank's words go to every other; in a window they are put once for all."""
+    """On one host each rank's words go to every other, or, in a window, are put once for all; from
+    three ranks on each adds up one part of the words, and sends a byte a value to the others."""
     n = 160_000
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(CASES[case][0]), n)
     by_mpi = plain[0] > 0
     times = 2 * (size - 1) / size if by_mpi else 1  # a ring; all but its chunk, and that summed
     assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
-    assert compressed == ((words * (size - 1), 0) if by_mpi else (0, words))
+    if size > 2 and case != "topk":
+        others = (size - 1) / size
+        assert compressed == (pytest.approx(others * (words + n), rel=1e-3), 0)
+    else:
+        assert compressed == ((words * (size - 1), 0) if by_mpi else (0, words))
     print(f"\n{case}: {compressed} bytes instead of {plain}, {size} ranks")
 
 

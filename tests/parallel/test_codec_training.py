@@ -70,6 +70,21 @@ def test_training_is_that_of_the_model(kind, case):
         np.testing.assert_array_equal(trained[name], value, name)
 
 
+@pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
+def test_a_plain_trainer_with_the_kvstore(on_store):
+    """What fails with dist_sync ('Compression not supported with PushPull'): the same weights."""
+    net = dense_net()
+    trainer = gluon.Trainer(
+        net.collect_params(), sgd(), kvstore="dist_sync_mpi", update_on_kvstore=on_store,
+        compression_params={"type": "2bit", "threshold": 0.5},
+    )  # fmt: skip
+    for step in range(4):
+        backward(net, batch_of(hvd.rank(), step))
+        trainer.step(4 * hvd.size())  # the sums of all ranks, divided by all rows
+    assert_equal_on_all_ranks(weights(net))
+    assert_close(weights(net), trained_by_model(CASES["2bit"][1], steps=4), 1e-6)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [("fp16", 3e-3), ("bf16", 3e-2)])
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 def test_casts_train_as_without(kind, dtype, tolerance):

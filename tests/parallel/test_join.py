@@ -3,7 +3,6 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import as_gluon_takes_it
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -97,27 +96,3 @@ def test_join_of_a_process_set(several, rank, size):
         assert hvd.join(process_set=process_set) == size - 1
     assert (hvd.numpy.allreduce(np.ones(2), op=hvd.Sum) == size).all()
     hvd.remove_process_set(process_set)
-
-
-def test_training_with_uneven_batches(rank, size):
-    """As one process that averages over the ranks that have a batch in each step."""
-    data = np.random.RandomState(5).uniform(size=(size, size, 4, 3)).astype(np.float32)
-    weight = mx.gluon.Parameter("weight", shape=(1, 3))
-    weight.initialize(mx.init.One())
-    trainer = hvd.DistributedTrainer([weight], "sgd", {"learning_rate": 0.1})
-    for step in range(rank + 1):
-        with mx.autograd.record():
-            batch = as_gluon_takes_it(mx.nd.array(data[rank, step]))
-            loss = (batch * weight.data()).sum(axis=1) ** 2
-        loss.backward()
-        trainer.step(4)
-    last = hvd.join()
-    hvd.broadcast_parameters({"weight": weight}, root_rank=last)
-    expected = np.ones((1, 3), np.float32)
-    for step in range(size):
-        grads = []
-        for r in range(step, size):
-            x = data[r, step]
-            grads.append(2 * (x @ expected.T * x).sum(axis=0) / 4)
-        expected = expected - 0.1 * np.mean(grads, axis=0)
-    assert np.allclose(weight.data().asnumpy(), expected, rtol=1e-5)

@@ -13,6 +13,7 @@ import hvdlite as hvd
 pytestmark = no_module
 
 ROWS, STEPS, CLASSES = 6, 4, 3  # rows: of one rank and step
+BOUND = 1e-4  # of the relative difference from one process's weights
 on_store = pytest.mark.parametrize("on_store", [None, "0", "1"], ids=["default", "own", "on store"])
 
 
@@ -75,7 +76,7 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
 @pytest.mark.parametrize("kvstore", ["name", "object"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @on_store
-def test_fit(kvstore, optimizer, update_on_kvstore):
+def test_fit(kvstore, optimizer, update_on_kvstore, parity):
     """The script of one process; only rank 0's weights count."""
     store = "dist_sync_mpi" if kvstore == "name" else mx.kv.create("dist_sync_mpi")
     module = fit(store, seed=hvd.rank(), optimizer=optimizer)
@@ -85,15 +86,16 @@ def test_fit(kvstore, optimizer, update_on_kvstore):
     start = {name: array.asnumpy() for name, array in start_weights().items()}
     with pytest.raises(AssertionError):
         assert_close(expected, start, tolerance=1e-2)
-    assert_close(trained, expected)
+    parity(f"Module.fit, {optimizer}", trained, expected, BOUND)
     assert_equal_on_all_ranks(trained)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 @on_store
-def test_several_contexts(count, update_on_kvstore):
+def test_several_contexts(count, update_on_kvstore, parity):
     trained = weights_of(fit("dist_sync_mpi", contexts=[mx.cpu(i) for i in range(count)]))
-    assert_close(trained, weights_of(fit(None, joined=True)))
+    expected = weights_of(fit(None, joined=True))
+    parity(f"Module.fit, {count} contexts", trained, expected, BOUND)
 
 
 @on_store
@@ -133,7 +135,7 @@ def test_frozen_parameters():
 
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters already initialized")
-def test_checkpoints(update_on_kvstore, tmp_path_factory):
+def test_checkpoints(update_on_kvstore, tmp_path_factory, parity):
     """Saved half-way by each rank, resumed with and without hvdlite."""
     folder = tmp_path_factory.mktemp("checkpoint")
     prefix = str(folder / f"rank{hvd.rank()}")
@@ -154,9 +156,21 @@ def test_checkpoints(update_on_kvstore, tmp_path_factory):
         iterator(joined=True), num_epoch=4, kvstore=None, arg_params=start_weights(),
         optimizer_params={"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01},
     )  # fmt: skip
-    assert_close(resumed["dist_sync_mpi"], weights_of(straight))
+    parity("Module, resumed", resumed["dist_sync_mpi"], weights_of(straight), BOUND)
     with pytest.raises(AssertionError):  # the momentum was needed
         assert_close(resumed[None], weights_of(straight), tolerance=1e-3)
+
+
+def test_checkpoints_of_a_callback(tmp_path, rank):
+    """As scripts make them: by mx.callback.do_checkpoint, and read by mx.model and FeedForward."""
+    prefix = str(tmp_path / f"rank{rank}")
+    module = fit("dist_sync_mpi", epoch_end_callback=mx.callback.do_checkpoint(prefix))
+    symbol, arguments, _ = mx.model.load_checkpoint(prefix, 2)
+    assert symbol.list_arguments() == lenet().list_arguments()
+    assert_close({n: a.asnumpy() for n, a in arguments.items()}, weights_of(module), tolerance=0)
+    assert_equal_on_all_ranks({n: a.asnumpy() for n, a in arguments.items()})
+    earlier = mx.model.load_checkpoint(prefix, 1)[1]
+    assert (earlier["fc_weight"] != arguments["fc_weight"]).asnumpy().any()
 
 
 def bucket(length: int):
@@ -199,10 +213,11 @@ def train_buckets(kvstore, ranks) -> dict:
 
 
 @on_store
-def test_bucketing_module(update_on_kvstore, rank, size):
+def test_bucketing_module(update_on_kvstore, rank, size, parity):
     trained = train_buckets("dist_sync_mpi", [rank])
     assert_equal_on_all_ranks(trained)
-    assert_close(trained, train_buckets(None, list(range(size))))
+    expected = train_buckets(None, list(range(size)))
+    parity("BucketingModule", trained, expected, BOUND)
 
 
 def linear_model(stype: str):
@@ -238,12 +253,12 @@ def train_sparse(kvstore, ranks, prepare: bool) -> dict:
 
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
-def test_sparse_weights(update_on_kvstore, rank, size):
+def test_sparse_weights(update_on_kvstore, rank, size, parity):
     """Also where the script does not ask for rows: MXNet's own stores would skip them silently."""
     expected = train_sparse(None, list(range(size)), prepare=False)
     for prepare in (True, False):
         trained = train_sparse("dist_sync_mpi", [rank], prepare)
-        assert_close(trained, expected)
+        parity("Module, sparse weights", trained, expected, BOUND)
         assert_equal_on_all_ranks(trained)
 
 

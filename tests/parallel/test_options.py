@@ -1,7 +1,5 @@
 """What DistributedTrainer and DistributedOptimizer can be told, as in Horovod 0.28.1 and beyond."""
 
-import inspect
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -32,36 +30,6 @@ def make_trainer(kind: str, net, **options):
 
 
 both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-
-# Positional arguments with their defaults; None for "all ranks" stands for Horovod's object.
-HOROVOD = {
-    "DistributedTrainer": (
-        "params, optimizer, optimizer_params=None, compression=none, gradient_predivide_factor=1.0,"
-        " prefix=None, num_groups=0, process_set"
-    ),
-    "DistributedOptimizer": "optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set",
-    "broadcast_parameters": "params, root_rank=0, prefix=None",
-}
-
-
-def signature_of(function) -> str:
-    parameters = inspect.signature(function).parameters.values()
-    parts = []
-    for p in parameters:
-        if p.kind != p.POSITIONAL_OR_KEYWORD or p.name in ("self", "cls"):
-            continue
-        default = "none" if p.default is hvd.Compression.none else repr(p.default)
-        has_default = p.default is not p.empty and p.name != "process_set"
-        parts.append(f"{p.name}={default}" if has_default else p.name)
-    return ", ".join(parts)
-
-
-@pytest.mark.parametrize("name", HOROVOD)
-def test_signatures_of_horovod(name):
-    function = getattr(hvd, name)
-    maker = {"DistributedTrainer": "__init__", "DistributedOptimizer": "__new__"}.get(name)
-    function = getattr(function, maker) if maker else function
-    assert signature_of(function).startswith(HOROVOD[name])
 
 
 @both_kinds

@@ -88,7 +88,7 @@ def distributed(params):
     [(wrapped, False), (distributed, False), (distributed, True)],
     ids=["DistributedOptimizer", "DistributedTrainer", "clipping"],
 )
-def test_lenet(make_trainer, clip, digits, capsys, request):
+def test_lenet(make_trainer, clip, digits, parity, request):
     net, alone = lenet(), lenet()
     start = weights(net)
     trained = train(net, make_trainer(net.collect_params()), digits, clip, joined=False)
@@ -96,9 +96,4 @@ def test_lenet(make_trainer, clip, digits, capsys, request):
     expected = train(alone, plain, digits, clip, joined=True)
     assert largest_difference(expected, start) > (0.1 if clip else 1), "it has not trained at all"
     assert_equal_on_all_ranks(trained)
-    difference = largest_difference(trained, expected)
-    if hvd.rank() == 0:
-        with capsys.disabled():
-            name = request.node.callspec.id
-            print(f"\nPARITY {hvd.size()} ranks, {name}: {difference:.2e} (at most {BOUND:.0e})")
-    assert difference <= BOUND
+    parity(f"LeNet, {request.node.callspec.id}", trained, expected, BOUND)

@@ -177,6 +177,17 @@ def test_bad_splits_are_refused(library, size):
             alltoall(x, name="x")
 
 
+@both_libraries
+def test_bad_splits_of_one_rank_are_told_to_all(library, several, rank, size):
+    """The others do not wait for it, and may go on."""
+    x, last = library.make(np.ones((size, 2)), "float32"), rank == size - 1
+    text = f"^rank {size - 1}: tensor 'alltoall.x': splits .* up to {size + 1}: .* at most {size},"
+    with pytest.raises(ValueError, match=text):
+        library.collectives.alltoall(x, splits=[1] * (size - 1) + [1 + last], name="x")
+    y, _ = library.collectives.alltoall(x, splits=[1] * size, name="x")
+    assert len(y) == size
+
+
 def test_alltoall_with_splits_that_change(rank, size):
     """The same name again: what the cache knows of it is out of date on some ranks."""
     for step in range(6):

@@ -1,0 +1,161 @@
+"""What docs/ says is so: the names that Horovod has, the tests that are named, the public names."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+DOCS = TESTS.parent / "docs"
+
+# The public names of horovod.mxnet 0.28.1 with their parameters; for hvdlite the same defaults.
+HOROVOD = """
+init(comm=None, process_sets=None)
+shutdown() is_initialized() rank() size()
+local_rank() local_size() cross_rank() cross_size()
+start_timeline(file_path, mark_cycles=False) stop_timeline()
+mpi_threads_supported() mpi_built() mpi_enabled() gloo_built() gloo_enabled()
+nccl_built() ddl_built() ccl_built() cuda_built() rocm_built()
+
+ProcessSet(ranks_or_comm) global_process_set
+add_process_set(process_set) remove_process_set(process_set)
+
+Average Sum Min Max Product Adasum
+allreduce(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0,
+    process_set=hvd.global_process_set, op=None)
+allreduce_(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0,
+    process_set=hvd.global_process_set, op=None)
+grouped_allreduce(tensors, average=None, name=None, priority=0, prescale_factor=1.0,
+    postscale_factor=1.0, process_set=hvd.global_process_set, op=None)
+grouped_allreduce_(tensors, average=None, name=None, priority=0, prescale_factor=1.0,
+    postscale_factor=1.0, process_set=hvd.global_process_set, op=None)
+allgather(tensor, name=None, priority=0, process_set=hvd.global_process_set)
+grouped_allgather(tensors, name=None, priority=0, process_set=hvd.global_process_set)
+broadcast(tensor, root_rank, name=None, priority=0, process_set=hvd.global_process_set)
+broadcast_(tensor, root_rank, name=None, priority=0, process_set=hvd.global_process_set)
+alltoall(tensor, splits=None, name=None, priority=0, process_set=hvd.global_process_set)
+reducescatter(tensor, op=hvd.Average, name=None, priority=0, process_set=hvd.global_process_set,
+    prescale_factor=1.0, postscale_factor=1.0)
+grouped_reducescatter(tensors, op=hvd.Average, name=None, priority=0,
+    process_set=hvd.global_process_set, prescale_factor=1.0, postscale_factor=1.0)
+
+broadcast_object(obj, root_rank=0, name=None) allgather_object(obj, name=None)
+Compression Compression.none.compress(tensor) Compression.none.decompress(tensor, ctx)
+Compression.fp16.compress(tensor) Compression.fp16.decompress(tensor, ctx)
+
+DistributedOptimizer(optimizer, gradient_predivide_factor=1.0, num_groups=0,
+    process_set=hvd.global_process_set)
+DistributedTrainer(params, optimizer, optimizer_params=None, compression=hvd.Compression.none,
+    gradient_predivide_factor=1.0, prefix=None, num_groups=0, process_set=hvd.global_process_set)
+broadcast_parameters(params, root_rank=0, prefix=None)
+"""
+SIGNATURES = dict(re.findall(r"([\w.]+)(?:\((.*?)\))?\s", HOROVOD, re.S))
+
+
+def split(parameters: str) -> list:
+    return [p.strip() for p in parameters.split(",")] if parameters else []
+
+
+def run(code: str, *arguments: str) -> str:
+    """In an interpreter of its own, since to import all of hvdlite starts MPI."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import api, json, sys\n{code}", *arguments],
+        cwd=DOCS, timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()[-1]  # before it MXNet 2 tells of its memory
+
+
+OURS = """
+def arguments(name):
+    value = api.hvd
+    for part in name.split("."):
+        value = getattr(value, part)
+    if api.inspect.isclass(value):
+        value = api.constructor(value)
+    return api.arguments(value) if api.inspect.isroutine(value) else []
+
+print(json.dumps({name: arguments(name) for name in json.loads(sys.argv[1])}))
+"""
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict:
+    """Parameters of hvdlite's names, as text; a name that there is not fails here."""
+    return json.loads(run(OURS, json.dumps(list(SIGNATURES))))
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_parameters_are_horovods(name, ours):
+    theirs = split(SIGNATURES[name])
+    assert ours[name][: len(theirs)] == theirs
+    for more in ours[name][len(theirs) :]:
+        assert "=" in more or more == "*", f"{more} has no default"
+
+
+def tables() -> list:
+    """The rows of all tables of docs/horovod.md, those of Horovod's names apart."""
+    page = (DOCS / "horovod.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("|")]
+    return [row for row in rows if not set("".join(row)) <= set("-")]
+
+
+def test_the_table_has_every_name_of_horovods():
+    named = []
+    for row in tables():
+        if len(row) == 3 and row[0].strip().startswith("`"):
+            named += re.findall(r"`(\w+)`", row[0])
+    assert len(named) == len(set(named))
+    assert set(named) == {name.partition(".")[0] for name in SIGNATURES}
+
+
+def test_every_row_names_a_test():
+    rows = [row for row in tables() if row[-1].strip() != "shown by"]
+    assert len(rows) > 50
+    for row in rows:
+        assert re.search(r"`[\w/]+\.py::test_\w+`", row[-1]), row
+
+
+def test_the_tests_that_are_named_exist():
+    for page in DOCS.glob("*.md"):
+        for file, test in re.findall(r"([\w/]+\.py)::(\w+)", page.read_text(encoding="utf-8")):
+            assert f"\ndef {test}(" in (TESTS / file).read_text(encoding="utf-8"), (page.name, test)
+
+
+def test_the_list_of_public_names_is_current(tmp_path):
+    """Else run `make docs`."""
+    file = tmp_path / "api.md"
+    run("api.Path(sys.argv[1]).write_text(api.page(), encoding='utf-8'); print()", str(file))
+    assert file.read_text(encoding="utf-8") == (DOCS / "api.md").read_text(encoding="utf-8")
+
+
+UNTOLD = """
+EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions tell
+
+def untold(value):
+    doc = api.inspect.getdoc(value) or ""
+    function = api.constructor(value) if api.inspect.isclass(value) else value
+    if "as for :class:" in doc or ":func:" in doc or not api.inspect.isroutine(function):
+        return set() if doc else {"what it is"}
+    names = {argument.partition("=")[0].lstrip("*") for argument in api.arguments(function)}
+    names -= {name for name in names if api.re.search(rf"\\b{name}\\b", doc)}
+    return names - EVERYWHERE - {""}
+
+public = [name for names in api.hvd._DEFINED_IN.values() for name in names]
+values = {name: getattr(api.hvd, name) for name in public}
+values.update({f"numpy.{name}": value for name, value in api.numpy_functions().items()})
+print({name: untold(value) for name, value in values.items() if untold(value)})
+"""
+
+
+def test_docstrings_tell_of_every_parameter():
+    assert run(UNTOLD) == "{}"
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
