@@ -10,7 +10,8 @@
  * Cost: 2 p S bytes of memory traffic in all, the least there can be: every input is read once and
  * every result written once; 2 flags. */
 #include "coll.h"
-#include "fast.h"
+
+#include <string.h>
 
 enum {
     BLOCK = 4096
@@ -29,7 +30,7 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     for (int i = 0; i < d->n; i++) d->in[i] = memory[i] + offset;
     reduce_all(k, memory[0] + offset, d->in, d->n, bytes / k->size, d->job->prescale,
                d->job->final);
-    for (int i = 1; i < d->n; i++) copy_bytes(memory[i] + offset, memory[0] + offset, bytes);
+    for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }
 
 /* This rank's share of all pieces, as if they lay in a row. */

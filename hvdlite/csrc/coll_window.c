@@ -22,7 +22,8 @@
  * Cost on each rank: (p-1)/p S packed and as much unpacked, S added, at the bandwidth of the cache; 2
  * flags a round. */
 #include "coll.h"
-#include "fast.h"
+
+#include <string.h>
 
 enum {
     SMALL = 16 * 1024, /* bytes that are not cut */
@@ -48,6 +49,10 @@ static char *slot_of(const struct pass *p, int member, uint64_t round) {
     return window_slot(p->w, member, round);
 }
 
+static void copy(void *to, const void *from, size_t bytes) {
+    if (bytes) memcpy(to, from, bytes);
+}
+
 /* Bytes that lie together in one piece. */
 struct run {
     const struct coll_piece *piece;
@@ -68,7 +73,7 @@ static struct run next_run(const struct pass *p, struct cursor *c, size_t most) 
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct run run = next_run(p, c, bytes - done);
-        copy_bytes(to + done, run.piece->in + run.at, run.bytes);
+        copy(to + done, run.piece->in + run.at, run.bytes);
         done += run.bytes;
     }
 }
@@ -80,7 +85,7 @@ static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct run run = next_run(p, c, bytes - done);
-        copy_bytes(run.piece->out + run.at, from + done, run.bytes);
+        copy(run.piece->out + run.at, from + done, run.bytes);
         done += run.bytes;
     }
 }
@@ -126,7 +131,7 @@ static void add_own(struct pass *p, uint64_t round, size_t place, size_t bytes) 
     for (size_t end = place + bytes; place < end;) {
         struct run run = next_run(p, &p->reduced, end - place < BLOCK ? end - place : BLOCK);
         add_block(p, round, place, run.piece->in + run.at, run.bytes, slot + place);
-        copy_bytes(run.piece->out + run.at, slot + place, run.bytes);
+        copy(run.piece->out + run.at, slot + place, run.bytes);
         place += run.bytes;
     }
 }
@@ -213,7 +218,7 @@ static void raise_staged(const struct pass *p, uint64_t round) {
 static int give(struct pass *p, hvd_error *err) {
     for (size_t i = 0; i < p->job->npieces; i++) {
         const struct coll_piece *piece = &p->job->pieces[i];
-        if (piece->in != piece->out) copy_bytes(piece->out, piece->in, piece->bytes);
+        if (piece->in != piece->out) copy(piece->out, piece->in, piece->bytes);
     }
     transport_count_window(p->t, p->job->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
@@ -249,8 +254,8 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     struct coll_range piece = coll_segment(coll_part(p->job->part_end, p->w->self), WINDOW_SLOT, k);
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    copy_bytes(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
-               coll_length(piece));
+    copy(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
+         coll_length(piece));
     raise_staged(p, round);
     return HVD_OK;
 }
@@ -261,8 +266,7 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     for (int d = 1; d < p->w->n; d++) {
         int member = (p->w->self + d) % p->w->n;
         struct coll_range piece = coll_segment(coll_part(p->job->part_end, member), WINDOW_SLOT, k);
-        copy_bytes((char *)p->job->data + piece.begin, slot_of(p, member, round),
-                   coll_length(piece));
+        copy((char *)p->job->data + piece.begin, slot_of(p, member, round), coll_length(piece));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
@@ -272,7 +276,7 @@ int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_e
     struct pass p;
     struct coll_range own = coll_part(job->part_end, t->at.rank);
     HVD_TRY(open_pass(&p, t, job, job->longest, err));
-    copy_bytes((char *)job->data + own.begin, job->in, coll_length(own));
+    copy((char *)job->data + own.begin, job->in, coll_length(own));
     transport_count_window(t, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));

@@ -15,7 +15,8 @@
  * Cost: 2 (p-1)/p S b of copies in the cache on each rank, S = all its parts, whose memory is read
  * and written once; 1 flag. */
 #include "coll.h"
-#include "fast.h"
+
+#include <string.h>
 
 struct parts {
     struct transport *t;
@@ -44,8 +45,8 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     for (int to = 0; to < p->w->n; to++) {
         struct coll_range range = in_segment(p, to, k);
         if (to != self && coll_length(range))
-            copy_bytes(sub_slot(p, self, to, k), (const char *)p->job->in + range.begin,
-                       coll_length(range));
+            memcpy(sub_slot(p, self, to, k), (const char *)p->job->in + range.begin,
+                   coll_length(range));
         if (to != self) transport_count_window(p->t, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
@@ -79,8 +80,7 @@ static int copy_segments(const struct parts *p, size_t k, hvd_error *err) {
         struct coll_range range = coll_segment(coll_part(p->job->part_end, from), p->segment, k);
         if (!coll_length(range)) continue;
         HVD_TRY(await_staged(p, from, k, err));
-        copy_bytes((char *)p->job->data + range.begin, sub_slot(p, from, self, k),
-                   coll_length(range));
+        memcpy((char *)p->job->data + range.begin, sub_slot(p, from, self, k), coll_length(range));
     }
     return HVD_OK;
 }
@@ -116,7 +116,6 @@ int coll_window_alltoall(struct transport *t, const struct coll_job *job, hvd_er
     struct coll_range from = coll_part(job->in_end, t->at.rank),
                       to = coll_part(job->part_end, t->at.rank);
     if (coll_length(to))
-        copy_bytes((char *)job->data + to.begin, (const char *)job->in + from.begin,
-                   coll_length(to));
+        memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
     return run_rounds(&p, copy_segments, err);
 }
