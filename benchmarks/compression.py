@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Dict, List
 
-from benchmarks.pages import put_table
+from benchmarks.pages import parser_of, show
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 24  # of one rank in one step
@@ -166,13 +166,10 @@ def table(results: Dict[str, dict], hosts: int, rate: str, epochs: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="200mbit", help="of each link, as tc writes it")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--page", type=Path, help="a page to put the table into, between two marks")
     parser.add_argument("--only", action="append", choices=CASES, help="a case; more than once")
     parser.add_argument("--rank", metavar="FILE", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -182,9 +179,7 @@ def main() -> None:
         return
     settings = [args.hosts, args.rate, args.epochs]
     text = table(add_to_kept(settings, measure(*settings, cases)), *settings)
-    print(text)
-    if args.page:
-        put_table(args.page, text)
+    show(text, args.page)
 
 
 if __name__ == "__main__":

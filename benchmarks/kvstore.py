@@ -10,7 +10,6 @@ with ``--kvstore dist_sync_mpi``; the next round begins with the other one. What
 in build/kvstore.json; rounds add up until the file is deleted.
 """
 
-import argparse
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Dict, List
 
 from tqdm import tqdm
 
-from benchmarks.pages import put_table
+from benchmarks.pages import parser_of, show
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "kvstore.json"
@@ -92,18 +91,12 @@ def table(kept: Dict[str, List[Dict[str, float]]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=SCRIPTS, help="run this script alone")
-    parser.add_argument("--page", type=Path, help="a page to put the table into, between two marks")
     args = parser.parse_args()
     measure([args.only] if args.only else list(SCRIPTS), args.rounds)
-    text = table(read())
-    print(text)
-    if args.page:
-        put_table(args.page, text)
+    show(table(read()), args.page)
 
 
 if __name__ == "__main__":
