@@ -15,7 +15,7 @@ import numpy as np
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet.engine import push_group
-from hvdlite.mxnet.pushes import allreduce_
+from hvdlite.mxnet.pushes import allreduce_, reduction
 from hvdlite.names import tensor_name
 from hvdlite.numpy import Average
 
@@ -195,9 +195,10 @@ class Reducer:
         names = [tensor_name("allreduce", name, process_set.process_set_id) for name in names]
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
-        coded = [self._codec_for(tensor) is not None for tensor in tensors]
+        codecs = [self._codec_for(tensor) for tensor in tensors]
+        coded = [codec is not None for codec in codecs]
         how = op, scales, priority, process_set
-        self._allreduce_coded(*_only(coded, names, tensors), *how)
+        self._allreduce_coded(*_only(coded, names, tensors, codecs), *how)
         self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
         return tensors
 
@@ -215,18 +216,14 @@ class Reducer:
             self._residuals[name] = known
         return known
 
-    def _allreduce_coded(self, names, tensors, op, scales, priority, process_set) -> None:
-        codecs = [self._codec_for(tensor) for tensor in tensors]
+    def _allreduce_coded(self, names, tensors, codecs, *how) -> None:
         residuals = [
             self._residual(tensor, name) if codec.has_residual else None
             for codec, name, tensor in zip(codecs, names, tensors)
         ]
-        of_all = {
-            "priority": priority, "op": op, "prescale": scales[0], "postscale": scales[1],
-            "group": process_set.group(),
-        }  # fmt: skip
+        of_all = reduction(*how)
         details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
-        push_group(lib.HVD_ALLREDUCE, names, tensors, [None] * len(names), residuals, details)
+        push_group(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
 
     def _allreduce_compressed(self, names, tensors, *how) -> None:
         compressed = [self.compression.compress(tensor) for tensor in tensors]

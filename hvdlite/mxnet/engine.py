@@ -1,6 +1,7 @@
 """Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
 
 import functools
+import itertools
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ def _open():
 
 _mxnet = _open()
 _POINTER = ffi.typeof("void *")
+_NONE = itertools.repeat(None)  # for each of any number
 
 
 def push(kind, name, out, source=None, residual=None, **details) -> None:
@@ -40,7 +42,7 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
         out_rows, codec, parameter; splits as an int64 array.
     """
-    push_group(kind, [name], [out], [source], [residual], [details])
+    push_group(kind, [name], [out], [details], [source], [residual])
 
 
 def push_in_place(name, array, *reduction) -> None:
@@ -52,24 +54,24 @@ def push_in_place(name, array, *reduction) -> None:
         work = _own.work
     except AttributeError:
         work = _own.work = ffi.new("hvd_mxnet_work *")
-    work.tensor = _allreduce(name, *reduction)[0]
-    work.out = _handle(name, array)
+    described = _allreduce(name, *reduction)  # held during the call, whatever the cache drops
+    work.tensor, work.out = described[0], _handle(name, array)
     call(lib.hvd_mxnet_push, _mxnet, work, 1)
 
 
-def push_group(kind, names, outs, sources, residuals, details) -> None:
+def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
     """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
 
     They are submitted together, when all their arrays are free. If any fails, the first wait for
     any of ``outs`` raises what went wrong; if an argument of any can't be right nothing is pushed.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
-    alive = [_fill(*each, kind) for each in zip(works, names, outs, sources, residuals, details)]
+    alive = [_fill(*each, kind) for each in zip(works, names, outs, details, sources, residuals)]
     if alive:
         call(lib.hvd_mxnet_push, _mxnet, works, len(alive))
 
 
-def _fill(work, name, out, source, residual, details, kind):
+def _fill(work, name, out, details, source, residual, kind):
     described = _describe(kind, name, **details)
     work.tensor, work.out = described[0], _handle(name, out)
     if source is not None:

@@ -20,8 +20,8 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
     if len(names) == 1:
         push_in_place(names[0], tensors[0], op, *scales, priority, process_set.group())
         return tensors
-    details = _reduction(op, scales, priority, process_set)
-    _push_all(lib.HVD_ALLREDUCE, names, tensors, [None] * len(names), [details] * len(names))
+    details = reduction(op, scales, priority, process_set)
+    push_group(lib.HVD_ALLREDUCE, names, tensors, [details] * len(names))
     return tensors
 
 
@@ -44,19 +44,19 @@ def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> L
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
     of_all = {"priority": priority, "group": process_set.group()}
     details = [{**of_all, "out_rows": int(n)} for n in rows]
-    _push_all(lib.HVD_ALLGATHER, names, outs, tensors, details)
+    push_group(lib.HVD_ALLGATHER, names, outs, details, tensors)
     return outs
 
 
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
     """Return this rank's rows of the reduced tensors."""
-    of_all = _reduction(op, scales, priority, process_set)
+    of_all = reduction(op, scales, priority, process_set)
     for name, tensor in zip(names, tensors):
         validate(lib.HVD_REDUCESCATTER, name, tensor, **of_all)
     shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
     outs = [empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
     details = [{**of_all, "out_rows": shape[0]} for shape in shapes]
-    _push_all(lib.HVD_REDUCESCATTER, names, outs, tensors, details)
+    push_group(lib.HVD_REDUCESCATTER, names, outs, details, tensors)
     return outs
 
 
@@ -71,11 +71,8 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
     return out
 
 
-def _push_all(kind, names, outs, sources, details) -> None:
-    push_group(kind, names, outs, sources, [None] * len(names), details)
-
-
-def _reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
+def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSet) -> dict:
+    """Return the details of a push that reduces."""
     return {
         "op": op, "prescale": scales[0], "postscale": scales[1],
         "priority": priority, "group": process_set.group(),
