@@ -42,7 +42,7 @@ class SharedMemory:
 
     def _address(self) -> bytes:
         address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
-        lib.hvd_region_address(self._region, address)
+        lib.hvd_region_address(self._region, self.used, address)
         return ffi.string(address)
 
     def _map(self, number: int, parts) -> bool:

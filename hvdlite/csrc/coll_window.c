@@ -14,19 +14,23 @@
  *   take     rank a reads S1, S2, rank b S0, S2, rank c S0, S1
  *
  * The rounds overlap: round k is staged before round k - 1 is reduced and k - 2 taken, so that nobody
- * waits who has work. Tensors are packed straight into the slots and unpacked straight from them, and
- * the slots stay in the cache: memory sees each input read and each result written once. Small data is
- * not cut: every rank adds all inputs itself, one hop instead of two. Sums are made in the accumulator
- * and rounded once; their order is the ranks', whatever the size or what they were fused with.
+ * waits who has work. Tensors are packed straight into the slots and unpacked straight from them. The
+ * slots, written through the caches, stay there: memory sees each input read and each result written
+ * once. Large data may go past the caches (stores.h). Small data is not cut: every rank adds all inputs
+ * itself, one hop instead of two. Sums are made in the accumulator and rounded once; their order is the
+ * ranks', whatever the size or what they were fused with.
  *
  * Cost on each rank: (p-1)/p S packed and as much unpacked, S added, at the bandwidth of the cache; 2
  * flags a round. */
 #include "coll.h"
 
+#include "clock.h"
+
 #include <string.h>
 
 enum {
-    SMALL = 16 * 1024, /* bytes that are not cut */
+    SMALL = 16 * 1024,   /* bytes that are not cut */
+    LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
     BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
 };
 
@@ -41,6 +45,7 @@ struct pass {
     struct window *w;
     size_t rounds;
     struct cursor staged, reduced, taken;
+    store_copy *put; /* into a slot */
     const char **in; /* [ranks]: where they have the block that is added */
     char *result;    /* of small data */
 };
@@ -73,7 +78,7 @@ static struct run next_run(const struct pass *p, struct cursor *c, size_t most) 
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct run run = next_run(p, c, bytes - done);
-        copy(to + done, run.piece->in + run.at, run.bytes);
+        p->put(to + done, run.piece->in + run.at, run.bytes);
         done += run.bytes;
     }
 }
@@ -125,13 +130,15 @@ static void add_block(const struct pass *p, uint64_t round, size_t place, const 
                p->job->final);
 }
 
-/* The next `bytes` of the pieces, from and to them and into the slot. */
+/* The next `bytes` of the pieces, from and to them and into the slot: in this order, as what is written
+ * past the caches should not be read back. */
 static void add_own(struct pass *p, uint64_t round, size_t place, size_t bytes) {
     char *slot = slot_of(p, p->w->self, round);
     for (size_t end = place + bytes; place < end;) {
         struct run run = next_run(p, &p->reduced, end - place < BLOCK ? end - place : BLOCK);
-        add_block(p, round, place, run.piece->in + run.at, run.bytes, slot + place);
-        copy(run.piece->out + run.at, slot + place, run.bytes);
+        char *sum = run.piece->out + run.at;
+        add_block(p, round, place, run.piece->in + run.at, run.bytes, sum);
+        p->put(slot + place, sum, run.bytes);
         place += run.bytes;
     }
 }
@@ -181,7 +188,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
 
 static int open_pass(struct pass *p, struct transport *t, const struct coll_job *job,
                      size_t longest, hvd_error *err) {
-    *p = (struct pass){.t = t, .job = job, .w = job->window};
+    *p = (struct pass){.t = t, .job = job, .w = job->window, .put = stores_copy(STORE_CACHED)};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
     if (job->kind != HVD_ALLREDUCE) return HVD_OK;
     size_t pointers = (size_t)p->w->n * sizeof *p->in;
@@ -192,16 +199,36 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
     return HVD_OK;
 }
 
+static int add_in_rounds(struct pass *p, hvd_error *err) {
+    for (size_t k = 0; k < p->rounds + 2; k++) {
+        if (k < p->rounds) HVD_TRY(stage(p, k, err));
+        if (k >= 1 && k - 1 < p->rounds) HVD_TRY(reduce(p, k - 1, err));
+        if (k >= 2) HVD_TRY(take(p, k - 2, err));
+    }
+    return HVD_OK;
+}
+
+/* Large data: slots are written in the way that has been the faster one lately. */
+static int add_much(struct pass *p, hvd_error *err) {
+    struct stores *stores = &p->w->stores;
+    enum store_way way = stores_choose(stores, p->job->bytes);
+    double began = clock_now();
+    p->put = stores_copy(way);
+    HVD_TRY(add_in_rounds(p, err));
+    stores_note(stores, p->job->bytes, way, clock_now() - began);
+    return HVD_OK;
+}
+
+static int add(struct pass *p, hvd_error *err) {
+    if (p->job->bytes <= SMALL) return add_at_once(p, err);
+    return p->job->bytes < LARGE ? add_in_rounds(p, err) : add_much(p, err);
+}
+
 int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
     struct pass p;
     if (!job->bytes) return HVD_OK;
     HVD_TRY(open_pass(&p, t, job, job->bytes, err));
-    if (job->bytes <= SMALL) HVD_TRY(add_at_once(&p, err));
-    for (size_t k = 0; job->bytes > SMALL && k < p.rounds + 2; k++) {
-        if (k < p.rounds) HVD_TRY(stage(&p, k, err));
-        if (k >= 1 && k - 1 < p.rounds) HVD_TRY(reduce(&p, k - 1, err));
-        if (k >= 2) HVD_TRY(take(&p, k - 2, err));
-    }
+    HVD_TRY(add(&p, err));
     transport_count_window(t, job->bytes); /* all but the own chunks, and the sums of those */
     p.w->rounds += p.rounds;
     return HVD_OK;

@@ -210,7 +210,14 @@ void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->regio
 
 _Static_assert(HVD_REGION_ADDRESS == SHARED_NAME, "a region's address is its memory's name");
 
-void hvd_region_address(hvd_region *r, char address[HVD_REGION_ADDRESS]) {
+/* What is used of a part, with the rest of the last large page: mapped whole or not at all. */
+static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
+    size_t whole = shared_whole_pages(region_part(&r->region, local_rank), (size_t)used);
+    return whole < r->region.stride ? whole : r->region.stride;
+}
+
+void hvd_region_address(hvd_region *r, uint64_t used, char address[HVD_REGION_ADDRESS]) {
+    shared_collapse(hvd_region_memory(r), bytes_used(r, r->region.self, used));
     shared_address(r->fd, address);
 }
 
@@ -218,7 +225,8 @@ int hvd_region_join(hvd_region *r, int id, const char *const *addresses, const u
                     hvd_error *err) {
     for (int i = 0; i < r->region.n; i++)
         if (i != r->region.self)
-            HVD_TRY(shared_attach(region_part(&r->region, i), (size_t)used[i], addresses[i], err));
+            HVD_TRY(shared_attach(region_part(&r->region, i), bytes_used(r, i, used[i]),
+                                  addresses[i], err));
     HVD_TRY(enter(err));
     r->region.id = id;
     engine_add_region(world()->engine, &r->region);

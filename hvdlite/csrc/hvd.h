@@ -99,7 +99,8 @@ typedef struct hvd_region hvd_region;
 #define HVD_REGION_ADDRESS 64
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
-void hvd_region_address(hvd_region *region, char address[HVD_REGION_ADDRESS]);
+/* What the others join its first `used` bytes by, which go on large pages where the kernel can. */
+void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
 /* Maps what the others use of their regions, as large as this one: `used` bytes, by local rank, as are
  * the addresses. The id, not 0, is the same on all ranks. Once; a failure changes nothing. */
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,

@@ -12,7 +12,8 @@
 
 /* Between parts. A power of two apart they would be read and written at half the speed: the first cache
  * of some processors tells lines apart by a few bits of their addresses (Lipp et al., "Take A Way:
- * Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A multiple of any page. */
+ * Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A multiple of any small
+ * page; so parts begin and end inside large ones. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {

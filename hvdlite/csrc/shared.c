@@ -5,11 +5,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; earlier ones refuse it */
+#endif
 
 /* MAP_POPULATE: a first touch costs 1.4 us a page, ten times as much as the copy that meets it. */
 static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd_error *err) {
@@ -55,19 +61,38 @@ void shared_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
+/* In its file as in its large page, in every process: else the kernel can't map it by large pages. */
+static off_t place_in_file(const void *part) {
+    return (off_t)((uintptr_t)part % SHARED_LARGE_PAGE);
+}
+
+static bool map_part(void *part, size_t bytes, int fd, int populate) {
+    return mmap(part, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | populate, fd,
+                place_in_file(part)) != MAP_FAILED;
+}
+
 static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
-    if (ftruncate(fd, (off_t)bytes) == 0 &&
-        mmap(part, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
+    if (ftruncate(fd, place_in_file(part) + (off_t)bytes) == 0 && map_part(part, bytes, fd, 0))
         return HVD_OK;
     return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of memory to share: %s", bytes,
                      strerror(errno));
 }
 
-int shared_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err) {
+/* Address space for `bytes`, at the beginning of a large page. */
+static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *space = mmap(NULL, bytes + SHARED_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
+    if (space == MAP_FAILED) return NULL;
+    size_t before = (SHARED_LARGE_PAGE - (size_t)place_in_file(space)) % SHARED_LARGE_PAGE;
+    if (before) munmap(space, before);
+    munmap(space + before + bytes, SHARED_LARGE_PAGE - before);
+    return space + before;
+}
+
+int shared_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err) {
     size_t all = bytes * (size_t)n;
-    *memory = mmap(NULL, all, PROT_NONE, NOTHING, -1, 0);
-    if (*memory == MAP_FAILED)
+    *memory = reserve_space(all);
+    if (!*memory)
         return error_set(err, HVD_NO_MEMORY, "no room in the address space for %zu bytes: %s", all,
                          strerror(errno));
     *fd = memfd_create("hvdlite", MFD_CLOEXEC);
@@ -78,17 +103,29 @@ int shared_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_er
     return code;
 }
 
+/* One at a time: the kernel stops at the first that it can't, such as one that nobody has written to. */
+void shared_collapse(void *part, size_t bytes) {
+    size_t before = (SHARED_LARGE_PAGE - (size_t)place_in_file(part)) % SHARED_LARGE_PAGE;
+    for (size_t at = before; at + SHARED_LARGE_PAGE <= bytes; at += SHARED_LARGE_PAGE)
+        madvise((char *)part + at, SHARED_LARGE_PAGE, MADV_COLLAPSE);
+}
+
+size_t shared_whole_pages(const void *part, size_t bytes) {
+    if (!bytes) return 0;
+    size_t end = (size_t)place_in_file(part) + bytes;
+    return bytes + (SHARED_LARGE_PAGE - end % SHARED_LARGE_PAGE) % SHARED_LARGE_PAGE;
+}
+
 void shared_address(int fd, char address[SHARED_NAME]) {
     snprintf(address, SHARED_NAME, "/proc/%ld/fd/%d", (long)getpid(), fd);
 }
 
 static int attach(void *part, size_t bytes, int fd, const char *address, hvd_error *err) {
-    const int PRESENT = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
     struct stat file;
-    if (fstat(fd, &file) || (size_t)file.st_size < bytes)
+    if (fstat(fd, &file) || file.st_size < place_in_file(part) + (off_t)bytes)
         return error_set(err, HVD_NO_MEMORY, "%s has not the %zu bytes that another rank shares",
                          address, bytes);
-    return mmap(part, bytes, PROT_READ | PROT_WRITE, PRESENT, fd, 0) != MAP_FAILED
+    return map_part(part, bytes, fd, MAP_POPULATE)
                ? HVD_OK
                : error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
                            strerror(errno));

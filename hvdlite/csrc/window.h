@@ -9,6 +9,7 @@
 
 #include "bell.h"
 #include "mailbox.h"
+#include "stores.h"
 
 #include <stdalign.h>
 
@@ -37,6 +38,7 @@ struct window {
     struct window_member *members; /* [n], mapped by all */
     int n, self;                   /* ranks of this host; this one's local rank */
     uint64_t rounds;               /* done by this rank so far; equal on all between collectives */
+    struct stores stores;          /* how it writes much data to its slots */
 };
 
 /* The memory must be zeroed when the first rank comes. */

@@ -70,6 +70,45 @@ static void test_million(void) {
     coll_cases_run(CHECK_SLOW ? 2 : 5, million_cases);
 }
 
+/* From an input to an output on the window, often enough that slots are written in every way. */
+static void apart_case(struct coll_rank *self, size_t n) {
+    struct coll_case c = allreduce(HVD_FLOAT32, n, 0);
+    size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
+    unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
+    struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
+    struct transport *t = rank_transport(self->ranks, self->rank);
+    struct coll_piece piece = {(const char *)in.data, (char *)out.data, bytes};
+    struct coll_job job = {.kind = HVD_ALLREDUCE, .bytes = bytes, .pieces = &piece, .npieces = 1};
+    hvd_error err = {0};
+    fill_tile(&c, (int)p, self->rank, input);
+    fill_tile(&c, (int)p, -1, sum);
+    fill(in.data, bytes, input, sizeof input);
+    memset(out.data, 0, bytes);
+    job.window = t->window;
+    job.scratch = &self->scratch;
+    job.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
+    job.prescale = 1;
+    job.final = (struct reduce_final){1, 1};
+    CHECK_OK(coll_window_allreduce(t, &job, &err), err);
+    CHECK(filled(out.data, bytes, sum, sizeof sum));
+    CHECK(filled(in.data, bytes, input, sizeof input));
+    slab_free(&in);
+    slab_free(&out);
+}
+
+static void apart_cases(struct coll_rank *self) {
+    static const size_t SIZES[] = {1000, 30000, 400000};
+    for (int i = 0; i < 3; i++)
+        for (int pass = 0; pass < 4; pass++) apart_case(self, SIZES[i]);
+}
+
+static void test_input_apart(void) {
+    for (int p = 2; p <= 4; p++) {
+        struct coll_run_shared shared = {.cases = apart_cases};
+        ranks_run_on_window(p, coll_rank_main, &shared);
+    }
+}
+
 /* ---- data whose sum depends on the order, or is no number ---- */
 
 /* Any bits, also infinities and NaNs that differ. */
@@ -142,6 +181,7 @@ int main(void) {
     RUN(test_every_scaling);
     RUN(test_segments);
     RUN(test_million);
+    RUN(test_input_apart);
     RUN(test_same_bits_on_all_ranks);
     return check_end("test_coll_allreduce");
 }

@@ -79,10 +79,40 @@ static void test_too_large(void) {
     for (int i = 0; i < N; i++) shared_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
+/* On large pages, if the kernel can, nothing else changes: not what is written, nor what is not yet. */
+static void test_large_pages(void) {
+    enum { LARGE = SHARED_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
+    char address[SHARED_NAME];
+    hvd_error err = {0};
+    void *memory[2];
+    int fd[2];
+    for (int i = 0; i < 2; i++)
+        if (!CHECK_OK(shared_reserve(&memory[i], PART, 2, i, &fd[i], &err), err)) return;
+    char *own = (char *)memory[1] + PART, *seen = (char *)memory[0] + PART;
+    CHECK_INT((int)(shared_whole_pages(own, 1) % LARGE), LARGE - GAP);
+    CHECK_INT((int)shared_whole_pages(own, LARGE - GAP), LARGE - GAP);
+    for (size_t i = 0; i < PART; i += 1000)
+        if (i < HOLE || i >= HOLE + LARGE) own[i] = (char)(i / 1000 + 1);
+    shared_collapse(own, PART);
+    shared_address(fd[1], address);
+    CHECK_OK(shared_attach(seen, PART, address, &err), err);
+    for (size_t i = 0; i < PART; i += 1000) {
+        char expected = i < HOLE || i >= HOLE + LARGE ? (char)(i / 1000 + 1) : 0;
+        CHECK_INT(own[i], expected);
+        CHECK_INT(seen[i], expected);
+    }
+    seen[HOLE + LARGE / 2] = 5;
+    own[PART - 1] = 6;
+    CHECK_INT(own[HOLE + LARGE / 2], 5);
+    CHECK_INT(seen[PART - 1], 6);
+    for (int i = 0; i < 2; i++) shared_release(memory[i], 2 * (size_t)PART, fd[i]);
+}
+
 int main(void) {
     check_begin();
     RUN(test_parts);
     RUN(test_who_goes_first);
     RUN(test_too_large);
+    RUN(test_large_pages);
     return check_end("test_shared");
 }
