@@ -59,6 +59,19 @@ def push_in_place(name, array, *reduction) -> None:
     call(lib.hvd_mxnet_push, _mxnet, work, 1)
 
 
+def push_group_in_place(names, arrays, *reduction) -> None:
+    """Do what :func:`push_group` does for as many allreduces, in less time.
+
+    :param reduction: as for :func:`push_in_place`, the same for all.
+    """
+    described = [_allreduce(name, *reduction) for name in names]
+    works = ffi.new("hvd_mxnet_work[]", len(described))
+    for work, name, array, (tensor, _alive) in zip(works, names, arrays, described):
+        work.tensor, work.out = tensor, _handle(name, array)
+    if described:
+        call(lib.hvd_mxnet_push, _mxnet, works, len(described))
+
+
 def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
     """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
 

@@ -4,6 +4,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
+import numpy as np
 
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet.compression import NoneCompressor, Reducer, check_compression
@@ -11,6 +12,8 @@ from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
 from hvdlite.numpy import Adasum, Average, Sum
 from hvdlite.objects import agree
+
+GROUP_BYTES = 2**20  # of gradients in one operation of MXNet, which costs some 10 us of a core
 
 
 class Reduction(NamedTuple):
@@ -20,7 +23,7 @@ class Reduction(NamedTuple):
         are not compressed.
     :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
         f / size after it.
-    :param num_groups: into so many groups of about as many gradients each; 0: no groups.
+    :param num_groups: into so many groups of about as many gradients each; 0: by their bytes.
     :param op: Average, Sum or Adasum.
     :param process_set: the ranks among which.
     :param sparse_as_dense: send row_sparse gradients whole; a row that sums to zero is left out.
@@ -98,6 +101,8 @@ class Gradients:
         self.reduction = reduction
         self._reducer = Reducer(reduction.compression)
         self._labels: Dict[int, int] = {}
+        self._names: Dict[int, str] = {}
+        self._sizes: Dict[int, int] = {}
 
     def pair(self, params: Dict[int, object]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
@@ -116,12 +121,18 @@ class Gradients:
             self.reduction.process_set,
         )
         self._labels = {index: label for label, index in enumerate(order)}
+        self._forget()
         agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
         return True
 
     def restart(self, owner: str) -> None:
         """Begin anew under the owner's name, which is the same on every rank: nothing is paired."""
         self.owner, self._labels = owner, {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._names.clear()
+        self._sizes.clear()
 
     def in_order(self, indices: Sequence[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""
@@ -142,8 +153,9 @@ class Gradients:
         for first, *others in grads.values():
             for other in others:
                 first += other.as_in_context(first.context)
-        for group in split(list(grads), self.reduction.num_groups or len(grads)):
-            self._reduce(group, [grads[index][0] for index in group])
+        firsts = {index: arrays[0] for index, arrays in grads.items()}
+        for group in self._groups(firsts):
+            self._reduce(group, [firsts[index] for index in group])
         for first, *others in grads.values():
             for other in others:
                 first.copyto(other)
@@ -163,13 +175,32 @@ class Gradients:
         label = self._labels.get(indices[0], indices[0])
         priority = -label if isinstance(label, int) else 0
         factor = self.reduction.predivide_factor
+        names = [self._name(index) for index in indices]
         self._reducer.grouped_allreduce_(
-            grads, [self._name(index) for index in indices], priority, self.reduction.op,
+            grads, names, priority, self.reduction.op,
             (1 / factor, factor), self.reduction.process_set,
         )  # fmt: skip
 
+    def _groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
+        indices = list(grads)
+        if self.reduction.num_groups:
+            return split(indices, self.reduction.num_groups)
+        return split_by_bytes(indices, [self._bytes(i, grads[i]) for i in indices])
+
     def _name(self, index: int) -> str:
-        return f"{self.owner}.{self._labels.get(index, index)}"
+        name = self._names.get(index)
+        if name is None:
+            name = self._names[index] = f"{self.owner}.{self._labels.get(index, index)}"
+        return name
+
+    def _bytes(self, index: int, array) -> int:
+        """Return its size, from memory: to ask MXNet takes as long as to push a gradient.
+
+        Of a parameter that has changed its shape since, an old one: it decides on groups only.
+        """
+        if index not in self._sizes:
+            self._sizes[index] = array.size * np.dtype(array.dtype).itemsize
+        return self._sizes[index]
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:
@@ -177,3 +208,18 @@ def split(items: Sequence, parts: int) -> List[Sequence]:
     ends = [len(items) * (i + 1) // parts for i in range(parts)]
     runs = [items[start:end] for start, end in zip([0, *ends], ends)]
     return [run for run in runs if len(run)]
+
+
+def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
+    """Return the items in runs of at least GROUP_BYTES; the first may be smaller.
+
+    Counted from the end, as backward writes gradients from the last layer to the first: what is
+    ready last, and waited for, is little.
+    """
+    runs, end, total = [], len(items), 0
+    for start in reversed(range(len(items))):
+        total += sizes[start]
+        if total >= GROUP_BYTES or start == 0:
+            runs.append(items[start:end])
+            end, total = start, 0
+    return runs[::-1]

@@ -10,18 +10,18 @@ import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet
-from hvdlite.mxnet.engine import push, push_group, push_in_place, validate
+from hvdlite.mxnet.engine import push, push_group, push_group_in_place, push_in_place, validate
 from hvdlite.rows import part_shape, rows_of
 from hvdlite.work import gather_numbers
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
     """Reduce in place."""
+    how = op, *scales, priority, process_set.group()
     if len(names) == 1:
-        push_in_place(names[0], tensors[0], op, *scales, priority, process_set.group())
-        return tensors
-    details = reduction(op, scales, priority, process_set)
-    push_group(lib.HVD_ALLREDUCE, names, tensors, [details] * len(names))
+        push_in_place(names[0], tensors[0], *how)
+    else:
+        push_group_in_place(names, tensors, *how)
     return tensors
 
 

@@ -18,7 +18,7 @@ from hvdlite.work import DTYPES, gather_numbers, run_all
 
 def is_sparse(array) -> bool:
     """Tell whether the array is kept as some rows of a larger one."""
-    return array.stype == "row_sparse"
+    return isinstance(array, mx.nd.sparse.RowSparseNDArray)
 
 
 def allreduce_rows(

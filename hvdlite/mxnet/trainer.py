@@ -37,7 +37,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param prefix: names the trainer's tensors; by default trainers are counted in the order in
         which they are made, which must then be the same on every rank.
     :param num_groups: gradients go in so many groups; each is one operation, submitted when
-        backward has written all of it. 0: each gradient on its own, as soon as it is written.
+        backward has written all of it. 0: in groups of 1 MiB or more, of which the front layers'
+        may be smaller. As many groups as gradients: each on its own.
     :param process_set: the ranks that take part.
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch

@@ -17,6 +17,7 @@ from nets import (
 )
 
 import hvdlite as hvd
+from hvdlite.mxnet.gradients import split_by_bytes
 
 
 def sgd():
@@ -129,3 +130,37 @@ def test_groups_change_no_result(kind, groups):
     trained = train(net, make_trainer(kind, net, num_groups=groups))
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
     assert_equal_on_all_ranks(trained)
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    "sizes, runs",
+    [
+        ([], []),
+        ([5], [[5]]),
+        ([KIB, KIB, 4096 * KIB, KIB], [[KIB, KIB], [4096 * KIB, KIB]]),
+        ([600 * KIB] * 5, [[600 * KIB], [600 * KIB] * 2, [600 * KIB] * 2]),
+        ([KIB] * 1024, [[KIB] * 1024]),
+        ([KIB] * 1025, [[KIB], [KIB] * 1024]),
+        ([1024 * KIB] * 3, [[1024 * KIB]] * 3),
+    ],
+)
+def test_groups_are_of_a_mebibyte_or_more_counted_from_the_last_layer(sizes, runs):
+    assert split_by_bytes(sizes, sizes) == runs
+
+
+def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
+    """Two weights of 512 KiB, and the biases that come before them by name, make a group."""
+    net = dense_net((1024, 128, 1024, 128, 1024))
+    trainer = make_trainer("trainer", net)
+    train(net, trainer)
+    sent, reducer = [], trainer._gradients._reducer
+    submit = reducer.grouped_allreduce_
+    monkeypatch.setattr(
+        reducer, "grouped_allreduce_", lambda *args: sent.append(len(args[0])) or submit(*args)
+    )
+    trainer.allreduce_grads()
+    mx.nd.waitall()
+    assert sent == [3, 4, 3]
