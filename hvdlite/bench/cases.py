@@ -108,7 +108,7 @@ def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "pri
 
 
 def model(name: str, memory: str = "private") -> Case:
-    """The gradients of a model, each reduced on its own."""
+    """The gradients of a model; private ones each reduced on its own."""
     return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
 
 
