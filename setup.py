@@ -57,7 +57,7 @@ setup(
     cffi_modules=["hvdlite/_build.py:ffibuilder"],
     cmdclass={"build_ext": BuildWithMPI},
     install_requires=["mpi4py", "numpy", "cffi>=1.15"],
-    package_data={"hvdlite.launch": ["worker_site/*.py"]},
+    package_data={"hvdlite.launch": ["job_site/*.py"]},
     entry_points={
         "console_scripts": [
             "hvdliterun = hvdlite.launch.cli:main",

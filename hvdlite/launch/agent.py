@@ -146,8 +146,7 @@ class Agent:
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"], WATCHED_VARIABLE: "1"}
         environ.update(environment.threads(environ, order["local_size"]))
-        if environ.get("DMLC_ROLE", "worker") == "worker":
-            environ.update(environment.with_worker_site(environ))
+        environ.update(environment.with_job_site(environ))
         self._child = subprocess.Popen(
             command,
             env=environ,

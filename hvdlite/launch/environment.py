@@ -69,9 +69,9 @@ def added(job: Job) -> Dict[str, str]:
     return {**unset, **mode, **interfaces, **job.env}
 
 
-def with_worker_site(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Put worker_site/sitecustomize.py first where Python looks for modules."""
-    folder = str(Path(__file__).parent / "worker_site")
+def with_job_site(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Put job_site/sitecustomize.py first where Python looks for modules."""
+    folder = str(Path(__file__).parent / "job_site")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [folder, environ.get("PYTHONPATH")]))}
 
 

@@ -4,9 +4,7 @@ import sys
 
 import pytest
 from launching import SCRIPTS, call
-from versions import mxnet_alone
 
-pytestmark = mxnet_alone
 SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 
 

@@ -1,8 +1,10 @@
-"""Python runs this when it starts in a rank: scripts that know nothing of hvdlite need it.
+"""Python runs this when it starts in a job: scripts that know nothing of hvdlite need it.
 
-Without servers, it makes hvdlite's kvstore known to MXNet: `dist_sync` then means that one. In a
-worker of MXNet's servers: MXNet has a worker wait at its exit for all other workers, for ever if
-they wait for it. So an exception that nobody has caught ends the process as soon as it is printed.
+MXNet then works with any NumPy, as after `import hvdlite`, in servers as well, and has hvdlite's
+kvstore: where there are no servers, `dist_sync` means that one.
+
+MXNet has a worker of servers wait at its exit for all other workers, for ever if they wait for it.
+So an exception that nobody has caught ends that process as soon as it is printed.
 """
 
 import contextlib
@@ -31,7 +33,6 @@ def _run_the_one_in_the_way():
 
 if os.environ.get("DMLC_ROLE") == "worker":
     sys.excepthook = _end_after(sys.excepthook)
-else:
-    with contextlib.suppress(ImportError):  # the program's own Python may lack hvdlite
-        import hvdlite  # noqa: F401
+with contextlib.suppress(ImportError):  # the program's own Python may lack hvdlite
+    import hvdlite  # noqa: F401
 _run_the_one_in_the_way()
