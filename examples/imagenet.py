@@ -31,13 +31,14 @@ import sys
 import time
 from pathlib import Path
 
+import hvdlite as hvd
+
+# isort: split
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from tqdm import tqdm
-
-import hvdlite as hvd
 
 DROPS = (30 / 90, 60 / 90, 80 / 90)  # of the epochs: where the learning rate is divided by 10
 PIXELS = {"mean_r": 123.68, "mean_g": 116.779, "mean_b": 103.939,

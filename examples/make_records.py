@@ -13,6 +13,9 @@ import sys
 import zlib
 from pathlib import Path
 
+import hvdlite  # noqa: F401 (before mxnet, which then works with any NumPy)
+
+# isort: split
 import mxnet as mx
 import numpy as np
 from mxnet import recordio

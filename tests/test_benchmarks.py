@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from jobs import ROOT, assert_passed, mpirun
-from versions import MXNET2
+from versions import no_module
 
 from benchmarks import kvstore, plan, report, shown, suites
 from benchmarks.pages import put_table
@@ -135,7 +135,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
 
 
-@pytest.mark.skipif(MXNET2, reason="MXNet 2 has no Module")
+@no_module
 @pytest.mark.parametrize("store", [kvstore.SERVERS, kvstore.MPI])
 def test_a_script_with_servers_and_without(store):
     assert kvstore.run("lenet", store) > 10

@@ -44,7 +44,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     if IS_MXNET_1:
 
         def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
-            """Normalise ``x``: an array, or, when the net is hybridized, a symbol."""
+            """Normalise ``x``: an array, or, when the net is hybridized, a symbol. Internal."""
             if self._kwargs["use_global_stats"]:
                 return super().hybrid_forward(F, x, gamma, beta, running_mean, running_var)
             return self._normalise(x, gamma, beta, running_mean, running_var)
@@ -52,7 +52,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     else:
 
         def forward(self, x):
-            """Normalise the array ``x``."""
+            """Normalise the array ``x``. Internal."""
             if self._kwargs["use_global_stats"]:
                 return super().forward(x)
             params = self.gamma, self.beta, self.running_mean, self.running_var

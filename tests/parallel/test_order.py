@@ -107,7 +107,7 @@ def test_more_names_than_the_cache_keeps(rank, size):
         ]
         for i, y in list(enumerate(pending))[::37]:
             assert y.asscalar() == expected_sum(size, i)
-    mx.nd.waitall()
+        mx.nd.waitall()  # for those not looked at, too, before their names come again
 
 
 def test_other_shape_under_a_known_name(rank, size):

@@ -159,3 +159,11 @@ def test_links_between_pages_lead_somewhere():
     for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("example", ["mnist", "module_mnist", "imagenet", "make_records"])
+def test_examples_start_on_numpy_2(example):
+    """There MXNet 1 is imported after hvdlite, or not at all."""
+    text = (TESTS.parent / "examples" / f"{example}.py").read_text(encoding="utf-8")
+    imported = re.findall(r"^(?:import|from) (hvdlite|mxnet)\b", text, re.M)
+    assert imported[0] == "hvdlite" and "mxnet" in imported
