@@ -1,7 +1,7 @@
 """Who was the first to fail, and what the user is told about it."""
 
 import signal
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 # A rank waits no longer than this for the others to hear of its exception (HVDLITE_EXIT_TIMEOUT_
 # SECONDS), and a little more.
@@ -33,25 +33,32 @@ class Ending(NamedTuple):
         return self.code != 0
 
 
-def culprit(endings: Sequence[Ending], troubled: Mapping[int, float]) -> Optional[Ending]:
+def culprit(
+    endings: Sequence[Ending], troubled: Mapping[int, float], bereft: Mapping[int, float]
+) -> Optional[Ending]:
     """Find the rank that failed first.
 
     A rank that raised tells the others and waits for them, so it may be the last to end; but its
     traceback came first: ``troubled`` says when each rank began to print its latest one, in the
-    seconds of ``Ending.after``. Of a rank that was killed, the end itself is the first sign.
+    seconds of ``Ending.after``. Of a rank that was killed, the end itself is the first sign. Two
+    tracebacks of one moment may reach us in any order; ``bereft`` says when each rank last said
+    that another had left: then the other comes first.
     """
     failed = [e for e in endings if e.failed]
     if not failed:
         return None
     since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
+    never, not_yet = float("-inf"), float("inf")
 
     def first_sign(e: Ending) -> float:
-        traceback = troubled.get(e.rank, float("-inf"))
-        own_end = float("inf") if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
+        traceback = troubled.get(e.rank, never)
+        own_end = not_yet if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
         return traceback if traceback >= since else own_end
 
-    first = min(failed, key=first_sign)
-    return None if first_sign(first) == float("inf") else first
+    def order(e: Ending) -> Tuple[bool, float]:
+        return bereft.get(e.rank, never) >= since, first_sign(e)
+
+    return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
 
 
 def exit_code(first: Ending) -> int:

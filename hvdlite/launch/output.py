@@ -1,6 +1,7 @@
 """What ranks print: told apart by a prefix, or split into files; the last lines are kept."""
 
 import os
+import re
 import time
 from collections import deque
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Deque, Dict, List, Optional, TextIO
 
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1
+_ANOTHER_LEFT = re.compile(r"rank \d+ left the job")  # as hvdlite's errors say it
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 
 
@@ -84,6 +86,7 @@ class Output:
         self._lines: Dict[tuple, Lines] = {}
         self._last: Dict[int, Deque[str]] = {}
         self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
+        self.bereft: Dict[int, float] = {}  # when they last said that another had left
 
     def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
@@ -109,5 +112,7 @@ class Output:
         for line in lines:
             if line.startswith("Traceback (most recent call last)"):
                 self.troubled[rank] = time.monotonic()
+            elif _ANOTHER_LEFT.search(line):
+                self.bereft[rank] = time.monotonic()
             if not self._files:
                 self.console.write(rank, label, stream, line)

@@ -276,8 +276,11 @@ class Watch:
         return code, [*engine_lines, f"hvdliterun: {name} failed with exit code {code}"]
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
-        troubled = {r: t - self._start_time for r, t in self._output.troubled.items()}
-        return failure.culprit(endings, troubled)
+        def since_start(moments: Dict[int, float]) -> Dict[int, float]:
+            return {rank: moment - self._start_time for rank, moment in moments.items()}
+
+        signs = since_start(self._output.troubled), since_start(self._output.bereft)
+        return failure.culprit(endings, *signs)
 
 
 def _print(lines: List[str]) -> None:

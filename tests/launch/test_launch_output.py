@@ -67,30 +67,47 @@ def ending(rank, code, ended, after):
 
 def test_the_first_traceback_counts_though_its_rank_ends_last():
     endings = [ending(0, 1, False, 5.0), ending(1, -15, True, 6.0)]
-    first = culprit(endings, {1: 4.8, 0: 4.9})
+    first = culprit(endings, {1: 4.8, 0: 4.9}, {0: 4.9})
     assert first.rank == 1
     assert exit_code(first) == 1
 
 
+def test_who_says_that_another_has_left_is_no_culprit_though_we_heard_of_it_first():
+    endings = [ending(0, 1, False, 5.0), ending(1, 1, False, 5.2), ending(2, -15, True, 6.0)]
+    assert culprit(endings, {0: 4.8, 1: 4.9}, {0: 4.81}).rank == 1
+    left = [ending(1, 0, False, 4.0), endings[0], endings[2]]  # its script had ended
+    assert culprit(left, {0: 4.8}, {0: 4.81}).rank == 0
+    later = [ending(0, 3, False, 100.0), ending(1, -15, True, 101.0)]  # it was caught
+    assert culprit(later, {1: 100.5}, {0: 4.81}).rank == 0
+
+
+def test_output_notes_tracebacks_and_whose_error_is_another_ranks():
+    shown, _, _ = output()
+    shown.write(0, "0", STDERR, b"Traceback (most recent call last):\n  ...\nValueError: left\n")
+    shown.write(1, "1", STDERR, b"Traceback (most recent call last):\n  File ...\n")
+    shown.write(1, "1", STDERR, b"E: tensor 'x' can't complete: rank 0 left the job (its ...)\n")
+    assert (set(shown.troubled), set(shown.bereft)) == ({0, 1}, {1})
+
+
 def test_a_killed_rank_comes_before_the_tracebacks_that_follow():
     endings = [ending(2, -9, False, 5.0), ending(0, 1, False, 5.3)]
-    first = culprit(endings, {0: 5.2})
+    first = culprit(endings, {0: 5.2}, {})
     assert (first.rank, exit_code(first)) == (2, 137)
 
 
 def test_a_traceback_that_was_caught_long_ago_does_not_count():
     endings = [ending(0, -15, True, 101.0), ending(1, 3, False, 100.0)]
-    assert culprit(endings, {0: 2.0}).rank == 1
+    assert culprit(endings, {0: 2.0}, {}).rank == 1
 
 
 def test_who_ended_for_a_lost_peer_is_no_culprit_though_we_heard_of_it_first():
     endings = [ending(0, 14, False, 5.001), ending(1, 7, False, 5.004), ending(2, 14, False, 5.1)]
-    assert culprit(endings, {}).rank == 1
-    assert culprit(endings[:1], {}).rank == 0
+    assert culprit(endings, {}, {}).rank == 1
+    assert culprit(endings[:1], {}, {}).rank == 0
 
 
 def test_who_was_only_ended_is_no_culprit():
-    assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], {}) is None
+    assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], {}, {}) is None
 
 
 def test_the_report_names_rank_host_code_and_last_lines():
