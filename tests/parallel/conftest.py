@@ -122,3 +122,8 @@ def parity(capsys):
         assert difference <= bound
 
     return check
+
+
+@pytest.fixture
+def kv():
+    return mx.kv.create("dist_sync_mpi")

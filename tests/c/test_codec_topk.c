@@ -1,0 +1,121 @@
+/* Topk against a slow model: which values are sent, and what is left of each. */
+#include "codec_case.h"
+
+static const struct codec TOPK = {HVD_CODEC_TOPK, 0.1};
+
+/* Takes the largest of what is left, k times. */
+static void model_topk(const float *r, size_t n, size_t k, bool *taken) {
+    for (size_t j = 0; j < k; j++) {
+        size_t best = n;
+        for (size_t i = 0; i < n; i++)
+            if (!taken[i] && (best == n || fabsf(r[i]) > fabsf(r[best]))) best = i;
+        taken[best] = true;
+    }
+}
+
+static void check_topk_message(const uint8_t *message, const float *r, const float *residual,
+                               size_t n, size_t k) {
+    bool *taken = get(n);
+    const uint8_t *at = message + 4, *values = at + 4 * k;
+    model_topk(r, n, k, taken);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t index;
+        float value;
+        CHECK(residual[i] == (taken[i] ? 0 : r[i]));
+        if (!taken[i]) continue;
+        memcpy(&index, at, 4);
+        memcpy(&value, values, 4);
+        CHECK_INT(index, i);
+        CHECK(value == r[i]);
+        at += 4;
+        values += 4;
+    }
+    CHECK(at == message + 4 + 4 * k);
+    free(taken);
+}
+
+/* `levels`: how many different magnitudes there are; few make ties. */
+static void check_topk(double ratio, size_t n, double levels) {
+    struct codec c = {HVD_CODEC_TOPK, ratio};
+    uint64_t random = 5 + n;
+    float *residual = get(n * 4), *r = get(n * 4);
+    uint8_t *message = get(codec_bytes(c, n));
+    hvd_error err;
+    for (int step = 0; step < 3; step++) {
+        float *in = gradient(&random, n);
+        for (size_t i = 0; i < n; i++) {
+            in[i] = (float)(trunc((double)in[i] * levels) / levels);
+            r[i] = residual[i] + in[i];
+        }
+        CHECK_OK(codec_encode(c, in, 1, residual, n, message, &err), err);
+        check_topk_message(message, r, residual, n, codec_topk_count(ratio, n));
+        free(in);
+    }
+    free(residual);
+    free(r);
+    free(message);
+}
+
+static void test_topk(void) {
+    static const double RATIOS[] = {1e-9, 0.01, 0.1, 0.5, 0.999, 1};
+    for (size_t k = 0; k < sizeof RATIOS / sizeof *RATIOS; k++) {
+        for (size_t s = 0; s < NSIZES - 1; s++) {
+            check_topk(RATIOS[k], SIZES[s], 1e6);
+            check_topk(RATIOS[k], SIZES[s], 2);
+        }
+    }
+    check_topk(0.1, 300, 0.1); /* all zero */
+    CHECK_INT(codec_topk_count(0.01, 0), 0);
+    CHECK_INT(codec_topk_count(0.01, 1), 1);
+    CHECK_INT(codec_topk_count(0.01, 100), 1);
+    CHECK_INT(codec_topk_count(0.01, 101), 2);
+    CHECK_INT(codec_topk_count(1, 101), 101);
+}
+
+/* Magnitudes that differ in the last bit only, and denormals. */
+static void test_topk_tells_neighbours_apart(void) {
+    float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
+    float small[3] = {1e-44f, -3e-44f, 2e-44f};
+    uint8_t message[12];
+    hvd_error err;
+    CHECK_OK(codec_encode(TOPK, in, 1, residual, 3, message, &err), err);
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
+    CHECK(out[0] == 0 && out[1] == in[1] && out[2] == 0);
+    CHECK(residual[0] == in[0] && residual[1] == 0 && residual[2] == in[2]);
+    memset(residual, 0, sizeof residual);
+    CHECK_OK(codec_encode(TOPK, small, 1, residual, 3, message, &err), err);
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
+    CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
+}
+
+static void test_topk_sums(void) {
+    for (int p = 1; p <= MOST_RANKS; p++) {
+        size_t n = 100, bytes = codec_bytes(TOPK, n), k = 10;
+        uint8_t *messages = messages_of(TOPK, p, n);
+        float out[100], expected[100] = {0}, factor = (float)(1.0 / p);
+        for (int r = 0; r < p; r++) {
+            const uint8_t *at = messages + (size_t)r * bytes + 4;
+            for (size_t j = 0; j < k; j++) {
+                uint32_t i;
+                float x;
+                memcpy(&i, at + 4 * j, 4);
+                memcpy(&x, at + 4 * k + 4 * j, 4);
+                expected[i] += x * factor;
+            }
+        }
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, n);
+        CHECK(memcmp(out, expected, sizeof out) == 0);
+        uint32_t wild = 4000000000u; /* damaged: nothing outside is written to */
+        memcpy(messages + 4, &wild, 4);
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
+        free(messages);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_topk);
+    RUN(test_topk_tells_neighbours_apart);
+    RUN(test_topk_sums);
+    return check_end("test_codec_topk");
+}
