@@ -34,7 +34,10 @@ def _shown(line: bytes) -> str:
 
 
 class Console:
-    """Prints lines with the label of their rank in front."""
+    """Prints lines with the label of their rank in front.
+
+    Where nobody reads any more the first line raises BrokenPipeError; then there is silence.
+    """
 
     def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):
         self._streams = (out, err)
@@ -45,7 +48,17 @@ class Console:
         prefix = time.strftime(f"%H:%M:%S [{label}]") if self._timestamps else f"[{label}]"
         if self._colours[stream]:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
-        print(prefix, line, file=self._streams[stream], flush=True)
+        try:
+            print(prefix, line, file=self._streams[stream], flush=True)
+        except BrokenPipeError:
+            _silence(self._streams[stream])
+            raise
+
+
+def _silence(stream: TextIO) -> None:
+    """Nobody reads any more: what comes now goes nowhere, also what Python flushes at its exit."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -1,4 +1,7 @@
 import io
+import os
+
+import pytest
 
 from hvdlite.launch.failure import Ending, culprit, exit_code, report
 from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
@@ -43,6 +46,16 @@ def test_colour_is_for_terminals(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     Console(terminal, terminal).write(1, "1", STDOUT, "y")
     assert terminal.getvalue().endswith("\n[1] y\n")
+
+
+def test_a_reader_that_has_gone_is_told_of_once():
+    reader, writer = os.pipe()
+    with open(writer, "w") as out:
+        console = Console(out, io.StringIO())
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            console.write(0, "0", STDOUT, "x")
+        console.write(0, "0", STDOUT, "y")
 
 
 def test_files_have_what_a_rank_wrote(tmp_path):
