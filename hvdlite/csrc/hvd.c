@@ -7,11 +7,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct context {
     struct job job;
-    pid_t process; /* a forked child has the memory, but neither the threads nor MPI */
+    bool forked; /* a child has the memory, but neither the threads nor MPI */
 };
 
 /* The one pointer to the process's context; whoever uses it holds the lock for reading. */
@@ -20,7 +19,7 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 
 static int enter(hvd_error *err) {
     pthread_rwlock_rdlock(&lock);
-    if (current && current->process == getpid()) return HVD_OK;
+    if (current && !current->forked) return HVD_OK;
     bool forked = current != NULL;
     pthread_rwlock_unlock(&lock);
     return error_set(
@@ -28,6 +27,13 @@ static int enter(hvd_error *err) {
         forked ? "this process was forked after hvdlite.init(): a child can't take part in the job"
                : "hvdlite has not been initialized; use hvdlite.init()");
 }
+
+/* Cheaper than to ask for the process's id in every call, which is a system call. */
+static void in_child(void) {
+    if (current) current->forked = true;
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 static void leave(void) { pthread_rwlock_unlock(&lock); }
 
@@ -46,13 +52,14 @@ static int enter_group(const hvd_tensor *tensor, struct group **out, hvd_error *
 /* ---- start ---- */
 
 int hvd_init(const void *mpi_comm, hvd_error *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_rwlock_wrlock(&lock);
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = job_open(&c->job, mpi_comm, err);
     if (!code) {
-        c->process = getpid();
         current = c;
     } else if (c) {
         job_close(&c->job);

@@ -1,6 +1,7 @@
 #include "mxnet_engine.h"
 
 #include "mxnet_array.h"
+#include "spare.h"
 #include "sync.h"
 
 #include <stdatomic.h>
@@ -15,6 +16,7 @@ struct hvd_mxnet {
     bool naive;
     atomic_int waiting;       /* operations pushed and not yet run */
     struct monitor reporting; /* MXNet's list of exceptions has no lock: report one at a time */
+    struct spare memory;      /* of operations of one member */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
@@ -130,6 +132,21 @@ static void tell_dropped(struct operation *op) {
     }
 }
 
+/* Zeroed. */
+static struct operation *get_memory(hvd_mxnet *lib, int n) {
+    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
+    if (n > 1) return calloc(1, bytes);
+    void *memory = spare_take(&lib->memory, bytes);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+static void put_memory(struct operation *op) {
+    if (op->n > 1)
+        free(op);
+    else
+        spare_give(&op->lib->memory, op);
+}
+
 static void free_operation(void *param) {
     struct operation *op = param;
     if (op->pushed && !op->ran) tell_dropped(op);
@@ -140,7 +157,7 @@ static void free_operation(void *param) {
             if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
         free(m->splits);
     }
-    free(op);
+    put_memory(op);
 }
 
 /* ---- pushing: on the caller's thread ---- */
@@ -188,7 +205,7 @@ static int prepare(struct member *m, const hvd_mxnet_work *work, hvd_error *err)
 }
 
 static int new_operation(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err) {
-    struct operation *op = calloc(1, sizeof *op + (size_t)n * sizeof *op->members);
+    struct operation *op = get_memory(lib, n);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for an operation on %d tensors", n);
     atomic_fetch_add(&lib->waiting, 1);
     op->lib = lib;
@@ -306,6 +323,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
     hvd_mxnet *lib = calloc(1, sizeof *lib);
     if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
     monitor_init(&lib->reporting);
+    spare_init(&lib->memory);
     lib->naive = naive != 0;
     async_function *three = run3;
     async_function4 *four = run4;
@@ -322,6 +340,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
 const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib) { return &lib->api; }
 
 void hvd_mxnet_close(hvd_mxnet *lib) {
+    spare_destroy(&lib->memory);
     monitor_destroy(&lib->reporting);
     free(lib);
 }

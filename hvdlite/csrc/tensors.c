@@ -1,6 +1,7 @@
 #include "tensors.h"
 
 #include "map.h"
+#include "spare.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,29 +16,33 @@ struct tensors {
     bool closed;
     hvd_error why;
     struct tensor *zeros; /* by `older`; the engine thread's own */
+    struct spare memory;  /* of tensors */
 };
 
 struct tensors *tensors_new(void) {
     struct tensors *t = calloc(1, sizeof *t);
-    if (t) monitor_init(&t->monitor);
+    if (!t) return NULL;
+    monitor_init(&t->monitor);
+    spare_init(&t->memory);
     return t;
 }
 
-static void free_tensor(struct tensor *tensor) {
+static void free_tensor(struct tensors *t, struct tensor *tensor) {
     if (tensor->zeros) free(tensor->out);
     free(tensor->rows);
     free(tensor->message);
     free((void *)tensor->splits);
-    free(tensor);
+    spare_give(&t->memory, tensor);
 }
 
 void tensors_free(struct tensors *t) {
     if (!t) return;
     for (struct tensor *zeros; (zeros = t->zeros);) {
         t->zeros = zeros->older;
-        free_tensor(zeros);
+        free_tensor(t, zeros);
     }
     map_clear(&t->names);
+    spare_destroy(&t->memory);
     monitor_destroy(&t->monitor);
     free(t);
 }
@@ -118,8 +123,8 @@ static void unlink_tensor(struct tensors *t, struct tensor *tensor) {
     }
 }
 
-static struct tensor *copy_tensor(const struct tensor *tensor) {
-    struct tensor *copy = malloc(sizeof *copy);
+static struct tensor *copy_tensor(struct tensors *t, const struct tensor *tensor) {
+    struct tensor *copy = spare_take(&t->memory, sizeof *copy);
     size_t bytes = tensor->nsplits * sizeof *tensor->splits;
     int64_t *splits = bytes ? malloc(bytes) : NULL;
     if (!copy || (bytes && !splits)) {
@@ -147,7 +152,7 @@ static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error 
                          "give each its own "
                          "name",
                          tensor->request.name);
-    struct tensor *copy = copy_tensor(tensor);
+    struct tensor *copy = copy_tensor(t, tensor);
     if (!copy)
         return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
     if (last) {
@@ -156,7 +161,7 @@ static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error 
     }
     int code = map_put(&t->names, copy->request.name, copy, err);
     if (code)
-        free_tensor(copy);
+        free_tensor(t, copy);
     else
         link_newest(t, copy);
     return code;
@@ -213,14 +218,14 @@ struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
     return tensor;
 }
 
-static void complete(struct tensor *tensor, const hvd_error *error) {
+static void complete(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
     tensor->complete(tensor->arg, error);
-    free_tensor(tensor);
+    free_tensor(t, tensor);
 }
 
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err) {
-    struct tensor *tensor = calloc(1, sizeof *tensor);
+    struct tensor *tensor = spare_take(&t->memory, sizeof *tensor);
     void *memory = calloc(request_bytes(request) + 1, 1);
     bool coded = request->codec.kind != HVD_CODEC_NONE;
     void *message =
@@ -247,7 +252,7 @@ static void finish_zeros(struct tensors *t, struct tensor *tensor) {
     struct tensor **at = &t->zeros;
     while (*at != tensor) at = &(*at)->older;
     *at = tensor->older;
-    free_tensor(tensor);
+    free_tensor(t, tensor);
 }
 
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
@@ -258,7 +263,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     monitor_lock(&t->monitor);
     unlink_tensor(t, tensor);
     monitor_unlock(&t->monitor);
-    complete(tensor, error);
+    complete(t, tensor, error);
 }
 
 void tensors_refuse(struct tensors *t, const hvd_error *error) {
@@ -278,5 +283,5 @@ static struct tensor *take_oldest(struct tensors *t) {
 
 void tensors_close(struct tensors *t, const hvd_error *error) {
     tensors_refuse(t, error);
-    for (struct tensor *tensor; (tensor = take_oldest(t));) complete(tensor, error);
+    for (struct tensor *tensor; (tensor = take_oldest(t));) complete(t, tensor, error);
 }

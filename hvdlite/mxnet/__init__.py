@@ -15,4 +15,5 @@ __all__ = list(hvdlite.__all__)
 def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module 'hvdlite.mxnet' has no attribute '{name}'")
-    return getattr(hvdlite, name)
+    value = globals()[name] = getattr(hvdlite, name)
+    return value  # and from now on found without a call
