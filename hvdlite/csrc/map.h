@@ -13,6 +13,7 @@ struct map_node;
 struct map {
     struct map_node **buckets;
     size_t nbuckets, count;
+    struct map_node *spare; /* to use again */
 };
 
 /* A zeroed struct is an empty map. map_clear frees the nodes, never the values. */

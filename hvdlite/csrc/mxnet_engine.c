@@ -312,6 +312,11 @@ int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error
     return n == 1 ? push_one(lib, works, err) : push_group(lib, works, n, err);
 }
 
+int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
+                            hvd_error *err) {
+    return push_one(lib, &(hvd_mxnet_work){.out = (void *)array, .tensor = tensor}, err);
+}
+
 int hvd_mxnet_references(void *array) { return mxnet_array_references(array); }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }

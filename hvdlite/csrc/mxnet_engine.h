@@ -30,9 +30,14 @@ typedef struct hvd_mxnet_work {
 
 /* Pushes n collectives as one operation: they are submitted together when the arrays of all are free,
  * and end together; if some fail, MXNet raises what went wrong with those at the first wait for any of
- * the arrays. Those of which two share memory go one by one. Raises at once what can be known at once, and then pushes nothing. With the
- * naive engine it returns when the work is done, and the error is the work's. */
+ * the arrays. Those of which two share memory go one by one. Raises at once what can be known at once,
+ * and then pushes nothing. With the naive engine it returns when the work is done, and the error is the
+ * work's. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
+
+/* The same of one collective in place, of the array with that handle: Python has it as a number. */
+int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
+                            hvd_error *err);
 
 /* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);

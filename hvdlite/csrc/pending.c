@@ -4,28 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One block: the struct, then its arrays. */
 struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
-    struct pending *p = calloc(1, sizeof *p);
-    if (!p) return NULL;
     size_t n = (size_t)size;
+    struct pending *p =
+        calloc(1, sizeof *p + n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted));
+    if (!p) return NULL;
     p->request = *first;
     p->size = size;
     p->names = names;
     p->since = now;
-    p->other = calloc(n, sizeof *p->other);
-    p->rows = calloc(n, sizeof *p->rows);
-    p->submitted = calloc(n, sizeof *p->submitted);
-    if (p->other && p->rows && p->submitted) return p;
-    pending_free(p);
-    return NULL;
+    p->other = (struct request **)(p + 1);
+    p->rows = (int64_t *)(p->other + n);
+    p->submitted = (bool *)(p->rows + n);
+    return p;
 }
 
 void pending_free(struct pending *p) {
     if (!p) return;
-    for (int i = 0; p->other && i < p->size; i++) free(p->other[i]);
-    free(p->other);
-    free(p->rows);
-    free(p->submitted);
+    for (int i = 0; i < p->size; i++) free(p->other[i]);
     free(p);
 }
 

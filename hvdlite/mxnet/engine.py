@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import sys
-import threading
 import time
 
 import mxnet as mx
@@ -50,13 +49,9 @@ def push_in_place(name, array, *reduction) -> None:
 
     :param reduction: op, prescale, postscale, priority and group.
     """
-    try:
-        work = _own.work
-    except AttributeError:
-        work = _own.work = ffi.new("hvd_mxnet_work *")
+    number = _number(name, array)
     described = _allreduce(name, *reduction)  # held during the call, whatever the cache drops
-    work.tensor, work.out = described[0], _handle(name, array)
-    call(lib.hvd_mxnet_push, _mxnet, work, 1)
+    call(lib.hvd_mxnet_push_in_place, _mxnet, described[0], number)
 
 
 def push_group_in_place(names, arrays, *reduction) -> None:
@@ -101,9 +96,6 @@ def _describe(kind, name, splits=None, **details):
     return describe(kind, name, splits, **details)
 
 
-_own = threading.local()  # of each thread: the work that its calls fill
-
-
 @functools.lru_cache(maxsize=8192)  # training makes the same calls in each step; C copies them
 def _allreduce(name, op, prescale, postscale, priority, group):
     return describe(
@@ -122,9 +114,13 @@ def validate(kind, name, array, **details) -> None:
 
 
 def _handle(name, array):
+    return ffi.cast(_POINTER, _number(name, array))
+
+
+def _number(name, array) -> int:
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
-    return ffi.cast(_POINTER, array.handle.value)
+    return array.handle.value
 
 
 def watch(arrays):

@@ -22,7 +22,7 @@ from mxnet.autograd import is_recording
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet import differentiable, pushes
-from hvdlite.mxnet.engine import validate
+from hvdlite.mxnet.engine import push_in_place, validate
 from hvdlite.names import group_names, tensor_name
 from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
 from hvdlite.rows import all_splits
@@ -83,9 +83,10 @@ def allreduce_(
     op: Optional[int] = None,
 ):
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
-    names = [tensor_name("allreduce", name, process_set.process_set_id)]
-    scales = prescale_factor, postscale_factor
-    return pushes.allreduce_(names, [tensor], _op(average, op), scales, priority, process_set)[0]
+    name = tensor_name("allreduce", name, process_set.process_set_id)
+    how = _op(average, op), prescale_factor, postscale_factor, priority, process_set.group()
+    push_in_place(name, tensor, *how)
+    return tensor
 
 
 def grouped_allreduce(
