@@ -54,6 +54,15 @@ class Results:
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
+    def part(self, technique, case: str) -> Optional[float]:
+        """Return hvdlite's time without a technique over that with it, each of its best round."""
+        best = [
+            min((row["p50"] for row in rows.values()), default=None)
+            for contestant in (technique.without, plan.HVDLITE)
+            for rows in [self.rows(contestant, 2, case, "ablation")]
+        ]
+        return best[0] / best[1] if all(best) else None
+
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""
         found = [kept.get("bandwidth") for kept in self.runs(plan.ALONE, ranks).values()]

@@ -135,6 +135,17 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
 
 
+def test_what_a_technique_brings_is_told_of_the_best_rounds(tmp_path):
+    technique, case = plan.TECHNIQUES[0], shown.ABLATED[0].ours
+    for number, (with_all, without) in enumerate([(2e-3, 5e-3), (1e-3, 9e-3), (4e-3, 3e-3)]):
+        for contestant, seconds in ((plan.HVDLITE, with_all), (technique.without, without)):
+            file = tmp_path / Job(contestant, 2, "ablation", number, 1).file
+            file.write_text(json.dumps({"rows": [{"name": case, "p50": seconds}]}))
+    results = Results(tmp_path)
+    assert results.part(technique, case) == pytest.approx(3)
+    assert results.part(plan.TECHNIQUES[1], case) is None
+
+
 @no_module
 @pytest.mark.parametrize("store", [kvstore.SERVERS, kvstore.MPI])
 def test_a_script_with_servers_and_without(store):
