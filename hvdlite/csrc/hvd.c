@@ -33,8 +33,6 @@ static void in_child(void) {
     if (current) current->forked = true;
 }
 
-static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
-
 static void leave(void) { pthread_rwlock_unlock(&lock); }
 
 static struct group *world(void) { return current->job.groups[0]; }
@@ -52,13 +50,12 @@ static int enter_group(const hvd_tensor *tensor, struct group **out, hvd_error *
 /* ---- start ---- */
 
 int hvd_init(const void *mpi_comm, hvd_error *err) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
     pthread_rwlock_wrlock(&lock);
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = job_open(&c->job, mpi_comm, err);
+    if (!code) code = fork_watch(in_child, err); /* again if it is not the first: no harm in that */
     if (!code) {
         current = c;
     } else if (c) {

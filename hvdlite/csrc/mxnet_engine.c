@@ -135,8 +135,7 @@ static void tell_dropped(struct operation *op) {
 /* Zeroed. */
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
     const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
-    if (n > 1) return calloc(1, bytes);
-    void *memory = spare_take(&lib->memory, bytes);
+    void *memory = n > 1 ? malloc(bytes) : spare_take(&lib->memory, bytes);
     return memory ? memset(memory, 0, bytes) : NULL;
 }
 

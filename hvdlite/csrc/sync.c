@@ -55,3 +55,9 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
 }
 
 void thread_join(pthread_t thread) { pthread_join(thread, NULL); }
+
+int fork_watch(void (*in_child)(void), hvd_error *err) {
+    int code = pthread_atfork(NULL, NULL, in_child);
+    return code ? error_set(err, HVD_NO_MEMORY, "can't watch for forks: %s", strerror(code))
+                : HVD_OK;
+}

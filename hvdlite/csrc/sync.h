@@ -25,4 +25,7 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
                  hvd_error *err);
 void thread_join(pthread_t thread);
 
+/* Calls it in every process that is forked from this one from now on. */
+int fork_watch(void (*in_child)(void), hvd_error *err);
+
 #endif
