@@ -56,12 +56,11 @@ class Results:
 
     def part(self, technique, case: str) -> Optional[float]:
         """Return hvdlite's time without a technique over that with it, each of its best round."""
-        best = [
-            min((row["p50"] for row in rows.values()), default=None)
-            for contestant in (technique.without, plan.HVDLITE)
-            for rows in [self.rows(contestant, 2, case, "ablation")]
-        ]
-        return best[0] / best[1] if all(best) else None
+        with_all = self.rows(plan.HVDLITE, 2, case, "ablation").values()
+        without = self.rows(technique.without, 2, case, "ablation").values()
+        if not with_all or not without:
+            return None
+        return min(row["p50"] for row in without) / min(row["p50"] for row in with_all)
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""
