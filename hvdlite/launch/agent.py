@@ -108,6 +108,7 @@ class Agent:
         self._ended = False  # by the launcher or the engine, not by itself
         self._kill_at = float("inf")
         self._leave_by = float("inf")
+        self._dismissed = False  # the launcher needs nothing more from here
         self._began = time.time()
         self._listen_to_signals()
         self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
@@ -130,7 +131,9 @@ class Agent:
     def leave(self, code: int) -> int:
         """Report the end. A failed rank stays until all are clean: engines kill all when one goes.
 
-        Some do it without a warning, and the others would leave shared memory behind.
+        Some do it without a warning, and the others would leave shared memory behind. The engine
+        hears of no failure then: the launcher knows it, and Open MPI 5's mpirun sometimes hangs
+        for good when ranks of several hosts fail in the same moment.
         """
         self._send_json(channel.EXIT, {"code": code, "ended": self._ended})
         if code != 0:
@@ -138,6 +141,8 @@ class Agent:
         self._send(channel.CLEAN, b"")
         while code != 0 and self._link and time.monotonic() < self._leave_by:
             self._turn(self._leave_by - time.monotonic())
+        if self._dismissed:
+            return 0
         return code if code >= 0 else 128 - code
 
     def _start(self, command: List[str], order: dict) -> None:
@@ -192,7 +197,7 @@ class Agent:
         except channel.ChannelClosed:
             return self._lose_launcher()
         if channel.BYE in kinds:
-            self._leave_by = 0
+            self._dismissed, self._leave_by = True, 0
         elif channel.STOP in kinds:
             self._end()
 
