@@ -26,8 +26,6 @@
 
 #include "clock.h"
 
-#include <string.h>
-
 enum {
     SMALL = 16 * 1024,   /* bytes that are not cut */
     LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
@@ -52,10 +50,6 @@ struct pass {
 
 static char *slot_of(const struct pass *p, int member, uint64_t round) {
     return window_slot(p->w, member, round);
-}
-
-static void copy(void *to, const void *from, size_t bytes) {
-    if (bytes) memcpy(to, from, bytes);
 }
 
 /* Bytes that lie together in one piece. */
@@ -90,7 +84,7 @@ static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct run run = next_run(p, c, bytes - done);
-        copy(run.piece->out + run.at, from + done, run.bytes);
+        store_cached(run.piece->out + run.at, from + done, run.bytes);
         done += run.bytes;
     }
 }
@@ -188,7 +182,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
 
 static int open_pass(struct pass *p, struct transport *t, const struct coll_job *job,
                      size_t longest, hvd_error *err) {
-    *p = (struct pass){.t = t, .job = job, .w = job->window, .put = stores_copy(STORE_CACHED)};
+    *p = (struct pass){.t = t, .job = job, .w = job->window, .put = store_cached};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
     if (job->kind != HVD_ALLREDUCE) return HVD_OK;
     size_t pointers = (size_t)p->w->n * sizeof *p->in;
@@ -245,7 +239,7 @@ static void raise_staged(const struct pass *p, uint64_t round) {
 static int give(struct pass *p, hvd_error *err) {
     for (size_t i = 0; i < p->job->npieces; i++) {
         const struct coll_piece *piece = &p->job->pieces[i];
-        if (piece->in != piece->out) copy(piece->out, piece->in, piece->bytes);
+        if (piece->in != piece->out) store_cached(piece->out, piece->in, piece->bytes);
     }
     transport_count_window(p->t, p->job->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
@@ -281,8 +275,8 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     struct coll_range piece = coll_segment(coll_part(p->job->part_end, p->w->self), WINDOW_SLOT, k);
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    copy(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
-         coll_length(piece));
+    store_cached(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
+                 coll_length(piece));
     raise_staged(p, round);
     return HVD_OK;
 }
@@ -293,7 +287,8 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     for (int d = 1; d < p->w->n; d++) {
         int member = (p->w->self + d) % p->w->n;
         struct coll_range piece = coll_segment(coll_part(p->job->part_end, member), WINDOW_SLOT, k);
-        copy((char *)p->job->data + piece.begin, slot_of(p, member, round), coll_length(piece));
+        store_cached((char *)p->job->data + piece.begin, slot_of(p, member, round),
+                     coll_length(piece));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
@@ -303,7 +298,7 @@ int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_e
     struct pass p;
     struct coll_range own = coll_part(job->part_end, t->at.rank);
     HVD_TRY(open_pass(&p, t, job, job->longest, err));
-    copy((char *)job->data + own.begin, job->in, coll_length(own));
+    store_cached((char *)job->data + own.begin, job->in, coll_length(own));
     transport_count_window(t, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));

@@ -32,7 +32,7 @@ void stores_note(struct stores *s, size_t bytes, enum store_way way, double seco
     r->passes++;
 }
 
-static void copy_cached(void *to, const void *from, size_t bytes) {
+void store_cached(void *to, const void *from, size_t bytes) {
     if (bytes) memcpy(to, from, bytes);
 }
 
@@ -47,21 +47,21 @@ static void stream_line(char *to, const char *from) {
                          _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
 }
 
-static void copy_past_caches(void *to, const void *from, size_t bytes) {
+static void store_past_caches(void *to, const void *from, size_t bytes) {
     char *out = to;
     const char *in = from;
     size_t head = (LINE - (uintptr_t)out % LINE) % LINE, done = head < bytes ? head : bytes;
-    copy_cached(out, in, done);
+    store_cached(out, in, done);
     for (; bytes - done >= LINE; done += LINE) stream_line(out + done, in + done);
-    copy_cached(out + done, in + done, bytes - done);
+    store_cached(out + done, in + done, bytes - done);
     _mm_sfence(); /* else they may come after the flag */
 }
 #else
-static void copy_past_caches(void *to, const void *from, size_t bytes) {
-    copy_cached(to, from, bytes);
+static void store_past_caches(void *to, const void *from, size_t bytes) {
+    store_cached(to, from, bytes);
 }
 #endif
 
 store_copy *stores_copy(enum store_way way) {
-    return way == STORE_PAST_CACHES ? copy_past_caches : copy_cached;
+    return way == STORE_PAST_CACHES ? store_past_caches : store_cached;
 }

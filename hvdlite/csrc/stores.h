@@ -32,6 +32,7 @@ void stores_note(struct stores *s, size_t bytes, enum store_way way, double seco
 
 /* Copies; what has been written is there for whoever sees a flag that is raised (release) after it. */
 typedef void store_copy(void *to, const void *from, size_t bytes);
+store_copy store_cached;
 store_copy *stores_copy(enum store_way way);
 
 #endif
