@@ -104,8 +104,11 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 
 /* ---- every rank obeys ---- */
 
-/* By its name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
+/* Mostly the one behind the last: ranks submit in the order in which the coordinator decides. Else by its
+ * name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
 static struct tensor *find_id(struct negotiation *n, uint64_t id) {
+    struct tensor *next = n->nopen ? tensors_after(n->tensors, n->open[n->nopen - 1]) : NULL;
+    if (next && next->id == id) return next;
     const struct cache_entry *known = cache_by_id(n->cache, id);
     struct tensor *tensor = known ? tensors_find(n->tensors, known->request.name) : NULL;
     return tensor && tensor->id == id ? tensor : tensors_find_id(n->tensors, id);

@@ -210,6 +210,13 @@ struct tensor *tensors_find(struct tensors *t, const char *name) {
     return tensor;
 }
 
+struct tensor *tensors_after(struct tensors *t, const struct tensor *tensor) {
+    monitor_lock(&t->monitor);
+    struct tensor *newer = tensor->newer;
+    monitor_unlock(&t->monitor);
+    return newer;
+}
+
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
     monitor_lock(&t->monitor);
     struct tensor *tensor = t->oldest;

@@ -56,7 +56,8 @@ bool tensors_held(struct tensors *t);
 /* The engine thread. next: each tensor once, in the order in which they were added; NULL: no more.
  */
 struct tensor *tensors_next(struct tensors *t);
-struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
+struct tensor *tensors_find(struct tensors *t, const char *name);             /* NULL: not there */
+struct tensor *tensors_after(struct tensors *t, const struct tensor *tensor); /* the next newer */
 struct tensor *tensors_find_id(struct tensors *t,
                                uint64_t id); /* the same, by the id it was sent by */
 
