@@ -81,15 +81,20 @@ int hvd_where(hvd_topology *out, hvd_error *err) {
     return HVD_OK;
 }
 
-int hvd_check(hvd_error *err) {
-    bool failed = false;
-    HVD_TRY(enter(err));
-    for (int id = 0; id < current->job.ngroups && !failed; id++) {
+/* Once entered: HVD_OK, or the first cause of what has ended the job. */
+static int why_failed(hvd_error *err) {
+    for (int id = 0; id < current->job.ngroups; id++) {
         struct group *g = job_group(&current->job, id);
-        failed = g && engine_failed(g->engine, err);
+        if (g && engine_failed(g->engine, err)) return err->code;
     }
+    return HVD_OK;
+}
+
+int hvd_check(hvd_error *err) {
+    HVD_TRY(enter(err));
+    int code = why_failed(err);
     leave();
-    return failed ? err->code : HVD_OK;
+    return code;
 }
 
 const char *hvd_algorithm(void) {
@@ -134,9 +139,9 @@ int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
     struct tensor work;
     struct group *g;
     HVD_TRY(translate(tensor, &work, err));
-    HVD_TRY(hvd_check(err));
     HVD_TRY(enter_group(tensor, &g, err));
-    int code = request_check(&work.request, g->transport->at.size, err);
+    int code = why_failed(err);
+    if (!code) code = request_check(&work.request, g->transport->at.size, err);
     leave();
     return code;
 }

@@ -1,5 +1,7 @@
 #include "mxnet_array.h"
 
+#include <stdlib.h>
+
 static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error *err) {
     return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, api->last_error());
 }
@@ -103,7 +105,17 @@ int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, 
 /* NDArray's first member is the shared pointer to its chunk. */
 static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
 
-const void *mxnet_array_chunk(NDArrayHandle array) { return chunk_of(array); }
+static int by_chunk(const void *a, const void *b) {
+    const char *x = chunk_of(*(const NDArrayHandle *)a), *y = chunk_of(*(const NDArrayHandle *)b);
+    return (x > y) - (x < y);
+}
+
+bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
+    qsort(arrays, (size_t)n, sizeof *arrays, by_chunk);
+    for (int i = 1; i < n; i++)
+        if (chunk_of(arrays[i - 1]) == chunk_of(arrays[i])) return true;
+    return false;
+}
 
 /* The shared pointer's second word is libstdc++'s control block: a virtual table, then the count. */
 int mxnet_array_references(NDArrayHandle array) {

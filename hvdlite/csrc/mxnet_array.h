@@ -7,6 +7,8 @@
 #include "hvd.h"
 #include "mxnet_api.h"
 
+#include <stdbool.h>
+
 /* Fills in dtype, ndim and dims of *tensor, the last one in `dims`, which must last as long; the rest
  * of it is given. All of it is checked. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
@@ -28,8 +30,8 @@ int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, 
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err);
 
-/* What all views of one piece of memory have in common; MXNet schedules by it. */
-const void *mxnet_array_chunk(NDArrayHandle array);
+/* Any two are views of the same memory, by which MXNet schedules. Sorts them. */
+bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
 /* How many NDArrays, wherever they are, share its memory. */
 int mxnet_array_references(NDArrayHandle array);

@@ -161,11 +161,12 @@ static void free_operation(void *param) {
 
 /* ---- pushing: on the caller's thread ---- */
 
-/* The array in `place` of the member; NULL: none. */
-static int hold(struct member *m, enum array place, NDArrayHandle array, hvd_error *err) {
+/* The array in `place` of the member; NULL: none. The described one has been checked. */
+static int hold(struct member *m, enum array place, NDArrayHandle array, NDArrayHandle described,
+                hvd_error *err) {
     if (!array) return HVD_OK;
     const struct mxnet_api *api = &m->op->lib->api;
-    HVD_TRY(mxnet_array_check_storage(api, array, m->name, err));
+    if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, m->name, err));
     HVD_TRY(mxnet_array_settle_layout(api, array, m->name, err));
     return api->shallow_copy(array, &m->arrays[place])
                ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", m->name,
@@ -195,12 +196,13 @@ static int describe(struct member *m, NDArrayHandle array, const hvd_tensor *ten
 }
 
 static int prepare(struct member *m, const hvd_mxnet_work *work, hvd_error *err) {
-    HVD_TRY(describe(m, work->in ? work->in : work->out, work->tensor, err));
+    NDArrayHandle source = work->in ? work->in : work->out;
+    HVD_TRY(describe(m, source, work->tensor, err));
     if (work->residual)
         HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, &m->tensor, err));
-    HVD_TRY(hold(m, OUT, work->out, err));
-    HVD_TRY(hold(m, IN, work->in, err));
-    return hold(m, RESIDUAL, work->residual, err);
+    HVD_TRY(hold(m, OUT, work->out, source, err));
+    HVD_TRY(hold(m, IN, work->in, source, err));
+    return hold(m, RESIDUAL, work->residual, source, err);
 }
 
 static int new_operation(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err) {
@@ -243,19 +245,6 @@ static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
     return count;
 }
 
-static int by_chunk(const void *a, const void *b) {
-    const void *x = mxnet_array_chunk(*(const NDArrayHandle *)a);
-    const void *y = mxnet_array_chunk(*(const NDArrayHandle *)b);
-    return (x > y) - (x < y);
-}
-
-static bool share_memory(NDArrayHandle *arrays, int n) {
-    qsort(arrays, (size_t)n, sizeof *arrays, by_chunk);
-    for (int i = 1; i < n; i++)
-        if (mxnet_array_chunk(arrays[i - 1]) == mxnet_array_chunk(arrays[i])) return true;
-    return false;
-}
-
 static bool is_coded(const struct operation *op) {
     for (int i = 0; i < op->n; i++)
         if (op->members[i].tensor.codec != HVD_CODEC_NONE) return true;
@@ -293,7 +282,7 @@ static int push_group(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_er
     if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
     int code = new_prepared(lib, works, n, &op, err);
     int count = code ? 0 : arrays_of(op, arrays);
-    bool apart = share_memory(arrays, count);
+    bool apart = mxnet_array_any_share(arrays, count);
     if (apart) free_operation(op);
     if (!code) code = apart ? push_apart(lib, works, n, err) : push(op, arrays, count, err);
     free(arrays);
