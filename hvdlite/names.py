@@ -18,19 +18,22 @@ def forget() -> None:
 
 
 def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
-    """Return ``kind.name``; without a name, the place in the script that asks, and a count.
+    """Return ``kind.name``; without a name, :func:`call_name` stands for it."""
+    return f"{kind}.{call_name(kind, process_set_id) if name is None else name}"
+
+
+def call_name(kind: str, process_set_id: int) -> str:
+    """Name an unnamed call: by the place in the script that makes it, and a count.
 
     The count is per place, so that one more unnamed call on some rank can't shift all later ones,
     and per process set, as ranks that are in several make more calls than others.
     """
-    if name is not None:
-        return f"{kind}.{name}"
     frame = sys._getframe(1)
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     _calls[kind, place, process_set_id] += 1
-    return f"{kind}.{place}#{_calls[kind, place, process_set_id] - 1}"
+    return f"{place}#{_calls[kind, place, process_set_id] - 1}"
 
 
 def group_names(name: str, n: int) -> List[str]:

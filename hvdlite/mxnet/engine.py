@@ -27,6 +27,7 @@ def _open():
 
 
 _mxnet = _open()
+_NDArray, _push_in_place = mx.nd.NDArray, lib.hvd_mxnet_push_in_place  # looked up once
 _POINTER = ffi.typeof("void *")
 _NONE = itertools.repeat(None)  # for each of any number
 
@@ -44,22 +45,23 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
     push_group(kind, [name], [out], [details], [source], [residual])
 
 
-def push_in_place(name, array, *reduction) -> None:
+def push_in_place(described, array) -> None:
     """Do what :func:`push` does for an allreduce, in less time: it is made for every gradient.
 
-    :param reduction: op, prescale, postscale, priority and group.
+    :param described: by :func:`describe_allreduce`.
     """
-    number = _number(name, array)
-    described = _allreduce(name, *reduction)  # held during the call, whatever the cache drops
-    call(lib.hvd_mxnet_push_in_place, _mxnet, described[0], number)
+    tensor, alive = described  # held during the call, whatever the cache drops
+    if not isinstance(array, _NDArray):
+        raise _no_array(ffi.string(alive[0]).decode(), array)
+    call(_push_in_place, _mxnet, tensor, array.handle.value)
 
 
 def push_group_in_place(names, arrays, *reduction) -> None:
     """Do what :func:`push_group` does for as many allreduces, in less time.
 
-    :param reduction: as for :func:`push_in_place`, the same for all.
+    :param reduction: what follows the name in :func:`describe_allreduce`, the same for all.
     """
-    described = [_allreduce(name, *reduction) for name in names]
+    described = [describe_allreduce(name, *reduction) for name in names]
     works = ffi.new("hvd_mxnet_work[]", len(described))
     for work, name, array, (tensor, _alive) in zip(works, names, arrays, described):
         work.tensor, work.out = tensor, _handle(name, array)
@@ -97,7 +99,8 @@ def _describe(kind, name, splits=None, **details):
 
 
 @functools.lru_cache(maxsize=8192)  # training makes the same calls in each step; C copies them
-def _allreduce(name, op, prescale, postscale, priority, group):
+def describe_allreduce(name, op, prescale, postscale, priority, group):
+    """Return what :func:`push_in_place` takes."""
     return describe(
         lib.HVD_ALLREDUCE, name, op=op, prescale=prescale, postscale=postscale,
         priority=priority, group=group,
@@ -118,9 +121,13 @@ def _handle(name, array):
 
 
 def _number(name, array) -> int:
-    if not isinstance(array, mx.nd.NDArray):
-        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
+    if not isinstance(array, _NDArray):
+        raise _no_array(name, array)
     return array.handle.value
+
+
+def _no_array(name, array) -> ValueError:
+    return ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
 
 
 def watch(arrays):

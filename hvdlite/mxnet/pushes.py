@@ -10,7 +10,14 @@ import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet
-from hvdlite.mxnet.engine import push, push_group, push_group_in_place, push_in_place, validate
+from hvdlite.mxnet.engine import (
+    describe_allreduce,
+    push,
+    push_group,
+    push_group_in_place,
+    push_in_place,
+    validate,
+)
 from hvdlite.rows import part_shape, rows_of
 from hvdlite.work import gather_numbers
 
@@ -19,7 +26,7 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
     """Reduce in place."""
     how = op, *scales, priority, process_set.group()
     if len(names) == 1:
-        push_in_place(names[0], tensors[0], *how)
+        push_in_place(describe_allreduce(names[0], *how), tensors[0])
     else:
         push_group_in_place(names, tensors, *how)
     return tensors
