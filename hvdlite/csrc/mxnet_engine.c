@@ -17,6 +17,7 @@ struct hvd_mxnet {
     atomic_int waiting;       /* operations pushed and not yet run */
     struct monitor reporting; /* MXNet's list of exceptions has no lock: report one at a time */
     struct spare memory;      /* of operations of one member */
+    hvd_error no_memory;      /* what fails when there is none for its own error */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
@@ -37,7 +38,7 @@ struct operation {
     struct on_complete done;
     bool pushed, ran;  /* pushed and not run: MXNet dropped it, as an array of its has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
-    hvd_error error;   /* of all members that failed; under lib->reporting */
+    hvd_error *error;  /* of all members that failed, NULL: none has; under lib->reporting */
     atomic_int left;   /* members that have not ended, and whoever submits them */
     int n;
     struct member members[];
@@ -50,7 +51,7 @@ static void complete_with_error(const struct operation *op) {
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* the call may free the operation */
     monitor_lock(&lib->reporting);
-    lib->api.make_error(exception, op->error.text);
+    lib->api.make_error(exception, op->error->text);
     done.call(done.engine, done.param, exception);
     lib->api.destroy_error(exception);
     monitor_unlock(&lib->reporting);
@@ -58,20 +59,25 @@ static void complete_with_error(const struct operation *op) {
 
 static void complete(struct operation *op) {
     struct on_complete done = op->done;
-    if (op->error.code && op->report) *op->report = op->error;
-    if (op->error.code && !op->lib->naive)
+    if (op->error && op->report) *op->report = *op->error;
+    if (op->error && !op->lib->naive)
         complete_with_error(op);
     else
         done.call(done.engine, done.param, NULL);
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    monitor_lock(&op->lib->reporting);
-    size_t used = strlen(op->error.text);
-    snprintf(op->error.text + used, sizeof op->error.text - used, "%s%s", used ? "; " : "",
-             error->text);
-    op->error.code = error->code;
-    monitor_unlock(&op->lib->reporting);
+    hvd_mxnet *lib = op->lib;
+    monitor_lock(&lib->reporting);
+    if (!op->error) op->error = calloc(1, sizeof *op->error);
+    if (!op->error) op->error = &lib->no_memory;
+    hvd_error *all = op->error;
+    size_t used = strlen(all->text);
+    if (all != &lib->no_memory) {
+        all->code = error->code;
+        snprintf(all->text + used, sizeof all->text - used, "%s%s", used ? "; " : "", error->text);
+    }
+    monitor_unlock(&lib->reporting);
 }
 
 /* The last one to let go completes the operation, which may be gone after that. */
@@ -132,14 +138,13 @@ static void tell_dropped(struct operation *op) {
     }
 }
 
-/* Zeroed. */
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
     const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
-    void *memory = n > 1 ? malloc(bytes) : spare_take(&lib->memory, bytes);
-    return memory ? memset(memory, 0, bytes) : NULL;
+    return n > 1 ? malloc(bytes) : spare_take(&lib->memory, bytes);
 }
 
 static void put_memory(struct operation *op) {
+    if (op->error != &op->lib->no_memory) free(op->error);
     if (op->n > 1)
         free(op);
     else
@@ -209,10 +214,13 @@ static int new_operation(hvd_mxnet *lib, int n, struct operation **out, hvd_erro
     struct operation *op = get_memory(lib, n);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for an operation on %d tensors", n);
     atomic_fetch_add(&lib->waiting, 1);
-    op->lib = lib;
-    op->n = n;
+    *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, n + 1);
-    for (int i = 0; i < n; i++) op->members[i].op = op;
+    for (int i = 0; i < n; i++) { /* not all of it: name and dims are large, and written later */
+        op->members[i].op = op;
+        op->members[i].splits = NULL;
+        memset(op->members[i].arrays, 0, sizeof op->members[i].arrays);
+    }
     *out = op;
     return HVD_OK;
 }
@@ -317,6 +325,8 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int
     if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
     monitor_init(&lib->reporting);
     spare_init(&lib->memory);
+    error_set(&lib->no_memory, HVD_NO_MEMORY,
+              "a collective has failed, and there is no memory to say why");
     lib->naive = naive != 0;
     async_function *three = run3;
     async_function4 *four = run4;
