@@ -48,7 +48,7 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
         for contestant in (plan.HVDLITE, plan.HOROVOD):
             yield Job(contestant, ranks, "memory", 0, 0.3, idle=3)
         yield Job(plan.HVDLITE, ranks, "memory_zero_copy", 0, 0.3)
-    for number in range(min(rounds, 3)):
+    for number in range(rounds):
         for contestant in [plan.HVDLITE, *(t.without for t in plan.TECHNIQUES)]:
             yield Job(contestant, 2, "ablation", number, seconds)
 

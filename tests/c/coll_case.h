@@ -10,6 +10,7 @@
 #include "coll.h"
 #include "elements.h"
 #include "ranks.h"
+#include "slab.h"
 
 enum { PERIOD = 1021 };
 
@@ -68,25 +69,6 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
         if (!(fabs(got - expected) <= sample_tolerance(dtype, expected))) return false;
     }
     return true;
-}
-
-/* Memory of `bytes` that is aligned to an element and no more; a byte out of it is seen. */
-struct slab {
-    unsigned char *whole, *data;
-    size_t front;
-};
-
-static inline struct slab slab_new(size_t bytes, size_t element) {
-    struct slab s = {malloc(bytes + element), NULL, element};
-    REQUIRE(s.whole != NULL);
-    memset(s.whole, 0xa5, element);
-    s.data = s.whole + element;
-    return s;
-}
-
-static inline void slab_free(struct slab *s) {
-    for (size_t i = 0; i < s->front; i++) CHECK_INT(s->whole[i], 0xa5);
-    free(s->whole);
 }
 
 /* The data as two tensors. */

@@ -1,0 +1,28 @@
+/* Memory that is aligned to an element and no more; a byte out of it is seen. */
+#ifndef HVDLITE_SLAB_H
+#define HVDLITE_SLAB_H
+
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct slab {
+    unsigned char *whole, *data;
+    size_t front;
+};
+
+static inline struct slab slab_new(size_t bytes, size_t element) {
+    struct slab s = {malloc(bytes + element), NULL, element};
+    REQUIRE(s.whole != NULL);
+    memset(s.whole, 0xa5, element);
+    s.data = s.whole + element;
+    return s;
+}
+
+static inline void slab_free(struct slab *s) {
+    for (size_t i = 0; i < s->front; i++) CHECK_INT(s->whole[i], 0xa5);
+    free(s->whole);
+}
+
+#endif
