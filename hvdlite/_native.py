@@ -40,5 +40,5 @@ def call(function, *args) -> None:
         error = _own.error
     except AttributeError:
         error = _own.error = new_error()
-    if function(*args, error) != lib.HVD_OK:
+    if function(*args, error):  # HVD_OK is 0
         raise exception_of(error)

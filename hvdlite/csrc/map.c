@@ -1,5 +1,6 @@
 #include "map.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,9 +36,14 @@ static struct map_node **bucket_of(struct map_node **buckets, size_t n, uint64_t
     return &buckets[hash & (n - 1)]; /* n: a power of two */
 }
 
+/* What is removed is mostly given with the very key that was put in. */
+static bool has_key(const struct map_node *node, const char *key, uint64_t hash) {
+    return node->key == key || (node->hash == hash && strcmp(node->key, key) == 0);
+}
+
 static struct map_node **find(const struct map *map, const char *key, uint64_t hash) {
     struct map_node **at = bucket_of(map->buckets, map->nbuckets, hash);
-    while (*at && ((*at)->hash != hash || strcmp((*at)->key, key) != 0)) at = &(*at)->next;
+    while (*at && !has_key(*at, key, hash)) at = &(*at)->next;
     return at;
 }
 

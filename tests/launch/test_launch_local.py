@@ -128,6 +128,17 @@ def test_an_engine_that_fails_is_heard():
     assert "no-such-option" in done.err
 
 
+def test_the_engine_hears_of_no_failure(tmp_path):
+    """Open MPI 5's mpirun can hang when ranks of several hosts fail at once: we know it anyway."""
+    wrapper, code_of = tmp_path / "mpirun", tmp_path / "code"
+    wrapper.write_text(f'#!/bin/sh\n{probe.find_program("mpirun")} "$@"\necho $? > {code_of}\n')
+    wrapper.chmod(0o755)
+    env = {**os.environ, "HVDLITE_MPIRUN": str(wrapper)}
+    done = call("-n", 2, *python("import sys; sys.exit(3)"), env=env)
+    assert done.code == 3
+    assert code_of.read_text() == "0\n"
+
+
 def test_ranks_that_do_not_start_are_not_waited_for_for_ever(tmp_path):
     """An mpirun that hangs, as for a firewall between the hosts."""
     fake = tmp_path / "mpirun"
