@@ -56,7 +56,9 @@ static void test_order(void) {
     tensors_finish(t, tensors_find(t, "tensor.2"), NULL); /* not given out yet */
     tensors_finish(t, tensors_find(t, "tensor.0"), NULL);
     add(t, 5, &results[5], HVD_OK);
+    CHECK(tensors_after(t, tensors_find(t, "tensor.1")) == tensors_find(t, "tensor.3"));
     for (int i = 3; i <= 5; i++) CHECK_INT(tensors_next(t)->request.dims[0], i);
+    CHECK(tensors_after(t, tensors_find(t, "tensor.5")) == NULL);
     CHECK(tensors_next(t) == NULL);
     CHECK(tensors_next(t) == NULL);
     add(t, 0, &results[6], HVD_OK);
