@@ -45,12 +45,10 @@ class Results:
         found = [row[field] for row in rows if field in row]
         return median(found) if found else None
 
-    def ratio(
-        self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
-    ) -> Optional[float]:
+    def ratio(self, ours, our_case: str, theirs, their_case: str, ranks: int) -> Optional[float]:
         """Return their time over ours: the median over rounds of the ratio within a round."""
-        our_rows = self.rows(ours, ranks, our_case, suite)
-        their_rows = self.rows(theirs, ranks, their_case, suite)
+        our_rows = self.rows(ours, ranks, our_case)
+        their_rows = self.rows(theirs, ranks, their_case)
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
