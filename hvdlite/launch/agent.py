@@ -139,11 +139,14 @@ class Agent:
         if code != 0:
             shared_memory.remove_leftovers(self._began)
         self._send(channel.CLEAN, b"")
-        while code != 0 and self._link and time.monotonic() < self._leave_by:
+        while code != 0 and self._stays():
             self._turn(self._leave_by - time.monotonic())
         if self._dismissed:
             return 0
         return code if code >= 0 else 128 - code
+
+    def _stays(self) -> bool:
+        return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: List[str], order: dict) -> None:
         own = os.environ
@@ -197,7 +200,7 @@ class Agent:
         except channel.ChannelClosed:
             return self._lose_launcher()
         if channel.BYE in kinds:
-            self._dismissed, self._leave_by = True, 0
+            self._dismissed = True
         elif channel.STOP in kinds:
             self._end()
 
