@@ -66,18 +66,19 @@ static void complete(struct operation *op) {
         done.call(done.engine, done.param, NULL);
 }
 
-static void note_error(struct operation *op, const hvd_error *error) {
-    hvd_mxnet *lib = op->lib;
-    monitor_lock(&lib->reporting);
-    if (!op->error) op->error = calloc(1, sizeof *op->error);
-    if (!op->error) op->error = &lib->no_memory;
-    hvd_error *all = op->error;
+static void append_error(hvd_error *all, const hvd_error *error) {
     size_t used = strlen(all->text);
-    if (all != &lib->no_memory) {
-        all->code = error->code;
-        snprintf(all->text + used, sizeof all->text - used, "%s%s", used ? "; " : "", error->text);
-    }
-    monitor_unlock(&lib->reporting);
+    snprintf(all->text + used, sizeof all->text - used, "%s%s", used ? "; " : "", error->text);
+    all->code = error->code;
+}
+
+static void note_error(struct operation *op, const hvd_error *error) {
+    hvd_error *no_memory = &op->lib->no_memory; /* of all operations: nothing is appended to it */
+    monitor_lock(&op->lib->reporting);
+    if (!op->error) op->error = calloc(1, sizeof *op->error);
+    if (!op->error) op->error = no_memory;
+    if (op->error != no_memory) append_error(op->error, error);
+    monitor_unlock(&op->lib->reporting);
 }
 
 /* The last one to let go completes the operation, which may be gone after that. */

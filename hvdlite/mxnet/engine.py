@@ -50,10 +50,8 @@ def push_in_place(described, array) -> None:
 
     :param described: by :func:`describe_allreduce`.
     """
-    tensor, alive = described  # held during the call, whatever the cache drops
-    if not isinstance(array, _NDArray):
-        raise _no_array(ffi.string(alive[0]).decode(), array)
-    call(_push_in_place, _mxnet, tensor, array.handle.value)
+    name, tensor, _alive = described  # held during the call, whatever the cache drops
+    call(_push_in_place, _mxnet, tensor, _number(name, array))
 
 
 def push_group_in_place(names, arrays, *reduction) -> None:
@@ -63,7 +61,7 @@ def push_group_in_place(names, arrays, *reduction) -> None:
     """
     described = [describe_allreduce(name, *reduction) for name in names]
     works = ffi.new("hvd_mxnet_work[]", len(described))
-    for work, name, array, (tensor, _alive) in zip(works, names, arrays, described):
+    for work, array, (name, tensor, _alive) in zip(works, arrays, described):
         work.tensor, work.out = tensor, _handle(name, array)
     if described:
         call(lib.hvd_mxnet_push, _mxnet, works, len(described))
@@ -101,10 +99,8 @@ def _describe(kind, name, splits=None, **details):
 @functools.lru_cache(maxsize=8192)  # training makes the same calls in each step; C copies them
 def describe_allreduce(name, op, prescale, postscale, priority, group):
     """Return what :func:`push_in_place` takes."""
-    return describe(
-        lib.HVD_ALLREDUCE, name, op=op, prescale=prescale, postscale=postscale,
-        priority=priority, group=group,
-    )  # fmt: skip
+    members = {"op": op, "prescale": prescale, "postscale": postscale, "priority": priority}
+    return name, *describe(lib.HVD_ALLREDUCE, name, group=group, **members)
 
 
 _described = functools.lru_cache(maxsize=8192)(describe)  # C copies what it is given
@@ -122,12 +118,8 @@ def _handle(name, array):
 
 def _number(name, array) -> int:
     if not isinstance(array, _NDArray):
-        raise _no_array(name, array)
+        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
     return array.handle.value
-
-
-def _no_array(name, array) -> ValueError:
-    return ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
 
 
 def watch(arrays):
