@@ -29,6 +29,7 @@
 enum {
     SMALL = 16 * 1024,   /* bytes that are not cut */
     LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
+    SPAN = 32,           /* rounds of large data that are written in one way */
     BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
 };
 
@@ -193,8 +194,9 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
     return HVD_OK;
 }
 
-static int add_in_rounds(struct pass *p, hvd_error *err) {
-    for (size_t k = 0; k < p->rounds + 2; k++) {
+/* The rounds from .. to - 1 and what of the two before them overlaps with these. */
+static int add_rounds(struct pass *p, size_t from, size_t to, hvd_error *err) {
+    for (size_t k = from; k < to; k++) {
         if (k < p->rounds) HVD_TRY(stage(p, k, err));
         if (k >= 1 && k - 1 < p->rounds) HVD_TRY(reduce(p, k - 1, err));
         if (k >= 2) HVD_TRY(take(p, k - 2, err));
@@ -202,14 +204,23 @@ static int add_in_rounds(struct pass *p, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Large data: slots are written in the way that has been the faster one lately. */
+static int add_in_rounds(struct pass *p, hvd_error *err) {
+    return add_rounds(p, 0, p->rounds + 2, err);
+}
+
+/* Large data: slots are written in the way that has been the faster one lately; a long pass looks
+ * again after each span, so that a trial of the slower way costs little of it. */
 static int add_much(struct pass *p, hvd_error *err) {
     struct stores *stores = &p->w->stores;
-    enum store_way way = stores_choose(stores, p->job->bytes);
-    double began = clock_now();
-    p->put = stores_copy(way);
-    HVD_TRY(add_in_rounds(p, err));
-    stores_note(stores, p->job->bytes, way, clock_now() - began);
+    for (size_t from = 0, to; from < p->rounds; from = to) {
+        to = p->rounds - from < 2 * SPAN ? p->rounds + 2 : from + SPAN;
+        size_t bytes = (to - from) * WINDOW_SLOT;
+        enum store_way way = stores_choose(stores, bytes);
+        double began = clock_now();
+        p->put = stores_copy(way);
+        HVD_TRY(add_rounds(p, from, to, err));
+        stores_note(stores, bytes, way, clock_now() - began);
+    }
     return HVD_OK;
 }
 
