@@ -97,17 +97,18 @@ static void report_stalls(struct engine *e, double now) {
 }
 
 /* Idle without pending work: yield for a moment, since work seldom comes alone and to be woken takes
- * longer than most of it; then sleep, and ever longer: the few looks keep MPI's own progress and a lost
- * wake-up from ever mattering. With pending work: the waiting policy. */
+ * longer than most of it. With pending work: the waiting policy. Then sleep until it rings: a look now
+ * and then would take the core from training, more than ten times a step of a small network. Where not
+ * every message rings, such looks there are, ever rarer ones. */
 static void idle(struct engine *e, unsigned ticket) {
-    static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 1.0;
+    static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 0.5;
     double now = clock_now();
     report_stalls(e, now);
     bool pending = tensors_count(e->tensors) > 0;
     double nap = waiter_next(&e->waiter, now, e->t->wait, LONGEST_NAP);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)
-        transport_sleep(e->t, ticket, nap);
+        transport_sleep(e->t, ticket, e->t->rings ? LONGEST_NAP : nap);
     else if (nap < 0)
         clock_yield();
 }

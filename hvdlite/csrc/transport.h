@@ -63,8 +63,8 @@ struct transport {
     hvd_error no_window;   /* why not */
     struct stats *stats;   /* NULL: nothing is counted */
     struct wait_policy wait;
-    double longest_nap; /* seconds that sleep may last without missing a message */
-    double timeout;     /* seconds without any progress until a wait gives up; 0: never */
+    bool rings;     /* every message ends a sleep; else some are only seen by looking */
+    double timeout; /* seconds without any progress until a wait gives up; 0: never */
     /* Called between looks while a wait lasts; an error of its ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
@@ -102,7 +102,8 @@ int transport_send(struct transport *t, int to, const void *data, size_t size, h
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
 
 /* Sleeping without missing anything: take a ticket, look whether there is work, sleep on the
- * ticket. sleep returns at once if anything has come since the ticket was taken. */
+ * ticket. sleep returns at once if anything has come since the ticket was taken, and soon where a
+ * message may come that does not ring. */
 unsigned transport_listen(struct transport *t);
 void transport_sleep(struct transport *t, unsigned ticket, double seconds);
 void transport_wake(struct transport *t); /* any thread */

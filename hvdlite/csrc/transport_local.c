@@ -176,7 +176,7 @@ static bool rank_init(struct local_rank *r, int rank, int size, int per_host) {
                .cross_rank = rank / per_host,
                .cross_size = (size - rank % per_host + per_host - 1) / per_host,
                .hosts = (size + per_host - 1) / per_host},
-        .longest_nap = 1.0,
+        .rings = true,
     };
     monitor_init(&r->monitor);
     r->transfers = calloc((size_t)size, sizeof *r->transfers);

@@ -257,7 +257,7 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
         m->bell = &window_self(&m->host.window)->bell;
     }
     m->all_on_host = m->transport.window && at->local_size == at->size;
-    m->transport.longest_nap = m->all_on_host ? 1.0 : 10e-3; /* MPI wakes nobody */
+    m->transport.rings = m->all_on_host; /* MPI wakes nobody */
     return HVD_OK;
 }
 
