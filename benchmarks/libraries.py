@@ -9,8 +9,14 @@ import socket
 
 import numpy as np
 
-from hvdlite.bench.cases import KINDS, Case
-from hvdlite.bench.library import MXNetArrays, NumPyArrays, last_algorithm
+from hvdlite.bench.cases import Case
+from hvdlite.bench.library import (
+    Alone,
+    HvdliteArrays,
+    MXNetArrays,
+    NumPyArrays,
+    last_algorithm,
+)
 from hvdlite.launch import ps
 
 
@@ -18,7 +24,7 @@ def open_hvdlite(comm):
     import hvdlite as hvd
 
     hvd.init()
-    return MXNetArrays(hvd, "hvdlite", last_algorithm), comm
+    return HvdliteArrays(hvd, "hvdlite", last_algorithm), comm
 
 
 def open_horovod(comm):
@@ -79,6 +85,8 @@ def open_gloo(comm):
 class ParameterServer(MXNetArrays):
     """MXNet's own: every worker pushes to servers, which add up, and pulls the sum."""
 
+    idles = True
+
     def __init__(self, kvstore) -> None:
         super().__init__(None, "parameter server")
         self.kvstore, self.keys = kvstore, {}
@@ -113,22 +121,8 @@ def open_ps(comm):
     return ParameterServer(mx.kv.create("dist_sync")), mine
 
 
-class Alone(MXNetArrays):
-    """No system: as many processes, each for itself."""
-
-    synchronises = False
-
-    def takes(self, case: Case) -> bool:
-        return case.kind not in KINDS and case.memory == "trainer"
-
-    def trainer(self, params, zero_copy: bool, name: str):
-        import mxnet as mx
-
-        return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=None)
-
-
 def open_alone(comm):
-    return Alone(None, "alone"), comm
+    return Alone(), comm
 
 
 def free_port(comm) -> int:

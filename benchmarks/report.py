@@ -74,7 +74,7 @@ def step_table(results: Results) -> str:
     for text, contestant, case in shown.STEPS:
         line = [text]
         for ranks in plan.RANKS:
-            share = results.ratio(contestant, case, plan.ALONE, shown.STEP, ranks)
+            share = results.speed_kept(contestant, ranks, case, shown.STEP)
             line += [milliseconds(results.value(contestant, ranks, case)), percent(share)]
         lines.append(line)
     header = ["training with"]

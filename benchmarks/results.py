@@ -52,6 +52,12 @@ class Results:
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
+    def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
+        """Return the time of lone processes over that of the contestant: of those that have steps
+        by turns within a round, else of those that ran in the same round."""
+        by_turns = self.value(contestant, ranks, case, "speed_kept")
+        return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
+
     def part(self, technique, case: str) -> Optional[float]:
         """Return hvdlite's time without a technique over that with it, each of its best round."""
         with_all = self.rows(plan.HVDLITE, 2, case, "ablation").values()

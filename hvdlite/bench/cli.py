@@ -101,12 +101,12 @@ def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
 def libraries(apis) -> Dict:
     """Join the job; return hvdlite on the arrays of each API."""
     import hvdlite as hvd
-    from hvdlite.bench.library import MXNetArrays, NumPyArrays, last_algorithm
+    from hvdlite.bench.library import HvdliteArrays, NumPyArrays, last_algorithm
 
     hvd.init()
     opened = {"numpy": NumPyArrays(hvd.numpy, "numpy", last_algorithm)}
     if "mxnet" in apis:
-        opened["mxnet"] = MXNetArrays(hvd, "mxnet", last_algorithm)
+        opened["mxnet"] = HvdliteArrays(hvd, "mxnet", last_algorithm)
     return opened
 
 

@@ -12,10 +12,12 @@ class Sample(NamedTuple):
 
     :ivar seconds: from the barrier before it until the last rank was done.
     :ivar cpu_seconds: used by all ranks together, all their threads.
+    :ivar alone: seconds of the same work without the library, done just after; empty: not measured.
     """
 
     seconds: Sequence[float]
     cpu_seconds: Sequence[float]
+    alone: Sequence[float] = ()
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -61,6 +63,9 @@ def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) 
         "least": min(sample.seconds),
     }  # fmt: skip
     cpu = float(np.median(sample.cpu_seconds))
+    if sample.alone:
+        row["alone"] = percentile(sample.alone, 50)
+        row["speed_kept"] = percentile(np.divide(sample.alone, sample.seconds), 50)
     if case.kind not in KINDS:  # a training step moves no data worth a rate
         return {**row, "cpu_seconds": cpu}
     brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks

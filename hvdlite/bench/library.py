@@ -91,7 +91,31 @@ class MXNetArrays(NumPyArrays):
         )
 
     synchronises = True  # its trainers keep weights equal on all ranks
+    idles = False  # surely leaves the cores alone while there is nothing to do
     shared = 0  # gradients of the last trainer that live in memory which all ranks map
+
+
+class HvdliteArrays(MXNetArrays):
+    """hvdlite's own."""
+
+    idles = True
+
+
+class Alone(MXNetArrays):
+    """No system: as many processes, each for itself."""
+
+    synchronises = False
+
+    def __init__(self) -> None:
+        super().__init__(None, "alone")
+
+    def takes(self, case: Case) -> bool:
+        return case.kind not in KINDS and case.memory == "trainer"
+
+    def trainer(self, params, zero_copy: bool, name: str):
+        import mxnet as mx
+
+        return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=None)
 
 
 def last_algorithm() -> Optional[str]:

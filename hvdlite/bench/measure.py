@@ -30,19 +30,21 @@ def repetitions(spent: List[float], budget: float, comm) -> int:
 
 def sample(work, comm, budget: float) -> figures.Sample:
     """Measure for about ``budget`` seconds, at least LEAST repetitions. Collective."""
-    warm = [once(work, comm) for _ in range(WARM_UP)]
-    n = repetitions([spent for _, _, spent in warm], budget, comm)
+    works = [work, work.alone] if work.alone else [work]
+    warm = [[once(each, comm) for each in works] for _ in range(WARM_UP)]
+    n = repetitions([sum(run[2] for run in turn) for turn in warm], budget, comm)
     gc.collect()
     gc.disable()
     try:
-        mine = [once(work, comm)[:2] for _ in range(n)]
+        mine = [[once(each, comm)[:2] for each in works] for _ in range(n)]
     finally:
         gc.enable()
     work.check()
-    ranks = comm.allgather(mine)
+    turns = list(zip(*comm.allgather(mine)))  # [repetition][rank][work] -> seconds, CPU seconds
     return figures.Sample(
-        seconds=[max(run[0] for run in runs) for runs in zip(*ranks)],
-        cpu_seconds=[sum(run[1] for run in runs) for runs in zip(*ranks)],
+        seconds=[max(run[0][0] for run in turn) for turn in turns],
+        cpu_seconds=[sum(run[0][1] for run in turn) for turn in turns],
+        alone=[max(run[1][0] for run in turn) for turn in turns] if work.alone else [],
     )
 
 

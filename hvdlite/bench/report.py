@@ -17,6 +17,7 @@ COLUMNS = {
     "algbw GB/s": lambda row: gigabytes(row.get("algbw")),
     "busbw GB/s": lambda row: gigabytes(row.get("busbw")),
     "of floor": lambda row: percent(row.get("floor_share")),
+    "of alone": lambda row: percent(row.get("speed_kept")),
     "CPU s/GB": lambda row: number(row.get("cpu_seconds_per_gb")),
     "peak MB": lambda row: f"{row['peak_memory'] / 1e6:.0f}",
     "algorithm": lambda row: row["algorithm"],

@@ -10,6 +10,7 @@ import numpy as np
 
 from hvdlite.bench import models
 from hvdlite.bench.cases import KINDS, Case
+from hvdlite.bench.library import Alone
 
 STEPS = 5  # of training, in one repetition
 BATCH = 64  # images a rank
@@ -20,6 +21,7 @@ class Collective:
 
     per_run = 1
     shared = 0  # arrays in memory that all ranks map
+    alone = None  # the same work without the library, to be done by turns
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
@@ -86,7 +88,10 @@ class Gradients(Collective):
 
 
 class Training:
-    """Steps of LeNet on one batch, which differs by rank."""
+    """Steps of LeNet on one batch, which differs by rank; and by turns, so that a machine which
+    changes from second to second is the same for both, those of lone processes. Not where the
+    library would disturb these while it has nothing to do.
+    """
 
     per_run = STEPS
 
@@ -108,6 +113,7 @@ class Training:
             self.net.collect_params(), case.memory == "zero-copy", case.name
         )
         self.shared = library.shared
+        self.alone = Training(Alone(), case, comm) if library.idles else None
 
     def refresh(self) -> None:
         """Nothing: backward writes the gradients."""

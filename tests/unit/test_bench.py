@@ -55,6 +55,13 @@ def test_cpu_seconds_are_given_per_gigabyte_that_the_ranks_bring():
     assert row(one_array("allgather", GB), [1.0], 4, cpu=2.0)["cpu_seconds_per_gb"] == 2.0
 
 
+def test_speed_kept_is_the_median_of_turns():
+    sample = Sample([2.0, 4.0, 8.0], [0.0] * 3, alone=[1.0, 3.0, 7.2])
+    columns = figures.columns(cases.step("trainer"), 2, sample, None)
+    assert (columns["alone"], columns["speed_kept"]) == (3.0, 0.75)
+    assert "speed_kept" not in row(cases.step("trainer"), [1.0])
+
+
 def test_a_training_step_has_no_bandwidth():
     columns = row(cases.step("trainer"), [0.02, 0.03, 0.04])
     assert columns["p50"] == 0.03
