@@ -7,13 +7,11 @@ from typing import Callable, List, Optional, Sequence, Tuple
 from benchmarks import plan, shown, suites
 from hvdlite.bench import cases
 from hvdlite.bench.plots import figure, milliseconds_axis, size_axis
-from hvdlite.bench.report import milliseconds
 
 INK = {
     "hvdlite": "#1864ab", "hvdlite, zero-copy": "#4dabf7", "Horovod": "#e8590c",
     "Horovod, tuned": "#ffa94d", "MPI": "#495057", "MPI, tuned": "#adb5bd", "Gloo": "#2b8a3e",
     "Gloo, tuned": "#8ce99a", "parameter server": "#862e9c", "parameter server, tuned": "#da77f2",
-    "independent processes": "#868e96",
 }  # fmt: skip
 Points = List[Tuple[int, float]]
 
@@ -117,19 +115,15 @@ def ratios(results, path: Path) -> None:
 
 
 def step(results, path: Path) -> None:
-    """A training step of every system, and which part of the speed is kept."""
+    """Which part of the speed of lone processes is kept in training with each system."""
     labels = [text for text, _, _ in shown.STEPS]
-    title = "LeNet, 64 images a rank: milliseconds a step"
-    with figure(path, title, (10, 3.6), len(plan.RANKS)) as panels:
+    title = "A LeNet step: percent of the speed of processes that exchange nothing"
+    with figure(path, title, (10, 3.4), len(plan.RANKS)) as panels:
         for axes, ranks in zip(panels, plan.RANKS):
             axes.set_title(rank_title(ranks))
-            alone = results.value(plan.ALONE, ranks, shown.STEP)
             for place, (text, contestant, case) in enumerate(shown.STEPS):
-                value = results.value(contestant, ranks, case)
-                bars(axes, [value and 1e3 * value], [place], INK[text], 0.7,
-                     lambda ms: milliseconds(ms / 1e3))  # fmt: skip
-            if alone:
-                axes.axvline(1e3 * alone, color="#495057", linewidth=1, linestyle=":")
+                kept = results.speed_kept(contestant, ranks, case, shown.STEP)
+                bars(axes, [kept and 100 * kept], [place], INK[text], 0.7, lambda x: f"{x:.0f} %")
             label_bars(axes, labels)
 
 

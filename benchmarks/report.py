@@ -74,12 +74,15 @@ def step_table(results: Results) -> str:
     for text, contestant, case in shown.STEPS:
         line = [text]
         for ranks in plan.RANKS:
-            share = results.speed_kept(contestant, ranks, case, shown.STEP)
-            line += [milliseconds(results.value(contestant, ranks, case)), percent(share)]
+            lone = results.value(contestant, ranks, case, "alone")
+            lone = lone or results.value(plan.ALONE, ranks, shown.STEP)
+            taken = results.value(contestant, ranks, case)
+            line += [milliseconds(taken), milliseconds(lone if taken else None)]
+            line.append(percent(results.speed_kept(contestant, ranks, case, shown.STEP)))
         lines.append(line)
     header = ["training with"]
     for ranks in plan.RANKS:
-        header += [f"{ranks} ranks", "speed kept"]
+        header += [f"{ranks} ranks", "lone processes", "speed kept"]
     return markdown(header, lines)
 
 

@@ -48,8 +48,8 @@ ROWS = [
 GOAL_OVERSUBSCRIBED = (3, 6)
 STEP, STEP_SHARED = cases.step("trainer").name, cases.step("zero-copy").name
 STEPS = [
-    ("independent processes", plan.ALONE, STEP), ("hvdlite, zero-copy", HVDLITE, STEP_SHARED),
-    ("hvdlite", HVDLITE, STEP), ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
+    ("hvdlite, zero-copy", HVDLITE, STEP_SHARED), ("hvdlite", HVDLITE, STEP),
+    ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
     ("parameter server", plan.PS, STEP), ("parameter server, tuned", plan.PS_TUNED, STEP),
 ]  # fmt: skip
 ABLATED = [row for row in ROWS if row.ours != private("400MB")]

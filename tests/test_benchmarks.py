@@ -112,7 +112,7 @@ def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(
 
 def made_up(seconds: float) -> dict:
     """What a worker would have written, were every case that fast."""
-    kept = {"step": {"speed_kept": 0.93}}
+    kept = {"step": {"speed_kept": 0.93, "alone": 2.2e-3}}
     rows = [{"name": c.name, "p50": seconds, **kept.get(c.kind, {})} for c in suites.speed()]
     return {"rows": rows, "machine": {"cores": "2", "processor": "P"}, "versions": {"MPI": "MPI"}}
 
@@ -134,7 +134,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     pytest.importorskip("matplotlib")
     text = report.write(results, tmp_path / "docs").read_text()
     assert "| 4 KiB | 2 | 8 | – | – | – | – | – | **4.0x** | **–** |" in text
-    assert "| hvdlite | 2 | 93 % | – | – |" in text
+    assert "| hvdlite | 2 | 2.2 | 93 % | – | – | – |" in text
     assert "gloo on 2 ranks (speed), 1 of its jobs: exit status 1" in text
     pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)

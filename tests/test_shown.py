@@ -1,4 +1,4 @@
-"""Figures beside parity: overlap, idle ranks, and arrays of more than 2^31 bytes.
+"""Figures beside parity: overlap, idle and waiting ranks, and arrays of more than 2^31 bytes.
 
 ``pytest -s tests/test_shown.py`` prints the figures. HVDLITE_TEST_IDLE_SECONDS (3) is how long
 idle ranks are watched.
@@ -24,6 +24,15 @@ def test_idle_ranks_use_no_cpu(ranks):
         )
     for shares in job.results().values():
         assert max(shares.values()) < MOST_IDLE
+
+
+def test_a_rank_that_waits_for_others_sleeps():
+    """Where shared memory tells of every message: looks in between would take training's core."""
+    job = assert_passed(script(2, "waiting", "1"))
+    assert job.results().keys() == {0, 1}
+    for rank, result in job.results().items():
+        print(f"rank {rank}: its engine slept {result['sleeps']} times in a second of waiting")
+        assert 1 <= result["sleeps"] <= 10
 
 
 def starts_of(rank: int, output: str) -> list:
