@@ -28,9 +28,8 @@ struct mpi_transport {
     struct message arriving;
     struct host host;            /* zeroed: this host has no window */
     struct bell own_bell, *bell; /* this rank's: in the window, or without one its own */
-    int *local_of;    /* [rank]: its local rank, -1: it is not within reach of our window */
-    int *rank_of;     /* [local rank] */
-    bool all_on_host; /* everybody is: messages need no MPI */
+    int *local_of; /* [rank]: its local rank, -1: it is not within reach of our window */
+    int *rank_of;  /* [local rank] */
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -170,7 +169,7 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
         if (message->data) message->from = m->rank_of[from];
     }
-    return message->data || m->all_on_host ? HVD_OK : receive_by_mpi(m, message, err);
+    return message->data || m->transport.rings ? HVD_OK : receive_by_mpi(m, message, err);
 }
 
 static void mpi_wake(struct transport *t) { bell_ring(self(t)->bell); }
@@ -256,8 +255,8 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
         m->transport.window = &m->host.window;
         m->bell = &window_self(&m->host.window)->bell;
     }
-    m->all_on_host = m->transport.window && at->local_size == at->size;
-    m->transport.rings = m->all_on_host; /* MPI wakes nobody */
+    /* Everybody is on this host: messages need no MPI, which wakes nobody. */
+    m->transport.rings = m->transport.window && at->local_size == at->size;
     return HVD_OK;
 }
 
