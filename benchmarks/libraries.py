@@ -10,13 +10,7 @@ import socket
 import numpy as np
 
 from hvdlite.bench.cases import Case
-from hvdlite.bench.library import (
-    Alone,
-    HvdliteArrays,
-    MXNetArrays,
-    NumPyArrays,
-    last_algorithm,
-)
+from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays
 from hvdlite.launch import ps
 
 
@@ -24,7 +18,7 @@ def open_hvdlite(comm):
     import hvdlite as hvd
 
     hvd.init()
-    return HvdliteArrays(hvd, "hvdlite", last_algorithm), comm
+    return HvdliteArrays("hvdlite"), comm
 
 
 def open_horovod(comm):

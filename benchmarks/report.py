@@ -74,11 +74,10 @@ def step_table(results: Results) -> str:
     for text, contestant, case in shown.STEPS:
         line = [text]
         for ranks in plan.RANKS:
-            lone = results.value(contestant, ranks, case, "alone")
-            lone = lone or results.value(plan.ALONE, ranks, shown.STEP)
             taken = results.value(contestant, ranks, case)
-            line += [milliseconds(taken), milliseconds(lone if taken else None)]
-            line.append(percent(results.speed_kept(contestant, ranks, case, shown.STEP)))
+            lone = results.lone(contestant, ranks, case, shown.STEP) if taken else None
+            kept = results.speed_kept(contestant, ranks, case, shown.STEP)
+            line += [milliseconds(taken), milliseconds(lone), percent(kept)]
         lines.append(line)
     header = ["training with"]
     for ranks in plan.RANKS:

@@ -52,6 +52,11 @@ class Results:
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
+    def lone(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
+        """Return the time of the lone processes that :meth:`speed_kept` is about."""
+        by_turns = self.value(contestant, ranks, case, "alone")
+        return by_turns or self.value(plan.ALONE, ranks, lone_case)
+
     def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
         """Return the time of lone processes over that of the contestant: of those that have steps
         by turns within a round, else of those that ran in the same round."""

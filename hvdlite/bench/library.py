@@ -96,9 +96,14 @@ class MXNetArrays(NumPyArrays):
 
 
 class HvdliteArrays(MXNetArrays):
-    """hvdlite's own."""
+    """hvdlite's own, in a job that has begun."""
 
     idles = True
+
+    def __init__(self, label: str) -> None:
+        import hvdlite as hvd
+
+        super().__init__(hvd, label, last_algorithm)
 
 
 class Alone(MXNetArrays):
