@@ -10,10 +10,12 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
     syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
-/* Either the ringer sees `asleep`, or the sleeper sees the ring: all of it sequentially consistent. */
+/* Either the ringer sees `asleep`, or the sleeper sees the ring: all of it sequentially consistent. One
+ * wakes it: it may wait long for a core, and others ring meanwhile. */
 void bell_ring(struct bell *bell) {
     atomic_fetch_add(&bell->rings, 1);
-    if (atomic_load(&bell->asleep)) futex(&bell->rings, FUTEX_WAKE, 1, NULL);
+    if (atomic_load(&bell->asleep) && atomic_exchange(&bell->asleep, 0))
+        futex(&bell->rings, FUTEX_WAKE, 1, NULL);
 }
 
 unsigned bell_listen(struct bell *bell) { return atomic_load(&bell->rings); }
