@@ -31,14 +31,20 @@ def exception_of(error) -> Exception:
     return _ERRORS.get(error.code, HvdliteError)(ffi.string(error.text).decode(errors="replace"))
 
 
-_own = threading.local()  # of each thread: the error that its calls fill
+_own = threading.local()
+
+
+def own_error():
+    """Return this thread's ``hvd_error *``, which its next call may fill again."""
+    try:
+        return _own.error
+    except AttributeError:
+        _own.error = new_error()
+        return _own.error
 
 
 def call(function, *args) -> None:
     """Call a C function whose last argument is an ``hvd_error *``; raise what it reports."""
-    try:
-        error = _own.error
-    except AttributeError:
-        error = _own.error = new_error()
+    error = own_error()
     if function(*args, error):  # HVD_OK is 0
         raise exception_of(error)

@@ -15,7 +15,6 @@ sent; what fails later fails the operation: the first wait for any of them raise
 of those that have failed. For many small tensors this is the fastest way.
 """
 
-import functools
 from typing import List, Optional, Sequence
 
 from mxnet.autograd import is_recording
@@ -23,7 +22,7 @@ from mxnet.autograd import is_recording
 from hvdlite._native import lib
 from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.mxnet import differentiable, pushes
-from hvdlite.mxnet.engine import describe_allreduce, push_in_place, validate
+from hvdlite.mxnet.engine import describe_allreduce, push_in_place, recent, validate
 from hvdlite.names import call_name, group_names, tensor_name
 from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
 from hvdlite.rows import all_splits
@@ -87,7 +86,7 @@ def allreduce_(
     if name is None:
         name = call_name("allreduce", process_set.process_set_id)
     how = average, op, prescale_factor, postscale_factor, priority, process_set.group()
-    push_in_place(_described(name, *how), tensor)
+    push_in_place(_described(name, how), tensor)
     return tensor
 
 
@@ -273,10 +272,10 @@ def alltoall(
     return out, pushes.module_of(tensor).array(received, dtype="int32")
 
 
-@functools.lru_cache(maxsize=8192)  # training makes the same calls in each step
-def _described(name, average, op, prescale_factor, postscale_factor, priority, group):
-    how = _op(average, op), prescale_factor, postscale_factor, priority, group
-    return describe_allreduce(f"allreduce.{name}", *how)
+@recent
+def _described(name, how):
+    average, op, *others = how
+    return how, *describe_allreduce(f"allreduce.{name}", (_op(average, op), *others))[1:]
 
 
 def _allreduce(names, tensors, op, scales, priority, process_set) -> List:

@@ -26,9 +26,9 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
     """Reduce in place."""
     how = op, *scales, priority, process_set.group()
     if len(names) == 1:
-        push_in_place(describe_allreduce(names[0], *how), tensors[0])
+        push_in_place(describe_allreduce(names[0], how), tensors[0])
     else:
-        push_group_in_place(names, tensors, *how)
+        push_group_in_place(names, tensors, how)
     return tensors
 
 
