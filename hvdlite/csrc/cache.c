@@ -1,7 +1,5 @@
 #include "cache.h"
 
-#include "map.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +45,7 @@ static void link_newest(struct cache *c, struct slot *s) {
 static struct slot **bucket_of(struct cache *c, uint64_t id) { return &c->ids[id % c->nbuckets]; }
 
 static void drop(struct cache *c, struct slot *s) {
-    map_remove(&c->names, s->entry.request.name);
+    map_remove(&c->names, &s->entry.node);
     unlink_use(c, s);
     struct slot **at = bucket_of(c, s->entry.id);
     while (*at != s) at = &(*at)->next_of_id;
@@ -72,8 +70,8 @@ static const struct cache_entry *used(struct cache *c, struct slot *s) {
     return &s->entry;
 }
 
-const struct cache_entry *cache_by_name(struct cache *c, const char *name) {
-    return used(c, map_get(&c->names, name));
+const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
+    return used(c, map_find(&c->names, like));
 }
 
 const struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
@@ -88,6 +86,7 @@ static struct slot *slot_new(uint64_t id, const struct request *request, const i
     if (!s) return NULL;
     s->entry.id = id;
     s->entry.request = *request;
+    s->entry.node = map_node_of(s->entry.request.name, s);
     s->entry.nrows = nrows;
     if (!nrows) return s;
     s->entry.rows = malloc(nrows * sizeof *rows);
@@ -102,11 +101,11 @@ static struct slot *slot_new(uint64_t id, const struct request *request, const i
 int cache_put(struct cache *c, uint64_t id, const struct request *request, const int64_t *rows,
               uint32_t nrows, hvd_error *err) {
     if (!c->capacity) return HVD_OK;
-    struct slot *s = slot_new(id, request, rows, nrows), *old = map_get(&c->names, request->name);
+    struct slot *s = slot_new(id, request, rows, nrows), *old;
     if (!s) return error_set(err, HVD_NO_MEMORY, "no memory to cache tensor '%s'", request->name);
-    if (old) drop(c, old);
+    if ((old = map_find(&c->names, &s->entry.node))) drop(c, old);
     if (c->count == c->capacity) drop(c, c->oldest);
-    int code = map_put(&c->names, s->entry.request.name, s, err);
+    int code = map_put(&c->names, &s->entry.node, err);
     if (code) {
         free(s->entry.rows);
         free(s);

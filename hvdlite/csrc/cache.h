@@ -7,6 +7,7 @@
 #ifndef HVDLITE_CACHE_H
 #define HVDLITE_CACHE_H
 
+#include "map.h"
 #include "request.h"
 
 struct cache;
@@ -14,8 +15,9 @@ struct cache;
 struct cache_entry {
     uint64_t id; /* from 1 */
     struct request request;
-    uint32_t nrows; /* where rows vary: number of ranks; else 0 */
-    int64_t *rows;  /* rows of every rank, owned by the cache */
+    struct map_node node; /* by its name */
+    uint32_t nrows;       /* where rows vary: number of ranks; else 0 */
+    int64_t *rows;        /* rows of every rank, owned by the cache */
 };
 
 /* capacity in tensors; 0 keeps nothing. NULL when memory is short. */
@@ -23,7 +25,7 @@ struct cache *cache_new(size_t capacity);
 void cache_free(struct cache *c);
 
 /* NULL: not there. A hit counts as use. The entry lives until the next cache_put. */
-const struct cache_entry *cache_by_name(struct cache *c, const char *name);
+const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like);
 const struct cache_entry *cache_by_id(struct cache *c, uint64_t id);
 
 /* Replaces what was kept for the request's name. `rows` is copied. */

@@ -2,7 +2,6 @@
 
 #include "cache.h"
 #include "fusion.h"
-#include "map.h"
 #include "pending.h"
 
 #include <stdio.h>
@@ -65,7 +64,7 @@ static void unlink_pending(struct coordinator *c, struct pending *p) {
     while (*at != p) at = &(*at)->next;
     *at = p->next;
     if (c->last == &p->next) c->last = at;
-    map_remove(&c->names, p->request.name);
+    map_remove(&c->names, &p->node);
 }
 
 static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
@@ -86,11 +85,13 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     return HVD_OK;
 }
 
-static int open_pending(struct coordinator *c, const struct request *request, double now,
-                        struct pending **out, hvd_error *err) {
+static int open_pending(struct coordinator *c, const struct request *request,
+                        const struct map_node *name, double now, struct pending **out,
+                        hvd_error *err) {
     struct pending *p = pending_new(request, c->config.size, c->config.names, now);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
-    int code = map_put(&c->names, p->request.name, p, err);
+    p->node = map_node_like(name, p->request.name, p);
+    int code = map_put(&c->names, &p->node, err);
     if (code) {
         pending_free(p);
         return code;
@@ -125,10 +126,11 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
     return HVD_OK;
 }
 
-static int submit(struct coordinator *c, int rank, const struct request *request, uint64_t id,
-                  double now, hvd_error *err) {
-    struct pending *p = map_get(&c->names, request->name);
-    if (!p) HVD_TRY(open_pending(c, request, now, &p, err));
+/* `name` is the request's, hashed before. */
+static int submit(struct coordinator *c, int rank, const struct request *request,
+                  const struct map_node *name, uint64_t id, double now, hvd_error *err) {
+    struct pending *p = map_find(&c->names, name);
+    if (!p) HVD_TRY(open_pending(c, request, name, now, &p, err));
     HVD_TRY(pending_add(p, rank, request, id, err));
     if (request->kind == HVD_JOIN) return join(c, rank, err);
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
@@ -137,7 +139,8 @@ static int submit(struct coordinator *c, int rank, const struct request *request
 int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
                         hvd_error *err) {
     HVD_TRY(request_check(request, c->config.size, err));
-    return submit(c, rank, request, 0, now, err);
+    struct map_node name = map_node_of(request->name, NULL);
+    return submit(c, rank, request, &name, 0, now, err);
 }
 
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
@@ -148,10 +151,10 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
         c->nowed++;
         return wire_put(out, &(struct wire_item){.type = WIRE_RESEND, .rank = rank, .id = id}, err);
     }
-    if (!entry->nrows) return submit(c, rank, &entry->request, id, now, err);
+    if (!entry->nrows) return submit(c, rank, &entry->request, &entry->node, id, now, err);
     struct request own = entry->request;
     if (own.ndim) own.dims[0] = entry->rows[rank];
-    return submit(c, rank, &own, id, now, err);
+    return submit(c, rank, &own, &entry->node, id, now, err);
 }
 
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,

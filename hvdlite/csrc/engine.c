@@ -236,15 +236,15 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     return encode(tensor, err);
 }
 
-int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err) {
+int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    bool held;
     HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
-    struct tensor placed = *tensor;
-    placed.submitted = clock_now();
-    if (!tensor->request.failed) HVD_TRY(prepare_data(e, &placed, err));
-    int code = tensors_add(e->tensors, &placed, err);
+    tensor->submitted = clock_now();
+    if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
+    int code = tensors_add(e->tensors, tensor, &held, err);
     if (code)
-        free(placed.message);
-    else if (!tensors_held(e->tensors))
+        free(tensor->message);
+    else if (!held)
         transport_wake(e->t);
     return code;
 }

@@ -35,7 +35,7 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
 /* Any thread. Checks, copies and, where it has a codec, encodes *tensor; its memory must live until it
  * completes. On an error
  * nothing was submitted and `complete` is not called. */
-int engine_submit(struct engine *e, const struct tensor *tensor, hvd_error *err);
+int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
 /* While it is held the thread takes nothing that is submitted; then all at once. Calls may nest. */
 void engine_hold(struct engine *e, bool held);

@@ -56,7 +56,7 @@ static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, h
 }
 
 static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
-    const struct cache_entry *known = cache_by_name(n->cache, tensor->request.name);
+    const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
     if (!known || !request_same(&known->request, &tensor->request))
         return say_whole(n, tensor, 0, err);
     tensor->id = known->id;
@@ -65,7 +65,7 @@ static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *e
 }
 
 static int say_submitted(struct negotiation *n, hvd_error *err) {
-    for (struct tensor *tensor; (tensor = tensors_next(n->tensors));)
+    for (struct tensor *tensor = tensors_take(n->tensors); tensor; tensor = tensor->newer)
         HVD_TRY(say_tensor(n, tensor, err));
     return HVD_OK;
 }
@@ -90,10 +90,9 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
                      hvd_error *err) {
     switch (item->type) {
     case WIRE_REQUEST:
-        return (item->id ? coordinator_resent : coordinator_request)(
-            n->coordinator, from, &item->request, clock_now(), err);
-    case WIRE_HIT:
-        return coordinator_hit(n->coordinator, from, item->id, clock_now(), &n->decided, err);
+        return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, from,
+                                                                     &item->request, n->now, err);
+    case WIRE_HIT: return coordinator_hit(n->coordinator, from, item->id, n->now, &n->decided, err);
     case WIRE_LEAVE: coordinator_leave(n->coordinator, from, item->error.text); return HVD_OK;
     case WIRE_ABORT: return hear_abort(n, item, err);
     default:
@@ -107,7 +106,7 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 /* Mostly the one behind the last: ranks submit in the order in which the coordinator decides. Else by its
  * name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
 static struct tensor *find_id(struct negotiation *n, uint64_t id) {
-    struct tensor *next = n->nopen ? tensors_after(n->tensors, n->open[n->nopen - 1]) : NULL;
+    struct tensor *next = n->nopen ? n->open[n->nopen - 1]->newer : NULL;
     if (next && next->id == id) return next;
     const struct cache_entry *known = cache_by_id(n->cache, id);
     struct tensor *tensor = known ? tensors_find(n->tensors, known->request.name) : NULL;
@@ -166,7 +165,7 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
 static int append_batch(struct negotiation *n, hvd_error *err) {
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
-    *b = (struct batch){.n = n->nopen, .decided = clock_now()};
+    *b = (struct batch){.n = n->nopen, .decided = n->now};
     memcpy(b->tensors, n->open, n->nopen * sizeof *n->open);
     n->nopen = 0;
     *n->last = b;
@@ -209,11 +208,10 @@ typedef int item_handler(struct negotiation *n, int from, const struct wire_item
 static int handle(struct negotiation *n, int from, const void *data, size_t size,
                   item_handler *handler, hvd_error *err) {
     struct wire_reader reader;
-    struct wire_item item;
+    struct wire_item item = {.type = WIRE_RUN};
     bool more = true;
     int code = wire_open(&reader, data, size, err);
     while (!code && more) {
-        item = (struct wire_item){.type = WIRE_RUN};
         code = wire_next(&reader, &item, &more, err);
         if (!code && more) code = handler(n, from, &item, err);
     }
@@ -251,7 +249,7 @@ static int tell_all(struct negotiation *n, const struct wire_writer *message, hv
 }
 
 static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
-    HVD_TRY(coordinator_decide(n->coordinator, clock_now(), &n->decided, err));
+    HVD_TRY(coordinator_decide(n->coordinator, n->now, &n->decided, err));
     if (!n->decided.size) return HVD_OK;
     *progress = true;
     int code = tell_all(n, &n->decided, err);
@@ -262,6 +260,7 @@ static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
 
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(say_submitted(n, err));
+    n->now = clock_now(); /* later than when any of these was submitted */
     HVD_TRY(send_said(n, progress, err));
     HVD_TRY(hear_all(n, progress, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;

@@ -26,6 +26,7 @@ struct negotiation {
     struct cache *cache;             /* this rank's */
     struct coordinator *coordinator; /* on rank 0, else NULL */
     struct wire_writer out, decided; /* to the coordinator; by the coordinator */
+    double now;                      /* of this step, by clock_now */
     struct batch *first, **last;     /* the run log, as far as it is not executed */
     struct tensor **open;            /* tensors since the last RUN */
     size_t nopen, open_capacity;

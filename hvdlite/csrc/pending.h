@@ -5,10 +5,12 @@
 #ifndef HVDLITE_PENDING_H
 #define HVDLITE_PENDING_H
 
+#include "map.h"
 #include "request.h"
 
 struct pending {
     struct request request; /* of the first rank that submitted it */
+    struct map_node node;   /* the coordinator's, by its name */
     struct request **other; /* [rank]: its request where that differs, else NULL */
     int64_t *rows;          /* [rank]: rows it brings, where they vary */
     bool *submitted;        /* [rank] */

@@ -1,22 +1,26 @@
 #include "tensors.h"
 
-#include "map.h"
 #include "spare.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct tensors {
-    struct monitor monitor; /* guards everything below, and the links of every tensor */
-    struct map names;
+struct list {
     struct tensor *oldest, *newest;
-    struct tensor *fresh; /* the oldest that tensors_next has not given out */
-    int holds;            /* until they are gone, it gives out none */
+};
+
+struct tensors {
+    struct monitor monitor; /* guards: */
+    struct map names;
+    struct list fresh; /* added and not taken */
+    int holds;         /* until they are gone, none is taken */
     bool closed;
     hvd_error why;
-    struct tensor *zeros; /* by `older`; the engine thread's own */
-    struct spare memory;  /* of tensors */
+    /* The engine thread's own: */
+    struct list taken;
+    struct tensor *zeros; /* by `older` */
+    struct spare memory;  /* of tensors; any thread's */
 };
 
 struct tensors *tensors_new(void) {
@@ -102,25 +106,25 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 
 /* ---- the table ---- */
 
-static void link_newest(struct tensors *t, struct tensor *tensor) {
-    tensor->newer = NULL;
-    tensor->older = t->newest;
-    *(t->newest ? &t->newest->newer : &t->oldest) = tensor;
-    t->newest = tensor;
-    if (!t->fresh) t->fresh = tensor;
+/* Behind the newest: the tensor, and those that are linked behind it up to `last`. */
+static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
+    tensor->older = list->newest;
+    *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
+    list->newest = last;
 }
 
-static void unlink_tensor(struct tensors *t, struct tensor *tensor) {
-    if (t->fresh == tensor) t->fresh = tensor->newer;
-    *(tensor->newer ? &tensor->newer->older : &t->newest) = tensor->older;
-    *(tensor->older ? &tensor->older->newer : &t->oldest) = tensor->newer;
-    struct tensor *behind = tensor->behind;
-    if (behind) {
-        map_replace(&t->names, behind->request.name, behind);
-        link_newest(t, behind);
-    } else {
-        map_remove(&t->names, tensor->request.name);
-    }
+/* Puts it into the table where none of its name is. */
+static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(map_put(&t->names, &tensor->node, err));
+    append(&t->fresh, tensor, tensor);
+    return HVD_OK;
+}
+
+/* Out of the names; the one behind it has its turn. */
+static void forget(struct tensors *t, struct tensor *tensor) {
+    hvd_error none; /* there is room for a name: one has just gone */
+    map_remove(&t->names, &tensor->node);
+    if (tensor->behind) enter(t, tensor->behind, &none);
 }
 
 static struct tensor *copy_tensor(struct tensors *t, const struct tensor *tensor) {
@@ -135,42 +139,40 @@ static struct tensor *copy_tensor(struct tensors *t, const struct tensor *tensor
     if (bytes) memcpy(splits, tensor->splits, bytes);
     *copy = *tensor;
     copy->splits = splits;
+    copy->node = map_node_of(copy->request.name, copy);
     copy->id = 0;
     copy->rows = NULL;
     copy->zeros = false;
-    copy->behind = NULL;
+    copy->newer = copy->behind = NULL;
     return copy;
 }
 
-static int add_locked(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
+static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
-    struct tensor *last = map_get(&t->names, tensor->request.name);
+    struct tensor *last = map_find(&t->names, &tensor->node);
     while (last && last->behind) last = last->behind;
-    if (last && !last->request.failed)
+    if (!last) return enter(t, tensor, err);
+    if (!last->request.failed)
         return error_set(err, HVD_DUPLICATE,
                          "tensor '%s' was submitted twice on this rank: wait for the first one, or "
                          "give each its own "
                          "name",
                          tensor->request.name);
+    last->behind = tensor;
+    return HVD_OK;
+}
+
+int tensors_add(struct tensors *t, const struct tensor *tensor, bool *held, hvd_error *err) {
     struct tensor *copy = copy_tensor(t, tensor);
     if (!copy)
         return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
-    if (last) {
-        last->behind = copy;
-        return HVD_OK;
-    }
-    int code = map_put(&t->names, copy->request.name, copy, err);
-    if (code)
-        free_tensor(t, copy);
-    else
-        link_newest(t, copy);
-    return code;
-}
-
-int tensors_add(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
     monitor_lock(&t->monitor);
-    int code = add_locked(t, tensor, err);
+    int code = add_locked(t, copy, err);
+    if (held) *held = t->holds > 0;
     monitor_unlock(&t->monitor);
+    if (!code) return HVD_OK;
+    copy->message = NULL; /* still the caller's */
+    free_tensor(t, copy);
     return code;
 }
 
@@ -188,20 +190,19 @@ void tensors_hold(struct tensors *t, bool held) {
     monitor_unlock(&t->monitor);
 }
 
-bool tensors_held(struct tensors *t) {
+static struct tensor *take(struct tensors *t, bool held_too) {
+    struct list fresh = {0};
     monitor_lock(&t->monitor);
-    bool held = t->holds > 0;
+    if (held_too || !t->holds) {
+        fresh = t->fresh;
+        t->fresh = (struct list){0};
+    }
     monitor_unlock(&t->monitor);
-    return held;
+    if (fresh.oldest) append(&t->taken, fresh.oldest, fresh.newest);
+    return fresh.oldest;
 }
 
-struct tensor *tensors_next(struct tensors *t) {
-    monitor_lock(&t->monitor);
-    struct tensor *tensor = t->holds ? NULL : t->fresh;
-    if (tensor) t->fresh = tensor->newer;
-    monitor_unlock(&t->monitor);
-    return tensor;
-}
+struct tensor *tensors_take(struct tensors *t) { return take(t, false); }
 
 struct tensor *tensors_find(struct tensors *t, const char *name) {
     monitor_lock(&t->monitor);
@@ -210,24 +211,10 @@ struct tensor *tensors_find(struct tensors *t, const char *name) {
     return tensor;
 }
 
-struct tensor *tensors_after(struct tensors *t, const struct tensor *tensor) {
-    monitor_lock(&t->monitor);
-    struct tensor *newer = tensor->newer;
-    monitor_unlock(&t->monitor);
-    return newer;
-}
-
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
-    monitor_lock(&t->monitor);
-    struct tensor *tensor = t->oldest;
+    struct tensor *tensor = t->taken.oldest;
     while (tensor && tensor->id != id) tensor = tensor->newer;
-    monitor_unlock(&t->monitor);
     return tensor;
-}
-
-static void complete(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
-    tensor->complete(tensor->arg, error);
-    free_tensor(t, tensor);
 }
 
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
@@ -267,10 +254,13 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
         finish_zeros(t, tensor);
         return;
     }
+    *(tensor->newer ? &tensor->newer->older : &t->taken.newest) = tensor->older;
+    *(tensor->older ? &tensor->older->newer : &t->taken.oldest) = tensor->newer;
     monitor_lock(&t->monitor);
-    unlink_tensor(t, tensor);
+    forget(t, tensor);
     monitor_unlock(&t->monitor);
-    complete(t, tensor, error);
+    tensor->complete(tensor->arg, error);
+    free_tensor(t, tensor);
 }
 
 void tensors_refuse(struct tensors *t, const hvd_error *error) {
@@ -280,15 +270,9 @@ void tensors_refuse(struct tensors *t, const hvd_error *error) {
     monitor_unlock(&t->monitor);
 }
 
-static struct tensor *take_oldest(struct tensors *t) {
-    monitor_lock(&t->monitor);
-    struct tensor *tensor = t->oldest;
-    if (tensor) unlink_tensor(t, tensor);
-    monitor_unlock(&t->monitor);
-    return tensor;
-}
-
 void tensors_close(struct tensors *t, const hvd_error *error) {
     tensors_refuse(t, error);
-    for (struct tensor *tensor; (tensor = take_oldest(t));) complete(t, tensor, error);
+    do {
+        while (t->taken.oldest) tensors_finish(t, t->taken.oldest, error);
+    } while (take(t, true));
 }

@@ -5,6 +5,7 @@
 #ifndef HVDLITE_TENSORS_H
 #define HVDLITE_TENSORS_H
 
+#include "map.h"
 #include "request.h"
 #include "sync.h"
 
@@ -25,14 +26,15 @@ struct tensor {
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */
     /* The engine thread's own: */
-    double submitted; /* when, by clock_now */
-    bool zeros;       /* stands in for a rank that has joined; in the table's list of those */
-    bool direct;      /* every rank's lies at the same place of that region */
-    uint64_t id;      /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows;    /* where they vary: of every rank, once agreed on; owned */
+    double submitted;     /* when, by clock_now */
+    bool zeros;           /* stands in for a rank that has joined; in the table's list of those */
+    bool direct;          /* every rank's lies at the same place of that region */
+    uint64_t id;          /* the cache id it was sent by; 0: by its whole request */
+    int64_t *rows;        /* where they vary: of every rank, once agreed on; owned */
+    struct map_node node; /* by its name */
     /* The table's own: */
     struct tensor *newer, *older;
-    struct tensor *behind; /* of its name: not in the list before this one, which failed, is out */
+    struct tensor *behind; /* of its name: not in a list before this one, which failed, is out */
 };
 
 struct tensors;
@@ -43,29 +45,27 @@ void tensors_free(struct tensors *t); /* but for zeros it must be empty */
 /* What the request does not tell: that the splits suit the rows that come and go, and out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
-/* Any thread. Copies *tensor into the table; fails when a tensor of that name is under way, and
+/* Any thread. Copies *tensor into the table, which then owns its message; fails when a tensor of that name is under way, and
  * after tensors_refuse with the error given there. Behind one that has failed it waits its turn:
- * nobody was told to wait for that one's end. */
-int tensors_add(struct tensors *t, const struct tensor *tensor, hvd_error *err);
+ * nobody was told to wait for that one's end. *held, unless NULL: it is not to be taken yet. */
+int tensors_add(struct tensors *t, const struct tensor *tensor, bool *held, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 
-/* While it is held tensors_next gives nothing. Any thread; calls may nest. */
+/* While it is held tensors_take gives nothing. Any thread; calls may nest. */
 void tensors_hold(struct tensors *t, bool held);
-bool tensors_held(struct tensors *t);
 
-/* The engine thread. next: each tensor once, in the order in which they were added; NULL: no more.
- */
-struct tensor *tensors_next(struct tensors *t);
-struct tensor *tensors_find(struct tensors *t, const char *name);             /* NULL: not there */
-struct tensor *tensors_after(struct tensors *t, const struct tensor *tensor); /* the next newer */
+/* The engine thread. Each tensor once, in the order in which they were added: the first of those that
+ * came since the last call, then its `newer`; NULL: no more. */
+struct tensor *tensors_take(struct tensors *t);
+struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
 struct tensor *tensors_find_id(struct tensors *t,
-                               uint64_t id); /* the same, by the id it was sent by */
+                               uint64_t id); /* of those taken, by the id it was sent by */
 
 /* The engine thread. Zeros for what the other ranks reduce, under no name; finished like all others. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 
-/* Takes the tensor out of the table, completes it with error or NULL, frees it. */
+/* Takes the tensor, which was given out, out of the table, completes it with error or NULL, frees it. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
 
 /* Later submissions fail with the error (the first one given); what is in the table stays. Any

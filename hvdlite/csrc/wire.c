@@ -232,6 +232,7 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     uint64_t type;
     HVD_TRY(get_uint(r, 1, &type, err));
     item->type = (enum wire_type)type;
+    item->request.name[0] = 0; /* of the item before */
     switch (item->type) {
     case WIRE_REQUEST:
         HVD_TRY(get_uint(r, 8, &item->id, err));

@@ -10,9 +10,14 @@ static void put(struct cache *c, uint64_t id, int name) {
     CHECK_OK(cache_put(c, id, &r, NULL, 0, &err), err);
 }
 
+static const struct cache_entry *by_name(struct cache *c, const char *name) {
+    struct map_node like = map_node_of(name, NULL);
+    return cache_by_name(c, &like);
+}
+
 static const struct cache_entry *named(struct cache *c, int name) {
     struct request r = numbered_request(name, 1);
-    return cache_by_name(c, r.name);
+    return by_name(c, r.name);
 }
 
 static void test_by_name_and_id(void) {
@@ -26,7 +31,7 @@ static void test_by_name_and_id(void) {
         CHECK_INT(entry->nrows, 0);
     }
     CHECK(cache_by_id(c, 7) == NULL);
-    CHECK(cache_by_name(c, "nobody") == NULL);
+    CHECK(by_name(c, "nobody") == NULL);
     cache_free(c);
     cache_free(NULL);
 }
@@ -81,7 +86,7 @@ static void test_rows_are_copied(void) {
     CHECK_OK(cache_put(c, 9, &r, rows, 3, &err), err);
     memset(rows, 0, sizeof rows);
     memset(&r, 0, sizeof r);
-    const struct cache_entry *entry = cache_by_name(c, "g");
+    const struct cache_entry *entry = by_name(c, "g");
     if (CHECK(entry && entry->nrows == 3)) CHECK(entry->rows[0] == 3 && entry->rows[2] == 5);
     cache_free(c);
 }

@@ -22,26 +22,38 @@ static struct tensor tensor_of(int number, struct result *result) {
 static void add(struct tensors *t, int number, struct result *result, int code) {
     struct tensor tensor = tensor_of(number, result);
     hvd_error err = {0};
-    CHECK_CODE(tensors_add(t, &tensor, &err), code, err);
+    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), code, err);
     if (code) CHECK(err.text[0] != 0);
     memset(&tensor, 0xee, sizeof tensor); /* it was copied */
 }
 
-static void test_what_is_held_is_given_out_together(void) {
+/* Those that are taken now are numbered from..to, in order. */
+static void check_taken(struct tensors *t, int from, int to) {
+    struct tensor *tensor = tensors_take(t);
+    for (int i = from; i <= to; i++, tensor = tensor->newer) {
+        REQUIRE(tensor != NULL);
+        CHECK_INT(tensor->request.dims[0], i);
+    }
+    CHECK(tensor == NULL);
+}
+
+static void test_what_is_held_is_taken_together(void) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
+    bool held[3];
+    hvd_error err;
     add(t, 0, &results[0], HVD_OK);
     tensors_hold(t, true);
     tensors_hold(t, true); /* a second group, by another thread */
-    add(t, 1, &results[1], HVD_OK);
-    CHECK(tensors_next(t) == NULL);
-    tensors_hold(t, false);
-    CHECK(tensors_held(t) && tensors_next(t) == NULL);
-    tensors_hold(t, false);
-    CHECK(!tensors_held(t));
-    tensors_hold(t, false); /* of a group that was held in a job before */
-    for (int i = 0; i < 2; i++) CHECK_INT(tensors_next(t)->request.dims[0], i);
-    CHECK(tensors_next(t) == NULL);
+    for (int i = 1; i < 4; i++) {
+        struct tensor tensor = tensor_of(i, &results[i]);
+        CHECK_OK(tensors_add(t, &tensor, &held[i - 1], &err), err);
+        CHECK(i == 3 || tensors_take(t) == NULL);
+        tensors_hold(t, false); /* a third time: of a group that was held in a job before */
+    }
+    CHECK(held[0] && held[1] && !held[2]);
+    check_taken(t, 0, 3);
+    CHECK(tensors_take(t) == NULL);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     tensors_free(t);
 }
@@ -49,26 +61,28 @@ static void test_what_is_held_is_given_out_together(void) {
 static void test_order(void) {
     struct tensors *t = tensors_new();
     struct result results[10] = {{0}};
-    CHECK(tensors_next(t) == NULL);
-    for (int i = 0; i < 5; i++) add(t, i, &results[i], HVD_OK);
-    CHECK_INT(tensors_next(t)->request.dims[0], 0);
-    CHECK_INT(tensors_next(t)->request.dims[0], 1);
-    tensors_finish(t, tensors_find(t, "tensor.2"), NULL); /* not given out yet */
+    CHECK(tensors_take(t) == NULL);
+    for (int i = 0; i < 4; i++) add(t, i, &results[i], HVD_OK);
+    check_taken(t, 0, 3);
+    tensors_finish(t, tensors_find(t, "tensor.3"), NULL); /* the newest, the oldest, one between */
     tensors_finish(t, tensors_find(t, "tensor.0"), NULL);
-    add(t, 5, &results[5], HVD_OK);
-    CHECK(tensors_after(t, tensors_find(t, "tensor.1")) == tensors_find(t, "tensor.3"));
-    for (int i = 3; i <= 5; i++) CHECK_INT(tensors_next(t)->request.dims[0], i);
-    CHECK(tensors_after(t, tensors_find(t, "tensor.5")) == NULL);
-    CHECK(tensors_next(t) == NULL);
-    CHECK(tensors_next(t) == NULL);
-    add(t, 0, &results[6], HVD_OK);
-    CHECK_INT(tensors_next(t)->request.dims[0], 0);
-    CHECK_INT(tensors_count(t), 5);
+    for (int i = 4; i < 7; i++) add(t, i, &results[i], HVD_OK);
+    CHECK(tensors_find(t, "tensor.2")->newer == NULL); /* the others are not taken yet */
+    check_taken(t, 4, 6);
+    CHECK(tensors_find(t, "tensor.2")->newer == tensors_find(t, "tensor.4"));
+    tensors_finish(t, tensors_find(t, "tensor.4"), NULL);
+    CHECK(tensors_find(t, "tensor.2")->newer == tensors_find(t, "tensor.5"));
+    CHECK(tensors_take(t) == NULL);
+    add(t, 0, &results[7], HVD_OK);
+    check_taken(t, 0, 0);
+    add(t, 8, &results[8], HVD_OK); /* never taken */
+    CHECK_INT(tensors_count(t), 6);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(tensors_count(t), 0);
-    for (int i = 0; i <= 6; i++) {
+    for (int i = 0; i <= 8; i++) {
+        bool finished = i == 0 || i == 3 || i == 4;
         CHECK_INT(results[i].completions, 1);
-        CHECK_INT(results[i].error.code, i == 0 || i == 2 ? HVD_OK : HVD_TRANSPORT);
+        CHECK_INT(results[i].error.code, finished ? HVD_OK : HVD_TRANSPORT);
     }
     tensors_free(t);
 }
@@ -81,13 +95,13 @@ static void test_behind_one_that_failed(void) {
     for (int i = 0; i < 4; i++) {
         struct tensor tensor = tensor_of(7, &results[i]);
         tensor.request.failed = i < 2;
-        CHECK_CODE(tensors_add(t, &tensor, &err), i < 3 ? HVD_OK : HVD_DUPLICATE, err);
+        CHECK_CODE(tensors_add(t, &tensor, NULL, &err), i < 3 ? HVD_OK : HVD_DUPLICATE, err);
     }
     for (int i = 0; i < 3; i++) {
         CHECK_INT(tensors_count(t), 1);
-        struct tensor *next = tensors_next(t);
+        struct tensor *next = tensors_take(t);
         REQUIRE(next != NULL);
-        CHECK(tensors_next(t) == NULL);
+        CHECK(next->newer == NULL && tensors_take(t) == NULL);
         CHECK(next == tensors_find(t, "tensor.7"));
         CHECK_INT(next->request.failed, i < 2);
         tensors_finish(t, next, NULL);
@@ -105,7 +119,7 @@ static void test_closed_with_one_behind(void) {
     for (int i = 0; i < 3; i++) {
         struct tensor tensor = tensor_of(7, &results[i]);
         tensor.request.failed = i < 2;
-        CHECK_CODE(tensors_add(t, &tensor, &err), HVD_OK, err);
+        CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_OK, err);
     }
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     for (int i = 0; i < 3; i++) CHECK_INT(results[i].error.code, HVD_TRANSPORT);
@@ -166,11 +180,11 @@ static void test_splits_are_copied(void) {
     hvd_error err = {0};
     tensor.splits = splits;
     tensor.nsplits = 1;
-    CHECK_OK(tensors_add(t, &tensor, &err), err);
-    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_DUPLICATE, err); /* its copy is freed */
+    CHECK_OK(tensors_add(t, &tensor, NULL, &err), err);
+    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_DUPLICATE, err); /* its copy is freed */
     splits[0] = 0;
     CHECK_INT(tensors_find(t, "tensor.1")->splits[0], 3);
-    tensors_finish(t, tensors_find(t, "tensor.1"), NULL);
+    tensors_finish(t, tensors_take(t), NULL);
     CHECK_INT(result.completions, 1);
     tensors_free(t);
 }
@@ -181,15 +195,15 @@ static void test_duplicates(void) {
     struct tensor tensor = tensor_of(1, &other);
     hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
-    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_DUPLICATE, err);
+    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_DUPLICATE, err);
     CHECK_HAS(err.text, "tensor.1");
     CHECK_INT(tensors_count(t), 1);
-    tensors_finish(t, tensors_next(t), &(hvd_error){.code = HVD_MISMATCH, .text = "differ"});
+    tensors_finish(t, tensors_take(t), &(hvd_error){.code = HVD_MISMATCH, .text = "differ"});
     CHECK_INT(result.error.code, HVD_MISMATCH);
     CHECK_TEXT(result.error.text, "differ");
     CHECK_INT(other.completions, 0);
     add(t, 1, &other, HVD_OK);
-    tensors_finish(t, tensors_find(t, "tensor.1"), NULL);
+    tensors_finish(t, tensors_take(t), NULL);
     tensors_free(t);
 }
 
@@ -197,7 +211,8 @@ static void test_find(void) {
     struct tensors *t = tensors_new();
     struct result result = {0};
     for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
-    for (struct tensor *x; (x = tensors_next(t));) x->id = (uint64_t)x->request.dims[0] + 1000;
+    for (struct tensor *x = tensors_take(t); x; x = x->newer)
+        x->id = (uint64_t)x->request.dims[0] + 1000;
     CHECK(tensors_find(t, "tensor.100") == NULL && tensors_find_id(t, 5) == NULL);
     for (int i = 99; i >= 0; i--) {
         struct tensor *x = tensors_find_id(t, (uint64_t)i + 1000);
@@ -219,12 +234,12 @@ static void test_refuse_then_close(void) {
     hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
-    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_NOT_INITIALIZED, err);
+    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_NOT_INITIALIZED, err);
     CHECK_TEXT(err.text, "left");
     CHECK(tensors_count(t) == 1 && result.completions == 0);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(result.error.code, HVD_TRANSPORT);
-    CHECK_CODE(tensors_add(t, &tensor, &err), HVD_NOT_INITIALIZED, err);
+    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_NOT_INITIALIZED, err);
     CHECK_INT(late.completions, 0);
     tensors_free(t);
 }
@@ -257,13 +272,13 @@ static void test_concurrent_adders(void) {
         REQUIRE(thread_start(&adders[i].thread, run_adder, &adders[i], "adder", &err) == HVD_OK);
     }
     while (n < ADDERS * EACH) {
-        struct tensor *x = tensors_next(t);
-        if (!x) continue;
-        int number = (int)x->request.dims[0];
-        CHECK(number > last[number / EACH]); /* each thread's in order */
-        last[number / EACH] = number;
-        tensors_finish(t, x, NULL);
-        n++;
+        for (struct tensor *x = tensors_take(t), *newer; x; x = newer, n++) {
+            int number = (int)x->request.dims[0];
+            CHECK(number > last[number / EACH]); /* each thread's in order */
+            last[number / EACH] = number;
+            newer = x->newer;
+            tensors_finish(t, x, NULL);
+        }
     }
     for (int i = 0; i < ADDERS; i++) thread_join(adders[i].thread);
     for (int i = 0; i < ADDERS * EACH; i++) CHECK_INT(results[i].completions, 1);
@@ -280,7 +295,7 @@ int main(void) {
     RUN(test_closed_with_one_behind);
     RUN(test_outputs_suit_what_comes);
     RUN(test_splits_are_copied);
-    RUN(test_what_is_held_is_given_out_together);
+    RUN(test_what_is_held_is_taken_together);
     RUN(test_find);
     RUN(test_refuse_then_close);
     RUN(test_concurrent_adders);
