@@ -6,6 +6,7 @@ the ranks that measure.
 
 import os
 import socket
+from typing import Callable
 
 import numpy as np
 
@@ -34,7 +35,10 @@ class MPI(NumPyArrays):
     def takes(self, case: Case) -> bool:
         return case.kind == "allreduce" and case.memory == "private"
 
-    def start(self, kind: str, array, name: str, priority: int):
+    def starter(self, kind: str) -> Callable:
+        return self.allreduce
+
+    def allreduce(self, array, name: str, priority: int):
         from mpi4py import MPI
 
         self.hvd.Allreduce(MPI.IN_PLACE, array)
@@ -56,7 +60,7 @@ class Gloo(MPI):
     def fill(self, array, value: float) -> None:
         array.fill_(value)
 
-    def start(self, kind: str, array, name: str, priority: int):
+    def allreduce(self, array, name: str, priority: int):
         return array, self.hvd.all_reduce(array, async_op=True)
 
     def finish(self, started) -> list:
@@ -90,7 +94,10 @@ class ParameterServer(MXNetArrays):
         small = case.memory == "private" and case.label.isdigit() and case.nbytes <= 2**24
         return small or (case.kind == "step" and case.memory == "trainer")
 
-    def start(self, kind: str, array, name: str, priority: int):
+    def starter(self, kind: str) -> Callable:
+        return self.allreduce
+
+    def allreduce(self, array, name: str, priority: int):
         if name not in self.keys:
             self.keys[name] = 10**6 + len(self.keys)  # a trainer's are 0, 1, ...
             self.kvstore.init(self.keys[name], array)

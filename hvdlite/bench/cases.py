@@ -1,6 +1,7 @@
 """What is measured: a kind of collective, on arrays of some shapes and dtype, in some memory."""
 
 import re
+from functools import partial
 from typing import Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -13,14 +14,14 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 class Kind(NamedTuple):
     """One kind of collective; p is the number of ranks, S the bytes of the larger side.
 
-    :ivar start: calls it: (library module, array, keywords) -> the result, or a promise of it.
+    :ivar call: of a library's module its function: (array, keywords) -> the result, or a promise.
     :ivar gives: part of S that a rank brings.
     :ivar wire: busbw over algbw: bytes over S that pass a rank's link at least, each way.
     :ivar traffic: bytes over S that all ranks together must read and write in memory at least.
     :ivar result: what the equal parts of the result hold when rank r brings r + 1 everywhere.
     """
 
-    start: Callable
+    call: Callable
     gives: Callable[[int], float]
     wire: Callable[[int], float]
     traffic: Callable[[int], float]
@@ -37,35 +38,35 @@ def _in_place(module, name: str) -> Callable:
 
 KINDS = {
     "allreduce": Kind(
-        start=lambda hvd, x, **how: _in_place(hvd, "allreduce")(x, op=hvd.Sum, **how),
+        call=lambda hvd: partial(_in_place(hvd, "allreduce"), op=hvd.Sum),
         gives=lambda p: 1,
         wire=lambda p: 2 * (p - 1) / p,
         traffic=lambda p: 2 * p,
         result=lambda p: [_total(p)],
     ),
     "broadcast": Kind(
-        start=lambda hvd, x, **how: _in_place(hvd, "broadcast")(x, root_rank=0, **how),
+        call=lambda hvd: partial(_in_place(hvd, "broadcast"), root_rank=0),
         gives=lambda p: 1,
         wire=lambda p: 1,
         traffic=lambda p: p,
         result=lambda p: [1],
     ),
     "allgather": Kind(
-        start=lambda hvd, x, **how: hvd.allgather(x, **how),
+        call=lambda hvd: hvd.allgather,
         gives=lambda p: 1 / p,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: 1 + p,
         result=lambda p: list(range(1, p + 1)),
     ),
     "reducescatter": Kind(
-        start=lambda hvd, x, **how: hvd.reducescatter(x, op=hvd.Sum, **how),
+        call=lambda hvd: partial(hvd.reducescatter, op=hvd.Sum),
         gives=lambda p: 1,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: p + 1,
         result=lambda p: [_total(p)],
     ),
     "alltoall": Kind(
-        start=lambda hvd, x, **how: hvd.alltoall(x, **how),
+        call=lambda hvd: hvd.alltoall,
         gives=lambda p: 1,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: 2 * p,

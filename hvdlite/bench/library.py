@@ -34,8 +34,10 @@ class NumPyArrays:
     def settle(self) -> None:
         """Wait until all arrays are filled."""
 
-    def start(self, kind: str, array, name: str, priority: int) -> Any:
-        return KINDS[kind].start(self.hvd, array, name=name)
+    def starter(self, kind: str) -> Callable:
+        """Return what starts a collective of the kind: (array, name=, priority=)."""
+        call = KINDS[kind].call(self.hvd)
+        return lambda array, name, priority: call(array, name=name)
 
     def finish(self, started: Sequence) -> List[np.ndarray]:
         """Wait for what was started; return the results."""
@@ -69,8 +71,8 @@ class MXNetArrays(NumPyArrays):
 
         mx.nd.waitall()
 
-    def start(self, kind: str, array, name: str, priority: int):
-        return KINDS[kind].start(self.hvd, array, name=name, priority=priority)
+    def starter(self, kind: str) -> Callable:
+        return KINDS[kind].call(self.hvd)
 
     def finish(self, started: Sequence) -> List:
         if len(started) == 1:

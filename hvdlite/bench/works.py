@@ -26,6 +26,8 @@ class Collective:
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
         self.arrays = [library.make(self.brought(shape), case.dtype) for shape in case.shapes]
+        self.start = library.starter(case.kind)
+        self.names = [f"{case.name}.{i}" for i in range(len(self.arrays))]
         self.results = []
 
     def brought(self, shape) -> tuple:
@@ -41,8 +43,8 @@ class Collective:
         self.library.settle()
 
     def run(self) -> None:
-        start, name, kind = self.library.start, self.case.name, self.case.kind
-        started = [start(kind, x, f"{name}.{i}", -i) for i, x in enumerate(self.arrays)]
+        start, each = self.start, enumerate(zip(self.arrays, self.names))
+        started = [start(array, name=name, priority=-i) for i, (array, name) in each]
         self.results = self.library.finish(started)
 
     def check(self) -> None:
