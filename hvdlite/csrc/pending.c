@@ -1,16 +1,20 @@
 #include "pending.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* One block: the struct, then its arrays. */
 struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
+    struct pending *p;
     size_t n = (size_t)size;
-    struct pending *p =
-        calloc(1, sizeof *p + n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted));
+    size_t arrays = n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted);
+    p = malloc(sizeof *p + arrays);
     if (!p) return NULL;
-    p->request = *first;
+    memset(p, 0, offsetof(struct pending, request));
+    memset(p + 1, 0, arrays);
+    request_copy(&p->request, first);
     p->size = size;
     p->names = names;
     p->since = now;

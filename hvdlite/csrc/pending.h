@@ -9,7 +9,6 @@
 #include "request.h"
 
 struct pending {
-    struct request request; /* of the first rank that submitted it */
     struct map_node node;   /* the coordinator's, by its name */
     struct request **other; /* [rank]: its request where that differs, else NULL */
     int64_t *rows;          /* [rank]: rows it brings, where they vary */
@@ -24,6 +23,7 @@ struct pending {
     double since;         /* when the first rank submitted it */
     bool warned;          /* a stall was reported */
     struct pending *next; /* in the coordinator's order of arrival */
+    struct request request; /* of the first rank that submitted it */
 };
 
 /* NULL: no memory. */

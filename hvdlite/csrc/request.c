@@ -3,8 +3,15 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+void request_copy(struct request *to, const struct request *from) {
+    size_t dims = (size_t)from->ndim * sizeof *from->dims;
+    memcpy(to, from, offsetof(struct request, dims) + dims);
+    strcpy(to->name, from->name);
+}
 
 static int check_shape(const struct request *r, hvd_error *err) {
     if (r->ndim < 0 || r->ndim > HVD_MAX_DIMS)

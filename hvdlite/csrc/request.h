@@ -1,6 +1,7 @@
 /* A request: what a rank tells the coordinator about a tensor.
  *
- * Layer 1, pure. A plain value that owns nothing: copy it freely. */
+ * Layer 1, pure. A plain value that owns nothing: copy it freely. Most of it is room for long names and
+ * many dimensions, though: where it counts request_copy leaves out what is not in use. */
 #ifndef HVDLITE_REQUEST_H
 #define HVDLITE_REQUEST_H
 
@@ -11,21 +12,24 @@
 #include <stdbool.h>
 
 struct request {
-    char name[HVD_MAX_NAME]; /* the same on every rank; tells kind and owner: "allreduce.trainer0.3"
-                              */
-    int32_t kind, dtype;     /* hvd_kind, hvd_dtype */
-    int32_t op;              /* hvd_op; allreduce, reducescatter */
-    int32_t root;            /* rank; broadcast */
-    int32_t priority;        /* higher goes first; never compared between ranks */
-    int32_t members;         /* ranks that bring data; the coordinator tells */
-    int32_t ndim;            /* 0: one element */
+    int32_t kind, dtype;        /* hvd_kind, hvd_dtype */
+    int32_t op;                 /* hvd_op; allreduce, reducescatter */
+    int32_t root;               /* rank; broadcast */
+    int32_t priority;           /* higher goes first; never compared between ranks */
+    int32_t members;            /* ranks that bring data; the coordinator tells */
+    int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* how an allreduce of float32 travels */
     int32_t region; /* id of the region in which the tensor lies, 0: in none; allreduce in place */
     int64_t offset; /* in the region's part, bytes */
     bool failed;    /* no data: the rank only tells the others that it has none */
     int64_t dims[HVD_MAX_DIMS];
+    /* The same on every rank; tells kind and owner: "allreduce.trainer0.3" */
+    char name[HVD_MAX_NAME];
 };
+
+/* Of a request that has been checked. */
+void request_copy(struct request *to, const struct request *from);
 
 /* The parts on which ranks can disagree, in the order in which they are compared. */
 enum request_field {

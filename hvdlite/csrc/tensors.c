@@ -3,6 +3,7 @@
 #include "spare.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,7 +138,8 @@ static struct tensor *copy_tensor(struct tensors *t, const struct tensor *tensor
         return NULL;
     }
     if (bytes) memcpy(splits, tensor->splits, bytes);
-    *copy = *tensor;
+    memcpy(copy, tensor, offsetof(struct tensor, request));
+    request_copy(&copy->request, &tensor->request);
     copy->splits = splits;
     copy->node = map_node_of(copy->request.name, copy);
     copy->id = 0;

@@ -14,7 +14,6 @@
 typedef void tensor_complete(void *arg, const hvd_error *error);
 
 struct tensor {
-    struct request request;
     const void *in; /* request_bytes() bytes */
     void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
     int64_t out_rows;
@@ -35,6 +34,7 @@ struct tensor {
     /* The table's own: */
     struct tensor *newer, *older;
     struct tensor *behind; /* of its name: not in a list before this one, which failed, is out */
+    struct request request;
 };
 
 struct tensors;

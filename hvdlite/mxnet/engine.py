@@ -51,9 +51,10 @@ def push_in_place(described, array) -> None:
 
     :param described: by :func:`describe_allreduce`.
     """
-    _how, name, tensor, _alive = described  # held during the call, whatever the cache drops
-    number, error = _number(name, array), own_error()
-    if _push_in_place(_mxnet, tensor, number, error):
+    if not isinstance(array, _NDArray):
+        raise _no_array(described[2], array)
+    error = own_error()
+    if _push_in_place(_mxnet, described[1], array.handle.value, error):
         raise exception_of(error)
 
 
@@ -64,7 +65,7 @@ def push_group_in_place(names, arrays, how) -> None:
     """
     described = [describe_allreduce(name, how) for name in names]
     works = ffi.new("hvd_mxnet_work[]", len(described))
-    for work, array, (_how, name, tensor, _alive) in zip(works, arrays, described):
+    for work, array, (_how, tensor, name, _alive) in zip(works, arrays, described):
         work.tensor, work.out = tensor, _handle(name, array)
     if described:
         call(lib.hvd_mxnet_push, _mxnet, works, len(described))
@@ -128,7 +129,8 @@ def describe_allreduce(name, how):
     :param how: op, prescale, postscale, priority, group.
     """
     members = dict(zip(("op", "prescale", "postscale", "priority", "group"), how))
-    return how, name, *describe(lib.HVD_ALLREDUCE, name, **members)
+    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **members)
+    return how, tensor, name, alive
 
 
 def validate(kind, name, array, **details) -> None:
@@ -138,13 +140,13 @@ def validate(kind, name, array, **details) -> None:
 
 
 def _handle(name, array):
-    return ffi.cast(_POINTER, _number(name, array))
-
-
-def _number(name, array) -> int:
     if not isinstance(array, _NDArray):
-        raise ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(array).__name__}")
-    return array.handle.value
+        raise _no_array(name, array)
+    return ffi.cast(_POINTER, array.handle.value)
+
+
+def _no_array(name, thing) -> ValueError:
+    return ValueError(f"tensor '{name}': expected an MXNet NDArray, got {type(thing).__name__}")
 
 
 def watch(arrays):
