@@ -39,9 +39,8 @@ def speed_table(results: Results, ranks: int) -> str:
     for row in shown.ROWS:
         ms = [results.value(OURS, ranks, row.ours)]
         peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO, plan.GLOO_TUNED)
-        by_message = row.ours if row.theirs == row.ours else cases.model("resnet50").name
         for peer in peers:
-            name = row.theirs if peer.library == "horovod" else by_message
+            name = row.theirs if peer.library == "horovod" else row.plain
             ms.append(results.value(peer, ranks, name))
         ratios = [results.ratio(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
         least, aim = row.goal if ranks <= plan.CORES else shown.GOAL_OVERSUBSCRIBED

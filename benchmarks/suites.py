@@ -14,7 +14,7 @@ def speed() -> List[Case]:
     return [
         *cases.sweep(["allreduce"], SIZES[:-1], ["float32"], "private"),
         *cases.sweep(["allreduce"], LARGE[:-1], ["float32"], "zero-copy"),
-        cases.tiny(),
+        *(cases.tiny(memory) for memory in ("private", "trainer")),
         *(cases.step(memory) for memory in ("trainer", "zero-copy")),
         *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
         *(cases.one_array("allreduce", SIZES[-1], memory=m) for m in ("private", "zero-copy")),
