@@ -43,8 +43,8 @@ class Collective:
         self.library.settle()
 
     def run(self) -> None:
-        start, each = self.start, enumerate(zip(self.arrays, self.names))
-        started = [start(array, name=name, priority=-i) for i, (array, name) in each]
+        start, named = self.start, zip(self.arrays, self.names)
+        started = [start(x, name=name, priority=-i) for i, (x, name) in enumerate(named)]
         self.results = self.library.finish(started)
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ struct pending {
     double since;         /* when the first rank submitted it */
     bool warned;          /* a stall was reported */
     struct pending *next; /* in the coordinator's order of arrival */
-    struct request request; /* of the first rank that submitted it */
+    struct request request; /* of the first rank that submitted it; last, see request_copy */
 };
 
 /* NULL: no memory. */

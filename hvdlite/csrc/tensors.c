@@ -21,7 +21,8 @@ struct tensors {
     /* The engine thread's own: */
     struct list taken;
     struct tensor *zeros; /* by `older` */
-    struct spare memory;  /* of tensors; any thread's */
+    /* With a lock of its own: */
+    struct spare memory; /* of tensors */
 };
 
 struct tensors *tensors_new(void) {

@@ -24,17 +24,17 @@ struct tensor {
     tensor_complete *complete;
     void *arg;
     const struct region *region; /* of request.region; NULL: in none */
+    double submitted;            /* when, by clock_now */
     /* The engine thread's own: */
-    double submitted;     /* when, by clock_now */
-    bool zeros;           /* stands in for a rank that has joined; in the table's list of those */
-    bool direct;          /* every rank's lies at the same place of that region */
-    uint64_t id;          /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows;        /* where they vary: of every rank, once agreed on; owned */
-    struct map_node node; /* by its name */
-    /* The table's own: */
-    struct tensor *newer, *older;
-    struct tensor *behind; /* of its name: not in a list before this one, which failed, is out */
-    struct request request;
+    bool zeros;    /* stands in for a rank that has joined; in the table's list of those */
+    bool direct;   /* every rank's lies at the same place of that region */
+    uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
+    int64_t *rows; /* where they vary: of every rank, once agreed on; owned */
+    /* The table sets: */
+    struct map_node node;         /* by its name */
+    struct tensor *newer, *older; /* neighbours, of those taken or of those that are not */
+    struct tensor *behind;  /* of its name: not in a list before this one, which failed, is out */
+    struct request request; /* last: what is in use of it ends anywhere, see request_copy */
 };
 
 struct tensors;
@@ -45,9 +45,10 @@ void tensors_free(struct tensors *t); /* but for zeros it must be empty */
 /* What the request does not tell: that the splits suit the rows that come and go, and out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
-/* Any thread. Copies *tensor into the table, which then owns its message; fails when a tensor of that name is under way, and
- * after tensors_refuse with the error given there. Behind one that has failed it waits its turn:
- * nobody was told to wait for that one's end. *held, unless NULL: it is not to be taken yet. */
+/* Any thread. Copies *tensor into the table, which then owns its message; fails when a tensor of that
+ * name is under way, and after tensors_refuse with the error given there. Behind one that has failed it
+ * waits its turn: nobody was told to wait for that one's end. *held, unless NULL: it is not to
+ * be taken yet. */
 int tensors_add(struct tensors *t, const struct tensor *tensor, bool *held, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 
@@ -65,7 +66,7 @@ struct tensor *tensors_find_id(struct tensors *t,
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 
-/* Takes the tensor, which was given out, out of the table, completes it with error or NULL, frees it. */
+/* Of one that was taken: removes it from the table, completes it with error or NULL, frees it. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
 
 /* Later submissions fail with the error (the first one given); what is in the table stays. Any
