@@ -4,9 +4,9 @@
 #include <string.h>
 
 struct slot {
-    struct cache_entry entry;   /* first: an entry is its slot */
     struct slot *newer, *older; /* by use */
     struct slot *next_of_id;    /* in its bucket */
+    struct cache_entry entry;
 };
 
 struct cache {

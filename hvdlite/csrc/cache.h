@@ -13,11 +13,11 @@
 struct cache;
 
 struct cache_entry {
-    uint64_t id; /* from 1 */
-    struct request request;
-    struct map_node node; /* by its name */
-    uint32_t nrows;       /* where rows vary: number of ranks; else 0 */
-    int64_t *rows;        /* rows of every rank, owned by the cache */
+    uint64_t id;            /* from 1 */
+    struct map_node node;   /* by its name */
+    uint32_t nrows;         /* where rows vary: number of ranks; else 0 */
+    int64_t *rows;          /* rows of every rank, owned by the cache */
+    struct request request; /* last, so that what each hit reads lies together */
 };
 
 /* capacity in tensors; 0 keeps nothing. NULL when memory is short. */

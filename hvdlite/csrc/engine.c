@@ -21,11 +21,11 @@ struct engine {
     struct waiter waiter;
     double looked_for_stalls;
     /* Shared: */
-    atomic_bool leaving, stopping;
+    atomic_bool leaving, stopping, failed;
+    hvd_error cause;        /* of what has failed; written before that is set */
     struct monitor monitor; /* guards what follows */
     char reason[256];       /* why this rank leaves */
-    bool ended, failed;
-    hvd_error cause;
+    bool ended;
 };
 
 /* ---- the engine thread ---- */
@@ -39,10 +39,8 @@ static void fail(struct engine *e, const hvd_error *err) {
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
     transport_abandon(e->t);
-    monitor_lock(&e->monitor);
-    e->failed = true;
     e->cause = cause;
-    monitor_unlock(&e->monitor);
+    atomic_store(&e->failed, true);
     tensors_close(e->tensors, &cause);
 }
 
@@ -238,7 +236,6 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     bool held;
-    HVD_TRY(request_check(&tensor->request, e->t->at.size, err));
     tensor->submitted = clock_now();
     if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
     int code = tensors_add(e->tensors, tensor, &held, err);
@@ -277,10 +274,8 @@ bool engine_ended(struct engine *e, double seconds) {
 }
 
 bool engine_failed(struct engine *e, hvd_error *why) {
-    monitor_lock(&e->monitor);
-    bool failed = e->failed;
+    bool failed = atomic_load(&e->failed);
     if (failed) *why = e->cause;
-    monitor_unlock(&e->monitor);
     return failed;
 }
 

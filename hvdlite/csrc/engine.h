@@ -32,9 +32,9 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. Checks *tensor, notes in it where it lies and, where it has a codec, what it is encoded
- * to, and copies it; its memory must live until it completes. On an error nothing was submitted and
- * `complete` is not called. */
+/* Any thread. The tensor's request has passed request_check; the rest of it is checked here. Notes where
+ * it lies and, where it has a codec, what it is encoded to. The tensor and all that it points to must live
+ * until it completes. On an error nothing was submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
 /* While it is held the thread takes nothing that is submitted; then all at once. Calls may nest. */

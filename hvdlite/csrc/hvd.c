@@ -5,6 +5,7 @@
 #include "shared.h"
 #include "transport_mpi.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,14 +38,14 @@ static void leave(void) { pthread_rwlock_unlock(&lock); }
 
 static struct group *world(void) { return current->job.groups[0]; }
 
-/* Enters, too, and finds the tensor's group. */
-static int enter_group(const hvd_tensor *tensor, struct group **out, hvd_error *err) {
+/* Enters, too, and finds the group; `name` is that of the tensor that it is for. */
+static int enter_group(int id, const char *name, struct group **out, hvd_error *err) {
     HVD_TRY(enter(err));
-    *out = job_group(&current->job, tensor->group);
+    *out = job_group(&current->job, id);
     if (*out) return HVD_OK;
     leave();
-    return error_set(err, HVD_INVALID, "tensor '%s': there is no process set of number %d",
-                     tensor->name, tensor->group);
+    return error_set(err, HVD_INVALID, "tensor '%s': there is no process set of number %d", name,
+                     id);
 }
 
 /* ---- start ---- */
@@ -114,6 +115,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     if (from->ndim < 0 || from->ndim > HVD_MAX_DIMS)
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
                          from->name, from->ndim, HVD_MAX_DIMS);
+    memset(to, 0, offsetof(struct tensor, request.dims)); /* the rest is room, mostly not used */
     strcpy(r->name, from->name);
     r->kind = from->kind;
     r->dtype = from->dtype;
@@ -130,45 +132,51 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     to->out = from->out;
     to->out_rows = from->out_rows;
     to->residual = from->residual;
-    to->splits = from->splits;
+    return HVD_OK;
+}
+
+static int copy_splits(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    size_t bytes = from->nsplits * sizeof *from->splits;
+    int64_t *splits = bytes ? malloc(bytes) : NULL;
+    if (!bytes) return HVD_OK;
+    if (!splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", from->name);
+    to->splits = memcpy(splits, from->splits, bytes);
     to->nsplits = from->nsplits;
     return HVD_OK;
 }
 
-int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
-    struct tensor work;
+int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
-    HVD_TRY(translate(tensor, &work, err));
-    HVD_TRY(enter_group(tensor, &g, err));
+    HVD_TRY(translate(from, to, err));
+    HVD_TRY(enter_group(from->group, from->name, &g, err));
     int code = why_failed(err);
-    if (!code) code = request_check(&work.request, g->transport->at.size, err);
+    if (!code) code = request_check(&to->request, g->transport->at.size, err);
     leave();
-    return code;
+    return code ? code : copy_splits(from, to, err);
 }
 
-int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_error *err) {
-    struct tensor work = {.complete = complete, .arg = arg};
+int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
+    struct tensor work;
+    HVD_TRY(hvd_prepare(tensor, &work, err));
+    free((void *)work.splits);
+    return HVD_OK;
+}
+
+int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     struct group *g;
-    HVD_TRY(translate(tensor, &work, err));
-    HVD_TRY(enter_group(tensor, &g, err));
-    int code = engine_submit(g->engine, &work, err);
+    HVD_TRY(enter_group(group, tensor->request.name, &g, err));
+    int code = engine_submit(g->engine, tensor, err);
     leave();
     return code;
 }
 
 /* The group may be gone by now, and with it all that was held back. */
-static void hold_back(int group, bool held) {
-    hvd_tensor nothing = {.group = group};
+void hvd_hold(int group, bool held) {
     struct group *g;
-    hvd_error err;
-    if (enter_group(&nothing, &g, &err)) return;
+    if (enter_group(group, "", &g, NULL)) return;
     engine_hold(g->engine, held);
     leave();
 }
-
-void hvd_hold(int group) { hold_back(group, true); }
-
-void hvd_release(int group) { hold_back(group, false); }
 
 int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     HVD_TRY(enter(err));

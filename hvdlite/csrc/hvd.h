@@ -9,6 +9,8 @@
 #include "error.h"
 #include "types.h"
 
+#include <stdbool.h>
+
 /* cdef begin */
 /* Where this process is in the job. A host is a shared-memory domain. */
 typedef struct hvd_topology {
@@ -17,7 +19,8 @@ typedef struct hvd_topology {
     int cross_rank, cross_size; /* among those with this local rank, one a host */
 } hvd_topology;
 
-/* One piece of work. Everything but the memory of `in` and `out` is copied when it is submitted. */
+/* One piece of work. Everything but the memory of `in`, `out` and `residual` is copied when it is
+ * started. */
 typedef struct hvd_tensor {
     const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
     int kind;                   /* hvd_kind */
@@ -48,9 +51,6 @@ typedef struct hvd_tensor {
     float *residual;
 } hvd_tensor;
 
-/* Called exactly once, by the engine thread: error is NULL, or says why there is no result. */
-typedef void hvd_complete(void *arg, const hvd_error *error);
-
 /* Work that somebody waits for. */
 typedef struct hvd_handle hvd_handle;
 
@@ -68,17 +68,10 @@ int hvd_check(hvd_error *err);
 /* The algorithm of the last collective among all ranks; NULL: there was none, or no job. */
 const char *hvd_algorithm(void);
 
-/* What hvd_submit would refuse at once, all but a name that is under way; nothing is submitted. */
+/* What hvd_start would refuse at once, all but a name that is under way; nothing is submitted. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
-/* Submits the tensor; on an error `complete` will not be called. */
-int hvd_submit(const hvd_tensor *tensor, hvd_complete *complete, void *arg, hvd_error *err);
-
-/* What is submitted to a group between these two is told to the other ranks together; for moments. */
-void hvd_hold(int group);
-void hvd_release(int group);
-
-/* hvd_submit with a handle to wait for; NULL: see *err. */
+/* Submits the tensor. The handle is to wait for; NULL: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* 1: done, *err says how (code HVD_OK: well), and the handle is gone. 0: not done in that time. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
@@ -131,5 +124,17 @@ void hvd_close(void);
 void hvd_mpi_built_for(char *text, size_t size);
 void hvd_mpi_loaded(char *text, size_t size);
 /* cdef end */
+
+/* In C, for who keeps the tensor himself: writes it down as the engine takes it, and checks it. The
+ * splits are a copy that the caller frees, unless it fails. He sets what is left: the completion, and
+ * memory that was not known yet. */
+struct tensor;
+int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
+
+/* Submits to the group what was prepared, see engine_submit. */
+int hvd_submit(int group, struct tensor *tensor, hvd_error *err);
+
+/* What is submitted to the group while it is held is told to the other ranks together; for moments. */
+void hvd_hold(int group, bool held);
 
 #endif

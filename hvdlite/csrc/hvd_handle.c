@@ -1,10 +1,12 @@
 #include "hvd.h"
 
 #include "sync.h"
+#include "tensors.h"
 
 #include <stdlib.h>
 
 struct hvd_handle {
+    struct tensor tensor;
     struct monitor monitor; /* guards what follows */
     bool done;
     hvd_error error;
@@ -21,7 +23,15 @@ static void complete_handle(void *arg, const hvd_error *error) {
 
 static void free_handle(hvd_handle *h) {
     monitor_destroy(&h->monitor);
+    free((void *)h->tensor.splits);
     free(h);
+}
+
+static int submit(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
+    HVD_TRY(hvd_prepare(tensor, &h->tensor, err));
+    h->tensor.complete = complete_handle;
+    h->tensor.arg = h;
+    return hvd_submit(tensor->group, &h->tensor, err);
 }
 
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
@@ -31,7 +41,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
         return NULL;
     }
     monitor_init(&h->monitor);
-    if (hvd_submit(tensor, complete_handle, h, err) == HVD_OK) return h;
+    if (submit(h, tensor, err) == HVD_OK) return h;
     free_handle(h);
     return NULL;
 }

@@ -69,27 +69,22 @@ int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_t
     HVD_TRY(translate_dtype(flag, tensor->name, &tensor->dtype, err));
     HVD_TRY(read_shape(api, array, tensor->name, &tensor->ndim, dims, err));
     tensor->dims = dims;
-    return hvd_validate(tensor, err);
+    return HVD_OK;
 }
 
-static int64_t count_of(int ndim, const int64_t *dims) {
-    int64_t count = 1;
-    for (int i = 0; i < ndim; i++) count *= dims[i];
-    return count;
-}
-
-int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
-                               const hvd_tensor *tensor, hvd_error *err) {
+int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               size_t count, hvd_error *err) {
     int64_t dims[HVD_MAX_DIMS];
     int ndim, flag, dtype = -1;
-    if (api->get_dtype(array, &flag)) return mxnet_failed(api, tensor->name, err);
-    HVD_TRY(translate_dtype(flag, tensor->name, &dtype, err));
-    HVD_TRY(read_shape(api, array, tensor->name, &ndim, dims, err));
-    if (dtype == HVD_FLOAT32 && count_of(ndim, dims) == count_of(tensor->ndim, tensor->dims))
-        return HVD_OK;
+    size_t values = 1;
+    if (api->get_dtype(array, &flag)) return mxnet_failed(api, name, err);
+    HVD_TRY(translate_dtype(flag, name, &dtype, err));
+    HVD_TRY(read_shape(api, array, name, &ndim, dims, err));
+    for (int i = 0; i < ndim; i++) values *= (size_t)dims[i];
+    if (dtype == HVD_FLOAT32 && values == count) return HVD_OK;
     return error_set(err, HVD_INVALID,
                      "tensor '%s': its residual has not as many float32 values as it has itself",
-                     tensor->name);
+                     name);
 }
 
 /* Without the symbols for oneDNN layouts, get_data mends the layout, but must not be called by an

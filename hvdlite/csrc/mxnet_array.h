@@ -9,8 +9,7 @@
 
 #include <stdbool.h>
 
-/* Fills in dtype, ndim and dims of *tensor, the last one in `dims`, which must last as long; the rest
- * of it is given. All of it is checked. */
+/* Fills in dtype, ndim and dims of *tensor, the last one in `dims`, which must last as long. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
                          int64_t dims[HVD_MAX_DIMS], hvd_error *err);
 
@@ -19,8 +18,8 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
                               hvd_error *err);
 
 /* float32, with as many values as the tensor. */
-int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
-                               const hvd_tensor *tensor, hvd_error *err);
+int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               size_t count, hvd_error *err);
 
 /* Before an operation on the array is pushed. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,

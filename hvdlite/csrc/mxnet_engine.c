@@ -3,6 +3,7 @@
 #include "mxnet_array.h"
 #include "spare.h"
 #include "sync.h"
+#include "tensors.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,13 +27,11 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 struct member {
     struct operation *op;
     NDArrayHandle arrays[ARRAYS]; /* our own: the user's may be gone when we run. NULL: not given */
-    hvd_tensor tensor;
-    char name[HVD_MAX_NAME];
-    int64_t dims[HVD_MAX_DIMS];
-    int64_t *splits;
+    int group;
+    struct tensor tensor; /* with splits of its own */
 };
 
-/* What is pushed; MXNet's deleter frees it, inside the completion at the earliest. */
+/* What is pushed; MXNet's deleter ends it, inside the completion at the earliest. */
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
@@ -43,6 +42,31 @@ struct operation {
     int n;
     struct member members[];
 };
+
+/* ---- memory ---- */
+
+static struct operation *get_memory(hvd_mxnet *lib, int n) {
+    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
+    return n > 1 ? malloc(bytes) : spare_take(&lib->memory, bytes);
+}
+
+static void put_memory(struct operation *op) {
+    if (op->error != &op->lib->no_memory) free(op->error);
+    if (op->n > 1)
+        free(op);
+    else
+        spare_give(&op->lib->memory, op);
+}
+
+static void free_operation(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        struct member *m = &op->members[i];
+        for (int j = 0; j < ARRAYS; j++)
+            if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
+        free((void *)m->tensor.splits);
+    }
+    put_memory(op);
+}
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
@@ -81,9 +105,10 @@ static void note_error(struct operation *op, const hvd_error *error) {
     monitor_unlock(&op->lib->reporting);
 }
 
-/* The last one to let go completes the operation, which may be gone after that. */
+/* The last one to let go completes the operation, which may be gone after that; of what was dropped MXNet
+ * raises the cause itself. */
 static void let_go(struct operation *op) {
-    if (atomic_fetch_sub(&op->left, 1) == 1) complete(op);
+    if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
 
 static void member_ended(void *arg, const hvd_error *error) {
@@ -93,14 +118,16 @@ static void member_ended(void *arg, const hvd_error *error) {
 }
 
 static int submit(struct member *m, hvd_error *err) {
+    struct tensor *tensor = &m->tensor;
     void *data[ARRAYS] = {NULL};
     for (int i = 0; i < ARRAYS; i++)
         if (m->arrays[i])
-            HVD_TRY(mxnet_array_memory(&m->op->lib->api, m->arrays[i], m->name, &data[i], err));
-    m->tensor.in = m->arrays[IN] ? data[IN] : data[OUT];
-    m->tensor.out = data[OUT];
-    m->tensor.residual = data[RESIDUAL];
-    return hvd_submit(&m->tensor, member_ended, m, err);
+            HVD_TRY(mxnet_array_memory(&m->op->lib->api, m->arrays[i], tensor->request.name,
+                                       &data[i], err));
+    tensor->in = m->arrays[IN] ? data[IN] : data[OUT];
+    tensor->out = data[OUT];
+    tensor->residual = data[RESIDUAL];
+    return hvd_submit(m->group, tensor, err);
 }
 
 static void run3(void *run_context, struct on_complete *done, void *param) {
@@ -109,13 +136,13 @@ static void run3(void *run_context, struct on_complete *done, void *param) {
     op->done = *done; /* theirs is on a stack */
     op->ran = true;
     hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
-    int group = op->members[0].tensor.group;
-    if (op->n > 1) hvd_hold(group);
+    int group = op->members[0].group;
+    if (op->n > 1) hvd_hold(group, true);
     for (int i = 0; i < op->n; i++) {
         hvd_error err;
         if (submit(&op->members[i], &err)) member_ended(&op->members[i], &err);
     }
-    if (op->n > 1) hvd_release(group);
+    if (op->n > 1) hvd_hold(group, false);
     let_go(op);
     atomic_fetch_sub(&lib->waiting, 1);
 }
@@ -125,44 +152,24 @@ static void run4(void *run_context, void *on_start, struct on_complete *done, vo
     run3(run_context, done, param);
 }
 
-static void told(void *arg, const hvd_error *error) {
-    (void)arg;
-    (void)error; /* MXNet raises its own here */
-}
-
 /* Else the other ranks would wait for what this one can't compute. */
 static void tell_dropped(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
-        hvd_error ignored; /* there is no job any more */
-        op->members[i].tensor.failed = 1;
-        hvd_submit(&op->members[i].tensor, told, NULL, &ignored);
-    }
-}
-
-static struct operation *get_memory(hvd_mxnet *lib, int n) {
-    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
-    return n > 1 ? malloc(bytes) : spare_take(&lib->memory, bytes);
-}
-
-static void put_memory(struct operation *op) {
-    if (op->error != &op->lib->no_memory) free(op->error);
-    if (op->n > 1)
-        free(op);
-    else
-        spare_give(&op->lib->memory, op);
-}
-
-static void free_operation(void *param) {
-    struct operation *op = param;
-    if (op->pushed && !op->ran) tell_dropped(op);
-    if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    for (int i = 0; i < op->n; i++) {
         struct member *m = &op->members[i];
-        for (int j = 0; j < ARRAYS; j++)
-            if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
-        free(m->splits);
+        hvd_error err; /* there is no job any more */
+        m->tensor.request.failed = true;
+        if (hvd_submit(m->group, &m->tensor, &err)) member_ended(m, &err);
     }
-    put_memory(op);
+    let_go(op);
+}
+
+static void end_operation(void *param) {
+    struct operation *op = param;
+    if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
+    if (op->pushed && !op->ran)
+        tell_dropped(op);
+    else
+        free_operation(op);
 }
 
 /* ---- pushing: on the caller's thread ---- */
@@ -172,40 +179,34 @@ static int hold(struct member *m, enum array place, NDArrayHandle array, NDArray
                 hvd_error *err) {
     if (!array) return HVD_OK;
     const struct mxnet_api *api = &m->op->lib->api;
-    if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, m->name, err));
-    HVD_TRY(mxnet_array_settle_layout(api, array, m->name, err));
+    const char *name = m->tensor.request.name;
+    if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, name, err));
+    HVD_TRY(mxnet_array_settle_layout(api, array, name, err));
     return api->shallow_copy(array, &m->arrays[place])
-               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", m->name,
+               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name,
                            api->last_error())
                : HVD_OK;
 }
 
-static int copy_splits(struct member *m, const hvd_tensor *tensor, hvd_error *err) {
-    size_t bytes = tensor->nsplits * sizeof *m->splits;
-    m->tensor.splits = NULL;
-    if (!bytes) return HVD_OK;
-    m->tensor.splits = m->splits = malloc(bytes);
-    if (!m->splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", m->name);
-    memcpy(m->splits, tensor->splits, bytes);
-    return HVD_OK;
-}
-
-/* Copies what the tensor says, and has it checked with what the array says. */
+/* Writes down what the tensor and the array say. */
 static int describe(struct member *m, NDArrayHandle array, const hvd_tensor *tensor,
                     hvd_error *err) {
-    if (strlen(tensor->name) >= HVD_MAX_NAME) return hvd_validate(tensor, err);
-    strcpy(m->name, tensor->name);
-    m->tensor = *tensor;
-    m->tensor.name = m->name;
-    HVD_TRY(copy_splits(m, tensor, err));
-    return mxnet_array_describe(&m->op->lib->api, array, &m->tensor, m->dims, err);
+    int64_t dims[HVD_MAX_DIMS];
+    hvd_tensor whole = *tensor;
+    HVD_TRY(mxnet_array_describe(&m->op->lib->api, array, &whole, dims, err));
+    HVD_TRY(hvd_prepare(&whole, &m->tensor, err));
+    m->group = tensor->group;
+    m->tensor.complete = member_ended;
+    m->tensor.arg = m;
+    return HVD_OK;
 }
 
 static int prepare(struct member *m, const hvd_mxnet_work *work, hvd_error *err) {
     NDArrayHandle source = work->in ? work->in : work->out;
     HVD_TRY(describe(m, source, work->tensor, err));
     if (work->residual)
-        HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, &m->tensor, err));
+        HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, work->tensor->name,
+                                           request_count(&m->tensor.request), err));
     HVD_TRY(hold(m, OUT, work->out, source, err));
     HVD_TRY(hold(m, IN, work->in, source, err));
     return hold(m, RESIDUAL, work->residual, source, err);
@@ -217,9 +218,9 @@ static int new_operation(hvd_mxnet *lib, int n, struct operation **out, hvd_erro
     atomic_fetch_add(&lib->waiting, 1);
     *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, n + 1);
-    for (int i = 0; i < n; i++) { /* not all of it: name and dims are large, and written later */
+    for (int i = 0; i < n; i++) { /* not all of it: the tensor is large, and written later */
         op->members[i].op = op;
-        op->members[i].splits = NULL;
+        op->members[i].tensor.splits = NULL;
         memset(op->members[i].arrays, 0, sizeof op->members[i].arrays);
     }
     *out = op;
@@ -232,18 +233,17 @@ static int new_prepared(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, stru
     for (int i = 0; i < n; i++) {
         int code = prepare(&(*out)->members[i], &works[i], err);
         if (!code) continue;
-        free_operation(*out);
+        end_operation(*out);
         return code;
     }
     return HVD_OK;
 }
 
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err) {
-    struct operation *op = NULL;
-    HVD_TRY(new_operation(lib, 1, &op, err));
-    int code = describe(&op->members[0], array, tensor, err);
-    free_operation(op);
-    return code;
+    int64_t dims[HVD_MAX_DIMS];
+    hvd_tensor whole = *tensor;
+    HVD_TRY(mxnet_array_describe(&lib->api, array, &whole, dims, err));
+    return hvd_validate(&whole, err);
 }
 
 static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
@@ -256,7 +256,7 @@ static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
 
 static bool is_coded(const struct operation *op) {
     for (int i = 0; i < op->n; i++)
-        if (op->members[i].tensor.codec != HVD_CODEC_NONE) return true;
+        if (op->members[i].tensor.request.codec.kind != HVD_CODEC_NONE) return true;
     return false;
 }
 
@@ -271,9 +271,9 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     err->code = HVD_OK;
     op->pushed = true;
     if (lib->naive) op->report = err;
-    if (lib->api.push(lib->function, op, free_operation, coded ? &SHARED : &APART, NULL, 0, arrays,
-                      n, coded ? &BY_WORKERS : &AT_ONCE, op->members[0].tensor.priority, "hvdlite",
-                      false))
+    if (lib->api.push(lib->function, op, end_operation, coded ? &SHARED : &APART, NULL, 0, arrays,
+                      n, coded ? &BY_WORKERS : &AT_ONCE, op->members[0].tensor.request.priority,
+                      "hvdlite", false))
         return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;
 }
@@ -292,7 +292,7 @@ static int push_group(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_er
     int code = new_prepared(lib, works, n, &op, err);
     int count = code ? 0 : arrays_of(op, arrays);
     bool apart = mxnet_array_any_share(arrays, count);
-    if (apart) free_operation(op);
+    if (apart) end_operation(op);
     if (!code) code = apart ? push_apart(lib, works, n, err) : push(op, arrays, count, err);
     free(arrays);
     return code;

@@ -1,9 +1,6 @@
 #include "tensors.h"
 
-#include "spare.h"
-
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,35 +17,37 @@ struct tensors {
     hvd_error why;
     /* The engine thread's own: */
     struct list taken;
-    struct tensor *zeros; /* by `older` */
-    /* With a lock of its own: */
-    struct spare memory; /* of tensors */
+    struct tensor *zeros; /* by `older`; the table's own memory */
 };
 
 struct tensors *tensors_new(void) {
     struct tensors *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     monitor_init(&t->monitor);
-    spare_init(&t->memory);
     return t;
 }
 
-static void free_tensor(struct tensors *t, struct tensor *tensor) {
-    if (tensor->zeros) free(tensor->out);
+/* What it has got since it was submitted. */
+static void strip(struct tensor *tensor) {
     free(tensor->rows);
     free(tensor->message);
-    free((void *)tensor->splits);
-    spare_give(&t->memory, tensor);
+    tensor->rows = NULL;
+    tensor->message = NULL;
+}
+
+static void free_zeros(struct tensor *tensor) {
+    strip(tensor);
+    free(tensor->out);
+    free(tensor);
 }
 
 void tensors_free(struct tensors *t) {
     if (!t) return;
     for (struct tensor *zeros; (zeros = t->zeros);) {
         t->zeros = zeros->older;
-        free_tensor(t, zeros);
+        free_zeros(zeros);
     }
     map_clear(&t->names);
-    spare_destroy(&t->memory);
     monitor_destroy(&t->monitor);
     free(t);
 }
@@ -129,27 +128,6 @@ static void forget(struct tensors *t, struct tensor *tensor) {
     if (tensor->behind) enter(t, tensor->behind, &none);
 }
 
-static struct tensor *copy_tensor(struct tensors *t, const struct tensor *tensor) {
-    struct tensor *copy = spare_take(&t->memory, sizeof *copy);
-    size_t bytes = tensor->nsplits * sizeof *tensor->splits;
-    int64_t *splits = bytes ? malloc(bytes) : NULL;
-    if (!copy || (bytes && !splits)) {
-        free(copy);
-        free(splits);
-        return NULL;
-    }
-    if (bytes) memcpy(splits, tensor->splits, bytes);
-    memcpy(copy, tensor, offsetof(struct tensor, request));
-    request_copy(&copy->request, &tensor->request);
-    copy->splits = splits;
-    copy->node = map_node_of(copy->request.name, copy);
-    copy->id = 0;
-    copy->rows = NULL;
-    copy->zeros = false;
-    copy->newer = copy->behind = NULL;
-    return copy;
-}
-
 static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
     struct tensor *last = map_find(&t->names, &tensor->node);
@@ -165,17 +143,16 @@ static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) 
     return HVD_OK;
 }
 
-int tensors_add(struct tensors *t, const struct tensor *tensor, bool *held, hvd_error *err) {
-    struct tensor *copy = copy_tensor(t, tensor);
-    if (!copy)
-        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
+int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error *err) {
+    tensor->node = map_node_of(tensor->request.name, tensor);
+    tensor->id = 0;
+    tensor->rows = NULL;
+    tensor->zeros = false;
+    tensor->newer = tensor->behind = NULL;
     monitor_lock(&t->monitor);
-    int code = add_locked(t, copy, err);
-    if (held) *held = t->holds > 0;
+    int code = add_locked(t, tensor, err);
+    *held = t->holds > 0;
     monitor_unlock(&t->monitor);
-    if (!code) return HVD_OK;
-    copy->message = NULL; /* still the caller's */
-    free_tensor(t, copy);
     return code;
 }
 
@@ -222,7 +199,7 @@ struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
 
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err) {
-    struct tensor *tensor = spare_take(&t->memory, sizeof *tensor);
+    struct tensor *tensor = malloc(sizeof *tensor);
     void *memory = calloc(request_bytes(request) + 1, 1);
     bool coded = request->codec.kind != HVD_CODEC_NONE;
     void *message =
@@ -249,7 +226,7 @@ static void finish_zeros(struct tensors *t, struct tensor *tensor) {
     struct tensor **at = &t->zeros;
     while (*at != tensor) at = &(*at)->older;
     *at = tensor->older;
-    free_tensor(t, tensor);
+    free_zeros(tensor);
 }
 
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
@@ -262,8 +239,8 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     monitor_lock(&t->monitor);
     forget(t, tensor);
     monitor_unlock(&t->monitor);
-    tensor->complete(tensor->arg, error);
-    free_tensor(t, tensor);
+    strip(tensor);
+    tensor->complete(tensor->arg, error); /* which may free it */
 }
 
 void tensors_refuse(struct tensors *t, const hvd_error *error) {

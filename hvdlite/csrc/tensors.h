@@ -1,7 +1,8 @@
 /* The tensor table: what this rank has submitted and not yet got back.
  *
  * Layer 1. Any thread submits; the engine thread takes, finds and finishes. The one lock guards the
- * table's members; a completion is never called under it. */
+ * table's members; a completion is never called under it. Tensors are not copied: 500 small gradients in
+ * flight are more than a core's cache holds, so that each is written down once. */
 #ifndef HVDLITE_TENSORS_H
 #define HVDLITE_TENSORS_H
 
@@ -18,8 +19,8 @@ struct tensor {
     void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
     int64_t out_rows;
     float *residual; /* of its codec: as many values; read and written while it is submitted */
-    void *message;   /* `in` as its codec has encoded it; owned by the table; NULL: as it is */
-    const int64_t *splits; /* alltoall: [from * ranks + to]: rows; the table owns a copy */
+    void *message;   /* `in` as its codec has encoded it; the table frees it; NULL: as it is */
+    const int64_t *splits; /* alltoall: [from * ranks + to]: rows */
     size_t nsplits;        /* ranks * ranks */
     tensor_complete *complete;
     void *arg;
@@ -29,12 +30,12 @@ struct tensor {
     bool zeros;    /* stands in for a rank that has joined; in the table's list of those */
     bool direct;   /* every rank's lies at the same place of that region */
     uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
-    int64_t *rows; /* where they vary: of every rank, once agreed on; owned */
+    int64_t *rows; /* where they vary: of every rank, once agreed on; the table frees it */
     /* The table sets: */
     struct map_node node;         /* by its name */
     struct tensor *newer, *older; /* neighbours, of those taken or of those that are not */
     struct tensor *behind;  /* of its name: not in a list before this one, which failed, is out */
-    struct request request; /* last: what is in use of it ends anywhere, see request_copy */
+    struct request request; /* last: what is in use of it ends anywhere */
 };
 
 struct tensors;
@@ -45,11 +46,11 @@ void tensors_free(struct tensors *t); /* but for zeros it must be empty */
 /* What the request does not tell: that the splits suit the rows that come and go, and out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
-/* Any thread. Copies *tensor into the table, which then owns its message; fails when a tensor of that
- * name is under way, and after tensors_refuse with the error given there. Behind one that has failed it
- * waits its turn: nobody was told to wait for that one's end. *held, unless NULL: it is not to
- * be taken yet. */
-int tensors_add(struct tensors *t, const struct tensor *tensor, bool *held, hvd_error *err);
+/* Any thread. The tensor is the table's until its completion is called. Fails when one of that name is
+ * under way, and after tensors_refuse with the error given there; it stays the caller's then. Behind one
+ * that has failed it waits its turn: nobody was told to wait for that one's end. *held: it is not to be
+ * taken yet. */
+int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 
 /* While it is held tensors_take gives nothing. Any thread; calls may nest. */
@@ -66,7 +67,7 @@ struct tensor *tensors_find_id(struct tensors *t,
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 
-/* Of one that was taken: removes it from the table, completes it with error or NULL, frees it. */
+/* Of one that was taken: removes it from the table and completes it with error or NULL. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
 
 /* Later submissions fail with the error (the first one given); what is in the table stays. Any

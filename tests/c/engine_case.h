@@ -171,7 +171,8 @@ static inline int work_submit(struct work *w, hvd_error *err) {
     monitor_lock(&m->monitor);
     m->running++;
     monitor_unlock(&m->monitor);
-    int code = engine_submit(m->engine, &w->tensor, err);
+    int code = request_check(&w->tensor.request, m->ranks->size, err);
+    if (!code) code = engine_submit(m->engine, &w->tensor, err);
     if (!code) return HVD_OK;
     monitor_lock(&m->monitor);
     m->running--;

@@ -8,23 +8,50 @@ struct result {
     hvd_error error;
 };
 
+/* A tensor as its submitter keeps it: until it completes. */
+struct kept {
+    struct tensor tensor;
+    struct result *result;
+};
+
 static void completed(void *arg, const hvd_error *error) {
-    struct result *r = arg;
+    struct kept *kept = arg;
+    struct result *r = kept->result;
+    free(kept); /* the table must not touch it any more */
     r->completions++;
     if (error) r->error = *error;
 }
 
-static struct tensor tensor_of(int number, struct result *result) {
-    return (struct tensor){
-        .request = numbered_request(number, number), .complete = completed, .arg = result};
+static struct kept *keep(int number, struct result *result) {
+    struct kept *kept = calloc(1, sizeof *kept);
+    REQUIRE(kept != NULL);
+    kept->tensor.request = numbered_request(number, number);
+    kept->tensor.complete = completed;
+    kept->tensor.arg = kept;
+    kept->result = result;
+    return kept;
+}
+
+/* Tells whether it is held back. */
+static bool add_kept(struct tensors *t, struct kept *kept, int code, hvd_error *err) {
+    bool held = false;
+    CHECK_CODE(tensors_add(t, &kept->tensor, &held, err), code, *err);
+    if (code) CHECK(err->text[0] != 0);
+    if (code) free(kept);
+    return held;
 }
 
 static void add(struct tensors *t, int number, struct result *result, int code) {
-    struct tensor tensor = tensor_of(number, result);
     hvd_error err = {0};
-    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), code, err);
-    if (code) CHECK(err.text[0] != 0);
-    memset(&tensor, 0xee, sizeof tensor); /* it was copied */
+    add_kept(t, keep(number, result), code, &err);
+}
+
+/* One that brings no data. */
+static void add_failed(struct tensors *t, int number, struct result *result) {
+    hvd_error err = {0};
+    struct kept *kept = keep(number, result);
+    kept->tensor.request.failed = true;
+    add_kept(t, kept, HVD_OK, &err);
 }
 
 /* Those that are taken now are numbered from..to, in order. */
@@ -46,8 +73,7 @@ static void test_what_is_held_is_taken_together(void) {
     tensors_hold(t, true);
     tensors_hold(t, true); /* a second group, by another thread */
     for (int i = 1; i < 4; i++) {
-        struct tensor tensor = tensor_of(i, &results[i]);
-        CHECK_OK(tensors_add(t, &tensor, &held[i - 1], &err), err);
+        held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, &err);
         CHECK(i == 3 || tensors_take(t) == NULL);
         tensors_hold(t, false); /* a third time: of a group that was held in a job before */
     }
@@ -91,12 +117,9 @@ static void test_order(void) {
 static void test_behind_one_that_failed(void) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
-    hvd_error err;
-    for (int i = 0; i < 4; i++) {
-        struct tensor tensor = tensor_of(7, &results[i]);
-        tensor.request.failed = i < 2;
-        CHECK_CODE(tensors_add(t, &tensor, NULL, &err), i < 3 ? HVD_OK : HVD_DUPLICATE, err);
-    }
+    for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
+    add(t, 7, &results[2], HVD_OK);
+    add(t, 7, &results[3], HVD_DUPLICATE);
     for (int i = 0; i < 3; i++) {
         CHECK_INT(tensors_count(t), 1);
         struct tensor *next = tensors_take(t);
@@ -115,12 +138,8 @@ static void test_behind_one_that_failed(void) {
 static void test_closed_with_one_behind(void) {
     struct tensors *t = tensors_new();
     struct result results[3] = {{0}};
-    hvd_error err;
-    for (int i = 0; i < 3; i++) {
-        struct tensor tensor = tensor_of(7, &results[i]);
-        tensor.request.failed = i < 2;
-        CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_OK, err);
-    }
+    for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
+    add(t, 7, &results[2], HVD_OK);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     for (int i = 0; i < 3; i++) CHECK_INT(results[i].error.code, HVD_TRANSPORT);
     tensors_free(t);
@@ -172,30 +191,30 @@ static void test_outputs_suit_what_comes(void) {
     check_is(&t, HVD_OK, "");
 }
 
-static void test_splits_are_copied(void) {
-    int64_t splits[1] = {3};
+/* What a refused one brought stays its submitter's, what a finished one has got is freed. */
+static void test_messages(void) {
     struct tensors *t = tensors_new();
-    struct result result = {0};
-    struct tensor tensor = tensor_of(1, &result);
+    struct result first = {0}, second = {0};
+    struct kept *kept = keep(1, &first), *refused = keep(1, &second);
+    void *message = malloc(8);
     hvd_error err = {0};
-    tensor.splits = splits;
-    tensor.nsplits = 1;
-    CHECK_OK(tensors_add(t, &tensor, NULL, &err), err);
-    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_DUPLICATE, err); /* its copy is freed */
-    splits[0] = 0;
-    CHECK_INT(tensors_find(t, "tensor.1")->splits[0], 3);
+    kept->tensor.message = malloc(8);
+    refused->tensor.message = message;
+    add_kept(t, kept, HVD_OK, &err);
+    add_kept(t, refused, HVD_DUPLICATE, &err);
+    free(message);
     tensors_finish(t, tensors_take(t), NULL);
-    CHECK_INT(result.completions, 1);
+    CHECK_INT(first.completions, 1);
+    CHECK_INT(second.completions, 0);
     tensors_free(t);
 }
 
 static void test_duplicates(void) {
     struct tensors *t = tensors_new();
     struct result result = {0}, other = {0};
-    struct tensor tensor = tensor_of(1, &other);
     hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
-    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_DUPLICATE, err);
+    add_kept(t, keep(1, &other), HVD_DUPLICATE, &err);
     CHECK_HAS(err.text, "tensor.1");
     CHECK_INT(tensors_count(t), 1);
     tensors_finish(t, tensors_take(t), &(hvd_error){.code = HVD_MISMATCH, .text = "differ"});
@@ -230,16 +249,15 @@ static void test_find(void) {
 static void test_refuse_then_close(void) {
     struct tensors *t = tensors_new();
     struct result result = {0}, late = {0};
-    struct tensor tensor = tensor_of(2, &late);
     hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
-    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_NOT_INITIALIZED, err);
+    add_kept(t, keep(2, &late), HVD_NOT_INITIALIZED, &err);
     CHECK_TEXT(err.text, "left");
     CHECK(tensors_count(t) == 1 && result.completions == 0);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(result.error.code, HVD_TRANSPORT);
-    CHECK_CODE(tensors_add(t, &tensor, NULL, &err), HVD_NOT_INITIALIZED, err);
+    add(t, 2, &late, HVD_NOT_INITIALIZED);
     CHECK_INT(late.completions, 0);
     tensors_free(t);
 }
@@ -294,7 +312,7 @@ int main(void) {
     RUN(test_behind_one_that_failed);
     RUN(test_closed_with_one_behind);
     RUN(test_outputs_suit_what_comes);
-    RUN(test_splits_are_copied);
+    RUN(test_messages);
     RUN(test_what_is_held_is_taken_together);
     RUN(test_find);
     RUN(test_refuse_then_close);

@@ -211,7 +211,7 @@ def test_what_python_sees_is_cut_out_of_the_headers():
     build_text = (PACKAGE / "_build.py").read_text()
     declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in build.HEADERS)
     functions = set(re.findall(r"\b(hvd_\w+)\(", declared))
-    assert {"hvd_init", "hvd_submit", "hvd_mxnet_push"} <= functions
+    assert {"hvd_init", "hvd_start", "hvd_mxnet_push"} <= functions
     assert not any(re.search(rf"\b{name}\b", build_text) for name in functions)
     assert len(re.findall(r"\.cdef\(", build_text)) == 1
     for header in HEADERS:
