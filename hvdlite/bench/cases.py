@@ -1,8 +1,7 @@
 """What is measured: a kind of collective, on arrays of some shapes and dtype, in some memory."""
 
 import re
-from functools import partial
-from typing import Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -14,14 +13,15 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 class Kind(NamedTuple):
     """One kind of collective; p is the number of ranks, S the bytes of the larger side.
 
-    :ivar call: of a library's module its function: (array, keywords) -> the result, or a promise.
+    :ivar call: of a library's module its function, (array, keywords) -> the result, or a promise;
+        and the keywords that every call has.
     :ivar gives: part of S that a rank brings.
     :ivar wire: busbw over algbw: bytes over S that pass a rank's link at least, each way.
     :ivar traffic: bytes over S that all ranks together must read and write in memory at least.
     :ivar result: what the equal parts of the result hold when rank r brings r + 1 everywhere.
     """
 
-    call: Callable
+    call: Callable[[Any], Tuple[Callable, Dict[str, Any]]]
     gives: Callable[[int], float]
     wire: Callable[[int], float]
     traffic: Callable[[int], float]
@@ -38,35 +38,35 @@ def _in_place(module, name: str) -> Callable:
 
 KINDS = {
     "allreduce": Kind(
-        call=lambda hvd: partial(_in_place(hvd, "allreduce"), op=hvd.Sum),
+        call=lambda hvd: (_in_place(hvd, "allreduce"), {"op": hvd.Sum}),
         gives=lambda p: 1,
         wire=lambda p: 2 * (p - 1) / p,
         traffic=lambda p: 2 * p,
         result=lambda p: [_total(p)],
     ),
     "broadcast": Kind(
-        call=lambda hvd: partial(_in_place(hvd, "broadcast"), root_rank=0),
+        call=lambda hvd: (_in_place(hvd, "broadcast"), {"root_rank": 0}),
         gives=lambda p: 1,
         wire=lambda p: 1,
         traffic=lambda p: p,
         result=lambda p: [1],
     ),
     "allgather": Kind(
-        call=lambda hvd: hvd.allgather,
+        call=lambda hvd: (hvd.allgather, {}),
         gives=lambda p: 1 / p,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: 1 + p,
         result=lambda p: list(range(1, p + 1)),
     ),
     "reducescatter": Kind(
-        call=lambda hvd: partial(hvd.reducescatter, op=hvd.Sum),
+        call=lambda hvd: (hvd.reducescatter, {"op": hvd.Sum}),
         gives=lambda p: 1,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: p + 1,
         result=lambda p: [_total(p)],
     ),
     "alltoall": Kind(
-        call=lambda hvd: hvd.alltoall,
+        call=lambda hvd: (hvd.alltoall, {}),
         gives=lambda p: 1,
         wire=lambda p: (p - 1) / p,
         traffic=lambda p: 2 * p,

@@ -4,6 +4,7 @@ A library makes arrays, fills them, starts a collective on one and waits for sev
 MXNet make trainers too. ``benchmarks/libraries.py`` has those of the other systems.
 """
 
+from functools import partial
 from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
@@ -36,8 +37,8 @@ class NumPyArrays:
 
     def starter(self, kind: str) -> Callable:
         """Return what starts a collective of the kind: (array, name=, priority=)."""
-        call = KINDS[kind].call(self.hvd)
-        return lambda array, name, priority: call(array, name=name)
+        call, details = KINDS[kind].call(self.hvd)
+        return lambda array, name, priority: call(array, name=name, **details)
 
     def finish(self, started: Sequence) -> List[np.ndarray]:
         """Wait for what was started; return the results."""
@@ -72,7 +73,11 @@ class MXNetArrays(NumPyArrays):
         mx.nd.waitall()
 
     def starter(self, kind: str) -> Callable:
-        return KINDS[kind].call(self.hvd)
+        call, details = KINDS[kind].call(self.hvd)
+        if "op" not in details:
+            return partial(call, **details)
+        op = details["op"]  # not by partial: that costs as much as a quarter of a small push
+        return lambda array, name, priority: call(array, name=name, priority=priority, op=op)
 
     def finish(self, started: Sequence) -> List:
         if len(started) == 1:
