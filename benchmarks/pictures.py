@@ -149,7 +149,7 @@ def floor(results, path: Path) -> None:
 def ablation(results, path: Path) -> None:
     """A cell for each technique and work, the darker the more the technique brings."""
     values = [
-        [results.part(technique, row.ours) or math.nan for row in shown.ABLATED]
+        [results.without(technique, row.ours) or math.nan for row in shown.ABLATED]
         for technique in plan.TECHNIQUES
     ]
     height = 1.6 + 0.5 * len(values)

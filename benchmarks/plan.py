@@ -85,10 +85,6 @@ class Technique(NamedTuple):
     name: str
     off: Dict[str, str]
 
-    @property
-    def without(self) -> Contestant:
-        return Contestant(f"without {self.name}", "hvdlite", self.off)
-
 
 SLEEP_AT_ONCE = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 TECHNIQUES = [

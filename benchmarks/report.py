@@ -140,7 +140,7 @@ def ablation_table(results: Results) -> str:
     for technique in plan.TECHNIQUES:
         lines.append(
             [technique.name, "`" + " ".join(f"{k}={v}" for k, v in technique.off.items()) + "`"]
-            + [times(results.part(technique, row.ours)) for row in shown.ABLATED]
+            + [times(results.without(technique, row.ours)) for row in shown.ABLATED]
         )
     return markdown(["without", "by", *(row.text for row in shown.ABLATED)], lines)
 

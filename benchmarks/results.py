@@ -63,13 +63,15 @@ class Results:
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 
-    def part(self, technique, case: str) -> Optional[float]:
-        """Return hvdlite's time without a technique over that with it, each of its best round."""
-        with_all = self.rows(plan.HVDLITE, 2, case, "ablation").values()
-        without = self.rows(technique.without, 2, case, "ablation").values()
-        if not with_all or not without:
-            return None
-        return min(row["p50"] for row in without) / min(row["p50"] for row in with_all)
+    def without(self, technique, case: str) -> Optional[float]:
+        """Return hvdlite's time without a technique over that with it: the median over rounds."""
+        found = [
+            row["ratio"]
+            for kept in self.runs(plan.HVDLITE, 2, "ablation").values()
+            for row in kept["rows"]
+            if (row["name"], row["without"]) == (case, technique.name)
+        ]
+        return median(found) if found else None
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""

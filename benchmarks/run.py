@@ -49,8 +49,7 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
             yield Job(contestant, ranks, "memory", 0, 0.3, idle=3)
         yield Job(plan.HVDLITE, ranks, "memory_zero_copy", 0, 0.3)
     for number in range(rounds):
-        for contestant in [plan.HVDLITE, *(t.without for t in plan.TECHNIQUES)]:
-            yield Job(contestant, 2, "ablation", number, seconds)
+        yield Job(plan.HVDLITE, 2, "ablation", number, seconds / 4)
 
 
 def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
@@ -134,7 +133,7 @@ def parse_args() -> argparse.Namespace:
     add("--keep", action="store_true", help="measure only what has no result yet")
     add("--only", metavar="TEXT", help="jobs whose file name contains it")
     add("--folder", type=Path, default=KEPT, help="of the results (%(default)s)")
-    add("--timeout", type=float, default=120, help="seconds a job (%(default)s)")
+    add("--timeout", type=float, default=180, help="seconds a job (%(default)s)")
     return parser.parse_args()
 
 

@@ -21,13 +21,18 @@ def speed() -> List[Case]:
     ]
 
 
-def ablation() -> List[Case]:
-    """What the techniques are for, in a short time."""
+def brief() -> List[Case]:
+    """A choice of these: to compare settings."""
     return [
         *cases.sweep(["allreduce"], [SIZES[0], SIZES[1], SIZES[-2]], ["float32"], "private"),
         *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
         cases.tiny(),
     ]
+
+
+def ablation() -> List[Case]:
+    """What is measured with and without each technique."""
+    return [case for case in brief() if case.memory != "trainer"]
 
 
 def memory() -> List[Case]:
@@ -49,6 +54,7 @@ def small() -> List[Case]:
 SUITES = {
     "small": small,
     "speed": speed,
+    "brief": brief,
     "ablation": ablation,
     "memory": memory,
     "memory_zero_copy": zero_copy_memory,

@@ -75,7 +75,7 @@ def main() -> None:
     add = parser.add_argument
     add("library", choices=sorted(SETTINGS))
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--suite", choices=sorted(suites.SUITES), default="ablation", help="(%(default)s)")
+    add("--suite", choices=sorted(suites.SUITES), default="brief", help="(%(default)s)")
     add("--rounds", type=int, default=3, help="(%(default)s)")
     add("--seconds", type=float, default=0.3, help="a case and job (%(default)s)")
     args = parser.parse_args()

@@ -140,15 +140,22 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
 
 
-def test_what_a_technique_brings_is_told_of_the_best_rounds(tmp_path):
+def test_what_a_technique_brings_is_the_median_over_rounds(tmp_path):
     technique, case = plan.TECHNIQUES[0], shown.ABLATED[0].ours
-    for number, (with_all, without) in enumerate([(2e-3, 5e-3), (1e-3, 9e-3), (4e-3, 3e-3)]):
-        for contestant, seconds in ((plan.HVDLITE, with_all), (technique.without, without)):
-            file = tmp_path / Job(contestant, 2, "ablation", number, 1).file
-            file.write_text(json.dumps({"rows": [{"name": case, "p50": seconds}]}))
+    for number, ratio in enumerate([2.5, 9, 0.75]):
+        file = tmp_path / Job(plan.HVDLITE, 2, "ablation", number, 1).file
+        row = {"name": case, "without": technique.name, "ratio": ratio}
+        file.write_text(json.dumps({"rows": [row]}))
     results = Results(tmp_path)
-    assert results.part(technique, case) == pytest.approx(3)
-    assert results.part(plan.TECHNIQUES[1], case) is None
+    assert results.without(technique, case) == 2.5
+    assert results.without(plan.TECHNIQUES[1], case) is None
+    assert results.without(technique, shown.ABLATED[1].ours) is None
+
+
+@no_module
+def test_a_work_is_done_with_and_without_a_technique_by_turns():
+    """The first one is shared memory, without which all bytes go through MPI."""
+    assert_passed(mpirun(2, "-m", "tests.scripts.techniques", timeout=LIMIT))
 
 
 @no_module
