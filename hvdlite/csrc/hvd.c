@@ -136,9 +136,9 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
 }
 
 static int copy_splits(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    if (!from->nsplits) return HVD_OK;
     size_t bytes = from->nsplits * sizeof *from->splits;
-    int64_t *splits = bytes ? malloc(bytes) : NULL;
-    if (!bytes) return HVD_OK;
+    int64_t *splits = malloc(bytes);
     if (!splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", from->name);
     to->splits = memcpy(splits, from->splits, bytes);
     to->nsplits = from->nsplits;

@@ -125,10 +125,10 @@ void hvd_mpi_built_for(char *text, size_t size);
 void hvd_mpi_loaded(char *text, size_t size);
 /* cdef end */
 
-/* In C, for who keeps the tensor himself: writes it down as the engine takes it, and checks it. The
- * splits are a copy that the caller frees, unless it fails. He sets what is left: the completion, and
- * memory that was not known yet. */
 struct tensor;
+/* In C, for a caller that keeps the tensor until it completes: writes it down as the engine takes it, and
+ * checks it. Its splits are a copy, the caller's to free unless this fails. The caller sets what is left:
+ * the completion, and memory that was not known yet. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 
 /* Submits to the group what was prepared, see engine_submit. */
