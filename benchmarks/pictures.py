@@ -111,7 +111,7 @@ def ratios(results, path: Path) -> None:
             label_bars(axes, labels)
         for peer, text in zip(peers, ("Horovod as it comes", "Horovod tuned")):
             panels[-1].barh([0], [0], color=INK[peer.name], label=text)
-        panels[-1].legend(loc="lower right")
+        panels[-1].legend(loc="lower right", bbox_to_anchor=(1, 1.05), ncol=2)
 
 
 def step(results, path: Path) -> None:
