@@ -135,7 +135,19 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     return HVD_OK;
 }
 
-static int copy_splits(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+/* All but the splits. */
+static int write_down(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    struct group *g;
+    HVD_TRY(translate(from, to, err));
+    HVD_TRY(enter_group(from->group, from->name, &g, err));
+    int code = why_failed(err);
+    if (!code) code = request_check(&to->request, g->transport->at.size, err);
+    leave();
+    return code;
+}
+
+int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    HVD_TRY(write_down(from, to, err));
     if (!from->nsplits) return HVD_OK;
     size_t bytes = from->nsplits * sizeof *from->splits;
     int64_t *splits = malloc(bytes);
@@ -145,21 +157,9 @@ static int copy_splits(const hvd_tensor *from, struct tensor *to, hvd_error *err
     return HVD_OK;
 }
 
-int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
-    struct group *g;
-    HVD_TRY(translate(from, to, err));
-    HVD_TRY(enter_group(from->group, from->name, &g, err));
-    int code = why_failed(err);
-    if (!code) code = request_check(&to->request, g->transport->at.size, err);
-    leave();
-    return code ? code : copy_splits(from, to, err);
-}
-
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
-    struct tensor work;
-    HVD_TRY(hvd_prepare(tensor, &work, err));
-    free((void *)work.splits);
-    return HVD_OK;
+    struct tensor ignored;
+    return write_down(tensor, &ignored, err);
 }
 
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
