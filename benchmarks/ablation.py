@@ -25,7 +25,7 @@ def rows(library, cases: List[Case], comm, seconds: float) -> Iterator[dict]:
                 for off in ({}, technique.off, technique.off, {})
             ]
             ratio = (times[1] + times[2]) / (times[0] + times[3])
-            yield {"name": case.name, "without": technique.name, "ratio": ratio}
+            yield {"name": technique.without(case.name), "ratio": ratio}
 
 
 def seconds_under(settings: Dict[str, str], library, case: Case, comm, seconds: float) -> float:

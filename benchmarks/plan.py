@@ -85,6 +85,10 @@ class Technique(NamedTuple):
     name: str
     off: Dict[str, str]
 
+    def without(self, case: str) -> str:
+        """Return the name of the row that tells of a case without it."""
+        return f"{case} without {self.name}"
+
 
 SLEEP_AT_ONCE = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 TECHNIQUES = [

@@ -65,13 +65,7 @@ class Results:
 
     def without(self, technique, case: str) -> Optional[float]:
         """Return hvdlite's time without a technique over that with it: the median over rounds."""
-        found = [
-            row["ratio"]
-            for kept in self.runs(plan.HVDLITE, 2, "ablation").values()
-            for row in kept["rows"]
-            if (row["name"], row["without"]) == (case, technique.name)
-        ]
-        return median(found) if found else None
+        return self.value(plan.HVDLITE, 2, technique.without(case), "ratio", "ablation")
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""

@@ -144,7 +144,7 @@ def test_what_a_technique_brings_is_the_median_over_rounds(tmp_path):
     technique, case = plan.TECHNIQUES[0], shown.ABLATED[0].ours
     for number, ratio in enumerate([2.5, 9, 0.75]):
         file = tmp_path / Job(plan.HVDLITE, 2, "ablation", number, 1).file
-        row = {"name": case, "without": technique.name, "ratio": ratio}
+        row = {"name": technique.without(case), "ratio": ratio}
         file.write_text(json.dumps({"rows": [row]}))
     results = Results(tmp_path)
     assert results.without(technique, case) == 2.5

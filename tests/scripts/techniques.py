@@ -21,6 +21,6 @@ hvd.init()
 measure.measure = measured
 case = cases.one_array("allreduce", 4096)
 rows = list(ablation.rows(None, [case], MPI.COMM_WORLD, 0.01))
-assert [row["without"] for row in rows] == [each.name for each in plan.TECHNIQUES]
+assert [row["name"] for row in rows] == [each.without(case.name) for each in plan.TECHNIQUES]
 assert by_messages[:4] == [False, True, True, False] and not any(by_messages[4:]), by_messages
 assert [row["ratio"] for row in rows] == [2.0] + [1.0] * (len(rows) - 1)
