@@ -29,7 +29,7 @@
 enum {
     SMALL = 16 * 1024,   /* bytes that are not cut */
     LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
-    SPAN = 32,           /* rounds of large data that are written in one way */
+    STEP = 8,            /* rounds of large data that are written in one way */
     BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
 };
 
@@ -208,18 +208,17 @@ static int add_in_rounds(struct pass *p, hvd_error *err) {
     return add_rounds(p, 0, p->rounds + 2, err);
 }
 
-/* Large data: slots are written in the way that has been the faster one lately; a long pass looks
- * again after each span, so that a trial of the slower way costs little of it. */
+/* Large data: slots are written in the way that has been the faster one lately, chosen for a step. */
 static int add_much(struct pass *p, hvd_error *err) {
     struct stores *stores = &p->w->stores;
     for (size_t from = 0, to; from < p->rounds; from = to) {
-        to = p->rounds - from < 2 * SPAN ? p->rounds + 2 : from + SPAN;
-        size_t bytes = (to - from) * WINDOW_SLOT;
-        enum store_way way = stores_choose(stores, bytes);
+        to = p->rounds - from < 2 * STEP ? p->rounds + 2 : from + STEP;
+        enum store_way way = stores_begin(stores, p->job->bytes);
         double began = clock_now();
         p->put = stores_copy(way);
         HVD_TRY(add_rounds(p, from, to, err));
-        stores_note(stores, bytes, way, clock_now() - began);
+        double bytes = (double)((to - from) * WINDOW_SLOT);
+        stores_end(stores, p->job->bytes, way, (clock_now() - began) / bytes);
     }
     return HVD_OK;
 }

@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Passes. A prime: training repeats the same ones, and the other way is to meet each of them. */
-enum { FIRST_TRIALS = 6, AGAIN = 61 };
+/* Steps. The slower way is tried as often as that costs a share of the time, within bounds. */
+enum { FIRST_TRIALS = 6, SHARE = 64, SOONEST = 4, LATEST = 128 };
 
 static size_t size_class(size_t bytes) {
     size_t log = 0;
@@ -12,24 +12,36 @@ static size_t size_class(size_t bytes) {
     return log < STORE_SIZES ? log : STORE_SIZES - 1;
 }
 
-static enum store_way other(enum store_way way) {
-    return way == STORE_CACHED ? STORE_PAST_CACHES : STORE_CACHED;
+/* How many steps to wait before the slower way is tried again. */
+static unsigned long pause_of(double slower, double faster) {
+    double steps = SHARE * (slower / faster - 1);
+    return steps < SOONEST ? SOONEST : steps > LATEST ? LATEST : (unsigned long)steps;
 }
 
-enum store_way stores_choose(const struct stores *s, size_t bytes) {
-    const struct store_record *r = &s->of_size[size_class(bytes)];
-    if (r->passes < FIRST_TRIALS) return (enum store_way)(r->passes % STORE_WAYS);
+static enum store_way choose(struct store_record *r, unsigned long step) {
+    if (step < FIRST_TRIALS) return (enum store_way)(step % STORE_WAYS);
+    const double *seconds = r->seconds;
     enum store_way best =
-        r->seconds[STORE_PAST_CACHES] < r->seconds[STORE_CACHED] ? STORE_PAST_CACHES : STORE_CACHED;
-    return r->passes % AGAIN == 0 ? other(best) : best;
+        seconds[STORE_PAST_CACHES] < seconds[STORE_CACHED] ? STORE_PAST_CACHES : STORE_CACHED;
+    enum store_way other = best == STORE_CACHED ? STORE_PAST_CACHES : STORE_CACHED;
+    if (step - r->tried < pause_of(seconds[other], seconds[best])) return best;
+    r->tried = step;
+    return other;
 }
 
-/* Less than before counts at once: a pass is slow for many reasons, but fast for one. */
-void stores_note(struct stores *s, size_t bytes, enum store_way way, double seconds) {
-    struct store_record *r = &s->of_size[size_class(bytes)];
-    double now = seconds / (double)bytes, *lately = &r->seconds[way];
-    *lately = *lately > 0 && now > *lately ? *lately + (now - *lately) / 4 : now;
-    r->passes++;
+enum store_way stores_begin(struct stores *s, size_t pass) {
+    size_t size = size_class(pass);
+    struct store_record *r = &s->of_size[size];
+    unsigned char *ways = s->board->ways[size];
+    unsigned long step = r->steps++;
+    if (s->leads) ways[(step + 1) % 2] = (unsigned char)choose(r, step + 1);
+    return (enum store_way)ways[step % 2];
+}
+
+/* Less than before counts at once: a step is slow for many reasons, but fast for one. */
+void stores_end(struct stores *s, size_t pass, enum store_way way, double seconds) {
+    double *lately = &s->of_size[size_class(pass)].seconds[way];
+    *lately = *lately > 0 && seconds > *lately ? *lately + (seconds - *lately) / 4 : seconds;
 }
 
 void store_cached(void *to, const void *from, size_t bytes) {

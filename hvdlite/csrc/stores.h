@@ -2,33 +2,47 @@
  *
  * Layer 0. Through the caches, a store to a line that the other core has read fetches the line from
  * its cache first; a non-temporal store drops the copies without fetching them. Where cores share
- * a cache the first is faster, where they are far apart the second, up to twice (two cores of an AMD
- * EPYC, 64 MiB: 33 and 20 ms); and a hypervisor moves virtual cores about. So each way is tried first,
- * and the slower one now and then again. One thread. */
+ * a cache the first is faster, where they are far apart the second, up to four times (two cores of an
+ * AMD EPYC, 64 MiB: 32 and 9 ms); and a hypervisor moves virtual cores about. So each way is tried
+ * first, and the slower one now and then again.
+ *
+ * The way is chosen for a step of a pass. All ranks take the same one, the leader's choice: they wait
+ * for each other, so that none would see by its own clock what its way alone is worth. The leader
+ * chooses a step ahead, on a board that all map: whoever begins a step has heard from it since it began
+ * the one before. One thread a rank. */
 #ifndef HVDLITE_STORES_H
 #define HVDLITE_STORES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum store_way { STORE_CACHED, STORE_PAST_CACHES, STORE_WAYS };
 
 enum { STORE_SIZES = 48 };
 
+/* The ways of this step and the next, by size and by whether the number of the step is even. */
+struct store_board {
+    unsigned char ways[STORE_SIZES][2];
+};
+
 /* Of passes of about the same size: only those compare. */
 struct store_record {
     double seconds[STORE_WAYS]; /* a byte, lately */
-    unsigned long passes;
+    unsigned long steps;        /* begun; the same on all ranks */
+    unsigned long tried;        /* the step that was the last trial of the slower way */
 };
 
-/* Zeroed: nothing is known yet. */
 struct stores {
-    struct store_record of_size[STORE_SIZES]; /* by the logarithm of the bytes */
+    struct store_board *board; /* zeroed before the first step; the leader writes it */
+    bool leads;
+    struct store_record
+        of_size[STORE_SIZES]; /* by the logarithm of the bytes; zeroed: nothing is known */
 };
 
-/* The way to take in the next pass over `bytes`. Ranks that make the same passes try at the same time. */
-enum store_way stores_choose(const struct stores *s, size_t bytes);
-/* A pass over `bytes` by that way has taken `seconds`. */
-void stores_note(struct stores *s, size_t bytes, enum store_way way, double seconds);
+/* A step of a pass over so many bytes begins, of which no rank is two ahead of another: the way to take. */
+enum store_way stores_begin(struct stores *s, size_t pass);
+/* It has taken so many seconds a byte. */
+void stores_end(struct stores *s, size_t pass, enum store_way way, double seconds);
 
 /* Copies; what has been written is there for whoever sees a flag that is raised (release) after it. */
 typedef void store_copy(void *to, const void *from, size_t bytes);

@@ -4,6 +4,7 @@ size_t window_bytes(int n) { return (size_t)n * sizeof(struct window_member); }
 
 void window_init(struct window *w, void *memory, int n, int self) {
     *w = (struct window){.members = memory, .n = n, .self = self};
+    w->stores = (struct stores){.board = &w->members[0].board, .leads = self == 0};
 }
 
 void window_raise(struct window *w, enum window_flag flag, uint64_t round) {

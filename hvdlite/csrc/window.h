@@ -31,6 +31,7 @@ struct window_member {
     struct bell bell;
     struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* local rank 0 */
+    struct store_board board;              /* that of local rank 0 counts */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
 };
 
@@ -38,7 +39,7 @@ struct window {
     struct window_member *members; /* [n], mapped by all */
     int n, self;                   /* ranks of this host; this one's local rank */
     uint64_t rounds;               /* done by this rank so far; equal on all between collectives */
-    struct stores stores;          /* how it writes much data to its slots */
+    struct stores stores;          /* how much data is written to the slots */
 };
 
 /* The memory must be zeroed when the first rank comes. */
