@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Steps. The slower way is tried as often as that costs a share of the time, within bounds. */
-enum { FIRST_TRIALS = 6, SHARE = 64, SOONEST = 4, LATEST = 128 };
+/* Steps. The slower way is tried again after SOONEST, each time that it has lost twice as late. */
+enum { FIRST_TRIALS = 6, SOONEST = 4, LATEST = 256 };
 
 static size_t size_class(size_t bytes) {
     size_t log = 0;
@@ -12,21 +12,16 @@ static size_t size_class(size_t bytes) {
     return log < STORE_SIZES ? log : STORE_SIZES - 1;
 }
 
-/* How many steps to wait before the slower way is tried again. */
-static unsigned long pause_of(double slower, double faster) {
-    double steps = SHARE * (slower / faster - 1);
-    return steps < SOONEST ? SOONEST : steps > LATEST ? LATEST : (unsigned long)steps;
-}
-
 static enum store_way choose(struct store_record *r, unsigned long step) {
     if (step < FIRST_TRIALS) return (enum store_way)(step % STORE_WAYS);
-    const double *seconds = r->seconds;
-    enum store_way best =
-        seconds[STORE_PAST_CACHES] < seconds[STORE_CACHED] ? STORE_PAST_CACHES : STORE_CACHED;
-    enum store_way other = best == STORE_CACHED ? STORE_PAST_CACHES : STORE_CACHED;
-    if (step - r->tried < pause_of(seconds[other], seconds[best])) return best;
+    bool past = r->seconds[STORE_PAST_CACHES] < r->seconds[STORE_CACHED];
+    enum store_way best = past ? STORE_PAST_CACHES : STORE_CACHED;
+    if (!r->pause || best != r->best) r->pause = SOONEST;
+    r->best = best;
+    if (step - r->tried < r->pause) return best;
     r->tried = step;
-    return other;
+    r->pause = r->pause < LATEST ? 2 * r->pause : LATEST;
+    return past ? STORE_CACHED : STORE_PAST_CACHES;
 }
 
 enum store_way stores_begin(struct stores *s, size_t pass) {

@@ -29,7 +29,9 @@ struct store_board {
 struct store_record {
     double seconds[STORE_WAYS]; /* a byte, lately */
     unsigned long steps;        /* begun; the same on all ranks */
-    unsigned long tried;        /* the step that was the last trial of the slower way */
+    enum store_way best;
+    unsigned long tried,
+        pause; /* the step that was the last trial of the other, steps to the next one */
 };
 
 struct stores {

@@ -55,23 +55,18 @@ static int take(struct pair *p, int steps, double cached, double past_caches) {
     return past;
 }
 
-/* Each is tried; then it is the faster one, but for a look at the other now and then, which costs about
- * a 64th of the time, and is due each 4th to 128th step whatever that costs. */
+/* Each is tried; then it is the faster one, but for a look at the other, often at first, later seldom. */
 static void test_the_faster_way(void) {
-    enum { STEPS = 6400 };
-    static const double SLOWER[] = {1.01, 1.5, 2, 3};
-    for (int i = 0; i < 4; i++) {
-        struct pair left, right;
-        open_pair(&left);
-        open_pair(&right);
-        CHECK_INT(take(&left, 6, 1, SLOWER[i]), 3);
-        CHECK_INT(take(&right, 6, SLOWER[i], 1), 3);
-        int past = take(&left, STEPS, 1, SLOWER[i]),
-            cached = STEPS - take(&right, STEPS, SLOWER[i], 1);
-        CHECK_INT(cached, past);
-        CHECK(past >= STEPS / 130 && past <= STEPS / 4);
-        CHECK(past * (SLOWER[i] - 1) <= STEPS / 60.0);
-    }
+    struct pair left, right;
+    open_pair(&left);
+    open_pair(&right);
+    CHECK_INT(take(&left, 6, 1, 2), 3);
+    CHECK_INT(take(&right, 6, 2, 1), 3);
+    int past = take(&left, 100, 1, 2), later = take(&left, 2560, 1, 2);
+    CHECK(past >= 3 && past <= 6);
+    CHECK(later >= 10 && later <= 12);
+    CHECK_INT(100 - take(&right, 100, 2, 1), past);
+    CHECK_INT(2560 - take(&right, 2560, 2, 1), later);
 }
 
 /* One slow step is forgiven, and what has become faster is found out. */
@@ -80,8 +75,8 @@ static void test_change(void) {
     open_pair(&p);
     take(&p, 6, 1, 1.5);
     step(&p, BYTES, 1.4, 2);
-    CHECK_INT(take(&p, 8, 1, 1.5), 0);
-    CHECK(take(&p, 640, 1, 0.5) > 600);
+    CHECK(take(&p, 8, 1, 1.5) <= 2);
+    CHECK(take(&p, 640, 1, 0.5) > 500);
     CHECK(take(&p, 640, 1, 4) < 40);
 }
 
