@@ -5,7 +5,7 @@
 #   make test      make install, make test-c, pytest              (ARGS=...)
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
-#   make bench     measures them all, writes docs/benchmarks.md      (half an hour; QUICK=1: 4 minutes)
+#   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make docs      docs/api.md, from the docstrings
 #   make lint      what every change must pass; make format mends most of it
 #   make clean     removes all that make has made

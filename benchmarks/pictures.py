@@ -149,12 +149,12 @@ def floor(results, path: Path) -> None:
 def ablation(results, path: Path) -> None:
     """A cell for each technique and work, the darker the more the technique brings."""
     values = [
-        [results.without(technique, row.ours) or math.nan for row in shown.ABLATED]
+        [results.without(technique, work) or math.nan for work in shown.ABLATED]
         for technique in plan.TECHNIQUES
     ]
     height = 1.6 + 0.5 * len(values)
     title = "Time without each technique, over the time with all"
-    with figure(path, title, (9, height)) as axes:
+    with figure(path, title, (10, height)) as axes:
         from matplotlib.colors import LogNorm
 
         axes.imshow(values, cmap="Blues", norm=LogNorm(0.9, 8), aspect="auto")
@@ -163,7 +163,7 @@ def ablation(results, path: Path) -> None:
                 text = "–" if math.isnan(value) else f"{value:.2f}x"
                 color = "white" if value > 3 else "#212529"
                 axes.text(x, y, text, ha="center", va="center", color=color)
-        axes.set_xticks(range(len(shown.ABLATED)), [row.brief for row in shown.ABLATED])
+        axes.set_xticks(range(len(shown.ABLATED)), [work.brief for work in shown.ABLATED])
         axes.set_yticks(range(len(values)), [f"without {t.name}" for t in plan.TECHNIQUES])
         axes.tick_params(length=0)
         axes.grid(False)

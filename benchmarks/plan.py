@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = len(os.sched_getaffinity(0))
 ROUNDS = 5
 RANKS = (2, 4)
+HOSTS, RATE = 4, "200mbit"  # made by tests/cluster.py, a rank on each; of their links
 
 # What the Makefile exports, too. The same for all: one thread a rank, no binding, and waiting that
 # yields where ranks outnumber cores.

@@ -140,9 +140,9 @@ def ablation_table(results: Results) -> str:
     for technique in plan.TECHNIQUES:
         lines.append(
             [technique.name, "`" + " ".join(f"{k}={v}" for k, v in technique.off.items()) + "`"]
-            + [times(results.without(technique, row.ours)) for row in shown.ABLATED]
+            + [times(results.without(technique, work)) for work in shown.ABLATED]
         )
-    return markdown(["without", "by", *(row.text for row in shown.ABLATED)], lines)
+    return markdown(["without", "by", *(work.text for work in shown.ABLATED)], lines)
 
 
 def machine_text(results: Results) -> str:
@@ -184,6 +184,7 @@ def document(results: Results) -> str:
     baseline = results.one(OURS, two, "baseline_memory") or 0
     return Template(PAGE.read_text()).substitute(
         machine=machine_text(results), rounds=results.rounds(), cores=plan.CORES,
+        hosts=plan.HOSTS, rate=plan.RATE.replace("mbit", " Mbit/s"),
         two=two, four=four, speed_two=speed_table(results, two),
         speed_four=speed_table(results, four), bandwidth=bandwidth_text(results),
         floor=floor_table(results), step=step_table(results), cpu=cpu_table(results),

@@ -63,9 +63,10 @@ class Results:
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 
-    def without(self, technique, case: str) -> Optional[float]:
+    def without(self, technique, work) -> Optional[float]:
         """Return hvdlite's time without a technique over that with it: the median over rounds."""
-        return self.value(plan.HVDLITE, 2, technique.without(case), "ratio", "ablation")
+        name = technique.without(work.case)
+        return self.value(plan.HVDLITE, work.ranks, name, "ratio", work.suite)
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""

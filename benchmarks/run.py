@@ -24,7 +24,7 @@ KEPT = plan.ROOT / "build" / "bench"
 
 
 class Job(NamedTuple):
-    """One start of mpirun."""
+    """One start of mpirun, or of hvdliterun for ranks on hosts of their own."""
 
     contestant: Contestant
     ranks: int
@@ -50,6 +50,7 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
         yield Job(plan.HVDLITE, ranks, "memory_zero_copy", 0, 0.3)
     for number in range(rounds):
         yield Job(plan.HVDLITE, 2, "ablation", number, seconds / 4)
+        yield Job(plan.HVDLITE, plan.HOSTS, "hosts", number, seconds / 4)
 
 
 def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
@@ -57,7 +58,7 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
     file, python = folder / job.file, job.contestant.python
     processes = job.contestant.processes(job.ranks)
     command = [
-        python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
+        *launcher(job, processes), python, "-m", "benchmarks.worker",
         "--library", job.contestant.library, "--suite", job.suite, "--seconds", job.seconds,
         "--idle", job.idle, "--out", file,
     ]  # fmt: skip
@@ -70,6 +71,16 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
         kept = json.loads(file.read_text()) if file.exists() else {"rows": []}
         file.write_text(json.dumps({**kept, "error": reason}, indent=1))
     return reason
+
+
+def launcher(job: Job, processes: int) -> list:
+    """Return what starts the processes: all here, or each on a host."""
+    python = job.contestant.python
+    if job.suite != "hosts":
+        return [python.with_name("mpirun"), "-n", processes]
+    cluster = [python, "tests/cluster.py", "--hosts", processes, "--rate", plan.RATE, "--"]
+    names = ",".join(f"h{i}" for i in range(processes))
+    return [*cluster, python, "-m", "hvdlite.launch", "-n", processes, "-H", names]
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:

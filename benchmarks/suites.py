@@ -35,6 +35,11 @@ def ablation() -> List[Case]:
     return [case for case in brief() if case.memory != "trainer"]
 
 
+def hosts() -> List[Case]:
+    """The same, between hosts: what negotiation costs there."""
+    return [cases.tiny()]
+
+
 def memory() -> List[Case]:
     """The gradients of one model in the way that training has them."""
     return [cases.model("resnet50", "trainer")]
@@ -56,6 +61,7 @@ SUITES = {
     "speed": speed,
     "brief": brief,
     "ablation": ablation,
+    "hosts": hosts,
     "memory": memory,
     "memory_zero_copy": zero_copy_memory,
 }

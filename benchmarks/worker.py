@@ -27,7 +27,7 @@ def main() -> None:
         result["bandwidth"] = machine.memory_bandwidth(comm)
     result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
     result["rows"] = []
-    measured = ablation.rows if args.suite == "ablation" else rows
+    measured = ablation.rows if args.suite in ("ablation", "hosts") else rows
     for row in measured(library, suites.SUITES[args.suite](), comm, args.seconds):
         result["rows"].append(row)
         keep(result, args.out, comm)  # what is measured stays if a later case hangs

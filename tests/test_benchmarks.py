@@ -5,6 +5,7 @@ import json
 import os
 import sys
 
+import cluster
 import pytest
 from jobs import ROOT, assert_passed, mpirun
 from versions import no_module
@@ -141,21 +142,34 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
 
 
 def test_what_a_technique_brings_is_the_median_over_rounds(tmp_path):
-    technique, case = plan.TECHNIQUES[0], shown.ABLATED[0].ours
+    technique, work = plan.TECHNIQUES[0], shown.ABLATED[0]
     for number, ratio in enumerate([2.5, 9, 0.75]):
         file = tmp_path / Job(plan.HVDLITE, 2, "ablation", number, 1).file
-        row = {"name": technique.without(case), "ratio": ratio}
+        row = {"name": technique.without(work.case), "ratio": ratio}
         file.write_text(json.dumps({"rows": [row]}))
     results = Results(tmp_path)
-    assert results.without(technique, case) == 2.5
-    assert results.without(plan.TECHNIQUES[1], case) is None
-    assert results.without(technique, shown.ABLATED[1].ours) is None
+    assert results.without(technique, work) == 2.5
+    assert results.without(plan.TECHNIQUES[1], work) is None
+    assert results.without(technique, shown.ABLATED[1]) is None
 
 
 @no_module
 def test_a_work_is_done_with_and_without_a_technique_by_turns():
     """The first one is shared memory, without which all bytes go through MPI."""
     assert_passed(mpirun(2, "-m", "tests.scripts.techniques", timeout=LIMIT))
+
+
+@no_module
+def test_techniques_between_hosts(tmp_path):
+    lacks = cluster.missing()
+    if lacks:
+        pytest.skip(lacks)
+    job = Job(plan.HVDLITE, 2, "hosts", 0, 0.01)
+    assert run(job, tmp_path, LIMIT) is None
+    rows = json.loads((tmp_path / job.file).read_text())["rows"]
+    ratios = {row["name"]: row["ratio"] for row in rows}
+    names = [each.without(cases.tiny().name) for each in plan.TECHNIQUES]
+    assert list(ratios) == names and min(ratios.values()) > 0
 
 
 @no_module
@@ -195,5 +209,6 @@ def test_every_work_of_the_report_is_measured():
     names = {case.name for case in suites.speed()}
     assert {row.ours for row in shown.ROWS} | {row.theirs for row in shown.ROWS} <= names
     assert {case for _, _, case in shown.STEPS} <= names
-    assert {row.ours for row in shown.ABLATED} <= {case.name for case in suites.ablation()}
+    for work in shown.ABLATED:
+        assert work.case in {case.name for case in suites.SUITES[work.suite]()}
     assert os.path.isdir(ROOT / "benchmarks") and cases.TINY_ARRAYS == 500
