@@ -27,18 +27,17 @@ struct store_board {
 
 /* Of passes of about the same size: only those compare. */
 struct store_record {
-    double seconds[STORE_WAYS]; /* a byte, lately */
+    double seconds[STORE_WAYS]; /* a byte, lately; 0: not known yet */
     unsigned long steps;        /* begun; the same on all ranks */
     enum store_way best;
-    unsigned long tried,
-        pause; /* the step that was the last trial of the other, steps to the next one */
+    unsigned long tried; /* the step that took the other way last */
+    unsigned long pause; /* steps from there to the next one */
 };
 
 struct stores {
     struct store_board *board; /* zeroed before the first step; the leader writes it */
     bool leads;
-    struct store_record
-        of_size[STORE_SIZES]; /* by the logarithm of the bytes; zeroed: nothing is known */
+    struct store_record of_size[STORE_SIZES]; /* by the logarithm of the bytes; the leader's */
 };
 
 /* A step of a pass over so many bytes begins, of which no rank is two ahead of another: the way to take. */
