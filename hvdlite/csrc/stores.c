@@ -13,10 +13,14 @@ static size_t size_class(size_t bytes) {
 }
 
 static enum store_way choose(struct store_record *r, unsigned long step) {
-    if (step < FIRST_TRIALS) return (enum store_way)(step % STORE_WAYS);
+    if (step < FIRST_TRIALS) {
+        r->tried = step;
+        r->pause = SOONEST;
+        return (enum store_way)(step % STORE_WAYS);
+    }
     bool past = r->seconds[STORE_PAST_CACHES] < r->seconds[STORE_CACHED];
     enum store_way best = past ? STORE_PAST_CACHES : STORE_CACHED;
-    if (!r->pause || best != r->best) r->pause = SOONEST;
+    if (best != r->best) r->pause = SOONEST;
     r->best = best;
     if (step - r->tried < r->pause) return best;
     r->tried = step;
