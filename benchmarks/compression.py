@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Dict, List
 
+from benchmarks import plan
 from benchmarks.pages import parser_of, show
 
-ROOT = Path(__file__).resolve().parents[1]
 ROWS = 24  # of one rank in one step
 TRAINED = 1440  # images; the others tell the accuracy
-KEPT = ROOT / "build" / "compression.json"
+KEPT = plan.ROOT / "build" / "compression.json"
 RATE = 0.05  # of learning, the same for all
 
 CASES = {
@@ -121,20 +121,13 @@ def be_a_rank(out: str, cases: List[str], epochs: int) -> None:
 
 def measure(hosts: int, rate: str, epochs: int, only: List[str]) -> Dict[str, dict]:
     """Make the hosts, run the ranks on them, and return rank 0's results of the cases."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import cluster
-
-    lacks = cluster.missing()
-    if lacks:
-        sys.exit(f"can't make hosts: {lacks}")
-    with tempfile.TemporaryDirectory() as folder, cluster.Cluster(hosts, rate) as made:
+    with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "results.json")
-        line = [sys.executable, "-m", "hvdlite.launch", "-n", str(hosts), "-H", str(made.hostfile)]
         rank = [sys.executable, "-m", "benchmarks.compression", "--rank", out]
         rank += [*(f"--only={name}" for name in only), "--epochs", str(epochs)]
-        done = made.run([*line, *rank], cwd=str(ROOT))
+        done = subprocess.run([*plan.on_hosts(hosts, rate), *rank], cwd=plan.ROOT)
         if done.returncode:
-            raise subprocess.CalledProcessError(done.returncode, done.args)
+            sys.exit(f"no results: exit status {done.returncode}")
         return json.loads(Path(out).read_text())
 
 

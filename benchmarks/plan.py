@@ -1,6 +1,7 @@
 """Who is measured, and how each is started."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
@@ -27,6 +28,17 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
     "MALLOC_TOP_PAD_": "256000000",
 }
+
+
+def on_hosts(hosts: int, rate: str) -> List[str]:
+    """Return what starts a rank of hvdlite's on each of some hosts that tests/cluster.py makes.
+
+    :param rate: of their links, as tc writes it.
+    """
+    names = ",".join(f"h{i}" for i in range(hosts))
+    cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), "--rate", rate, "--"]
+    launch = ["-m", "hvdlite.launch", "-n", str(hosts), "-H", names]
+    return [sys.executable, *cluster, sys.executable, *launch]
 
 
 class Contestant(NamedTuple):

@@ -75,12 +75,9 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
 
 def launcher(job: Job, processes: int) -> list:
     """Return what starts the processes: all here, or each on a host."""
-    python = job.contestant.python
-    if job.suite != "hosts":
-        return [python.with_name("mpirun"), "-n", processes]
-    cluster = [python, "tests/cluster.py", "--hosts", processes, "--rate", plan.RATE, "--"]
-    names = ",".join(f"h{i}" for i in range(processes))
-    return [*cluster, python, "-m", "hvdlite.launch", "-n", processes, "-H", names]
+    if job.suite == "hosts":
+        return plan.on_hosts(processes, plan.RATE)
+    return [job.contestant.python.with_name("mpirun"), "-n", processes]
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:
