@@ -76,7 +76,7 @@ $(DEPS): requirements.txt
 	sed -E '$(PICK)' requirements.txt | grep ^mxnet= | $(PIP) --no-deps -r /dev/stdin
 	touch $@
 
-$(EXT): $(DEPS) setup.py hvdlite/_build.py $(wildcard hvdlite/csrc/*.[ch])
+$(EXT): $(DEPS) setup.py hvdlite/_build.py $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
@@ -88,7 +88,8 @@ test: install test-c
 	$(BIN)/pytest $(ARGS)
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport_mpi job hvd hvd_handle mxnet_array mxnet_engine mxnet_watch,$(basename $(notdir $(wildcard hvdlite/csrc/*.c))))
+NOT_CORE := transport/transport_mpi engine/job mxnet/array mxnet/push mxnet/watch
+CORE     := $(filter-out $(NOT_CORE),$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
@@ -96,20 +97,20 @@ C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes 
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 define flavour # name, flags
-build/c/$1/%.o: hvdlite/csrc/%.c Makefile | build/c/$1
+build/c/$1/%.o: hvdlite/csrc/%.c Makefile
+	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
-build/c/$1/test_%.o: tests/c/test_%.c Makefile | build/c/$1
+build/c/$1/test_%.o: tests/c/test_%.c Makefile
+	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(CORE:%=build/c/$1/%.o)
 	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lrt -lm
-build/c/$1:
-	@mkdir -p $$@
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
 endef
 $(eval $(call flavour,plain,-O2))
 $(eval $(call flavour,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all))
 $(eval $(call flavour,tsan,-O1 -fsanitize=thread))
--include $(wildcard build/c/*/*.d)
+-include $(wildcard build/c/*/*.d build/c/*/*/*.d)
 
 c-programs: $(PROGRAMS)
 
@@ -151,7 +152,7 @@ docs: install
 	$(BIN)/python docs/api.py
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/csrc/*.[ch] tests/c/*.[ch])
+C_FILES := $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch])
 
 lint: $(DEPS)
 	$(BIN)/ruff check

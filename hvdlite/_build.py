@@ -10,7 +10,7 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
-HEADERS = ("error.h", "types.h", "hvd.h", "mxnet_engine.h", "mxnet_watch.h")  # lower layers first
+HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h", "mxnet/watch.h")  # lower first
 
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
@@ -26,8 +26,8 @@ ffibuilder.cdef("\n".join(cdef((CSRC / name).read_text()) for name in HEADERS))
 ffibuilder.set_source(
     "hvdlite._hvdlite",
     "\n".join(f'#include "{name}"' for name in HEADERS),
-    sources=sorted(map(str, CSRC.glob("*.c"))),
-    depends=sorted(map(str, CSRC.glob("*.h"))),
+    sources=sorted(map(str, CSRC.rglob("*.c"))),
+    depends=sorted(map(str, CSRC.rglob("*.h"))),
     include_dirs=[str(CSRC)],
     extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread", *WARNINGS, *DEBUG],
     # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the lib

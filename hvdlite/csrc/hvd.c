@@ -1,9 +1,9 @@
 #define _POSIX_C_SOURCE 200809L /* rwlocks */
 #include "hvd.h"
 
-#include "job.h"
-#include "shared.h"
-#include "transport_mpi.h"
+#include "engine/job.h"
+#include "shm/shmem.h"
+#include "transport/transport_mpi.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -215,7 +215,7 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
     void *memory;
     size_t stride = bytes + REGION_GAP;
     r->region = (struct region){.stride = stride, .n = at.local_size, .self = at.local_rank};
-    if (shared_reserve(&memory, stride, at.local_size, at.local_rank, &r->fd, err)) {
+    if (shmem_reserve(&memory, stride, at.local_size, at.local_rank, &r->fd, err)) {
         free(r);
         return NULL;
     }
@@ -225,25 +225,25 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
 
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
 
-_Static_assert(HVD_REGION_ADDRESS == SHARED_NAME, "a region's address is its memory's name");
+_Static_assert(HVD_REGION_ADDRESS == SHMEM_NAME, "a region's address is its memory's name");
 
 /* What is used of a part, with the rest of the last large page: mapped whole or not at all. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
-    size_t whole = shared_whole_pages(region_part(&r->region, local_rank), (size_t)used);
+    size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;
 }
 
 void hvd_region_address(hvd_region *r, uint64_t used, char address[HVD_REGION_ADDRESS]) {
-    shared_collapse(hvd_region_memory(r), bytes_used(r, r->region.self, used));
-    shared_address(r->fd, address);
+    shmem_collapse(hvd_region_memory(r), bytes_used(r, r->region.self, used));
+    shmem_address(r->fd, address);
 }
 
 int hvd_region_join(hvd_region *r, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err) {
     for (int i = 0; i < r->region.n; i++)
         if (i != r->region.self)
-            HVD_TRY(shared_attach(region_part(&r->region, i), bytes_used(r, i, used[i]),
-                                  addresses[i], err));
+            HVD_TRY(shmem_attach(region_part(&r->region, i), bytes_used(r, i, used[i]),
+                                 addresses[i], err));
     HVD_TRY(enter(err));
     r->region.id = id;
     engine_add_region(world()->engine, &r->region);
@@ -256,7 +256,7 @@ void hvd_region_close(hvd_region *r) {
         engine_remove_region(world()->engine, &r->region);
         leave();
     }
-    shared_release(r->region.memory, r->region.stride * (size_t)r->region.n, r->fd);
+    shmem_release(r->region.memory, r->region.stride * (size_t)r->region.n, r->fd);
     free(r);
 }
 

@@ -1,13 +1,13 @@
 /* The public C interface of hvdlite: one job a process, tensors in, completions out.
  *
- * Layer 5. What lies between the markers is also what Python sees, through cffi. A function that
+ * What lies between the markers is also what Python sees, through cffi. A function that
  * can fail returns an hvd_code and fills *err. Any thread may call anything; the calls of a child
  * that was forked after hvd_init fail. */
 #ifndef HVDLITE_HVD_H
 #define HVDLITE_HVD_H
 
-#include "error.h"
-#include "types.h"
+#include "base/error.h"
+#include "base/types.h"
 
 #include <stdbool.h>
 

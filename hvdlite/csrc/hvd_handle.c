@@ -1,7 +1,7 @@
 #include "hvd.h"
 
-#include "sync.h"
-#include "tensors.h"
+#include "base/sync.h"
+#include "engine/tensors.h"
 
 #include <stdlib.h>
 

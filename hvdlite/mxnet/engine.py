@@ -1,4 +1,4 @@
-"""Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet_engine.c``."""
+"""Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet/push.c``."""
 
 import functools
 import itertools

@@ -7,7 +7,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 
-#include "error.h"
+#include "base/error.h"
 
 #include <math.h>
 #include <signal.h>

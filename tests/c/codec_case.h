@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "codec.h"
+#include "kernels/codec.h"
 #include "random.h"
 
 enum { MOST = 1009, MOST_RANKS = 9 };

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "codec.h"
+#include "kernels/codec.h"
 #include "random.h"
 
 static const struct codec CODED_CASES[] = {{HVD_CODEC_FLOAT16, 0},

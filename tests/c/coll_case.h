@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-#include "coll.h"
+#include "collectives/coll.h"
 #include "elements.h"
 #include "ranks.h"
 #include "slab.h"

@@ -4,7 +4,7 @@
 
 #include "requests.h"
 
-#include "coordinator.h"
+#include "negotiation/coordinator.h"
 
 enum { MOST_DECIDED = 64 };
 

@@ -5,9 +5,9 @@
 #ifndef HVDLITE_ELEMENTS_H
 #define HVDLITE_ELEMENTS_H
 
-#include "half.h"
+#include "base/types.h"
+#include "kernels/half.h"
 #include "random.h"
-#include "types.h"
 
 #include <math.h>
 

@@ -5,8 +5,8 @@
 
 #include "coll_case.h"
 
-#include "clock.h"
-#include "engine.h"
+#include "base/clock.h"
+#include "engine/engine.h"
 
 static const double PATIENCE = 30; /* seconds; a core that takes longer has hung */
 

@@ -4,8 +4,8 @@
 
 #include "check.h"
 
-#include "sync.h"
-#include "transport_local.h"
+#include "base/sync.h"
+#include "transport/transport_local.h"
 
 enum { MOST_RANKS = 9 };
 

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "request.h"
+#include "negotiation/request.h"
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* The response cache: ids and names, use order, capacities 0 and 1. */
 #include "requests.h"
 
-#include "cache.h"
+#include "negotiation/cache.h"
 #include "random.h"
 
 static void put(struct cache *c, uint64_t id, int name) {

@@ -1,7 +1,7 @@
 /* What all codecs have in common: what is refused, joined ranks, values that are not finite, casts. */
 #include "codec_case.h"
 
-#include "half.h"
+#include "kernels/half.h"
 
 static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0},
                           TOPK = {HVD_CODEC_TOPK, 0.1};

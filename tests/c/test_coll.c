@@ -1,7 +1,7 @@
 /* Chunks, segments, and the choice of an algorithm. */
 #include "check.h"
 
-#include "coll.h"
+#include "collectives/coll.h"
 
 #include <stdint.h>
 

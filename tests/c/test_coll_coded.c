@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "coded_case.h"
-#include "coll_coded.h"
+#include "collectives/coded.h"
 #include "ranks.h"
 
 enum { MOST_PIECES = 5 };

@@ -2,7 +2,7 @@
  * ranks. */
 #include "coordinator_case.h"
 
-#include "pending.h"
+#include "negotiation/pending.h"
 
 static struct coordinator_config config_of(int size) {
     return (struct coordinator_config){.size = size,

@@ -1,7 +1,7 @@
 /* The environment: which prefix wins, what is a number, how a bad value is refused. */
 #include "check.h"
 
-#include "env.h"
+#include "base/env.h"
 
 #include <stdint.h>
 

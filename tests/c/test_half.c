@@ -2,7 +2,7 @@
  * numbers. */
 #include "check.h"
 
-#include "half.h"
+#include "kernels/half.h"
 #include "random.h"
 
 struct format {

@@ -1,7 +1,7 @@
 /* The log: levels by name, lines below the level dropped, time and rank in front. */
 #include "check.h"
 
-#include "log.h"
+#include "base/log.h"
 
 static void test_parse(void) {
     static const struct {

@@ -1,10 +1,10 @@
 /* Mailboxes: messages of any length between two threads, in order and whole. */
 #include "check.h"
 
-#include "host.h"
+#include "base/sync.h"
 #include "random.h"
-#include "shared.h"
-#include "sync.h"
+#include "shm/host.h"
+#include "shm/shmem.h"
 
 enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };
 
@@ -91,18 +91,18 @@ static void test_full(void) {
 /* Three ranks on real shared memory: the leader talks with each, the others not among themselves. */
 static void test_host(void) {
     enum { N = 3 };
-    char name[SHARED_NAME];
+    char name[SHMEM_NAME];
     struct host hosts[N];
     void *memory;
     hvd_error err = {0};
     for (int i = 0; i < N; i++) {
-        CHECK_OK(i ? shared_open(&memory, window_bytes(N), name, &err)
-                   : shared_create(&memory, window_bytes(N), name, &err),
+        CHECK_OK(i ? shmem_open(&memory, window_bytes(N), name, &err)
+                   : shmem_create(&memory, window_bytes(N), name, &err),
                  err);
         CHECK_OK(host_open(&hosts[i], memory, N, i, &err), err);
     }
-    shared_unlink(name);
-    CHECK(shared_open(&memory, window_bytes(N), name, &err) == HVD_NO_MEMORY);
+    shmem_unlink(name);
+    CHECK(shmem_open(&memory, window_bytes(N), name, &err) == HVD_NO_MEMORY);
     CHECK(host_reaches(&hosts[0], 2) && host_reaches(&hosts[2], 0) && !host_reaches(&hosts[1], 2));
     for (int i = 1; i < N; i++) {
         int from = -1;

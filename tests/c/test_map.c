@@ -1,7 +1,7 @@
 /* The map: thousands of keys, removed and put again, in random order. */
 #include "check.h"
 
-#include "map.h"
+#include "base/map.h"
 #include "random.h"
 
 enum { KEYS = 5000 };

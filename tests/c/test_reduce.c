@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "elements.h"
-#include "reduce.h"
+#include "kernels/reduce.h"
 
 enum { MOST = 1009 };
 

@@ -1,7 +1,7 @@
 /* The tensor table: duplicates, order, ids, closing, and many threads that add at once. */
 #include "requests.h"
 
-#include "tensors.h"
+#include "engine/tensors.h"
 
 struct result {
     int completions;

@@ -2,7 +2,7 @@
  */
 #include "check.h"
 
-#include "clock.h"
+#include "base/clock.h"
 #include "random.h"
 #include "ranks.h"
 

@@ -2,8 +2,8 @@
  * memory. */
 #include "check.h"
 
-#include "scratch.h"
-#include "wait.h"
+#include "base/scratch.h"
+#include "transport/wait.h"
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 /* The wire format: every item there and back; damaged messages are errors, never wild reads. */
 #include "requests.h"
 
+#include "negotiation/wire.h"
 #include "random.h"
-#include "wire.h"
 
 enum { ITEMS = 12 };
 

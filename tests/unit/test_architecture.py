@@ -9,9 +9,23 @@ import hvdlite._build as build
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvdlite"
 CSRC = PACKAGE / "csrc"
-HEADERS = sorted(CSRC.glob("*.h"))
-SOURCES = sorted(CSRC.glob("*.c"))
+HEADERS = sorted(CSRC.rglob("*.h"))
+SOURCES = sorted(CSRC.rglob("*.c"))
 MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# The rooms of csrc, lowest first; "" is csrc itself, which holds the public interface.
+ROOMS = [
+    "base",
+    "kernels",
+    "negotiation",
+    "shm",
+    "transport",
+    "collectives",
+    "engine",
+    "",
+    "mxnet",
+]
+PURE_ROOMS = ("kernels", "negotiation")
 
 MOST_LINES = 350
 COMMENT_OR_LITERAL = re.compile(
@@ -21,7 +35,16 @@ OBJECT = re.compile(r"(?:_Thread_local |static |extern )*[\w\s*]+?\b(\w+)(?:\[[^
 
 
 def names(files) -> list:
-    return [file.name for file in files]
+    return [path_of(file) for file in files]
+
+
+def path_of(file: Path) -> str:
+    """As #include names it: transport/wait.h."""
+    return file.relative_to(CSRC).as_posix()
+
+
+def room_of(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def code_of(file: Path) -> str:
@@ -38,21 +61,6 @@ def code_of(file: Path) -> str:
     return COMMENT_OR_LITERAL.sub(blank, file_text)
 
 
-def layer_of(header: Path) -> int:
-    match = re.search(r"^ \* Layer (\d)\b", header.read_text(), re.M)
-    assert match, f"{header.name} does not say which layer it is in"
-    return int(match.group(1))
-
-
-LAYERS = {header.name: layer_of(header) for header in HEADERS}
-
-
-def layer_of_source(source: Path) -> int:
-    """That of its header, or, for what has none (coll_ring.c), of the header it includes first."""
-    own = source.with_suffix(".h").name
-    return LAYERS[own if own in LAYERS else includes(source)[0]]
-
-
 def includes(file: Path) -> list:
     return re.findall(r'^\s*#\s*include\s+"([^"]+)"', code_of(file), re.M)
 
@@ -63,59 +71,74 @@ def system_includes(file: Path) -> list:
 
 def users_of(pattern: str, files=None) -> set:
     files = SOURCES + HEADERS if files is None else files
-    return {file.name for file in files if re.search(pattern, code_of(file))}
+    return {path_of(file) for file in files if re.search(pattern, code_of(file))}
 
 
 def test_there_is_something_to_test():
     assert len(SOURCES) > 20
     assert len(HEADERS) > 20
-    assert set(LAYERS.values()) == set(range(7))
+    assert {room_of(path) for path in names(SOURCES + HEADERS)} == set(ROOMS)
 
 
 @pytest.mark.parametrize("file", SOURCES + HEADERS, ids=names(SOURCES + HEADERS))
-def test_a_file_includes_only_its_own_and_lower_layers(file):
-    own = LAYERS[file.name] if file.suffix == ".h" else layer_of_source(file)
-    higher = {name: LAYERS[name] for name in includes(file) if LAYERS[name] > own}
-    assert not higher, f"{file.name} is in layer {own}"
+def test_a_file_includes_only_its_own_and_lower_rooms(file):
+    own = ROOMS.index(room_of(path_of(file)))
+    higher = [path for path in includes(file) if ROOMS.index(room_of(path)) > own]
+    assert not higher
+
+
+@pytest.mark.parametrize("file", SOURCES + HEADERS, ids=names(SOURCES + HEADERS))
+def test_an_include_names_the_room(file):
+    missing = [path for path in includes(file) if not (CSRC / path).exists()]
+    assert not missing
+
+
+def test_no_headers_include_each_other_in_a_circle():
+    below = {path_of(header): includes(header) for header in HEADERS}
+    left = set(below)
+    while left:
+        lowest = {path for path in left if not left.intersection(below[path])}
+        assert lowest, f"a circle among {sorted(left)}"
+        left -= lowest
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
 def test_a_source_includes_its_own_header_first(source):
-    own = source.with_suffix(".h").name
-    if own in LAYERS:
-        assert includes(source)[0] == own
+    own = source.with_suffix(".h")
+    if own in HEADERS:
+        assert includes(source)[0] == path_of(own)
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
 def test_a_header_begins_with_what_it_is_for(header):
-    """One comment: a first sentence with the job, then the layer."""
+    """One comment: a first sentence with the job, an empty line, then owner, threads, units."""
     match = re.match(r"/\* (\S.*?)\*/", header.read_text(), re.S)
     assert match, "a header begins with a comment"
     first_line, _, rest = match.group(1).partition("\n")
     assert re.match(r"\S.* *$", first_line)
-    assert re.search(r"^ \*\n(?: \*.*\n)*? \* Layer \d", "\n" + rest, re.M)
+    assert re.search(r"^ \*\n \* \S", "\n" + rest, re.M)
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
 def test_a_header_is_guarded_by_its_name(header):
-    guard = f"HVDLITE_{header.stem.upper()}_H"
+    guard = re.sub(r"\W", "_", f"HVDLITE_{path_of(header)}").upper()
     assert f"#ifndef {guard}\n#define {guard}\n" in header.read_text()
 
 
 DOORS = [
-    ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport_mpi.c"}),
-    ("the environment", r"\bgetenv\b|\benviron\b", {"env.c"}),
+    ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
+    ("the environment", r"\bgetenv\b|\benviron\b", {"base/env.c"}),
     (
         "time",
         r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(",
-        {"clock.c", "sync.c"},
+        {"base/clock.c", "base/sync.c"},
     ),
-    ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"bell.c"}),
-    ("shared memory", r"\bshm_\w+\(|\bmmap\(", {"shared.c"}),
-    ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet_api.c"}),
+    ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"shm/doorbell.c"}),
+    ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),
+    ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet/api.c"}),
     ("the console", r"\b(?:printf|puts|putchar|perror|fputs)\s*\(", set()),
-    ("files", r"\bfopen\b|\bfwrite\b", {"timeline.c"}),
-    ("stderr", r"\bstderr\b|\bfprintf\b", {"log.c"}),
+    ("files", r"\bfopen\b|\bfwrite\b", {"engine/timeline.c"}),
+    ("stderr", r"\bstderr\b|\bfprintf\b", {"base/log.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", set()),
     ("signals", r"\bsignal\s*\(|\bsigaction\b", set()),
@@ -132,7 +155,7 @@ def test_every_effect_has_one_door(door, pattern, behind):
 
 def test_threads_are_made_and_locked_in_one_file():
     """But for the lock of the one pointer in hvd.c."""
-    assert users_of(r"\bpthread_\w+\s*\(") <= {"sync.c", "hvd.c"}
+    assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "hvd.c"}
     hvd = code_of(CSRC / "hvd.c")
     assert set(re.findall(r"\bpthread_\w+(?=\s*\()", hvd)) <= {
         "pthread_rwlock_rdlock",
@@ -142,21 +165,19 @@ def test_threads_are_made_and_locked_in_one_file():
 
 
 @pytest.mark.parametrize(
-    "source", [f for f in SOURCES if f.name.startswith("coll")], ids=lambda f: f.name
+    "source", [f for f in SOURCES if f.parent.name == "collectives"], ids=path_of
 )
 def test_algorithms_know_no_mpi_no_threads_and_no_mxnet(source):
     assert not re.search(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
     assert set(system_includes(source)) <= {"stdlib.h", "string.h", "stdint.h", "stddef.h"}
 
 
-PURE = [h for h in HEADERS if "Layer 1, pure" in h.read_text()]
+PURE = [f for f in SOURCES + HEADERS if room_of(path_of(f)) in PURE_ROOMS]
 
 
-@pytest.mark.parametrize("header", PURE, ids=names(PURE))
-def test_pure_code_knows_no_clock_no_threads_and_no_log(header):
-    files = [f for f in (header, header.with_suffix(".c")) if f.exists()]
-    for file in files:
-        assert not re.search(r"clock_|pthread|monitor_|atomic_|log_line|transport", code_of(file))
+@pytest.mark.parametrize("file", PURE, ids=names(PURE))
+def test_pure_code_knows_no_clock_no_threads_and_no_log(file):
+    assert not re.search(r"clock_|pthread|monitor_|atomic_|log_line|transport", code_of(file))
 
 
 def mutable_statics(source: Path) -> list:
@@ -166,7 +187,7 @@ def mutable_statics(source: Path) -> list:
     for statement in re.findall(r"[^;{}]+[;{]|[{}]", code):
         text = " ".join(statement.split())
         object_like = OBJECT.match(text)
-        is_static = re.match(r"(?:FAST )?(?:static|_Thread_local)\b", text)
+        is_static = re.match(r"(?:SIMD )?(?:static|_Thread_local)\b", text)
         if object_like and (is_static or depth == 0) and not re.match(r"typedef|return|}", text):
             constant = re.search(r"\bconst\b(?![^=;{]*\*)|\*\s*const\b", text.partition("=")[0])
             forward = re.match(r"(?:static )?(?:struct|union|enum) \w+ ?;", text)
@@ -217,7 +238,7 @@ def test_what_python_sees_is_cut_out_of_the_headers():
     for header in HEADERS:
         text = header.read_text()
         assert text.count("/* cdef begin */") == text.count("/* cdef end */")
-        assert ("/* cdef begin */" in text) == (header.name in build.HEADERS)
+        assert ("/* cdef begin */" in text) == (path_of(header) in build.HEADERS)
 
 
 def test_the_c_library_has_one_importer():

@@ -1,0 +1,19 @@
+#define _POSIX_C_SOURCE 200809L
+#include "base/clock.h"
+
+#include <sched.h>
+#include <time.h>
+
+double clock_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void clock_nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds};
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    nanosleep(&t, NULL); /* a signal may end it early: every caller looks again */
+}
+
+void clock_yield(void) { sched_yield(); }

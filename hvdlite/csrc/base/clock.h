@@ -1,0 +1,12 @@
+/* The one door to time: now, a nap, a yield.
+ *
+ * Seconds on the monotonic clock, the one that Python's time.monotonic() reads, so that
+ * log lines of the core and timestamps of a script compare. Any thread. */
+#ifndef HVDLITE_BASE_CLOCK_H
+#define HVDLITE_BASE_CLOCK_H
+
+double clock_now(void);
+void clock_nap(double seconds);
+void clock_yield(void);
+
+#endif

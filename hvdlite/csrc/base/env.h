@@ -1,0 +1,19 @@
+/* The one door to the environment: HVDLITE_NAME, or else HOROVOD_NAME for scripts that come from
+ * there.
+ *
+ * Read at init only: getenv is not safe beside setenv in other threads. */
+#ifndef HVDLITE_BASE_ENV_H
+#define HVDLITE_BASE_ENV_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+
+/* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */
+const char *env_text(const char *name);
+
+/* A number of at least 0; `*value` stays as it is when the variable is not set. */
+int env_size(const char *name, size_t *value, hvd_error *err);
+int env_seconds(const char *name, double *value, hvd_error *err);
+
+#endif

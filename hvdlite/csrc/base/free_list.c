@@ -1,0 +1,38 @@
+#include "base/free_list.h"
+
+#include <stdlib.h>
+
+void free_list_init(struct free_list *s) {
+    monitor_init(&s->monitor);
+    s->first = NULL;
+}
+
+void free_list_destroy(struct free_list *s) {
+    for (void **block; (block = s->first);) {
+        s->first = *block;
+        free(block);
+    }
+    monitor_destroy(&s->monitor);
+}
+
+void *free_list_take(struct free_list *s, size_t bytes) {
+    monitor_lock(&s->monitor);
+    void **block = s->first;
+    if (block) s->first = *block;
+    monitor_unlock(&s->monitor);
+    return block ? block : malloc(bytes);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+void free_list_give(struct free_list *s, void *block) {
+    (void)s;
+    free(block); /* so that a use after it is found */
+}
+#else
+void free_list_give(struct free_list *s, void *block) {
+    monitor_lock(&s->monitor);
+    *(void **)block = s->first;
+    s->first = block;
+    monitor_unlock(&s->monitor);
+}
+#endif

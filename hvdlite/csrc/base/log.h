@@ -1,0 +1,35 @@
+/* The one door to stderr: levelled lines that carry time and rank.
+ *
+ * A value, not a global: whoever logs was given one. Any thread; one write a line. */
+#ifndef HVDLITE_BASE_LOG_H
+#define HVDLITE_BASE_LOG_H
+
+#include <stdbool.h>
+
+enum log_level {
+    LOG_TRACE,
+    LOG_DEBUG,
+    LOG_INFO,
+    LOG_WARNING,
+    LOG_ERROR,
+    LOG_FATAL,
+    LOG_OFF,
+    LOG_UNKNOWN
+};
+
+struct log {
+    enum log_level level; /* lines below it are dropped */
+    int rank, size;       /* size 0: not known yet, leave them out */
+};
+
+/* "trace" ... "off" in any case; `fallback` for NULL or anything else. */
+enum log_level log_parse(const char *name, enum log_level fallback);
+
+static inline bool log_on(const struct log *log, enum log_level level) {
+    return level >= log->level;
+}
+
+void log_line(const struct log *log, enum log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,38 @@
+/* A hash map from names to values.
+ *
+ * Its nodes live in the values, so that nothing is allocated for what comes and goes in every
+ * step, and a name is hashed once, however often it is looked up. Not thread-safe. */
+#ifndef HVDLITE_BASE_MAP_H
+#define HVDLITE_BASE_MAP_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct map_node {
+    struct map_node *next;
+    uint64_t hash; /* of the key */
+    const char *key;
+    void *value;
+};
+
+struct map {
+    struct map_node **buckets;
+    size_t nbuckets, count;
+};
+
+/* The key is not copied: it must live as long as the node is of use. */
+struct map_node map_node_of(const char *key, void *value);
+/* The same for another key that reads alike. */
+struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
+
+/* A zeroed struct is an empty map. map_clear touches neither nodes nor values. */
+void map_clear(struct map *map);
+
+void *map_get(const struct map *map, const char *key);               /* NULL: not there */
+void *map_find(const struct map *map, const struct map_node *like);  /* by that node's key */
+int map_put(struct map *map, struct map_node *node, hvd_error *err); /* the key must be new */
+void map_remove(struct map *map, struct map_node *node);             /* the node must be there */
+
+#endif

@@ -1,0 +1,21 @@
+/* Scratch memory that grows and is kept, so that a collective pays no page faults but the first
+ * time.
+ *
+ * Used by one thread; every caller takes the whole of it. */
+#ifndef HVDLITE_BASE_SCRATCH_H
+#define HVDLITE_BASE_SCRATCH_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+
+struct scratch {
+    void *data;
+    size_t size;
+};
+
+/* At least `bytes`, 64-byte aligned, contents undefined; a zeroed struct is empty. */
+int scratch_get(struct scratch *s, size_t bytes, void **out, hvd_error *err);
+void scratch_free(struct scratch *s);
+
+#endif

@@ -1,0 +1,63 @@
+#define _GNU_SOURCE /* pthread_setname_np */
+#include "base/sync.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+void monitor_init(struct monitor *m) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->mutex, NULL);
+    pthread_cond_init(&m->changed, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void monitor_destroy(struct monitor *m) {
+    pthread_cond_destroy(&m->changed);
+    pthread_mutex_destroy(&m->mutex);
+}
+
+void monitor_lock(struct monitor *m) {
+    int failed = pthread_mutex_lock(&m->mutex);
+    assert(!failed);
+    (void)failed;
+}
+
+void monitor_unlock(struct monitor *m) { pthread_mutex_unlock(&m->mutex); }
+
+void monitor_notify(struct monitor *m) { pthread_cond_broadcast(&m->changed); }
+
+void monitor_wait(struct monitor *m, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    double whole = (double)until.tv_nsec * 1e-9 + seconds;
+    until.tv_sec += (time_t)whole;
+    until.tv_nsec = (long)((whole - (double)(time_t)whole) * 1e9);
+    pthread_cond_timedwait(&m->changed, &m->mutex, &until);
+}
+
+int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
+                 hvd_error *err) {
+    /* Signals belong to the program's own threads: a handler of Python's must not run on ours. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed)
+        return error_set(err, HVD_NO_MEMORY, "can't start the thread %s: %s", name,
+                         strerror(failed));
+    pthread_setname_np(*thread, name);
+    return HVD_OK;
+}
+
+void thread_join(pthread_t thread) { pthread_join(thread, NULL); }
+
+int fork_watch(void (*in_child)(void), hvd_error *err) {
+    int code = pthread_atfork(NULL, NULL, in_child);
+    return code ? error_set(err, HVD_NO_MEMORY, "can't watch for forks: %s", strerror(code))
+                : HVD_OK;
+}

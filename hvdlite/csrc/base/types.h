@@ -1,0 +1,68 @@
+/* The vocabulary: kinds of work, element types, reduction operations, limits.
+ *
+ * Values travel on the wire and through the public header: append, never renumber. */
+#ifndef HVDLITE_BASE_TYPES_H
+#define HVDLITE_BASE_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef begin */
+typedef enum hvd_kind {
+    HVD_ALLREDUCE = 0,
+    HVD_BROADCAST,
+    HVD_ALLGATHER,
+    HVD_REDUCESCATTER,
+    HVD_ALLTOALL,
+    HVD_JOIN, /* no data of its own: until all ranks have joined, zeros stand in for this one's */
+    HVD_KINDS
+} hvd_kind;
+
+typedef enum hvd_dtype {
+    HVD_UINT8 = 0,
+    HVD_INT8,
+    HVD_INT32,
+    HVD_INT64,
+    HVD_FLOAT16,
+    HVD_BFLOAT16,
+    HVD_FLOAT32,
+    HVD_FLOAT64,
+    HVD_BOOL,
+    HVD_DTYPES
+} hvd_dtype;
+
+typedef enum hvd_op {
+    HVD_SUM = 0,
+    HVD_AVERAGE,
+    HVD_MIN,
+    HVD_MAX,
+    HVD_PRODUCT,
+    HVD_ADASUM,
+    HVD_OPS
+} hvd_op;
+
+/* How an allreduce of float32 travels (codec.h). */
+typedef enum hvd_codec {
+    HVD_CODEC_NONE = 0,
+    HVD_CODEC_FLOAT16,
+    HVD_CODEC_BFLOAT16,
+    HVD_CODEC_2BIT,
+    HVD_CODEC_1BIT,
+    HVD_CODEC_TOPK,
+    HVD_CODECS
+} hvd_codec;
+
+#define HVD_MAX_NAME 256 /* bytes of a tensor's name, the final zero included */
+#define HVD_MAX_DIMS 32  /* NumPy's limit, too */
+/* cdef end */
+
+/* Names as the user writes them; "?" for a value out of range. */
+const char *kind_name(int kind);
+const char *dtype_name(int dtype);
+const char *op_name(int op);
+const char *codec_name(int codec);
+
+/* Bytes of one element; 0 for a value out of range. */
+size_t dtype_size(int dtype);
+
+#endif

@@ -1,0 +1,46 @@
+/* Alltoall by messages: pairwise rounds.
+ *
+ * In round d rank r sends to rank r + d and receives from rank r - d (mod p): all pairs of a round
+ * are disjoint, so no link is asked twice. p = 4, what rank a sends and receives:
+ *
+ *   round 1   ab -> b, da <- d
+ *   round 2   ac -> c, ca <- c
+ *   round 3   ad -> d, ba <- b
+ *
+ * Parts go in segments, as many in every round as the longest part of all has (those of shorter parts
+ * are empty), and the segments of one round overlap with those of the next.
+ *
+ * Cost: (p-1) a + (p-1)/p S b, S = all parts of a rank, when they are equal. */
+#include "collectives/coll.h"
+
+#include <string.h>
+
+struct alltoall {
+    const struct coll_job *job;
+    int rank, size;
+    size_t nseg; /* segments a round */
+};
+
+static struct coll_exchange item_of(const void *arg, size_t i) {
+    const struct alltoall *w = arg;
+    int d = 1 + (int)(i / w->nseg), to = (w->rank + d) % w->size,
+        from = (w->rank + w->size - d) % w->size;
+    size_t k = i % w->nseg;
+    struct coll_range out = coll_segment(coll_part(w->job->in_end, to), COLL_SEGMENT, k);
+    struct coll_range in = coll_segment(coll_part(w->job->part_end, from), COLL_SEGMENT, k);
+    return (struct coll_exchange){(const char *)w->job->in + out.begin,
+                                  (char *)w->job->data + in.begin,
+                                  coll_length(out),
+                                  coll_length(in),
+                                  to,
+                                  from};
+}
+
+int coll_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct alltoall w = {.job = job, .rank = t->at.rank, .size = t->at.size};
+    struct coll_range from = coll_part(job->in_end, w.rank), to = coll_part(job->part_end, w.rank);
+    if (coll_length(to))
+        memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
+    w.nseg = (job->longest + COLL_SEGMENT - 1) / COLL_SEGMENT;
+    return coll_exchange_items(t, item_of, &w, w.nseg * (size_t)(w.size - 1), err);
+}

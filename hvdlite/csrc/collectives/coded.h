@@ -1,0 +1,34 @@
+/* The allreduce of coded tensors: messages in, the float32 sum of what they stand for out.
+ *
+ * As other algorithms, a function of the transport and a job. */
+#ifndef HVDLITE_COLLECTIVES_CODED_H
+#define HVDLITE_COLLECTIVES_CODED_H
+
+#include "collectives/coll.h"
+#include "kernels/codec.h"
+
+struct coded_piece {
+    void *message; /* codec_bytes(n); a cast's is overwritten */
+    float *out;    /* [n] */
+    size_t n;
+};
+
+/* Equal on every rank but for the pointers. */
+struct coded_job {
+    struct codec codec;
+    int members; /* ranks that bring data; the others have joined */
+    struct reduce_final final;
+    const struct coded_piece *pieces;
+    size_t npieces;
+    struct window *window;            /* as in coll_job */
+    struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
+};
+
+/* Two ways for the codecs that have words, with the same result; coll_coded takes the faster one.
+ * scattered: codec_kernels() is not NULL, more than one rank. */
+int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err);
+int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err);
+
+int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err);
+
+#endif

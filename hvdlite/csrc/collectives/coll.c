@@ -1,0 +1,88 @@
+#include "collectives/coll.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static const size_t ANY = SIZE_MAX;
+
+/* In the order in which they are asked. Below the thresholds rounds decide, above them bytes. */
+static const struct coll_algorithm TABLE[] = {
+    {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
+     .run = coll_direct_allreduce},
+    {"window allreduce", HVD_ALLREDUCE, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_allreduce},
+    {"window broadcast", HVD_BROADCAST, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_broadcast},
+    {"window allgather", HVD_ALLGATHER, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_allgather},
+    {"window reducescatter", HVD_REDUCESCATTER, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_reducescatter},
+    {"window alltoall", HVD_ALLTOALL, .on_window = true, .most_bytes = ANY,
+     .run = coll_window_alltoall},
+    {"Adasum", HVD_ALLREDUCE, .adasum = true, .most_bytes = ANY, .run = coll_adasum},
+    {"recursive doubling", HVD_ALLREDUCE, .most_bytes = 16 * 1024, .run = coll_doubling},
+    {"ring", HVD_ALLREDUCE, .own_accumulator = true, .most_bytes = ANY, .run = coll_ring_allreduce},
+    {"pairwise allreduce", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise_allreduce},
+    {"binomial tree", HVD_BROADCAST, .most_bytes = 64 * 1024, .run = coll_tree},
+    {"pipelined chain", HVD_BROADCAST, .most_bytes = ANY, .run = coll_chain},
+    {"ring allgather", HVD_ALLGATHER, .most_bytes = ANY, .run = coll_ring_allgather},
+    {"pairwise reducescatter", HVD_REDUCESCATTER, .most_bytes = ANY,
+     .run = coll_pairwise_reducescatter},
+    {"pairwise alltoall", HVD_ALLTOALL, .most_bytes = ANY, .run = coll_alltoall},
+};
+enum { ROWS = sizeof TABLE / sizeof *TABLE };
+
+const struct coll_algorithm *coll_table(size_t *rows) {
+    *rows = ROWS;
+    return TABLE;
+}
+
+bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
+    if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
+    if (row->on_window && !job->window) return false;
+    if (row->direct != (job->memory != NULL) || row->adasum != job->adasum) return false;
+    return !row->own_accumulator || job->reduce->size == job->reduce->wide;
+}
+
+const struct coll_algorithm *coll_choose(const struct coll_job *job) {
+    const struct coll_algorithm *row = TABLE;
+    while (!coll_takes(row, job)) row++;
+    return row;
+}
+
+/* One rank: its own data is the result, but for the scales. */
+static int run_alone(const struct coll_job *job, hvd_error *err) {
+    if (job->in) memcpy(job->data, job->in, job->bytes);
+    if (!job->reduce || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;
+    const struct reduce_kernels *k = job->reduce;
+    void *wide;
+    HVD_TRY(scratch_get(job->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));
+    struct coll_range all = {0, job->bytes}, part;
+    for (size_t i = 0; coll_length(part = coll_segment(all, COLL_SEGMENT, i)); i++) {
+        char *data = (char *)job->data + part.begin;
+        k->widen(wide, data, coll_length(part) / k->size, job->prescale);
+        k->narrow(data, wide, coll_length(part) / k->size, job->final);
+    }
+    return HVD_OK;
+}
+
+int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    if (!job->bytes) return HVD_OK;
+    if (t->at.size == 1) return run_alone(job, err);
+    const struct coll_algorithm *row = coll_choose(job);
+    int code = row->run(t, job, err);
+    return code ? error_while(err, "running a %s of %zu bytes", row->name, job->bytes) : HVD_OK;
+}
+
+struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk) {
+    size_t count = bytes / element, each = count / (size_t)n, longer = count % (size_t)n,
+           i = (size_t)chunk;
+    size_t begin = i * each + (i < longer ? i : longer);
+    return (struct coll_range){begin * element, (begin + each + (i < longer)) * element};
+}
+
+struct coll_range coll_segment(struct coll_range range, size_t length, size_t k) {
+    size_t begin = range.begin + k * length;
+    if (begin >= range.end) return (struct coll_range){range.end, range.end};
+    return (struct coll_range){begin, begin + length < range.end ? begin + length : range.end};
+}

@@ -1,0 +1,128 @@
+/* Collectives: one algorithm a file, one row of the table each.
+ *
+ * An algorithm is a function of the transport and a job: no threads, no MPI, no MXNet, no
+ * static state. It returns when this rank's part is done, with the same bits on every rank. Costs
+ * on top of each file: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
+ * byte reduced. */
+#ifndef HVDLITE_COLLECTIVES_COLL_H
+#define HVDLITE_COLLECTIVES_COLL_H
+
+#include "base/scratch.h"
+#include "kernels/reduce.h"
+#include "transport/transport.h"
+
+/* One tensor of a batch: `in` may be `out`. */
+struct coll_piece {
+    const char *in;
+    char *out;
+    size_t bytes;
+};
+
+/* Equal on every rank, except for the pointers, the scratch, and what an alltoall's ranks have. */
+struct coll_job {
+    hvd_kind kind;
+    void *data;   /* allreduce, broadcast: in place; else the output */
+    size_t bytes; /* of data; reducescatter: of `in`; alltoall: that all ranks send together */
+
+    /* allreduce, broadcast on a window: the tensors themselves, `bytes` in all, instead of data */
+    const struct coll_piece *pieces;
+    size_t npieces;
+    char *const *memory; /* [local rank]: the parts of the region in which they all lie, or NULL */
+
+    const struct reduce_kernels *reduce; /* allreduce, reducescatter */
+    double prescale;
+    struct reduce_final final;
+    bool adasum; /* allreduce: not by `reduce`, but by the rule of adasum.c */
+
+    int root; /* broadcast */
+
+    /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose sums have
+     * another size than what is summed (coded.c): the same; else NULL. */
+    const void *in;
+    const size_t *in_end; /* reducescatter, alltoall: [rank]: where the part for it ends in `in` */
+    const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
+    size_t longest;         /* of all these parts on all ranks, bytes */
+
+    struct window *window; /* of all ranks, when they are on one host, else NULL */
+
+    struct scratch *scratch; /* the algorithm's own working memory, kept between calls */
+};
+
+struct coll_algorithm {
+    const char *name;
+    hvd_kind kind;
+    bool own_accumulator; /* only for dtypes that are their own accumulators */
+    bool adasum;          /* for that operation; the others are for the others */
+    bool direct;          /* for jobs whose memory is shared; the others are for the others */
+    bool on_window;       /* only where all ranks share a window */
+    size_t most_bytes;    /* this row takes jobs of up to so many */
+    int (*run)(struct transport *t, const struct coll_job *job, hvd_error *err);
+};
+
+/* The first row of the table that takes the job; every job is taken by some row. */
+const struct coll_algorithm *coll_choose(const struct coll_job *job);
+
+/* All rows, for tests and benchmarks. */
+const struct coll_algorithm *coll_table(size_t *rows);
+bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job);
+
+/* Chooses and runs; with one rank only the scales are applied. */
+int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err);
+
+/* ---- for the algorithms ---- */
+
+/* A chunk is the part of the data that one rank reduces; a segment the part of it in flight at
+ * once. */
+enum { COLL_SEGMENT = 256 * 1024 };
+
+struct coll_range {
+    size_t begin, end; /* bytes */
+};
+
+static inline size_t coll_length(struct coll_range r) { return r.end - r.begin; }
+
+/* Cuts `bytes`, a whole number of elements, into n chunks that differ by one element at most. */
+struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
+
+/* The part of a rank, by where each rank's ends. */
+static inline struct coll_range coll_part(const size_t *end, int rank) {
+    return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
+}
+
+/* Segment k, of `length` bytes, of a range; shorter at its end, empty past it. */
+struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
+
+/* What one rank sends to a peer and receives from another; either may be of 0 bytes. */
+struct coll_exchange {
+    const char *out;
+    char *in;
+    size_t out_bytes, in_bytes;
+    int to, from;
+};
+
+/* Does `items` exchanges, each of up to 2^30 bytes, in that order, several of them in flight. Peers
+ * do theirs under the same number. */
+typedef struct coll_exchange coll_item(const void *arg, size_t i);
+int coll_exchange_items(struct transport *t, coll_item *item, const void *arg, size_t items,
+                        hvd_error *err);
+
+/* One exchange of any size, by segments. */
+int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
+
+int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_window_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_pairwise_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_adasum(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_chain(struct transport *t, const struct coll_job *job, hvd_error *err);
+
+#endif

@@ -1,0 +1,77 @@
+/* Recursive doubling: ranks exchange all they have with a partner twice as far away each round.
+ *
+ *   Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
+ *   Int. J. High Perform. Comput. Appl. 19 (2005).
+ *
+ * p = 4: after round 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after round 1 all have
+ * (a+b)+(c+d). When p is no power of two, the first 2 (p - 2^m) ranks pair up before: the even one
+ * gives its data to the odd one, sits the rounds out and gets the result at the end.
+ *
+ * Sums are exchanged in the accumulator type and rounded once. Both partners add the lower rank's
+ * sum to the higher's in that order, so that all ranks have the same bits, NaN included.
+ *
+ * Cost: ceil(log2 p) (a + S b + S g), two more messages when p is no power of two. */
+#include "collectives/coll.h"
+
+struct doubling {
+    struct transport *t;
+    size_t n, bytes; /* elements; bytes of them in the accumulator type */
+    void *mine, *theirs;
+    void (*combine)(void *out, const void *a, const void *b, size_t n);
+};
+
+/* Sends all of mine, or nothing, and receives theirs, or nothing. */
+static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
+                hvd_error *err) {
+    struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};
+    return coll_exchange(w->t, x, err);
+}
+
+static void add_in_order(struct doubling *w, int peer) {
+    bool lower = w->t->at.rank < peer;
+    w->combine(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
+}
+
+static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
+    HVD_TRY(swap(w, w->bytes, w->theirs, w->bytes, peer, err));
+    add_in_order(w, peer);
+    return HVD_OK;
+}
+
+/* The ranks that take part in the rounds are numbered anew: place 0 .. 2^m - 1. */
+static int rank_of(int place, int paired) {
+    return place < paired ? 2 * place + 1 : place + paired;
+}
+
+static int run_rounds(struct doubling *w, int place, int places, int paired, hvd_error *err) {
+    for (int distance = 1; distance < places; distance *= 2)
+        HVD_TRY(swap_and_add(w, rank_of(place ^ distance, paired), err));
+    return HVD_OK;
+}
+
+static int run_all(struct doubling *w, hvd_error *err) {
+    int rank = w->t->at.rank, places = 1;
+    while (2 * places <= w->t->at.size) places *= 2;
+    int paired = w->t->at.size - places; /* pairs in the beginning */
+    if (rank >= 2 * paired) return run_rounds(w, rank - paired, places, paired, err);
+    if (rank % 2 == 0) {
+        HVD_TRY(swap(w, w->bytes, NULL, 0, rank + 1, err));
+        return swap(w, 0, w->mine, w->bytes, rank + 1, err);
+    }
+    HVD_TRY(swap(w, 0, w->theirs, w->bytes, rank - 1, err));
+    add_in_order(w, rank - 1);
+    HVD_TRY(run_rounds(w, rank / 2, places, paired, err));
+    return swap(w, w->bytes, NULL, 0, rank - 1, err);
+}
+
+int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    const struct reduce_kernels *k = job->reduce;
+    struct doubling w = {.t = t, .n = job->bytes / k->size, .combine = k->combine_wide};
+    w.bytes = w.n * k->wide;
+    HVD_TRY(scratch_get(job->scratch, 2 * w.bytes, &w.mine, err));
+    w.theirs = (char *)w.mine + w.bytes;
+    k->widen(w.mine, job->data, w.n, job->prescale);
+    HVD_TRY(run_all(&w, err));
+    k->narrow(job->data, w.mine, w.n, job->final);
+    return HVD_OK;
+}

@@ -1,0 +1,155 @@
+/* Pairwise exchange: every rank sends every other rank its part of that rank's chunk. Allreduce, and
+ * the first half of it alone, reducescatter.
+ *
+ * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers) and for
+ * codes whose sums have another size: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
+ * then sends the finished chunk to everyone. p = 3, rank a owns chunk 0:
+ *
+ *            rank a             rank b             rank c
+ *   exchange a0 b0 c0           a1 b1 c1           a2 b2 c2
+ *   reduce   S0                 S1                 S2
+ *   share    S0 S1 S2           S0 S1 S2           S0 S1 S2
+ *
+ * By segments: while segment k is being added and shared, segment k + 1 is exchanged.
+ *
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring's, in two rounds; but every pair of ranks
+ * talks, so with k ranks a host k times a ring's bytes cross between hosts. Reducescatter: half the
+ * messages and bytes. */
+#include "collectives/coll.h"
+
+#include <string.h>
+
+struct pairwise {
+    struct transport *t;
+    const struct coll_job *job;
+    const char *in;                       /* all chunks, as this rank has them */
+    char *out;                            /* where its own chunk, reduced, goes to */
+    size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
+    char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
+    const char **inputs;                  /* [ranks]: the own one and those in the slots */
+    struct transfer *exchange[2], *share; /* 2 (p - 1) transfers each: sends, then receives */
+};
+
+/* The d-th peer to send to, and to receive from: in round d all pairs are disjoint. */
+static int peer_to(const struct pairwise *w, int d) { return (w->t->at.rank + d) % w->t->at.size; }
+static int peer_from(const struct pairwise *w, int d) {
+    return (w->t->at.rank + w->t->at.size - d) % w->t->at.size;
+}
+
+static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
+    if (w->job->kind == HVD_REDUCESCATTER) return coll_part(w->job->in_end, chunk);
+    return coll_chunk(w->job->bytes, w->job->reduce->size, w->t->at.size, chunk);
+}
+
+static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
+    return coll_segment(chunk_of(w, chunk), w->segment, k);
+}
+
+/* Where the results of a range are. */
+static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
+    const struct reduce_kernels *k = w->job->reduce;
+    return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
+}
+
+/* Where those of segment k of the own chunk go to. */
+static char *result(const struct pairwise *w, size_t k) {
+    size_t first = results_of(w, chunk_of(w, w->t->at.rank)).begin;
+    return w->out + (results_of(w, segment_of(w, w->t->at.rank, k)).begin - first);
+}
+
+static int send(struct pairwise *w, const void *data, size_t bytes, int to, struct transfer *x,
+                hvd_error *err) {
+    return bytes ? transport_isend(w->t, data, bytes, to, x, err) : HVD_OK;
+}
+
+static int receive(struct pairwise *w, void *data, size_t bytes, int from, struct transfer *x,
+                   hvd_error *err) {
+    return bytes ? transport_irecv(w->t, data, bytes, from, x, err) : HVD_OK;
+}
+
+static int wait_all(struct pairwise *w, struct transfer *x, hvd_error *err) {
+    for (int i = 0; i < 2 * (w->t->at.size - 1); i++) HVD_TRY(transport_wait(w->t, &x[i], err));
+    return HVD_OK;
+}
+
+static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
+    int others = w->t->at.size - 1;
+    size_t own = coll_length(segment_of(w, w->t->at.rank, k));
+    struct transfer *x = w->exchange[k % 2];
+    for (int d = 1; d <= others; d++) {
+        char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
+        HVD_TRY(receive(w, slot, own, peer_from(w, d), &x[others + d - 1], err));
+        struct coll_range theirs = segment_of(w, peer_to(w, d), k);
+        HVD_TRY(send(w, w->in + theirs.begin, coll_length(theirs), peer_to(w, d), &x[d - 1], err));
+    }
+    return HVD_OK;
+}
+
+static void reduce(struct pairwise *w, size_t k) {
+    struct coll_range own = segment_of(w, w->t->at.rank, k);
+    const char *slot = w->slots[k % 2];
+    w->inputs[0] = w->in + own.begin;
+    for (int d = 1; d < w->t->at.size; d++, slot += w->segment) w->inputs[d] = slot;
+    reduce_all(w->job->reduce, result(w, k), w->inputs, w->t->at.size,
+               coll_length(own) / w->job->reduce->size, w->job->prescale, w->job->final);
+}
+
+static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
+    int others = w->t->at.size - 1;
+    size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
+    for (int d = 1; d <= others; d++) {
+        struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
+        HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
+                        peer_from(w, d), &w->share[others + d - 1], err));
+        HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->share[d - 1], err));
+    }
+    return HVD_OK;
+}
+
+static int run_segments(struct pairwise *w, hvd_error *err) {
+    HVD_TRY(post_exchange(w, 0, err));
+    for (size_t k = 0; k < w->nseg; k++) {
+        HVD_TRY(wait_all(w, w->exchange[k % 2], err));
+        if (k + 1 < w->nseg) HVD_TRY(post_exchange(w, k + 1, err));
+        reduce(w, k);
+        HVD_TRY(wait_all(w, w->share, err));
+        if (w->job->kind == HVD_ALLREDUCE) HVD_TRY(post_share(w, k, err));
+    }
+    return wait_all(w, w->share, err);
+}
+
+/* All peers' segments together are about one COLL_SEGMENT, so that they stay in the cache. */
+static size_t segment_bytes(int others) {
+    size_t bytes = (size_t)COLL_SEGMENT / (size_t)others;
+    return bytes < 8192 ? 8192 : bytes & ~(size_t)63;
+}
+
+static int run_pairwise(struct pairwise *w, hvd_error *err) {
+    const struct coll_job *job = w->job;
+    size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
+    w->segment = segment_bytes((int)others);
+    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
+    size_t slots = others * w->segment;
+    void *memory;
+    size_t pointers = (others + 1) * sizeof *w->inputs;
+    HVD_TRY(scratch_get(job->scratch, 2 * slots + pointers + 3 * transfers, &memory, err));
+    char *at = memory;
+    for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
+    w->inputs = (const char **)(void *)at;
+    at += pointers;
+    memset(at, 0, 3 * transfers);
+    w->share = (struct transfer *)(void *)at;
+    for (int i = 0; i < 2; i++) w->exchange[i] = w->share + (size_t)(i + 1) * 2 * others;
+    return run_segments(w, err);
+}
+
+int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pairwise w = {.t = t, .job = job, .in = job->in ? job->in : job->data};
+    w.out = (char *)job->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
+    return run_pairwise(&w, err);
+}
+
+int coll_pairwise_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pairwise w = {.t = t, .job = job, .in = job->in, .out = job->data};
+    return run_pairwise(&w, err);
+}

@@ -1,0 +1,23 @@
+/* Binomial tree broadcast: each round doubles the ranks that have the data.
+ *
+ * Counting ranks from the root, in the round of distance d rank i < d sends to rank i + d:
+ *
+ *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
+ *
+ * Cost: ceil(log2 p) (a + S b). For data so small that rounds count; long data goes by a chain. */
+#include "collectives/coll.h"
+
+int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    int p = t->at.size, place = (t->at.rank - job->root + p) % p;
+    for (int distance = 1; distance < p; distance *= 2) {
+        bool sending = place < distance;
+        if (place >= 2 * distance || (sending && place + distance >= p)) continue;
+        int other = sending ? place + distance : place - distance;
+        other = (other + job->root) % p;
+        HVD_TRY(coll_exchange(t,
+                              (struct coll_exchange){job->data, job->data, sending ? job->bytes : 0,
+                                                     sending ? 0 : job->bytes, other, other},
+                              err));
+    }
+    return HVD_OK;
+}

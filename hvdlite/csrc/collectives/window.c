@@ -1,0 +1,319 @@
+/* Window collectives: on one host, through memory that all ranks map.
+ *
+ *   The reduction by slices in shared memory is that of Jain et al., "Framework for Scalable
+ *   Intra-Node Collective Operations using Shared Memory", SC'18; flags instead of barriers.
+ *
+ * The data goes in rounds of one slot. In a round every rank stages its input in its slot, but for
+ * chunk r of rank r; rank r adds that chunk of its own memory and of all slots, in the order of ranks,
+ * and leaves the sum in its memory and its slot; all take the other sums.
+ * p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
+ *
+ *            slot of a          slot of b          slot of c
+ *   stage    .  a1 a2           b0 .  b2           c0 c1 .
+ *   reduce   S0 a1 a2           b0 S1 b2           c0 c1 S2
+ *   take     rank a reads S1, S2, rank b S0, S2, rank c S0, S1
+ *
+ * The rounds overlap: round k is staged before round k - 1 is reduced and k - 2 taken, so that nobody
+ * waits who has work. Tensors are packed straight into the slots and unpacked straight from them. The
+ * slots, written through the caches, stay there: memory sees each input read and each result written
+ * once. Large data may go past the caches (copy_policy.h). Small data is not cut: every rank adds all inputs
+ * itself, one hop instead of two. Sums are made in the accumulator and rounded once; their order is the
+ * ranks', whatever the size or what they were fused with.
+ *
+ * Cost on each rank: (p-1)/p S packed and as much unpacked, S added, at the bandwidth of the cache; 2
+ * flags a round. */
+#include "collectives/coll.h"
+
+#include "base/clock.h"
+
+enum {
+    SMALL = 16 * 1024,   /* bytes that are not cut */
+    LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
+    STEP = 8,            /* rounds of large data that are written in one way */
+    BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
+};
+
+/* How far the pieces have been gone through. */
+struct cursor {
+    size_t piece, at; /* bytes of that piece */
+};
+
+struct pass {
+    struct transport *t;
+    const struct coll_job *job;
+    struct window *w;
+    size_t rounds;
+    struct cursor staged, reduced, taken;
+    copy_function *put; /* into a slot */
+    const char **in;    /* [ranks]: where they have the block that is added */
+    char *result;       /* of small data */
+};
+
+static char *slot_of(const struct pass *p, int member, uint64_t round) {
+    return window_slot(p->w, member, round);
+}
+
+/* Bytes that lie together in one piece. */
+struct run {
+    const struct coll_piece *piece;
+    size_t at, bytes;
+};
+
+/* The next of them, at most `most`; the cursor moves behind them. */
+static struct run next_run(const struct pass *p, struct cursor *c, size_t most) {
+    const struct coll_piece *piece = &p->job->pieces[c->piece];
+    size_t left = piece->bytes - c->at;
+    struct run run = {piece, c->at, left < most ? left : most};
+    c->at += run.bytes;
+    if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    return run;
+}
+
+/* The next `bytes` of the pieces. */
+static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        struct run run = next_run(p, c, bytes - done);
+        p->put(to + done, run.piece->in + run.at, run.bytes);
+        done += run.bytes;
+    }
+}
+
+static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
+    for (size_t done = 0; done < bytes;) done += next_run(p, c, bytes - done).bytes;
+}
+
+static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        struct run run = next_run(p, c, bytes - done);
+        copy_cached(run.piece->out + run.at, from + done, run.bytes);
+        done += run.bytes;
+    }
+}
+
+/* ---- allreduce ---- */
+
+/* Bytes of round k, and the chunk of it that one rank adds. */
+static size_t round_bytes(const struct pass *p, size_t k) {
+    return coll_length(coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k));
+}
+
+static struct coll_range chunk_of(const struct pass *p, size_t k, int member) {
+    return coll_chunk(round_bytes(p, k), p->job->reduce->size, p->w->n, member);
+}
+
+static int stage(struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(transport_wait_slot(p->t, round, err));
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        if (i == p->w->self)
+            skip(p, &p->staged, coll_length(chunk));
+        else
+            pack(p, &p->staged, slot_of(p, p->w->self, round) + chunk.begin, coll_length(chunk));
+    }
+    window_raise(p->w, WINDOW_STAGED, round);
+    return HVD_OK;
+}
+
+/* Adds what all ranks have at a place of the slots, in the order of ranks; `own` is this rank's. */
+static void add_block(const struct pass *p, uint64_t round, size_t place, const char *own,
+                      size_t bytes, char *out) {
+    const struct reduce_kernels *kernels = p->job->reduce;
+    for (int i = 0; i < p->w->n; i++)
+        p->in[i] = i == p->w->self ? own : slot_of(p, i, round) + place;
+    reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->job->prescale,
+               p->job->final);
+}
+
+/* The next `bytes` of the pieces, from and to them and into the slot: in this order, as what is written
+ * past the caches should not be read back. */
+static void add_own(struct pass *p, uint64_t round, size_t place, size_t bytes) {
+    char *slot = slot_of(p, p->w->self, round);
+    for (size_t end = place + bytes; place < end;) {
+        struct run run = next_run(p, &p->reduced, end - place < BLOCK ? end - place : BLOCK);
+        char *sum = run.piece->out + run.at;
+        add_block(p, round, place, run.piece->in + run.at, run.bytes, sum);
+        p->put(slot + place, sum, run.bytes);
+        place += run.bytes;
+    }
+}
+
+static int reduce(struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        if (i == p->w->self)
+            add_own(p, round, chunk.begin, coll_length(chunk));
+        else
+            skip(p, &p->reduced, coll_length(chunk));
+    }
+    window_raise(p->w, WINDOW_REDUCED, round);
+    return HVD_OK;
+}
+
+static int take(struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_REDUCED, round, err));
+    for (int i = 0; i < p->w->n; i++) {
+        struct coll_range chunk = chunk_of(p, k, i);
+        if (i == p->w->self)
+            skip(p, &p->taken, coll_length(chunk));
+        else
+            unpack(p, &p->taken, slot_of(p, i, round) + chunk.begin, coll_length(chunk));
+    }
+    window_raise(p->w, WINDOW_TAKEN, round);
+    return HVD_OK;
+}
+
+/* Small data, one round: everyone adds everything. */
+static int add_at_once(struct pass *p, hvd_error *err) {
+    uint64_t round = p->w->rounds;
+    char *own = slot_of(p, p->w->self, round);
+    HVD_TRY(transport_wait_slot(p->t, round, err));
+    pack(p, &p->staged, own, p->job->bytes);
+    window_raise(p->w, WINDOW_STAGED, round);
+    window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    add_block(p, round, 0, own, p->job->bytes, p->result);
+    unpack(p, &p->taken, p->result, p->job->bytes);
+    window_raise(p->w, WINDOW_TAKEN, round);
+    return HVD_OK;
+}
+
+static int open_pass(struct pass *p, struct transport *t, const struct coll_job *job,
+                     size_t longest, hvd_error *err) {
+    *p = (struct pass){.t = t, .job = job, .w = job->window, .put = copy_cached};
+    p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
+    if (job->kind != HVD_ALLREDUCE) return HVD_OK;
+    size_t pointers = (size_t)p->w->n * sizeof *p->in;
+    void *memory;
+    HVD_TRY(scratch_get(job->scratch, pointers + SMALL, &memory, err));
+    p->in = memory;
+    p->result = (char *)memory + pointers;
+    return HVD_OK;
+}
+
+/* The rounds from .. to - 1 and what of the two before them overlaps with these. */
+static int add_rounds(struct pass *p, size_t from, size_t to, hvd_error *err) {
+    for (size_t k = from; k < to; k++) {
+        if (k < p->rounds) HVD_TRY(stage(p, k, err));
+        if (k >= 1 && k - 1 < p->rounds) HVD_TRY(reduce(p, k - 1, err));
+        if (k >= 2) HVD_TRY(take(p, k - 2, err));
+    }
+    return HVD_OK;
+}
+
+static int add_in_rounds(struct pass *p, hvd_error *err) {
+    return add_rounds(p, 0, p->rounds + 2, err);
+}
+
+/* Large data: slots are written in the way that has been the faster one lately, chosen for a step. */
+static int add_much(struct pass *p, hvd_error *err) {
+    struct copy_policy *policy = &p->w->copy_policy;
+    for (size_t from = 0, to; from < p->rounds; from = to) {
+        to = p->rounds - from < 2 * STEP ? p->rounds + 2 : from + STEP;
+        enum copy_way way = copy_policy_begin(policy, p->job->bytes);
+        double began = clock_now();
+        p->put = copy_function_of(way);
+        HVD_TRY(add_rounds(p, from, to, err));
+        double bytes = (double)((to - from) * WINDOW_SLOT);
+        copy_policy_end(policy, p->job->bytes, way, (clock_now() - began) / bytes);
+    }
+    return HVD_OK;
+}
+
+static int add(struct pass *p, hvd_error *err) {
+    if (p->job->bytes <= SMALL) return add_at_once(p, err);
+    return p->job->bytes < LARGE ? add_in_rounds(p, err) : add_much(p, err);
+}
+
+int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pass p;
+    if (!job->bytes) return HVD_OK;
+    HVD_TRY(open_pass(&p, t, job, job->bytes, err));
+    HVD_TRY(add(&p, err));
+    transport_count_window(t, job->bytes); /* all but the own chunks, and the sums of those */
+    p.w->rounds += p.rounds;
+    return HVD_OK;
+}
+
+/* ---- broadcast and allgather: what some ranks stage, all take ---- */
+
+static void raise_staged(const struct pass *p, uint64_t round) {
+    window_raise(p->w, WINDOW_STAGED, round);
+    window_raise(p->w, WINDOW_REDUCED, round);
+}
+
+/* Broadcast on the root: the others take what it packs. */
+static int give(struct pass *p, hvd_error *err) {
+    for (size_t i = 0; i < p->job->npieces; i++) {
+        const struct coll_piece *piece = &p->job->pieces[i];
+        if (piece->in != piece->out) copy_cached(piece->out, piece->in, piece->bytes);
+    }
+    transport_count_window(p->t, p->job->bytes);
+    for (size_t k = 0; k < p->rounds; k++) {
+        uint64_t round = p->w->rounds + k;
+        HVD_TRY(transport_wait_slot(p->t, round, err));
+        pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
+        raise_staged(p, round);
+        window_raise(p->w, WINDOW_TAKEN, round);
+    }
+    return HVD_OK;
+}
+
+static int receive(struct pass *p, hvd_error *err) {
+    for (size_t k = 0; k < p->rounds; k++) {
+        uint64_t round = p->w->rounds + k;
+        raise_staged(p, round);
+        HVD_TRY(transport_wait_flag(p->t, p->job->root, WINDOW_STAGED, round, err));
+        unpack(p, &p->taken, slot_of(p, p->job->root, round), round_bytes(p, k));
+        window_raise(p->w, WINDOW_TAKEN, round);
+    }
+    return HVD_OK;
+}
+
+int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pass p;
+    HVD_TRY(open_pass(&p, t, job, job->bytes, err));
+    HVD_TRY(t->at.rank == job->root ? give(&p, err) : receive(&p, err));
+    p.w->rounds += p.rounds;
+    return HVD_OK;
+}
+
+static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    struct coll_range piece = coll_segment(coll_part(p->job->part_end, p->w->self), WINDOW_SLOT, k);
+    HVD_TRY(transport_wait_slot(p->t, round, err));
+    copy_cached(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
+                coll_length(piece));
+    raise_staged(p, round);
+    return HVD_OK;
+}
+
+static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    for (int d = 1; d < p->w->n; d++) {
+        int member = (p->w->self + d) % p->w->n;
+        struct coll_range piece = coll_segment(coll_part(p->job->part_end, member), WINDOW_SLOT, k);
+        copy_cached((char *)p->job->data + piece.begin, slot_of(p, member, round),
+                    coll_length(piece));
+    }
+    window_raise(p->w, WINDOW_TAKEN, round);
+    return HVD_OK;
+}
+
+int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct pass p;
+    struct coll_range own = coll_part(job->part_end, t->at.rank);
+    HVD_TRY(open_pass(&p, t, job, job->longest, err));
+    copy_cached((char *)job->data + own.begin, job->in, coll_length(own));
+    transport_count_window(t, coll_length(own));
+    for (size_t k = 0; k < p.rounds + 1; k++) {
+        if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
+        if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));
+    }
+    p.w->rounds += p.rounds;
+    return HVD_OK;
+}

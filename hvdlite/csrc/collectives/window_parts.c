@@ -1,0 +1,121 @@
+/* Window reducescatter and alltoall: every rank has a part for every other, through shared memory.
+ *
+ * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the next
+ * segment of each part in the sub-slot of the rank that it is for; that rank takes it from there.
+ * p = 3; ab is what a has for b:
+ *
+ *            slot of a          slot of b          slot of c
+ *   stage    ab ac              ba bc              ca cb
+ *   take     a reads ba, ca     b reads ab, cb     c reads ac, bc
+ *
+ * To take is to copy (alltoall), or to add to one's own, in the order of ranks, rounded once
+ * (reducescatter: the bits of a window allreduce). The rounds overlap: round k is staged before round
+ * k - 1 is taken, and a rank waits only for those that have something for it.
+ *
+ * Cost: 2 (p-1)/p S b of copies in the cache on each rank, S = all its parts, whose memory is read
+ * and written once; 1 flag. */
+#include "collectives/coll.h"
+
+#include <string.h>
+
+struct parts {
+    struct transport *t;
+    const struct coll_job *job;
+    struct window *w;
+    size_t rounds, segment; /* segment: bytes of a sub-slot */
+    const char **in;        /* [ranks]: reducescatter: where they have its segment */
+};
+
+typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
+
+/* The sub-slot in which `from` stages what is for `to`. */
+static char *sub_slot(const struct parts *p, int from, int to, size_t k) {
+    size_t place = (size_t)(to < from ? to : to - 1);
+    return window_slot(p->w, from, p->w->rounds + k) + place * p->segment;
+}
+
+static struct coll_range in_segment(const struct parts *p, int to, size_t k) {
+    return coll_segment(coll_part(p->job->in_end, to), p->segment, k);
+}
+
+static int stage(const struct parts *p, size_t k, hvd_error *err) {
+    uint64_t round = p->w->rounds + k;
+    int self = p->w->self;
+    HVD_TRY(transport_wait_slot(p->t, round, err));
+    for (int to = 0; to < p->w->n; to++) {
+        struct coll_range range = in_segment(p, to, k);
+        if (to != self && coll_length(range))
+            memcpy(sub_slot(p, self, to, k), (const char *)p->job->in + range.begin,
+                   coll_length(range));
+        if (to != self) transport_count_window(p->t, coll_length(range));
+    }
+    window_raise(p->w, WINDOW_STAGED, round);
+    window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
+    return HVD_OK;
+}
+
+static int await_staged(const struct parts *p, int member, size_t k, hvd_error *err) {
+    if (member == p->w->self) return HVD_OK;
+    return transport_wait_flag(p->t, member, WINDOW_STAGED, p->w->rounds + k, err);
+}
+
+static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
+    const struct reduce_kernels *kernels = p->job->reduce;
+    int self = p->w->self;
+    struct coll_range own = in_segment(p, self, k);
+    size_t n = coll_length(own) / kernels->size;
+    for (int i = 0; n && i < p->w->n; i++) {
+        HVD_TRY(await_staged(p, i, k, err));
+        p->in[i] = i == self ? (const char *)p->job->in + own.begin : sub_slot(p, i, self, k);
+    }
+    char *out = (char *)p->job->data + own.begin - coll_part(p->job->in_end, self).begin;
+    if (n) reduce_all(kernels, out, p->in, p->w->n, n, p->job->prescale, p->job->final);
+    return HVD_OK;
+}
+
+static int copy_segments(const struct parts *p, size_t k, hvd_error *err) {
+    int self = p->w->self;
+    for (int d = 1; d < p->w->n; d++) {
+        int from = (self + d) % p->w->n;
+        struct coll_range range = coll_segment(coll_part(p->job->part_end, from), p->segment, k);
+        if (!coll_length(range)) continue;
+        HVD_TRY(await_staged(p, from, k, err));
+        memcpy((char *)p->job->data + range.begin, sub_slot(p, from, self, k), coll_length(range));
+    }
+    return HVD_OK;
+}
+
+static int run_rounds(struct parts *p, take_round *take, hvd_error *err) {
+    for (size_t k = 0; k < p->rounds + 1; k++) {
+        if (k < p->rounds) HVD_TRY(stage(p, k, err));
+        if (k == 0) continue;
+        HVD_TRY(take(p, k - 1, err));
+        window_raise(p->w, WINDOW_TAKEN, p->w->rounds + k - 1);
+    }
+    p->w->rounds += p->rounds;
+    return HVD_OK;
+}
+
+static struct parts open_parts(struct transport *t, const struct coll_job *job) {
+    struct parts p = {.t = t, .job = job, .w = job->window};
+    p.segment = (size_t)WINDOW_SLOT / (size_t)(p.w->n - 1) & ~(size_t)63;
+    p.rounds = (job->longest + p.segment - 1) / p.segment;
+    return p;
+}
+
+int coll_window_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct parts p = open_parts(t, job);
+    void *memory;
+    HVD_TRY(scratch_get(job->scratch, (size_t)p.w->n * sizeof *p.in, &memory, err));
+    p.in = memory;
+    return run_rounds(&p, add_segment, err);
+}
+
+int coll_window_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err) {
+    struct parts p = open_parts(t, job);
+    struct coll_range from = coll_part(job->in_end, t->at.rank),
+                      to = coll_part(job->part_end, t->at.rank);
+    if (coll_length(to))
+        memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
+    return run_rounds(&p, copy_segments, err);
+}

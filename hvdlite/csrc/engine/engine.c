@@ -1,0 +1,290 @@
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "engine/execute.h"
+#include "engine/negotiate.h"
+#include "transport/wait.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct engine {
+    struct transport *t;
+    struct tensors *tensors;
+    struct regions regions;
+    struct log log;
+    pthread_t thread;
+    /* The engine thread's own: */
+    struct negotiation negotiation;
+    struct executor executor;
+    struct waiter waiter;
+    double looked_for_stalls;
+    /* Shared: */
+    atomic_bool leaving, stopping, failed;
+    hvd_error cause;        /* of what has failed; written before that is set */
+    struct monitor monitor; /* guards what follows */
+    char reason[256];       /* why this rank leaves */
+    bool ended;
+};
+
+/* ---- the engine thread ---- */
+
+/* The first cause, in the same words on every rank. */
+static void fail(struct engine *e, const hvd_error *err) {
+    hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
+    if (!cause.code)
+        error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
+                  transport_name(e->t, e->t->at.rank), err->text);
+    log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
+    negotiate_abort(&e->negotiation, &cause);
+    transport_abandon(e->t);
+    e->cause = cause;
+    atomic_store(&e->failed, true);
+    tensors_close(e->tensors, &cause);
+}
+
+static int leave_if_asked(struct engine *e, hvd_error *err) {
+    if (e->negotiation.left || !atomic_load(&e->leaving)) return HVD_OK;
+    monitor_lock(&e->monitor);
+    char reason[sizeof e->reason];
+    snprintf(reason, sizeof reason, "%s", e->reason);
+    monitor_unlock(&e->monitor);
+    return negotiate_leave(&e->negotiation, reason, err);
+}
+
+static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
+    if (atomic_load(&e->stopping))
+        return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job's end");
+    HVD_TRY(leave_if_asked(e, err));
+    return negotiate_step(&e->negotiation, progress, err);
+}
+
+/* The transport's on_wait: the negotiation goes on while a batch is on the wire. */
+static int negotiate_meanwhile(void *arg, hvd_error *err) {
+    bool progress;
+    return negotiate(arg, &progress, err);
+}
+
+static void note_progress(struct engine *e) {
+    struct timeline *timeline = e->executor.timeline;
+    e->waiter.since = 0;
+    if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
+}
+
+static int step(struct engine *e, bool *progress, hvd_error *err) {
+    HVD_TRY(negotiate(e, progress, err));
+    struct batch *batch = negotiate_next_batch(&e->negotiation);
+    *progress = *progress || batch;
+    if (*progress) note_progress(e); /* first: who waits for the batch may stop the timeline then */
+    if (!batch) return HVD_OK;
+    int code = execute_batch(&e->executor, batch, err);
+    free(batch);
+    return code;
+}
+
+static void report_stalls(struct engine *e, double now) {
+    char text[1024];
+    if (!e->negotiation.coordinator || now - e->looked_for_stalls < 0.5) return;
+    e->looked_for_stalls = now;
+    while (coordinator_stalled(e->negotiation.coordinator, now, text, sizeof text))
+        log_line(&e->log, LOG_WARNING,
+                 "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets "
+                 "when this is said)",
+                 text);
+}
+
+/* Idle without pending work: yield for a moment, since work seldom comes alone and to be woken takes
+ * longer than most of it. With pending work: the waiting policy. Then sleep until it rings: a look now
+ * and then would take the core from training, more than ten times a step of a small network. Where not
+ * every message rings, such looks there are, ever rarer ones. */
+static void idle(struct engine *e, unsigned ticket) {
+    static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 0.5;
+    double now = clock_now();
+    report_stalls(e, now);
+    bool pending = tensors_count(e->tensors) > 0;
+    double nap = waiter_next(&e->waiter, now, e->t->wait, LONGEST_NAP);
+    if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
+    if (nap > 0)
+        transport_sleep(e->t, ticket, e->t->rings ? LONGEST_NAP : nap);
+    else if (nap < 0)
+        clock_yield();
+}
+
+/* MPI sends only while it is called: the last words must get out before this thread ends. */
+static void linger(struct engine *e) {
+    static const double LINGER = 0.2, LOOK = 2e-3;
+    struct message m;
+    for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
+        if (transport_receive(e->t, &m, NULL)) return;
+        free(m.data);
+    }
+}
+
+static void *run(void *arg) {
+    struct engine *e = arg;
+    hvd_error err;
+    while (!e->negotiation.bye || e->negotiation.first) {
+        unsigned ticket = transport_listen(e->t);
+        bool progress = false;
+        if (step(e, &progress, &err)) {
+            fail(e, &err);
+            linger(e);
+            break;
+        }
+        if (!progress) idle(e, ticket);
+    }
+    monitor_lock(&e->monitor);
+    e->ended = true;
+    monitor_notify(&e->monitor);
+    monitor_unlock(&e->monitor);
+    return NULL;
+}
+
+/* ---- any thread ---- */
+
+static void release(struct engine *e) {
+    negotiate_close(&e->negotiation);
+    execute_free(&e->executor);
+    tensors_free(e->tensors);
+    regions_free(&e->regions);
+    monitor_destroy(&e->monitor);
+    free(e);
+}
+
+static int prepare(struct engine *e, struct transport *t, const struct engine_config *config,
+                   hvd_error *err) {
+    struct coordinator_config coordinator = {
+        .size = t->at.size,
+        .names = t->names,
+        .fusion_bytes = config->fusion_bytes,
+        .cache_capacity = config->cache_capacity,
+        .stall_warning = config->stall_warning,
+        .stall_failure = config->stall_failure,
+    };
+    monitor_init(&e->monitor);
+    regions_init(&e->regions);
+    e->t = t;
+    e->log = config->log;
+    e->tensors = tensors_new();
+    if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
+    HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
+    e->executor = (struct executor){.t = t,
+                                    .tensors = e->tensors,
+                                    .log = &e->log,
+                                    .timeline = config->timeline,
+                                    .stats = config->stats};
+    t->stats = config->stats;
+    t->on_wait = negotiate_meanwhile;
+    t->on_wait_arg = e;
+    return HVD_OK;
+}
+
+int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
+                 hvd_error *err) {
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) return error_set(err, HVD_NO_MEMORY, "no memory for the engine");
+    int code = prepare(e, t, config, err);
+    if (!code) code = thread_start(&e->thread, run, e, "hvdlite", err);
+    if (code)
+        release(e);
+    else
+        *out = e;
+    return code;
+}
+
+/* Where the tensor lies, if it is to be reduced in place in memory that all ranks map. */
+static void place(struct engine *e, struct tensor *tensor) {
+    struct request *r = &tensor->request;
+    tensor->region = NULL;
+    if (r->kind == HVD_ALLREDUCE && !r->codec.kind && tensor->in == tensor->out)
+        tensor->region = regions_find(&e->regions, tensor->out, request_bytes(r), &r->offset);
+    r->region = tensor->region ? tensor->region->id : 0;
+    if (!tensor->region) r->offset = 0;
+}
+
+/* Here and not on the engine's thread, which is to move data. */
+static int encode(struct tensor *tensor, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    size_t n = request_count(r);
+    tensor->message = NULL;
+    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
+    if (n && !tensor->residual && !codec_is_cast(r->codec))
+        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
+                         codec_name(r->codec.kind));
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* some, also for no values */
+    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
+    int code =
+        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
+    if (code) free(tensor->message);
+    return code;
+}
+
+void engine_add_region(struct engine *e, struct region *region) {
+    regions_add(&e->regions, region);
+}
+
+void engine_remove_region(struct engine *e, struct region *region) {
+    regions_remove(&e->regions, region);
+}
+
+static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
+    place(e, tensor);
+    return encode(tensor, err);
+}
+
+int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    bool held;
+    tensor->submitted = clock_now();
+    if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
+    int code = tensors_add(e->tensors, tensor, &held, err);
+    if (code)
+        free(tensor->message);
+    else if (!held)
+        transport_wake(e->t);
+    return code;
+}
+
+void engine_hold(struct engine *e, bool held) {
+    tensors_hold(e->tensors, held);
+    if (!held) transport_wake(e->t);
+}
+
+void engine_leave(struct engine *e, const char *reason) {
+    hvd_error left;
+    error_set(&left, HVD_NOT_INITIALIZED,
+              "this rank has left the job (%.200s): it can't submit tensors any more", reason);
+    tensors_refuse(e->tensors, &left);
+    monitor_lock(&e->monitor);
+    if (!atomic_load(&e->leaving)) snprintf(e->reason, sizeof e->reason, "%s", reason);
+    monitor_unlock(&e->monitor);
+    atomic_store(&e->leaving, true);
+    transport_wake(e->t);
+}
+
+bool engine_ended(struct engine *e, double seconds) {
+    double until = clock_now() + seconds;
+    monitor_lock(&e->monitor);
+    for (double left; !e->ended && (left = until - clock_now()) > 0;)
+        monitor_wait(&e->monitor, left);
+    bool ended = e->ended;
+    monitor_unlock(&e->monitor);
+    return ended;
+}
+
+bool engine_failed(struct engine *e, hvd_error *why) {
+    bool failed = atomic_load(&e->failed);
+    if (failed) *why = e->cause;
+    return failed;
+}
+
+const char *engine_algorithm(struct engine *e) { return atomic_load(&e->executor.algorithm); }
+
+void engine_stop(struct engine *e) {
+    atomic_store(&e->stopping, true);
+    transport_wake(e->t);
+    thread_join(e->thread);
+    e->t->on_wait = NULL;
+    release(e);
+}

@@ -1,0 +1,235 @@
+#include "engine/execute.h"
+
+#include "base/clock.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool brings_data(const struct executor *x, const struct request *r) {
+    return r->kind != HVD_BROADCAST || r->root == x->t->at.rank;
+}
+
+/* One tensor: in its own memory. */
+static void *own_memory(const struct executor *x, const struct tensor *tensor) {
+    if (tensor->in != tensor->out && brings_data(x, &tensor->request) &&
+        request_bytes(&tensor->request))
+        memcpy(tensor->out, tensor->in, request_bytes(&tensor->request));
+    return tensor->out;
+}
+
+static void pack(const struct executor *x, const struct batch *batch, char *to) {
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        size_t bytes = request_bytes(&tensor->request);
+        if (bytes && brings_data(x, &tensor->request)) memcpy(to, tensor->in, bytes);
+        to += bytes;
+    }
+}
+
+static void unpack(const struct executor *x, const struct batch *batch, const char *from) {
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        size_t bytes = request_bytes(&tensor->request);
+        bool has_it = tensor->request.kind == HVD_BROADCAST && brings_data(x, &tensor->request);
+        if (bytes && (!has_it || tensor->in != tensor->out)) memcpy(tensor->out, from, bytes);
+        from += bytes;
+    }
+}
+
+static struct coll_job job_of(struct executor *x, const struct request *r) {
+    struct coll_job job = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
+    if (x->t->at.local_size == x->t->at.size) job.window = x->t->window;
+    if (!request_reduces(r)) return job;
+    job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
+    job.prescale = r->prescale;
+    job.final.scale = r->postscale;
+    job.final.divisor = r->op == HVD_AVERAGE ? r->members : 1;
+    job.adasum = r->op == HVD_ADASUM;
+    if (job.adasum) job.window = NULL; /* by messages, in place */
+    return job;
+}
+
+static int collective(struct executor *x, const struct coll_job *job, hvd_error *err) {
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(job)->name);
+    return coll_run(x->t, job, err);
+}
+
+/* By messages: one tensor in its own memory, more in the fusion buffer. */
+static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
+                          hvd_error *err) {
+    if (batch->n == 1) {
+        job->data = own_memory(x, batch->tensors[0]);
+        return collective(x, job, err);
+    }
+    HVD_TRY(scratch_get(&x->fusion, job->bytes ? job->bytes : 1, &job->data, err));
+    pack(x, batch, job->data);
+    HVD_TRY(collective(x, job, err));
+    unpack(x, batch, job->data);
+    return HVD_OK;
+}
+
+/* By the window: from and to the tensors themselves. */
+static int run_pieces(struct executor *x, const struct batch *batch, struct coll_job *job,
+                      hvd_error *err) {
+    const struct tensor *first = batch->tensors[0];
+    size_t parts = first->direct ? (size_t)first->region->n : 0;
+    void *memory;
+    HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_piece) + parts * sizeof(char *),
+                        &memory, err));
+    struct coll_piece *pieces = memory;
+    char **part = (char **)(void *)(pieces + batch->n);
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        pieces[i] = (struct coll_piece){tensor->in, tensor->out, request_bytes(&tensor->request)};
+    }
+    for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
+    job->pieces = pieces;
+    job->npieces = batch->n;
+    job->memory = parts ? part : NULL;
+    return collective(x, job, err);
+}
+
+static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
+    struct coll_job job = job_of(x, &batch->tensors[0]->request);
+    for (size_t i = 0; i < batch->n; i++) job.bytes += request_bytes(&batch->tensors[i]->request);
+    return job.window && x->t->at.size > 1 ? run_pieces(x, batch, &job, err)
+                                           : run_contiguous(x, batch, &job, err);
+}
+
+/* ---- from an input to an output, part by part ---- */
+
+/* Adds a part of `rows` behind those before it. */
+static size_t add_part(struct coll_job *job, size_t end, int64_t rows, size_t row_bytes) {
+    size_t bytes = (size_t)rows * row_bytes;
+    if (bytes > job->longest) job->longest = bytes;
+    return end + bytes;
+}
+
+static int allgather_parts(struct coll_job *job, const struct tensor *tensor, int size,
+                           size_t *part_end, hvd_error *err) {
+    size_t row_bytes = request_row_bytes(&tensor->request);
+    for (int i = 0; i < size; i++)
+        part_end[i] = job->bytes = add_part(job, job->bytes, tensor->rows[i], row_bytes);
+    if (job->bytes == (size_t)tensor->out_rows * row_bytes) return HVD_OK;
+    return error_set(err, HVD_INTERNAL,
+                     "the output has room for %" PRId64
+                     " rows, the ranks bring %zu bytes of %zu a row",
+                     tensor->out_rows, job->bytes, row_bytes);
+}
+
+static void reducescatter_parts(struct coll_job *job, const struct request *r, int size,
+                                size_t *in_end) {
+    size_t row_bytes = request_row_bytes(r);
+    for (int i = 0; i < size; i++)
+        in_end[i] = job->bytes =
+            add_part(job, job->bytes, request_part_rows(r, i, size), row_bytes);
+}
+
+static void alltoall_parts(struct coll_job *job, const struct tensor *tensor,
+                           const struct topology *at, size_t *in_end, size_t *part_end) {
+    size_t row_bytes = request_row_bytes(&tensor->request), n = (size_t)at->size, in = 0, out = 0;
+    for (size_t i = 0; i < n * n; i++)
+        job->bytes = add_part(job, job->bytes, tensor->splits[i], row_bytes);
+    for (size_t i = 0; i < n; i++) {
+        in_end[i] = in = in + (size_t)tensor->splits[(size_t)at->rank * n + i] * row_bytes;
+        part_end[i] = out = out + (size_t)tensor->splits[i * n + (size_t)at->rank] * row_bytes;
+    }
+}
+
+static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error *err) {
+    const size_t size = (size_t)x->t->at.size;
+    struct coll_job job = job_of(x, &tensor->request);
+    void *ends;
+    HVD_TRY(scratch_get(&x->fusion, 2 * size * sizeof(size_t), &ends, err));
+    size_t *in_end = ends, *part_end = in_end + size;
+    job.in = tensor->in;
+    job.data = tensor->out;
+    job.in_end = in_end;
+    job.part_end = part_end;
+    if (job.kind == HVD_ALLGATHER)
+        HVD_TRY(allgather_parts(&job, tensor, x->t->at.size, part_end, err));
+    if (job.kind == HVD_REDUCESCATTER)
+        reducescatter_parts(&job, &tensor->request, x->t->at.size, in_end);
+    if (job.kind == HVD_ALLTOALL) alltoall_parts(&job, tensor, &x->t->at, in_end, part_end);
+    return collective(x, &job, err);
+}
+
+static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
+    const struct request *r = &batch->tensors[0]->request;
+    void *memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_piece), &memory, err));
+    struct coded_piece *pieces = memory;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        size_t n = request_count(&tensor->request);
+        pieces[i] = (struct coded_piece){tensor->message, tensor->out, n};
+    }
+    struct coll_job plain = job_of(x, r);
+    struct coded_job job = {.codec = r->codec,
+                            .members = r->members,
+                            .final = plain.final,
+                            .pieces = pieces,
+                            .npieces = batch->n,
+                            .window = plain.window,
+                            .buffer = &x->fusion,
+                            .scratch = &x->work};
+    return coll_coded(x->t, &job, err);
+}
+
+static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
+    const struct tensor *first = batch->tensors[0];
+    if (first->request.kind == HVD_JOIN) {
+        memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
+        return HVD_OK;
+    }
+    if (first->request.codec.kind) return run_coded(x, batch, err);
+    bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
+    return in_place ? run_reduce_or_broadcast(x, batch, err) : run_parts(x, first, err);
+}
+
+static void trace(const struct executor *x, const struct batch *batch, const char *what) {
+    if (!log_on(x->log, LOG_TRACE)) return;
+    for (size_t i = 0; i < batch->n; i++)
+        log_line(x->log, LOG_TRACE, "%s '%s', %zu of %zu in its batch", what,
+                 batch->tensors[i]->request.name, i + 1, batch->n);
+}
+
+static void record(const struct executor *x, const struct batch *batch, double started) {
+    struct timeline_times times = {
+        .decided = batch->decided, .started = started, .completed = clock_now()};
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->tensors[i];
+        times.submitted = tensor->zeros ? batch->decided : tensor->submitted;
+        timeline_tensor(x->timeline, &tensor->request, times, batch->n);
+    }
+}
+
+/* Before anybody hears that the batch is done. */
+static void count(const struct executor *x, const struct batch *batch) {
+    if (!x->stats) return;
+    atomic_fetch_add(&x->stats->tensors, batch->n);
+    atomic_fetch_add(&x->stats->batches, 1);
+}
+
+int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
+    bool recorded = x->timeline && timeline_on(x->timeline);
+    double started = recorded ? clock_now() : 0;
+    trace(x, batch, "starts");
+    if (run(x, batch, err)) {
+        char text[400];
+        request_text(&batch->tensors[0]->request, text, sizeof text);
+        return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
+    }
+    count(x, batch);
+    trace(x, batch, "completes");
+    if (recorded) record(x, batch, started);
+    for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
+    return HVD_OK;
+}
+
+void execute_free(struct executor *x) {
+    scratch_free(&x->fusion);
+    scratch_free(&x->work);
+    scratch_free(&x->list);
+}

@@ -1,0 +1,31 @@
+/* Execution of a batch: pack, one collective, unpack, complete.
+ *
+ * A batch of one tensor runs in place in the user's memory; more are copied into the
+ * fusion buffer and back. One thread, the engine's; returns when the batch is done on this rank. */
+#ifndef HVDLITE_ENGINE_EXECUTE_H
+#define HVDLITE_ENGINE_EXECUTE_H
+
+#include "base/log.h"
+#include "collectives/coded.h"
+#include "engine/negotiate.h"
+#include "engine/timeline.h"
+#include "shm/regions.h"
+
+#include <stdatomic.h>
+
+struct executor {
+    struct transport *t;
+    struct tensors *tensors;
+    const struct log *log;
+    struct timeline *timeline;         /* NULL: none */
+    struct stats *stats;               /* NULL: nothing is counted */
+    struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
+    _Atomic(const char *) algorithm;   /* the last one's name; NULL: none yet. Any thread reads */
+};
+
+/* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.
+ */
+int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
+void execute_free(struct executor *x);
+
+#endif

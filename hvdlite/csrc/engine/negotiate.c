@@ -1,0 +1,281 @@
+#include "engine/negotiate.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { COORDINATOR = 0 };
+
+int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
+                   const struct coordinator_config *config, hvd_error *err) {
+    *n = (struct negotiation){
+        .t = t, .tensors = tensors, .cache = cache_new(config->cache_capacity)};
+    n->last = &n->first;
+    bool coordinates = t->at.rank == COORDINATOR;
+    if (coordinates) n->coordinator = coordinator_new(config);
+    if (n->cache && (n->coordinator || !coordinates)) return HVD_OK;
+    negotiate_close(n);
+    return error_set(err, HVD_NO_MEMORY, "no memory for the negotiation");
+}
+
+void negotiate_close(struct negotiation *n) {
+    for (struct batch *b; (b = negotiate_next_batch(n));) free(b);
+    cache_free(n->cache);
+    coordinator_free(n->coordinator);
+    wire_free(&n->out);
+    wire_free(&n->decided);
+    free(n->open);
+    *n = (struct negotiation){0};
+}
+
+struct batch *negotiate_next_batch(struct negotiation *n) {
+    struct batch *b = n->first;
+    if (!b) return NULL;
+    n->first = b->next;
+    if (!n->first) n->last = &n->first;
+    return b;
+}
+
+/* ---- this rank to the coordinator ---- */
+
+/* `asked` is the id that a RESEND asks for, else 0. */
+static int say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked, hvd_error *err) {
+    tensor->id = 0;
+    struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
+    return wire_put(&n->out, &item, err);
+}
+
+static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
+    if (!nrows) return HVD_OK;
+    if (!tensor->rows) tensor->rows = malloc(nrows * sizeof *rows);
+    if (!tensor->rows)
+        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
+    memcpy(tensor->rows, rows, nrows * sizeof *rows);
+    return HVD_OK;
+}
+
+static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+    const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
+    if (!known || !request_same(&known->request, &tensor->request))
+        return say_whole(n, tensor, 0, err);
+    tensor->id = known->id;
+    HVD_TRY(keep_rows(tensor, known->rows, known->nrows, err));
+    return wire_put(&n->out, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
+}
+
+static int say_submitted(struct negotiation *n, hvd_error *err) {
+    for (struct tensor *tensor = tensors_take(n->tensors); tensor; tensor = tensor->newer)
+        HVD_TRY(say_tensor(n, tensor, err));
+    return HVD_OK;
+}
+
+int negotiate_leave(struct negotiation *n, const char *reason, hvd_error *err) {
+    if (n->left) return HVD_OK;
+    n->left = true;
+    HVD_TRY(say_submitted(n, err));
+    struct wire_item item = {.type = WIRE_LEAVE};
+    error_set(&item.error, HVD_OK, "%s", reason);
+    return wire_put(&n->out, &item, err);
+}
+
+/* ---- the coordinator hears ---- */
+
+static int hear_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    n->heard = item->error;
+    return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
+}
+
+static int hear_item(struct negotiation *n, int from, const struct wire_item *item,
+                     hvd_error *err) {
+    switch (item->type) {
+    case WIRE_REQUEST:
+        return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, from,
+                                                                     &item->request, n->now, err);
+    case WIRE_HIT: return coordinator_hit(n->coordinator, from, item->id, n->now, &n->decided, err);
+    case WIRE_LEAVE: coordinator_leave(n->coordinator, from, item->error.text); return HVD_OK;
+    case WIRE_ABORT: return hear_abort(n, item, err);
+    default:
+        return error_set(err, HVD_INTERNAL, "rank %d sent the coordinator an item of type %d", from,
+                         item->type);
+    }
+}
+
+/* ---- every rank obeys ---- */
+
+/* Mostly the one behind the last: ranks submit in the order in which the coordinator decides. Else by its
+ * name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
+static struct tensor *find_id(struct negotiation *n, uint64_t id) {
+    struct tensor *next = n->nopen ? n->open[n->nopen - 1]->newer : NULL;
+    if (next && next->id == id) return next;
+    const struct cache_entry *known = cache_by_id(n->cache, id);
+    struct tensor *tensor = known ? tensors_find(n->tensors, known->request.name) : NULL;
+    return tensor && tensor->id == id ? tensor : tensors_find_id(n->tensors, id);
+}
+
+static struct tensor *find(struct negotiation *n, const struct wire_item *item) {
+    return *item->request.name ? tensors_find(n->tensors, item->request.name)
+                               : find_id(n, item->id);
+}
+
+static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "the coordinator means tensor '%s' (id %llu), which this rank does not have",
+                     item->request.name, (unsigned long long)item->id);
+}
+
+static bool lists_us(const struct negotiation *n, const struct wire_item *item) {
+    bool ours = false;
+    for (uint32_t i = 0; i < item->nrows; i++) ours |= item->rows[i] == n->t->at.rank;
+    return ours;
+}
+
+/* What this rank has submitted, now with what was agreed on about it. */
+static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
+                 hvd_error *err) {
+    uint32_t nrows = item->whole ? 0 : item->nrows; /* else they are the ranks that have joined */
+    tensor->direct = item->direct;
+    HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
+    if (!*item->request.name || !item->id) return HVD_OK;
+    return cache_put(n->cache, item->id, &tensor->request, item->rows, nrows, err);
+}
+
+static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    struct tensor *tensor;
+    if (item->whole && lists_us(n, item)) {
+        HVD_TRY(tensors_add_zeros(n->tensors, &item->request, &tensor, err));
+    } else {
+        tensor = find(n, item);
+        if (!tensor) return unknown_tensor(item, err);
+        HVD_TRY(agree(n, item, tensor, err));
+    }
+    tensor->request.members = n->t->at.size - (int)(item->whole ? item->nrows : 0);
+    if (n->nopen == n->open_capacity) {
+        size_t capacity = 2 * n->open_capacity + 16;
+        struct tensor **open = realloc(n->open, capacity * sizeof *open);
+        if (!open)
+            return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", capacity);
+        n->open = open;
+        n->open_capacity = capacity;
+    }
+    n->open[n->nopen++] = tensor;
+    return HVD_OK;
+}
+
+static int append_batch(struct negotiation *n, hvd_error *err) {
+    struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
+    if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
+    *b = (struct batch){.n = n->nopen, .decided = n->now};
+    memcpy(b->tensors, n->open, n->nopen * sizeof *n->open);
+    n->nopen = 0;
+    *n->last = b;
+    n->last = &b->next;
+    return HVD_OK;
+}
+
+static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    if (item->rank != n->t->at.rank) return HVD_OK;
+    struct tensor *tensor = find_id(n, item->id);
+    return tensor ? say_whole(n, tensor, item->id, err) : unknown_tensor(item, err);
+}
+
+static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    if (!lists_us(n, item)) return HVD_OK;
+    struct tensor *tensor = tensors_find(n->tensors, item->request.name);
+    if (!tensor) return unknown_tensor(item, err);
+    tensors_finish(n->tensors, tensor, &item->error);
+    return HVD_OK;
+}
+
+static int obey_item(struct negotiation *n, int from, const struct wire_item *item,
+                     hvd_error *err) {
+    switch (item->type) {
+    case WIRE_TENSOR: return open_tensor(n, item, err);
+    case WIRE_RUN: return append_batch(n, err);
+    case WIRE_FAIL: return finish_failed(n, item, err);
+    case WIRE_RESEND: return resend(n, item, err);
+    case WIRE_ABORT: return hear_abort(n, item, err);
+    case WIRE_BYE: n->bye = true; return HVD_OK;
+    default:
+        return error_set(err, HVD_INTERNAL, "the coordinator (rank %d) sent an item of type %d",
+                         from, item->type);
+    }
+}
+
+typedef int item_handler(struct negotiation *n, int from, const struct wire_item *item,
+                         hvd_error *err);
+
+static int handle(struct negotiation *n, int from, const void *data, size_t size,
+                  item_handler *handler, hvd_error *err) {
+    struct wire_reader reader;
+    struct wire_item item = {.type = WIRE_RUN};
+    bool more = true;
+    int code = wire_open(&reader, data, size, err);
+    while (!code && more) {
+        code = wire_next(&reader, &item, &more, err);
+        if (!code && more) code = handler(n, from, &item, err);
+    }
+    wire_reader_free(&reader);
+    return code;
+}
+
+/* ---- the step ---- */
+
+static int send_said(struct negotiation *n, bool *progress, hvd_error *err) {
+    if (!n->out.size) return HVD_OK;
+    *progress = true;
+    int code = n->coordinator ? handle(n, COORDINATOR, n->out.data, n->out.size, hear_item, err)
+                              : transport_send(n->t, COORDINATOR, n->out.data, n->out.size, err);
+    wire_reset(&n->out);
+    return code;
+}
+
+static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
+    for (;;) {
+        struct message m;
+        HVD_TRY(transport_receive(n->t, &m, err));
+        if (!m.data) return HVD_OK;
+        *progress = true;
+        int code = handle(n, m.from, m.data, m.size, n->coordinator ? hear_item : obey_item, err);
+        free(m.data);
+        if (code) return code;
+    }
+}
+
+static int tell_all(struct negotiation *n, const struct wire_writer *message, hvd_error *err) {
+    for (int i = 0; i < n->t->at.size; i++)
+        if (i != n->t->at.rank) HVD_TRY(transport_send(n->t, i, message->data, message->size, err));
+    return HVD_OK;
+}
+
+static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
+    HVD_TRY(coordinator_decide(n->coordinator, n->now, &n->decided, err));
+    if (!n->decided.size) return HVD_OK;
+    *progress = true;
+    int code = tell_all(n, &n->decided, err);
+    if (!code) code = handle(n, COORDINATOR, n->decided.data, n->decided.size, obey_item, err);
+    wire_reset(&n->decided);
+    return code;
+}
+
+int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
+    HVD_TRY(say_submitted(n, err));
+    n->now = clock_now(); /* later than when any of these was submitted */
+    HVD_TRY(send_said(n, progress, err));
+    HVD_TRY(hear_all(n, progress, err));
+    return n->coordinator ? decide(n, progress, err) : HVD_OK;
+}
+
+void negotiate_abort(struct negotiation *n, const hvd_error *why) {
+    if (n->said_abort || (n->heard.code && !n->coordinator)) return;
+    n->said_abort = true;
+    struct wire_writer message = {0};
+    hvd_error ignored; /* the job is over: who can't be told finds out by the launcher */
+    if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored)) {
+        if (n->coordinator)
+            tell_all(n, &message, &ignored);
+        else
+            transport_send(n->t, COORDINATOR, message.data, message.size, &ignored);
+    }
+    wire_free(&message);
+}

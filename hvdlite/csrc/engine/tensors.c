@@ -1,0 +1,258 @@
+#include "engine/tensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct list {
+    struct tensor *oldest, *newest;
+};
+
+struct tensors {
+    struct monitor monitor; /* guards: */
+    struct map names;
+    struct list fresh; /* added and not taken */
+    int holds;         /* until they are gone, none is taken */
+    bool closed;
+    hvd_error why;
+    /* The engine thread's own: */
+    struct list taken;
+    struct tensor *zeros; /* by `older`; the table's own memory */
+};
+
+struct tensors *tensors_new(void) {
+    struct tensors *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    monitor_init(&t->monitor);
+    return t;
+}
+
+/* What it has got since it was submitted. */
+static void strip(struct tensor *tensor) {
+    free(tensor->rows);
+    free(tensor->message);
+    tensor->rows = NULL;
+    tensor->message = NULL;
+}
+
+static void free_zeros(struct tensor *tensor) {
+    strip(tensor);
+    free(tensor->out);
+    free(tensor);
+}
+
+void tensors_free(struct tensors *t) {
+    if (!t) return;
+    for (struct tensor *zeros; (zeros = t->zeros);) {
+        t->zeros = zeros->older;
+        free_zeros(zeros);
+    }
+    map_clear(&t->names);
+    monitor_destroy(&t->monitor);
+    free(t);
+}
+
+/* ---- checks ---- */
+
+/* Rows that `to` gets from all; -1: the splits of some rank make no sense. */
+static int64_t received_rows(const struct tensor *tensor, int to, int size) {
+    const size_t n = (size_t)size;
+    int64_t sum = 0;
+    for (size_t from = 0; from < n; from++) {
+        int64_t rows = tensor->splits[from * n + (size_t)to];
+        if (rows < 0 || rows > INT64_MAX - sum) return -1;
+        sum += rows;
+    }
+    return sum;
+}
+
+static int check_splits(const struct tensor *tensor, int rank, int size, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    const size_t n = (size_t)size;
+    size_t row_bytes = request_row_bytes(r), limit = SIZE_MAX / 2 / (row_bytes ? row_bytes : 1);
+    int64_t total = 0, sent = 0; /* rows; no sum over ranks may overflow in bytes */
+    if (tensor->nsplits != n * n)
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': expected the splits of all %d ranks, %zu numbers, got %zu",
+                         r->name, size, n * n, tensor->nsplits);
+    for (int to = 0; to < size; to++) {
+        int64_t rows = received_rows(tensor, to, size);
+        if (rows < 0 || (size_t)rows > limit - (size_t)total)
+            return error_set(err, HVD_INVALID,
+                             "tensor '%s': the splits for rank %d are negative or too many",
+                             r->name, to);
+        total += rows;
+        sent += tensor->splits[(size_t)rank * n + (size_t)to];
+    }
+    if (sent <= request_rows(r)) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': the splits of rank %d sum up to %" PRId64
+                     " rows: expected at most %" PRId64 ", its first dimension",
+                     r->name, rank, sent, request_rows(r));
+}
+
+int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    int64_t expected = tensor->out_rows;
+    if (r->kind == HVD_REDUCESCATTER) expected = request_part_rows(r, rank, size);
+    if (r->kind == HVD_ALLTOALL) {
+        HVD_TRY(check_splits(tensor, rank, size, err));
+        expected = received_rows(tensor, rank, size);
+    }
+    if (tensor->out_rows == expected) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': the output has room for %" PRId64 " rows: expected %" PRId64,
+                     r->name, tensor->out_rows, expected);
+}
+
+/* ---- the table ---- */
+
+/* Behind the newest: the tensor, and those that are linked behind it up to `last`. */
+static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
+    tensor->older = list->newest;
+    *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
+    list->newest = last;
+}
+
+/* Puts it into the table where none of its name is. */
+static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(map_put(&t->names, &tensor->node, err));
+    append(&t->fresh, tensor, tensor);
+    return HVD_OK;
+}
+
+/* Out of the names; the one behind it has its turn. */
+static void forget(struct tensors *t, struct tensor *tensor) {
+    hvd_error none; /* there is room for a name: one has just gone */
+    map_remove(&t->names, &tensor->node);
+    if (tensor->behind) enter(t, tensor->behind, &none);
+}
+
+static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+    if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
+    struct tensor *last = map_find(&t->names, &tensor->node);
+    while (last && last->behind) last = last->behind;
+    if (!last) return enter(t, tensor, err);
+    if (!last->request.failed)
+        return error_set(err, HVD_DUPLICATE,
+                         "tensor '%s' was submitted twice on this rank: wait for the first one, or "
+                         "give each its own "
+                         "name",
+                         tensor->request.name);
+    last->behind = tensor;
+    return HVD_OK;
+}
+
+int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error *err) {
+    tensor->node = map_node_of(tensor->request.name, tensor);
+    tensor->id = 0;
+    tensor->rows = NULL;
+    tensor->zeros = false;
+    tensor->newer = tensor->behind = NULL;
+    monitor_lock(&t->monitor);
+    int code = add_locked(t, tensor, err);
+    *held = t->holds > 0;
+    monitor_unlock(&t->monitor);
+    return code;
+}
+
+size_t tensors_count(struct tensors *t) {
+    monitor_lock(&t->monitor);
+    size_t count = t->names.count;
+    monitor_unlock(&t->monitor);
+    return count;
+}
+
+void tensors_hold(struct tensors *t, bool held) {
+    monitor_lock(&t->monitor);
+    t->holds += held ? 1 : -1;
+    if (t->holds < 0) t->holds = 0;
+    monitor_unlock(&t->monitor);
+}
+
+static struct tensor *take(struct tensors *t, bool held_too) {
+    struct list fresh = {0};
+    monitor_lock(&t->monitor);
+    if (held_too || !t->holds) {
+        fresh = t->fresh;
+        t->fresh = (struct list){0};
+    }
+    monitor_unlock(&t->monitor);
+    if (fresh.oldest) append(&t->taken, fresh.oldest, fresh.newest);
+    return fresh.oldest;
+}
+
+struct tensor *tensors_take(struct tensors *t) { return take(t, false); }
+
+struct tensor *tensors_find(struct tensors *t, const char *name) {
+    monitor_lock(&t->monitor);
+    struct tensor *tensor = map_get(&t->names, name);
+    monitor_unlock(&t->monitor);
+    return tensor;
+}
+
+struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
+    struct tensor *tensor = t->taken.oldest;
+    while (tensor && tensor->id != id) tensor = tensor->newer;
+    return tensor;
+}
+
+int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
+                      hvd_error *err) {
+    struct tensor *tensor = malloc(sizeof *tensor);
+    void *memory = calloc(request_bytes(request) + 1, 1);
+    bool coded = request->codec.kind != HVD_CODEC_NONE;
+    void *message =
+        coded ? calloc(codec_bytes(request->codec, request_count(request)) + 1, 1) : NULL;
+    if (!tensor || !memory || (coded && !message)) {
+        free(tensor);
+        free(memory);
+        free(message);
+        return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
+                         request->name);
+    }
+    *tensor = (struct tensor){.request = *request,
+                              .in = memory,
+                              .out = memory,
+                              .message = message,
+                              .zeros = true,
+                              .older = t->zeros};
+    t->zeros = tensor;
+    *out = tensor;
+    return HVD_OK;
+}
+
+static void finish_zeros(struct tensors *t, struct tensor *tensor) {
+    struct tensor **at = &t->zeros;
+    while (*at != tensor) at = &(*at)->older;
+    *at = tensor->older;
+    free_zeros(tensor);
+}
+
+void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
+    if (tensor->zeros) {
+        finish_zeros(t, tensor);
+        return;
+    }
+    *(tensor->newer ? &tensor->newer->older : &t->taken.newest) = tensor->older;
+    *(tensor->older ? &tensor->older->newer : &t->taken.oldest) = tensor->newer;
+    monitor_lock(&t->monitor);
+    forget(t, tensor);
+    monitor_unlock(&t->monitor);
+    strip(tensor);
+    tensor->complete(tensor->arg, error); /* which may free it */
+}
+
+void tensors_refuse(struct tensors *t, const hvd_error *error) {
+    monitor_lock(&t->monitor);
+    if (!t->closed) t->why = *error;
+    t->closed = true;
+    monitor_unlock(&t->monitor);
+}
+
+void tensors_close(struct tensors *t, const hvd_error *error) {
+    tensors_refuse(t, error);
+    do {
+        while (t->taken.oldest) tensors_finish(t, t->taken.oldest, error);
+    } while (take(t, true));
+}

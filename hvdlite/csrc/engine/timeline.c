@@ -1,0 +1,128 @@
+#include "engine/timeline.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+void timeline_init(struct timeline *t) {
+    *t = (struct timeline){.file = NULL};
+    monitor_init(&t->monitor);
+}
+
+void timeline_destroy(struct timeline *t) {
+    timeline_stop(t);
+    monitor_destroy(&t->monitor);
+}
+
+/* ---- writing, with the lock held ---- */
+
+static void write_text(struct timeline *t, const char *text) {
+    fwrite(text, 1, strlen(text), t->file);
+}
+
+static long microseconds(const struct timeline *t, double time) {
+    return (long)((time - t->origin) * 1e6);
+}
+
+/* A name as it may stand in JSON; cut when it is longer than the room for it. */
+static void escape(const char *name, char *text, size_t size) {
+    size_t used = 0;
+    for (; *name && used + 7 < size; name++) {
+        unsigned char c = (unsigned char)*name;
+        if (c == '"' || c == '\\' || c < 0x20)
+            used += (size_t)snprintf(text + used, size - used, "\\u%04x", c);
+        else
+            text[used++] = (char)c;
+    }
+    text[used] = 0;
+}
+
+/* One end of a stretch of a tensor's track. */
+static void write_end(struct timeline *t, char begin_or_end, const char *what, const char *name,
+                      double time, const char *rest) {
+    char line[3 * HVD_MAX_NAME + 300];
+    snprintf(line, sizeof line,
+             "{\"ph\": \"%c\", \"cat\": \"tensor\", \"id\": \"%s\", \"name\": \"%s\", \"pid\": %d, "
+             "\"tid\": 0, \"ts\": %ld%s},\n",
+             begin_or_end, name, what, t->rank, microseconds(t, time), rest);
+    write_text(t, line);
+}
+
+static void write_span(struct timeline *t, const char *what, const char *name, double from,
+                       double to, const char *details) {
+    write_end(t, 'b', what, name, from, details);
+    write_end(t, 'e', what, name, to, "");
+}
+
+static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
+                         size_t fused) {
+    char name[3 * HVD_MAX_NAME], negotiate[40], details[120];
+    escape(r->name, name, sizeof name);
+    snprintf(negotiate, sizeof negotiate, "negotiate %s", kind_name(r->kind));
+    snprintf(details, sizeof details,
+             ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu}",
+             dtype_name(r->dtype), request_bytes(r), fused);
+    write_end(t, 'b', name, name, times.submitted, "");
+    write_span(t, negotiate, name, times.submitted, times.decided, "");
+    write_span(t, "queue", name, times.decided, times.started, "");
+    write_span(t, kind_name(r->kind), name, times.started, times.completed, details);
+    write_end(t, 'e', name, name, times.completed, "");
+}
+
+void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
+                     size_t fused) {
+    monitor_lock(&t->monitor);
+    if (t->file && times.submitted >= t->origin) write_tensor(t, r, times, fused);
+    monitor_unlock(&t->monitor);
+}
+
+void timeline_cycle(struct timeline *t, double now) {
+    char line[160];
+    monitor_lock(&t->monitor);
+    if (t->file && t->marks_cycles) {
+        snprintf(line, sizeof line,
+                 "{\"ph\": \"i\", \"name\": \"cycle\", \"s\": \"p\", \"pid\": %d, \"tid\": 0, "
+                 "\"ts\": %ld},\n",
+                 t->rank, microseconds(t, now));
+        write_text(t, line);
+    }
+    monitor_unlock(&t->monitor);
+}
+
+/* ---- start and stop ---- */
+
+int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
+                   hvd_error *err) {
+    int code = HVD_OK;
+    monitor_lock(&t->monitor);
+    if (t->file) {
+        code = error_set(err, HVD_INVALID, "the timeline is on already: stop_timeline() first");
+    } else if (!(t->file = fopen(path, "w"))) {
+        code = error_set(err, HVD_INVALID, "the timeline's file '%s' can't be written: %s", path,
+                         strerror(errno));
+    } else {
+        t->origin = now;
+        t->rank = rank;
+        t->marks_cycles = mark_cycles;
+        write_text(t, "[\n");
+        atomic_store(&t->on, true);
+    }
+    monitor_unlock(&t->monitor);
+    return code;
+}
+
+void timeline_stop(struct timeline *t) {
+    char line[120];
+    monitor_lock(&t->monitor);
+    if (t->file) {
+        snprintf(line, sizeof line,
+                 "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
+                 "\"rank %d\"}}\n]\n",
+                 t->rank, t->rank);
+        write_text(t, line);
+        fclose(t->file);
+        t->file = NULL;
+        atomic_store(&t->on, false);
+    }
+    monitor_unlock(&t->monitor);
+}

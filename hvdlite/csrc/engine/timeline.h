@@ -1,0 +1,45 @@
+/* The timeline: when each tensor was submitted, agreed on and moved, as a file for a trace viewer.
+ *
+ * The one door to files. Events are those of the Trace Event Format that chrome://tracing and
+ * ui.perfetto.dev read: a track a tensor, in microseconds since the start. Any thread. */
+#ifndef HVDLITE_ENGINE_TIMELINE_H
+#define HVDLITE_ENGINE_TIMELINE_H
+
+#include "base/sync.h"
+#include "negotiation/request.h"
+
+#include <stdatomic.h>
+
+struct timeline {
+    atomic_bool on; /* looked at before anything else: a timeline that is off costs nothing */
+    struct monitor monitor; /* guards what follows */
+    void *file;             /* a FILE; NULL: off */
+    double origin;          /* when it started, seconds */
+    int rank;
+    bool marks_cycles;
+};
+
+/* What became of a tensor, and when: seconds of clock_now. */
+struct timeline_times {
+    double submitted, decided, started, completed;
+};
+
+void timeline_init(struct timeline *t);
+void timeline_destroy(struct timeline *t); /* stops it */
+
+/* Overwrites the file. Fails when it is on already, or the file can't be written. */
+int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
+                   hvd_error *err);
+void timeline_stop(struct timeline *t); /* the file is whole then; nothing when it is off */
+
+static inline bool timeline_on(struct timeline *t) {
+    return atomic_load_explicit(&t->on, memory_order_relaxed);
+}
+
+/* fused: how many tensors went in the same batch, this one included. */
+void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
+                     size_t fused);
+/* The engine found something to do; kept only if the timeline marks cycles. */
+void timeline_cycle(struct timeline *t, double now);
+
+#endif

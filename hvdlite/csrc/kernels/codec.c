@@ -1,0 +1,123 @@
+#include "kernels/codec.h"
+
+#include "base/simd.h"
+#include "kernels/half.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const size_t FIRST = sizeof(uint32_t); /* the word that tells of an infinity or NaN */
+
+bool codec_is_cast(struct codec c) {
+    return c.kind == HVD_CODEC_FLOAT16 || c.kind == HVD_CODEC_BFLOAT16;
+}
+
+static const struct reduce_kernels *cast_kernels(struct codec c) {
+    return reduce_kernels(c.kind == HVD_CODEC_FLOAT16 ? HVD_FLOAT16 : HVD_BFLOAT16, HVD_SUM);
+}
+
+int codec_check(struct codec c, const char *name, size_t n, hvd_error *err) {
+    double x = c.parameter;
+    if (c.kind < 0 || c.kind >= HVD_CODECS)
+        return error_set(err, HVD_INVALID, "tensor '%s': unknown codec %d", name, c.kind);
+    if (c.kind == HVD_CODEC_2BIT && !(x > 0 && (float)x > 0 && isfinite((float)x)))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': the threshold of 2bit is %g: expected more than 0", name, x);
+    if (c.kind == HVD_CODEC_1BIT && !isfinite((float)x))
+        return error_set(err, HVD_INVALID, "tensor '%s': the threshold of 1bit is %g", name, x);
+    if (c.kind == HVD_CODEC_TOPK && !(x > 0 && x <= 1))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': the ratio of topk is %g: expected more than 0, at most 1",
+                         name, x);
+    if (c.kind == HVD_CODEC_TOPK && n > UINT32_MAX)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' has %zu values: topk takes less than 2^32", name, n);
+    return HVD_OK;
+}
+
+void codec_text(struct codec c, char *text, size_t size) {
+    bool has_parameter = c.kind != HVD_CODEC_NONE && !codec_is_cast(c);
+    snprintf(text, size, has_parameter ? "%s(%.9g)" : "%s", codec_name(c.kind), c.parameter);
+}
+
+size_t codec_bytes(struct codec c, size_t n) {
+    if (codec_is_cast(c)) return n * sizeof(uint16_t);
+    if (c.kind == HVD_CODEC_TOPK)
+        return FIRST + codec_topk_count(c.parameter, n) * (sizeof(uint32_t) + sizeof(float));
+    return FIRST + codec_bits_words(c.kind, n) * sizeof(uint32_t);
+}
+
+/* ---- encoding ---- */
+
+/* Also sees a sum that overflows. */
+SIMD static bool all_finite(const float *restrict in, float scale, const float *restrict residual,
+                            size_t n) {
+    const uint32_t EXPONENT = 0x7f800000u;
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n; i++)
+        bad |= (bits_of_float(residual[i] + in[i] * scale) & EXPONENT) == EXPONENT;
+    return !bad;
+}
+
+int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
+                 void *message, hvd_error *err) {
+    uint32_t *words = message;
+    if (codec_is_cast(c)) {
+        cast_kernels(c)->narrow(message, in, n, (struct reduce_final){scale, 1});
+        return HVD_OK;
+    }
+    if (!all_finite(in, (float)scale, residual, n)) {
+        memset(message, 0, codec_bytes(c, n));
+        words[0] = UINT32_MAX;
+        return HVD_OK;
+    }
+    words[0] = 0;
+    if (c.kind == HVD_CODEC_TOPK)
+        return codec_topk_encode(c, in, (float)scale, residual, n, words + 1, err);
+    codec_bits_encode(c, in, (float)scale, residual, n, words + 1);
+    return HVD_OK;
+}
+
+/* ---- decoding ---- */
+
+static void fill_with_nan(float *out, size_t n) {
+    for (size_t i = 0; i < n; i++) out[i] = NAN;
+}
+
+static bool any_marked(const char *messages, size_t stride, int p) {
+    uint32_t marks = 0, mark;
+    for (int r = 0; r < p; r++, marks |= mark) memcpy(&mark, messages + (size_t)r * stride, FIRST);
+    return marks != 0;
+}
+
+void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
+                  float *out, size_t n) {
+    const char *first = (const char *)messages + FIRST;
+    if (any_marked(messages, stride, how.ranks))
+        fill_with_nan(out, n);
+    else if (c.kind == HVD_CODEC_TOPK)
+        codec_topk_decode(c, first, stride, how, out, n);
+    else
+        codec_bits_decode(c, first, stride, how, out, n);
+}
+
+const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
+    if (codec_is_cast(c)) return cast_kernels(c);
+    return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
+}
+
+/* The marks were counted with the words. */
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
+    const struct reduce_kernels *k = codec_kernels(c, how.ranks);
+    if (codec_is_cast(c)) {
+        k->widen(out, sum, n, 1);
+        return;
+    }
+    int16_t marks = 0;
+    memcpy(&marks, sum, k->sum / codec_bits_values(c.kind));
+    if (marks)
+        fill_with_nan(out, n);
+    else
+        codec_bits_decode_sum(c, (const char *)sum + k->sum, how, out, n);
+}

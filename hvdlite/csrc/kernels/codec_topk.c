@@ -1,0 +1,121 @@
+#include "kernels/codec.h"
+
+#include "base/simd.h"
+#include "kernels/half.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Magnitudes are compared by their bits, whose order is theirs: 31 bits in three digits. */
+enum { DIGITS = 3, DIGIT = 2048 };
+static const int SHIFT[DIGITS] = {20, 9, 0}, BITS[DIGITS] = {11, 11, 9};
+
+static uint32_t magnitude(float x) { return bits_of_float(x) & 0x7fffffffu; }
+
+size_t codec_topk_count(double ratio, size_t n) {
+    double k = ceil(ratio * (double)n);
+    return k < (double)n ? (size_t)k : n;
+}
+
+SIMD static void add_scaled(float *restrict residual, const float *restrict in, float scale,
+                            size_t n) {
+    for (size_t i = 0; i < n; i++) residual[i] += in[i] * scale;
+}
+
+/* The values that may be among the largest, by index, and how large those must be. */
+struct choice {
+    const float *values;
+    uint32_t *index; /* [count], rising */
+    size_t count;
+    uint32_t least; /* magnitude: larger ones are taken, ... */
+    size_t equal;   /* ... and the first `equal` of those */
+};
+
+static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uint32_t *least) {
+    uint32_t bins[DIGIT] = {0};
+    for (size_t i = 0; i < n; i++) bins[magnitude(values[i]) >> SHIFT[0]]++;
+    size_t bin = DIGIT, found = 0;
+    while (found < wanted) found += bins[--bin];
+    *least = (uint32_t)bin << SHIFT[0];
+    return found;
+}
+
+/* Lists what is not smaller than `least`: c->count values. Without a branch, so one place more is
+ * written to. */
+static void list(struct choice *c, size_t n) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        c->index[at] = (uint32_t)i;
+        at += magnitude(c->values[i]) >= c->least;
+    }
+}
+
+/* Makes `least` exact by one digit more: wanted counts those that share its digits so far and are to be
+ * taken. */
+static void refine(struct choice *c, int digit, size_t *wanted) {
+    uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
+    for (size_t j = 0; j < c->count; j++) {
+        uint32_t m = magnitude(c->values[c->index[j]]);
+        bins[m >> SHIFT[digit] & mask] += (m & known) == c->least;
+    }
+    uint32_t bin = mask;
+    for (; bins[bin] < *wanted; bin--) *wanted -= bins[bin];
+    c->least |= bin << SHIFT[digit];
+}
+
+/* How many of the listed are surely taken: those whose first digit is larger. */
+static size_t count_larger(const struct choice *c) {
+    size_t larger = 0;
+    uint32_t next = c->least + (1u << SHIFT[0]);
+    for (size_t j = 0; j < c->count; j++) larger += magnitude(c->values[c->index[j]]) >= next;
+    return larger;
+}
+
+static void take(const struct choice *c, float *residual, size_t k, uint32_t *index) {
+    char *values = (char *)(index + k);
+    size_t at = 0, equal = c->equal;
+    for (size_t j = 0; at < k; j++) {
+        uint32_t i = c->index[j], m = magnitude(residual[i]);
+        if (m < c->least || (m == c->least && equal == 0)) continue;
+        equal -= m == c->least;
+        index[at] = i;
+        memcpy(values + sizeof(float) * at++, &residual[i], sizeof(float));
+        residual[i] = 0;
+    }
+}
+
+int codec_topk_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
+                      uint32_t *pairs, hvd_error *err) {
+    size_t k = codec_topk_count(c.parameter, n);
+    struct choice choice = {.values = residual};
+    if (!k) return HVD_OK;
+    add_scaled(residual, in, scale, n);
+    choice.count = histogram_of_all(residual, n, k, &choice.least);
+    choice.index = malloc((choice.count + 1) * sizeof *choice.index);
+    if (!choice.index)
+        return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
+    list(&choice, n);
+    choice.equal = k - count_larger(&choice);
+    for (int digit = 1; digit < DIGITS; digit++) refine(&choice, digit, &choice.equal);
+    take(&choice, residual, k, pairs);
+    free(choice.index);
+    return HVD_OK;
+}
+
+void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum how,
+                       float *out, size_t n) {
+    size_t k = codec_topk_count(c.parameter, n);
+    float level = (float)how.factor;
+    if (n) memset(out, 0, n * sizeof *out);
+    for (int r = 0; r < how.ranks; r++) {
+        const char *index = pairs + (size_t)r * stride, *values = index + k * sizeof(uint32_t);
+        for (size_t j = 0; j < k; j++) {
+            uint32_t i;
+            float x;
+            memcpy(&i, index + j * sizeof i, sizeof i);
+            memcpy(&x, values + j * sizeof x, sizeof x);
+            if (i < n) out[i] += x * level;
+        }
+    }
+}

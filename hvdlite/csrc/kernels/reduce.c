@@ -1,0 +1,238 @@
+#include "kernels/reduce.h"
+
+#include "base/simd.h"
+#include "kernels/half.h"
+
+#include <string.h>
+
+/* How an element becomes its accumulator. */
+#define SAME(x) (x)
+
+/* a op b of two accumulators. U is what integers are computed in, where overflow wraps; signed
+ * overflow is undefined in C. Without a branch, so that the compiler vectorises them. */
+#define SUM(U, a, b) ((U)(a) + (U)(b))
+#define PRODUCT(U, a, b) ((U)(a) * (U)(b))
+#define MIN(U, a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
+#define MAX(U, a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
+#define OR(U, a, b) (((a) | (b)) != 0)
+#define AND(U, a, b) (((a) != 0) & ((b) != 0))
+
+/* NAME names the functions; T is the element, W its accumulator. */
+#define COMBINE(NAME, T, W, U, WIDE_OF, OP)                                                        \
+    SIMD static void combine_##NAME(void *wide, const void *in, size_t n) {                        \
+        W *w = wide;                                                                               \
+        const T *x = in;                                                                           \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            W a = w[i], b = (W)WIDE_OF(x[i]);                                                      \
+            w[i] = (W)OP(U, a, b);                                                                 \
+        }                                                                                          \
+    }                                                                                              \
+    SIMD static void combine_wide_##NAME(void *out, const void *a, const void *b, size_t n) {      \
+        W *o = out;                                                                                \
+        const W *x = a, *y = b;                                                                    \
+        for (size_t i = 0; i < n; i++) o[i] = (W)OP(U, x[i], y[i]);                                \
+    }
+
+#define KERNELS(DTYPE, T, W, U, WIDE_OF)                                                           \
+    COMBINE(DTYPE##_sum, T, W, U, WIDE_OF, SUM)                                                    \
+    COMBINE(DTYPE##_min, T, W, U, WIDE_OF, MIN)                                                    \
+    COMBINE(DTYPE##_max, T, W, U, WIDE_OF, MAX)                                                    \
+    COMBINE(DTYPE##_product, T, W, U, WIDE_OF, PRODUCT)
+
+/* Floating point: scale and divisor are one factor, rounded once to the accumulator. */
+#define FLOAT_KERNELS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                             \
+    KERNELS(DTYPE, T, W, W, WIDE_OF)                                                               \
+    SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
+        W *w = wide, factor = (W)scale;                                                            \
+        const T *x = in;                                                                           \
+        for (size_t i = 0; i < n; i++) w[i] = (W)WIDE_OF(x[i]) * factor;                           \
+    }                                                                                              \
+    SIMD static void narrow_##DTYPE(void *out, const void *wide, size_t n,                         \
+                                    struct reduce_final final) {                                   \
+        T *o = out;                                                                                \
+        const W *w = wide;                                                                         \
+        W factor = (W)(final.scale / (double) final.divisor);                                      \
+        for (size_t i = 0; i < n; i++) o[i] = (T)NARROW_OF(w[i] * factor);                         \
+    }                                                                                              \
+    SIMD static void pair_##DTYPE(void *out, const void *a, const void *b, size_t n, double scale, \
+                                  struct reduce_final final) {                                     \
+        T *o = out;                                                                                \
+        const T *x = a, *y = b;                                                                    \
+        W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
+        _Pragma("GCC ivdep") /* out may be a or b, which spoils no vector */                       \
+            for (size_t i = 0; i < n; i++) o[i] =                                                  \
+                (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
+    }
+
+/* Integers: exact unless scaled, and scaled in double; out of range wraps instead of being
+ * undefined. */
+static inline int64_t truncated(double x) {
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+#define INTEGER_KERNELS(DTYPE, T, W, U)                                                            \
+    KERNELS(DTYPE, T, W, U, SAME)                                                                  \
+    SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
+        W *w = wide;                                                                               \
+        const T *x = in;                                                                           \
+        if (scale == 1)                                                                            \
+            for (size_t i = 0; i < n; i++) w[i] = (W)x[i];                                         \
+        else                                                                                       \
+            for (size_t i = 0; i < n; i++) w[i] = (W)truncated((double)x[i] * scale);              \
+    }                                                                                              \
+    SIMD static void narrow_##DTYPE(void *out, const void *wide, size_t n,                         \
+                                    struct reduce_final final) {                                   \
+        T *o = out;                                                                                \
+        const W *w = wide;                                                                         \
+        if (final.scale != 1)                                                                      \
+            for (size_t i = 0; i < n; i++)                                                         \
+                o[i] = (T)truncated((double)w[i] * final.scale / (double) final.divisor);          \
+        else if (final.divisor != 1)                                                               \
+            for (size_t i = 0; i < n; i++) o[i] = (T)(w[i] / (W) final.divisor);                   \
+        else                                                                                       \
+            for (size_t i = 0; i < n; i++) o[i] = (T)w[i];                                         \
+    }
+
+FLOAT_KERNELS(float16, uint16_t, float, float_of_half, half_of_float)
+FLOAT_KERNELS(bfloat16, uint16_t, float, float_of_bfloat, bfloat_of_float)
+FLOAT_KERNELS(float32, float, float, SAME, SAME)
+FLOAT_KERNELS(float64, double, double, SAME, SAME)
+INTEGER_KERNELS(uint8, uint8_t, int32_t, uint32_t)
+INTEGER_KERNELS(int8, int8_t, int32_t, uint32_t)
+INTEGER_KERNELS(int32, int32_t, int64_t, uint64_t)
+INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
+COMBINE(or, uint8_t, uint8_t, uint8_t, SAME, OR)
+COMBINE(and, uint8_t, uint8_t, uint8_t, SAME, AND)
+
+/* Any byte but 0 is true; scaling and averaging were refused before (request_check). */
+static void widen_truth(void *wide, const void *in, size_t n, double scale) {
+    uint8_t *w = wide;
+    const uint8_t *x = in;
+    (void)scale;
+    for (size_t i = 0; i < n; i++) w[i] = x[i] != 0;
+}
+
+static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_final final) {
+    (void) final;
+    widen_truth(out, wide, n, 1);
+}
+
+#define ROW(DTYPE, NAME, T, W, PAIR)                                                               \
+    {.size = sizeof(T),                                                                            \
+     .wide = sizeof(W),                                                                            \
+     .sum = sizeof(T),                                                                             \
+     .widen = widen_##DTYPE,                                                                       \
+     .combine = combine_##NAME,                                                                    \
+     .combine_wide = combine_wide_##NAME,                                                          \
+     .narrow = narrow_##DTYPE,                                                                     \
+     .pair = PAIR}
+
+/* The operations in the order of hvd_op. */
+#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR)                                    \
+    {                                                                                              \
+        ROW(DTYPE, SUMS, T, W, PAIR),     ROW(DTYPE, SUMS, T, W, PAIR),                            \
+        ROW(DTYPE, MINS, T, W, NULL),     ROW(DTYPE, MAXES, T, W, NULL),                           \
+        ROW(DTYPE, PRODUCTS, T, W, NULL), ROW(DTYPE, SUMS, T, W, NULL)}
+
+#define NUMBER(DTYPE, T, W, PAIR)                                                                  \
+    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR)
+#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL)
+#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE)
+
+const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
+    static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
+        [HVD_UINT8] = INTEGER(uint8, uint8_t, int32_t),
+        [HVD_INT8] = INTEGER(int8, int8_t, int32_t),
+        [HVD_INT32] = INTEGER(int32, int32_t, int64_t),
+        [HVD_INT64] = INTEGER(int64, int64_t, int64_t),
+        [HVD_FLOAT16] = FLOAT(float16, uint16_t, float),
+        [HVD_BFLOAT16] = FLOAT(bfloat16, uint16_t, float),
+        [HVD_FLOAT32] = FLOAT(float32, float, float),
+        [HVD_FLOAT64] = FLOAT(float64, double, double),
+        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL),
+    };
+    return &ROWS[dtype][op];
+}
+
+/* Bytes of accumulators at a time: they stay in the first cache. An element's are up to 128, those of
+ * the 32 values in a word of a codec. */
+enum { BLOCK = 4096 };
+
+static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
+                         int inputs, size_t at, size_t n, double scale, struct reduce_final final) {
+    _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
+    k->widen(sum, in[0] + at * k->size, n, scale);
+    for (int i = 1; i < inputs; i++) reduce_combine(k, sum, in[i] + at * k->size, n, scale, scaled);
+    k->narrow((char *)out + at * k->sum, sum, n, final);
+}
+
+void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
+                size_t n, double scale, struct reduce_final final) {
+    if (inputs == 2 && k->pair) {
+        k->pair(out, in[0], in[1], n, scale, final);
+        return;
+    }
+    size_t block = BLOCK / k->wide;
+    for (size_t at = 0; at < n; at += block)
+        reduce_block(k, out, in, inputs, at, n - at < block ? n - at : block, scale, final);
+}
+
+void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, size_t n,
+                    double scale, void *scratch) {
+    if (scale == 1) {
+        k->combine(wide, in, n);
+    } else {
+        k->widen(scratch, in, n, scale);
+        k->combine_wide(wide, wide, scratch, n);
+    }
+}
+
+/* ---- vectors as a whole ---- */
+
+enum { LANES = 8 }; /* sums side by side, so that the compiler vectorises what order forbids */
+
+#define ADD_PRODUCTS(l, u, v)                                                                      \
+    do {                                                                                           \
+        aa[l] += (u) * (u);                                                                        \
+        bb[l] += (v) * (v);                                                                        \
+        ab[l] += (u) * (v);                                                                        \
+    } while (0)
+
+#define VECTOR_KERNELS(W)                                                                          \
+    SIMD static void blend_##W(void *out, double x, const void *a, double y, const void *b,        \
+                               size_t n) {                                                         \
+        W *o = out;                                                                                \
+        const W *u = a, *v = b;                                                                    \
+        for (size_t i = 0; i < n; i++) o[i] = (W)(x * (double)u[i] + y * (double)v[i]);            \
+    }                                                                                              \
+    SIMD static struct reduce_dots dots_##W(const void *a, const void *b, size_t n) {              \
+        const W *x = a, *y = b;                                                                    \
+        double aa[LANES] = {0}, bb[LANES] = {0}, ab[LANES] = {0};                                  \
+        size_t i = 0;                                                                              \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            for (size_t l = 0; l < LANES; l++)                                                     \
+                ADD_PRODUCTS(l, (double)x[i + l], (double)y[i + l]);                               \
+        for (; i < n; i++) ADD_PRODUCTS(i % LANES, (double)x[i], (double)y[i]);                    \
+        struct reduce_dots sums = {0, 0, 0};                                                       \
+        for (size_t l = 0; l < LANES; l++)                                                         \
+            sums = (struct reduce_dots){sums.aa + aa[l], sums.bb + bb[l], sums.ab + ab[l]};        \
+        return sums;                                                                               \
+    }
+
+VECTOR_KERNELS(float)
+VECTOR_KERNELS(double)
+
+struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, const void *b,
+                               size_t n) {
+    return k->wide == sizeof(float) ? dots_float(a, b, n) : dots_double(a, b, n);
+}
+
+void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
+                  const void *b, size_t n) {
+    if (k->wide == sizeof(float))
+        blend_float(out, x, a, y, b, n);
+    else
+        blend_double(out, x, a, y, b, n);
+}

@@ -1,0 +1,69 @@
+/* MXNet's C API, as much of it as hvdlite calls: looked up in the library that Python has loaded.
+ *
+ * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0; no header of
+ * MXNet's is needed. */
+#ifndef HVDLITE_MXNET_API_H
+#define HVDLITE_MXNET_API_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef void *NDArrayHandle;
+
+/* mxnet::engine::CallbackOnComplete: three words, the same in all versions. `error` is a
+ * dmlc::Error. */
+struct on_complete {
+    void (*call)(void *engine, void *param, const void *error);
+    void *engine, *param;
+};
+
+struct device {
+    int32_t type, id;
+};
+
+enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
+/* FnProperty kAsync: an operation whose arrays are free runs at once, on the thread that pushes it;
+ * another one on the worker of its device, which is no operator's if the device is nobody's. */
+enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
+/* kCPUPrioritized: on a pool of workers that runs no operators, the higher priority first. */
+enum { CPU_PRIORITIZED = 3 };
+enum { DENSE = 0 }; /* storage type */
+
+typedef void async_function(void *run_context, struct on_complete *done, void *param);
+typedef void async_function4(void *run_context, void *on_start, struct on_complete *done,
+                             void *param);
+
+typedef void sync_function(void *run_context, void *param);
+
+struct mxnet_api {
+    int (*push)(void *function, void *param, void (*deleter)(void *), const struct device *,
+                NDArrayHandle *reads, int nreads, NDArrayHandle *writes, int nwrites,
+                const int *property, int priority, const char *name, bool wait);
+    int (*push_sync)(sync_function *function, void *param, void (*deleter)(void *),
+                     const struct device *, NDArrayHandle *reads, int nreads, NDArrayHandle *writes,
+                     int nwrites, const int *property, int priority, const char *name);
+    int (*shallow_copy)(NDArrayHandle, NDArrayHandle *);
+    int (*release)(NDArrayHandle);
+    int (*get_data)(NDArrayHandle, void **);
+    int (*get_shape)(NDArrayHandle, int *ndim, const int64_t **dims);
+    int (*get_shape32)(NDArrayHandle, int *ndim, const int **dims); /* where get_shape is missing */
+    int (*get_dtype)(NDArrayHandle, int *);
+    int (*get_storage_type)(NDArrayHandle, int *);
+    int (*get_context)(NDArrayHandle, int *type, int *id);
+    int (*wait_to_read)(NDArrayHandle);
+    const char *(*last_error)(void);
+    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL where not
+     * exported. */
+    bool (*is_blocked)(void *chunk);
+    void (*unblock)(void *chunk);
+    /* std::runtime_error, which dmlc::Error is without more members. */
+    void (*make_error)(void *error, const char *text);
+    void (*destroy_error)(void *error);
+};
+
+/* libmxnet: the path of the library, which must be loaded. */
+int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
+
+#endif

@@ -1,0 +1,119 @@
+#include "negotiation/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct slot {
+    struct slot *newer, *older; /* by use */
+    struct slot *next_of_id;    /* in its bucket */
+    struct cache_entry entry;
+};
+
+struct cache {
+    size_t capacity, count, nbuckets;
+    struct map names;
+    struct slot **ids; /* buckets */
+    struct slot *newest, *oldest;
+};
+
+struct cache *cache_new(size_t capacity) {
+    struct cache *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->capacity = capacity;
+    c->nbuckets = 1024;
+    c->ids = calloc(c->nbuckets, sizeof *c->ids);
+    if (!c->ids) {
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+static void unlink_use(struct cache *c, struct slot *s) {
+    *(s->newer ? &s->newer->older : &c->newest) = s->older;
+    *(s->older ? &s->older->newer : &c->oldest) = s->newer;
+    s->newer = s->older = NULL;
+}
+
+static void link_newest(struct cache *c, struct slot *s) {
+    s->older = c->newest;
+    if (c->newest) c->newest->newer = s;
+    c->newest = s;
+    if (!c->oldest) c->oldest = s;
+}
+
+static struct slot **bucket_of(struct cache *c, uint64_t id) { return &c->ids[id % c->nbuckets]; }
+
+static void drop(struct cache *c, struct slot *s) {
+    map_remove(&c->names, &s->entry.node);
+    unlink_use(c, s);
+    struct slot **at = bucket_of(c, s->entry.id);
+    while (*at != s) at = &(*at)->next_of_id;
+    *at = s->next_of_id;
+    c->count--;
+    free(s->entry.rows);
+    free(s);
+}
+
+void cache_free(struct cache *c) {
+    if (!c) return;
+    while (c->oldest) drop(c, c->oldest);
+    map_clear(&c->names);
+    free(c->ids);
+    free(c);
+}
+
+static const struct cache_entry *used(struct cache *c, struct slot *s) {
+    if (!s) return NULL;
+    unlink_use(c, s);
+    link_newest(c, s);
+    return &s->entry;
+}
+
+const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
+    return used(c, map_find(&c->names, like));
+}
+
+const struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
+    struct slot *s = *bucket_of(c, id);
+    while (s && s->entry.id != id) s = s->next_of_id;
+    return used(c, s);
+}
+
+static struct slot *slot_new(uint64_t id, const struct request *request, const int64_t *rows,
+                             uint32_t nrows) {
+    struct slot *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->entry.id = id;
+    s->entry.request = *request;
+    s->entry.node = map_node_of(s->entry.request.name, s);
+    s->entry.nrows = nrows;
+    if (!nrows) return s;
+    s->entry.rows = malloc(nrows * sizeof *rows);
+    if (!s->entry.rows) {
+        free(s);
+        return NULL;
+    }
+    memcpy(s->entry.rows, rows, nrows * sizeof *rows);
+    return s;
+}
+
+int cache_put(struct cache *c, uint64_t id, const struct request *request, const int64_t *rows,
+              uint32_t nrows, hvd_error *err) {
+    if (!c->capacity) return HVD_OK;
+    struct slot *s = slot_new(id, request, rows, nrows), *old;
+    if (!s) return error_set(err, HVD_NO_MEMORY, "no memory to cache tensor '%s'", request->name);
+    if ((old = map_find(&c->names, &s->entry.node))) drop(c, old);
+    if (c->count == c->capacity) drop(c, c->oldest);
+    int code = map_put(&c->names, &s->entry.node, err);
+    if (code) {
+        free(s->entry.rows);
+        free(s);
+        return code;
+    }
+    s->next_of_id = *bucket_of(c, id);
+    *bucket_of(c, id) = s;
+    link_newest(c, s);
+    c->count++;
+    return HVD_OK;
+}

@@ -1,0 +1,178 @@
+#include "negotiation/pending.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One block: the struct, then its arrays. */
+struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
+    struct pending *p;
+    size_t n = (size_t)size;
+    size_t arrays = n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted);
+    p = malloc(sizeof *p + arrays);
+    if (!p) return NULL;
+    memset(p, 0, offsetof(struct pending, request));
+    memset(p + 1, 0, arrays);
+    request_copy(&p->request, first);
+    p->size = size;
+    p->names = names;
+    p->since = now;
+    p->other = (struct request **)(p + 1);
+    p->rows = (int64_t *)(p->other + n);
+    p->submitted = (bool *)(p->rows + n);
+    return p;
+}
+
+void pending_free(struct pending *p) {
+    if (!p) return;
+    for (int i = 0; i < p->size; i++) free(p->other[i]);
+    free(p);
+}
+
+int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
+                hvd_error *err) {
+    if (p->submitted[rank])
+        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' twice", rank, request->name);
+    if (request_conflict(&p->request, request) != FIELD_NONE) {
+        p->other[rank] = malloc(sizeof **p->other);
+        if (!p->other[rank])
+            return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
+        *p->other[rank] = *request;
+    }
+    p->failed |= request->failed;
+    p->conflict |= p->failed || p->other[rank];
+    if (p->nsubmitted == 0) p->id = id;
+    if (p->nsubmitted == 0) p->direct = request->region != 0;
+    p->direct &= request_same_place(&p->request, request);
+    if (p->id != id) p->id = 0;
+    p->rows[rank] = request_rows(request);
+    p->submitted[rank] = true;
+    p->nsubmitted++;
+    return HVD_OK;
+}
+
+struct request pending_of(const struct pending *p, int rank) {
+    struct request own = p->other[rank] ? *p->other[rank] : p->request;
+    if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
+    return own;
+}
+
+static size_t append(char *text, size_t length, size_t used, const char *piece) {
+    int more = snprintf(text + used, length - used, "%s", piece);
+    size_t end = used + (size_t)more;
+    return end < length ? end : length - 1;
+}
+
+void ranks_text(const bool *set, bool value, int size, const int *names, char *text,
+                size_t length) {
+    int count = 0;
+    for (int i = 0; i < size; i++) count += set[i] == value;
+    size_t used = append(text, length, 0, count == 1 ? "rank " : "ranks ");
+    const char *comma = "";
+    for (int i = 0; i < size; i++) {
+        if (set[i] != value) continue;
+        int last = i;
+        while (last + 1 < size && set[last + 1] == value &&
+               rank_name(names, last + 1) == rank_name(names, last) + 1)
+            last++;
+        char piece[64];
+        snprintf(piece, sizeof piece, last > i ? (last > i + 1 ? "%s%d-%d" : "%s%d, %d") : "%s%d",
+                 comma, rank_name(names, i), rank_name(names, last));
+        used = append(text, length, used, piece);
+        comma = ", ";
+        i = last;
+    }
+}
+
+/* The first field on which any two ranks differ. */
+static enum request_field conflicting_field(const struct pending *p) {
+    enum request_field first = FIELD_NONE;
+    for (int i = 0; i < p->size; i++) {
+        enum request_field field =
+            p->other[i] ? request_conflict(&p->request, p->other[i]) : FIELD_NONE;
+        if (field != FIELD_NONE && (first == FIELD_NONE || field < first)) first = field;
+    }
+    return first;
+}
+
+static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
+                     size_t size) {
+    struct request own = pending_of(p, rank);
+    if (field == FIELD_ROOT) own.root = rank_name(p->names, own.root);
+    field_text(&own, field, text, size);
+}
+
+static void explain_failed(const struct pending *p, hvd_error *err) {
+    char ranks[200] = "some rank";
+    bool *failed = calloc((size_t)p->size, 1);
+    for (int i = 0; failed && i < p->size; i++)
+        failed[i] = p->submitted[i] && pending_of(p, i).failed;
+    if (failed) ranks_text(failed, true, p->size, p->names, ranks, sizeof ranks);
+    free(failed);
+    error_set(err, HVD_FAILED,
+              "tensor '%s': no data from %s: what computes it has failed there; the error that "
+              "is raised there says why",
+              p->request.name, ranks);
+}
+
+void pending_explain_conflict(const struct pending *p, hvd_error *err) {
+    if (p->failed) {
+        explain_failed(p, err);
+        return;
+    }
+    enum request_field field = conflicting_field(p);
+    char list[700] = "", value[160], other[160];
+    size_t used = 0;
+    bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
+    for (int i = 0; told && alike && i < p->size; i++) {
+        if (told[i] || !p->submitted[i]) continue;
+        own_text(p, i, field, value, sizeof value);
+        for (int j = 0; j < p->size; j++) {
+            own_text(p, j, field, other, sizeof other);
+            alike[j] = p->submitted[j] && strcmp(value, other) == 0;
+            told[j] = told[j] || alike[j];
+        }
+        char ranks[200], piece[400];
+        ranks_text(alike, true, p->size, p->names, ranks, sizeof ranks);
+        snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
+        used = append(list, sizeof list, used, piece);
+    }
+    free(told);
+    free(alike);
+    error_set(err, HVD_MISMATCH,
+              "tensor '%s': ranks disagree on the %s: %s. Submit the same %s on every rank.",
+              p->request.name, field_name(field), list, field_name(field));
+}
+
+void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {
+    error_set(err, HVD_RANK_LEFT,
+              "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
+              p->request.name, rank_name(p->names, first), reason);
+}
+
+void pending_explain_joined(const struct pending *p, hvd_error *err) {
+    char joined[200];
+    ranks_text(p->submitted, false, p->size, p->names, joined, sizeof joined);
+    error_set(
+        err, HVD_MISMATCH,
+        "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
+        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s",
+        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op));
+}
+
+void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
+                          char *text, size_t size) {
+    char have[200], missing[200];
+    ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
+    ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
+    int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
+                        p->request.name, now - p->since, have, missing);
+    for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++) {
+        const struct pending *q = first;
+        while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
+        if (q)
+            used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
+                             rank_name(p->names, i), q->request.name);
+    }
+}

@@ -1,0 +1,60 @@
+/* A pending tensor: one that some ranks have submitted and the coordinator waits for.
+ *
+ * Holds who submitted what, and puts into words where ranks differ or are missing.
+ */
+#ifndef HVDLITE_NEGOTIATION_PENDING_H
+#define HVDLITE_NEGOTIATION_PENDING_H
+
+#include "base/map.h"
+#include "negotiation/request.h"
+
+struct pending {
+    struct map_node node;   /* the coordinator's, by its name */
+    struct request **other; /* [rank]: its request where that differs, else NULL */
+    int64_t *rows;          /* [rank]: rows it brings, where they vary */
+    bool *submitted;        /* [rank] */
+    int size, nsubmitted;   /* ranks; how many have submitted */
+    const int *names;       /* [rank]: what texts call it; NULL: its number here */
+    uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
+    bool direct;          /* all so far lie at the same place of a region */
+    bool joined;          /* some ranks have joined instead of submitting it */
+    bool failed;          /* some rank has no data for it */
+    bool conflict;        /* so it is, or some rank's request can't go with the first one's */
+    double since;         /* when the first rank submitted it */
+    bool warned;          /* a stall was reported */
+    struct pending *next; /* in the coordinator's order of arrival */
+    struct request request; /* of the first rank that submitted it; last, see request_copy */
+};
+
+/* NULL: no memory. */
+struct pending *pending_new(const struct request *first, int size, const int *names, double now);
+void pending_free(struct pending *p);
+
+/* Rank brings its request (its rows, where they vary, are kept beside it); id 0 for a whole request. */
+int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
+                hvd_error *err);
+
+/* The request of a rank that has submitted. */
+struct request pending_of(const struct pending *p, int rank);
+
+/* "rank 1 has nothing to submit: ...", or "ranks disagree on the shape of 'x': ranks 0, 2: (17, 3); rank 1: (18, 3). ..." */
+void pending_explain_conflict(const struct pending *p, hvd_error *err);
+
+/* Of the ranks that have left without submitting it only the first one is named, so that all who wait
+ * are told the same, though others may have left meanwhile. */
+void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
+
+/* Some ranks have joined, and it is nothing that zeros could stand in for. */
+void pending_explain_joined(const struct pending *p, hvd_error *err);
+
+/* "... has waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for 'broadcast.w')": what
+ * the missing ranks do instead, by the list of all that waits, is what the user looks for. */
+void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
+                          char *text, size_t size);
+
+/* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
+void ranks_text(const bool *set, bool value, int size, const int *names, char *text, size_t length);
+
+static inline int rank_name(const int *names, int rank) { return names ? names[rank] : rank; }
+
+#endif

@@ -1,0 +1,245 @@
+#include "transport/transport_local.h"
+
+#include "base/sync.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct parcel {
+    struct parcel *next;
+    int from;
+    size_t size;
+    unsigned char data[];
+};
+
+struct queue {
+    struct parcel *first, **last;
+};
+
+struct local_rank {
+    struct transport transport;        /* first: a transport is its rank */
+    struct monitor monitor;            /* guards everything below */
+    struct queue messages, *transfers; /* [from] */
+    unsigned events;
+    bool broken;
+    struct window window;
+};
+
+struct local_hub {
+    int size;
+    struct local_rank *ranks;
+};
+
+static struct local_rank *self(struct transport *t) { return (struct local_rank *)t; }
+
+/* The hub is reachable from every rank: ranks lie in one array. */
+static struct local_rank *peer(struct transport *t, int rank) {
+    return self(t) - t->at.rank + rank;
+}
+
+static void push(struct queue *q, struct parcel *p) {
+    if (!q->first) q->last = &q->first;
+    *q->last = p;
+    q->last = &p->next;
+}
+
+static struct parcel *pop(struct queue *q) {
+    struct parcel *p = q->first;
+    if (p) q->first = p->next;
+    return p;
+}
+
+static int deliver(struct transport *t, int to, bool message, const void *data, size_t size,
+                   hvd_error *err) {
+    struct parcel *p = malloc(sizeof *p + size);
+    if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a parcel of %zu bytes", size);
+    *p = (struct parcel){.from = t->at.rank, .size = size};
+    if (size) memcpy(p->data, data, size);
+    struct local_rank *r = peer(t, to);
+    monitor_lock(&r->monitor);
+    push(message ? &r->messages : &r->transfers[t->at.rank], p);
+    r->events++;
+    monitor_notify(&r->monitor);
+    monitor_unlock(&r->monitor);
+    return HVD_OK;
+}
+
+static int check_broken(struct transport *t, hvd_error *err) {
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    bool broken = r->broken;
+    monitor_unlock(&r->monitor);
+    return broken ? error_set(err, HVD_TRANSPORT, "rank %d's link is broken", t->at.rank) : HVD_OK;
+}
+
+static int local_isend(struct transport *t, const void *data, size_t bytes, int to,
+                       struct transfer *x, hvd_error *err) {
+    HVD_TRY(check_broken(t, err));
+    x->active = false;
+    return deliver(t, to, false, data, bytes, err);
+}
+
+static int local_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
+                       hvd_error *err) {
+    (void)from;
+    x->handle[0] = (uint64_t)(uintptr_t)data;
+    x->handle[1] = bytes;
+    return check_broken(t, err);
+}
+
+/* Receives complete in the order of their tests: the collectives wait in the order of their posts.
+ */
+static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
+    HVD_TRY(check_broken(t, err));
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    struct parcel *p = pop(&r->transfers[x->peer]);
+    monitor_unlock(&r->monitor);
+    if (!p) return HVD_OK;
+    assert(p->size == x->handle[1]);
+    if (p->size) memcpy((void *)(uintptr_t)x->handle[0], p->data, p->size);
+    free(p);
+    x->active = false;
+    return HVD_OK;
+}
+
+static int local_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    return deliver(t, to, true, data, size, err);
+}
+
+static int local_receive(struct transport *t, struct message *message, hvd_error *err) {
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    struct parcel *p = pop(&r->messages);
+    monitor_unlock(&r->monitor);
+    if (!p) return HVD_OK;
+    message->data = malloc(p->size ? p->size : 1);
+    message->size = p->size;
+    message->from = p->from;
+    if (message->data) memcpy(message->data, p->data, p->size);
+    free(p);
+    return message->data ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for a message");
+}
+
+static unsigned local_listen(struct transport *t) {
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    unsigned ticket = r->events;
+    monitor_unlock(&r->monitor);
+    return ticket;
+}
+
+static void local_sleep(struct transport *t, unsigned ticket, double seconds) {
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    if (r->events == ticket) monitor_wait(&r->monitor, seconds);
+    monitor_unlock(&r->monitor);
+}
+
+static void local_wake(struct transport *t) {
+    struct local_rank *r = self(t);
+    monitor_lock(&r->monitor);
+    r->events++;
+    monitor_notify(&r->monitor);
+    monitor_unlock(&r->monitor);
+}
+
+static void local_abandon(struct transport *t) { (void)t; /* data is copied in tests only */ }
+
+static void local_close(struct transport *t, bool clean) {
+    (void)t; /* the hub frees everything at once: a peer may still send to a closed rank */
+    (void)clean;
+}
+
+static const struct transport_ops LOCAL_OPS = {
+    .isend = local_isend,
+    .irecv = local_irecv,
+    .test = local_test,
+    .send = local_send,
+    .receive = local_receive,
+    .wake = local_wake,
+    .listen = local_listen,
+    .sleep = local_sleep,
+    .abandon = local_abandon,
+    .close = local_close,
+};
+
+static bool rank_init(struct local_rank *r, int rank, int size, int per_host) {
+    int first = rank - rank % per_host, last = first + per_host < size ? first + per_host : size;
+    r->transport = (struct transport){
+        .ops = &LOCAL_OPS,
+        .at = {.rank = rank,
+               .size = size,
+               .local_rank = rank - first,
+               .local_size = last - first,
+               .cross_rank = rank / per_host,
+               .cross_size = (size - rank % per_host + per_host - 1) / per_host,
+               .hosts = (size + per_host - 1) / per_host},
+        .rings = true,
+    };
+    monitor_init(&r->monitor);
+    r->transfers = calloc((size_t)size, sizeof *r->transfers);
+    return r->transfers != NULL;
+}
+
+struct local_hub *local_hub_new(int size, int per_host) {
+    struct local_hub *hub = calloc(1, sizeof *hub);
+    if (!hub) return NULL;
+    hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
+    if (!hub->ranks) {
+        free(hub);
+        return NULL;
+    }
+    bool good = true;
+    for (int i = 0; i < size; i++, hub->size++)
+        good &= rank_init(&hub->ranks[i], i, size, per_host ? per_host : size);
+    if (good) return hub;
+    local_hub_free(hub);
+    return NULL;
+}
+
+bool local_hub_share(struct local_hub *hub) {
+    void *memory = NULL;
+    for (int i = 0; i < hub->size; i++) {
+        struct local_rank *r = &hub->ranks[i];
+        struct topology *at = &r->transport.at;
+        if (at->local_rank == 0) {
+            size_t bytes = window_bytes(at->local_size);
+            memory = aligned_alloc(alignof(struct window_member), bytes);
+            if (!memory) return false;
+            memset(memory, 0, bytes);
+        }
+        window_init(&r->window, memory, at->local_size, at->local_rank);
+        r->transport.window = &r->window;
+    }
+    return true;
+}
+
+static void drain(struct queue *q) {
+    for (struct parcel *p; (p = pop(q));) free(p);
+}
+
+void local_hub_free(struct local_hub *hub) {
+    for (int i = 0; i < hub->size; i++) {
+        struct local_rank *r = &hub->ranks[i];
+        drain(&r->messages);
+        for (int j = 0; r->transfers && j < hub->size; j++) drain(&r->transfers[j]);
+        free(r->transfers);
+        if (r->transport.window && r->transport.at.local_rank == 0) free(r->window.members);
+        monitor_destroy(&r->monitor);
+    }
+    free(hub->ranks);
+    free(hub);
+}
+
+struct transport *local_hub_rank(struct local_hub *hub, int rank) {
+    return &hub->ranks[rank].transport;
+}
+
+void local_hub_break(struct local_hub *hub, int rank) {
+    struct local_rank *r = &hub->ranks[rank];
+    monitor_lock(&r->monitor);
+    r->broken = true;
+    monitor_unlock(&r->monitor);
+}

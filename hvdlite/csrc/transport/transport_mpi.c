@@ -1,0 +1,348 @@
+#include "transport/transport_mpi.h"
+
+#include "base/clock.h"
+#include "shm/host.h"
+#include "shm/shmem.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAG = 0 };
+
+/* A message on its way out: the copy lives until MPI has sent it. */
+struct outgoing {
+    struct outgoing *next;
+    MPI_Request request;
+    unsigned char data[];
+};
+
+struct mpi_transport {
+    struct transport transport; /* first: a transport is its mpi_transport */
+    MPI_Comm data, control;
+    MPI_Request *requests; /* of the transfers under way, MPI_REQUEST_NULL where free */
+    size_t nrequests;
+    struct outgoing *outgoing;
+    MPI_Request incoming; /* of the one message that is coming in */
+    struct message arriving;
+    struct host host; /* zeroed: this host has no window */
+    struct doorbell own_doorbell,
+        *doorbell; /* this rank's: in the window, or without one its own */
+    int *local_of; /* [rank]: its local rank, -1: it is not within reach of our window */
+    int *rank_of;  /* [local rank] */
+};
+
+static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
+
+static int check(int code, const char *call, hvd_error *err) {
+    if (code == MPI_SUCCESS) return HVD_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    return error_set(err, HVD_TRANSPORT, "%s failed: %s", call, text);
+}
+
+#define TRY_MPI(call) HVD_TRY(check(call, #call, err))
+
+/* ---- data ---- */
+
+/* A free place among the requests, kept by its number: the array may move. */
+static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
+    size_t i = 0, n = 2 * m->nrequests + 16;
+    while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
+    if (i == m->nrequests) {
+        MPI_Request *requests = realloc(m->requests, n * sizeof *requests);
+        if (!requests) return error_set(err, HVD_NO_MEMORY, "no memory for %zu MPI requests", n);
+        for (size_t k = i; k < n; k++) requests[k] = MPI_REQUEST_NULL;
+        m->requests = requests;
+        m->nrequests = n;
+    }
+    x->handle[0] = i;
+    *out = &m->requests[i];
+    return HVD_OK;
+}
+
+static int mpi_isend(struct transport *t, const void *data, size_t bytes, int to,
+                     struct transfer *x, hvd_error *err) {
+    MPI_Request *request = NULL;
+    HVD_TRY(claim(self(t), x, &request, err));
+    TRY_MPI(MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, self(t)->data, request));
+    return HVD_OK;
+}
+
+static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
+                     hvd_error *err) {
+    MPI_Request *request = NULL;
+    HVD_TRY(claim(self(t), x, &request, err));
+    TRY_MPI(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, self(t)->data, request));
+    return HVD_OK;
+}
+
+static int mpi_test(struct transport *t, struct transfer *x, hvd_error *err) {
+    int done = 0;
+    TRY_MPI(MPI_Test(&self(t)->requests[x->handle[0]], &done, MPI_STATUS_IGNORE));
+    if (done) x->active = false;
+    return HVD_OK;
+}
+
+static void mpi_abandon(struct transport *t) {
+    struct mpi_transport *m = self(t);
+    for (size_t i = 0; i < m->nrequests; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&m->requests[i]);
+        MPI_Request_free(&m->requests[i]);
+    }
+}
+
+/* ---- messages ---- */
+
+static int release_sent(struct mpi_transport *m, hvd_error *err) {
+    for (struct outgoing **at = &m->outgoing; *at;) {
+        struct outgoing *o = *at;
+        int done = 0;
+        TRY_MPI(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
+        struct outgoing **next = done ? at : &o->next;
+        if (done) *at = o->next;
+        if (done) free(o);
+        at = next;
+    }
+    return HVD_OK;
+}
+
+static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t size,
+                       hvd_error *err) {
+    struct outgoing *o = malloc(sizeof *o + size);
+    if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
+    memcpy(o->data, data, size);
+    int code = check(MPI_Isend(o->data, (int)size, MPI_BYTE, to, TAG, m->control, &o->request),
+                     "MPI_Isend", err);
+    if (code) {
+        free(o);
+        return code;
+    }
+    o->next = m->outgoing;
+    m->outgoing = o;
+    return HVD_OK;
+}
+
+static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    struct mpi_transport *m = self(t);
+    int local = m->local_of[to];
+    if (local >= 0 && host_reaches(&m->host, local))
+        return host_send(&m->host, local, data, size, err);
+    return send_by_mpi(m, to, data, size, err);
+}
+
+/* Starts to receive the next message, if there is one. */
+static int match(struct mpi_transport *m, hvd_error *err) {
+    int found = 0, bytes;
+    MPI_Message handle;
+    MPI_Status status;
+    TRY_MPI(MPI_Improbe(MPI_ANY_SOURCE, TAG, m->control, &found, &handle, &status));
+    if (!found) return HVD_OK;
+    TRY_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    m->arriving = (struct message){
+        .from = status.MPI_SOURCE, .size = (size_t)bytes, .data = malloc((size_t)bytes + 1)};
+    if (!m->arriving.data)
+        return error_set(err, HVD_NO_MEMORY, "no memory for a message of %d bytes", bytes);
+    TRY_MPI(MPI_Imrecv(m->arriving.data, bytes, MPI_BYTE, &handle, &m->incoming));
+    return HVD_OK;
+}
+
+static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_error *err) {
+    if (m->outgoing) HVD_TRY(release_sent(m, err));
+    if (!m->arriving.data) HVD_TRY(match(m, err));
+    if (!m->arriving.data) return HVD_OK;
+    int done = 0;
+    TRY_MPI(MPI_Test(&m->incoming, &done, MPI_STATUS_IGNORE));
+    if (!done) return HVD_OK;
+    *message = m->arriving;
+    m->arriving = (struct message){.from = -1};
+    return HVD_OK;
+}
+
+static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
+    struct mpi_transport *m = self(t);
+    if (m->host.window.members) {
+        int from;
+        host_flush(&m->host);
+        HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
+        if (message->data) message->from = m->rank_of[from];
+    }
+    return message->data || m->transport.rings ? HVD_OK : receive_by_mpi(m, message, err);
+}
+
+static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->doorbell); }
+static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->doorbell); }
+
+static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
+    struct mpi_transport *m = self(t);
+    /* MPI sends only while it is called; and nobody rings when a mailbox has room again. */
+    bool waiting = m->outgoing || (m->host.window.members && !host_flush(&m->host));
+    doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
+}
+
+/* ---- opening and closing ---- */
+
+static int check_threads(hvd_error *err) {
+    int initialized = 0, level = MPI_THREAD_SINGLE;
+    TRY_MPI(MPI_Initialized(&initialized));
+    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
+    TRY_MPI(MPI_Query_thread(&level));
+    if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
+    return error_set(err, HVD_UNSUPPORTED,
+                     "MPI was initialised without thread support (level %d): set "
+                     "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported",
+                     level);
+}
+
+static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    MPI_Comm cross;
+    TRY_MPI(MPI_Comm_rank(m->control, &at->rank));
+    TRY_MPI(MPI_Comm_size(m->control, &at->size));
+    TRY_MPI(MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, at->rank, MPI_INFO_NULL, local));
+    TRY_MPI(MPI_Comm_rank(*local, &at->local_rank));
+    TRY_MPI(MPI_Comm_size(*local, &at->local_size));
+    TRY_MPI(MPI_Comm_split(m->control, at->local_rank, at->rank, &cross));
+    TRY_MPI(MPI_Comm_rank(cross, &at->cross_rank));
+    TRY_MPI(MPI_Comm_size(cross, &at->cross_size));
+    TRY_MPI(MPI_Comm_free(&cross));
+    at->hosts = at->cross_size; /* on rank 0, the first of its host */
+    TRY_MPI(MPI_Bcast(&at->hosts, 1, MPI_INT, 0, m->control));
+    return HVD_OK;
+}
+
+/* All ranks of the host map the window, or none does. */
+static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, void **memory,
+                        hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    hvd_error *why = &m->transport.no_window;
+    size_t bytes = window_bytes(at->local_size);
+    char name[SHMEM_NAME] = "";
+    if (at->local_rank == 0 && wanted && shmem_create(memory, bytes, name, why)) name[0] = 0;
+    TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, local));
+    if (at->local_rank && wanted && *name) shmem_open(memory, bytes, name, why);
+    int mapped = *memory != NULL, all = 0;
+    TRY_MPI(MPI_Allreduce(&mapped, &all, 1, MPI_INT, MPI_MIN, local));
+    if (at->local_rank == 0 && *name) shmem_unlink(name);
+    if (!all) shmem_close(*memory, bytes);
+    if (!all) *memory = NULL;
+    return HVD_OK;
+}
+
+/* Which ranks are on this host, in both directions. */
+static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    m->rank_of = calloc((size_t)at->local_size, sizeof *m->rank_of);
+    m->local_of = calloc((size_t)at->size, sizeof *m->local_of);
+    if (!m->rank_of || !m->local_of)
+        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", at->size);
+    TRY_MPI(MPI_Allgather(&at->rank, 1, MPI_INT, m->rank_of, 1, MPI_INT, local));
+    for (int i = 0; i < at->size; i++) m->local_of[i] = -1;
+    for (int i = 0; i < at->local_size; i++) m->local_of[m->rank_of[i]] = i;
+    return HVD_OK;
+}
+
+static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_error *err) {
+    struct topology *at = &m->transport.at;
+    void *memory = NULL;
+    m->doorbell = &m->own_doorbell;
+    HVD_TRY(find_neighbours(m, local, err));
+    HVD_TRY(share_memory(m, local, window, &memory, err));
+    if (memory) {
+        HVD_TRY(host_open(&m->host, memory, at->local_size, at->local_rank, err));
+        m->transport.window = &m->host.window;
+        m->doorbell = &window_self(&m->host.window)->doorbell;
+    }
+    /* Everybody is on this host: messages need no MPI, which wakes nobody. */
+    m->transport.rings = m->transport.window && at->local_size == at->size;
+    return HVD_OK;
+}
+
+static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_error *err) {
+    MPI_Comm local;
+    HVD_TRY(check_threads(err));
+    TRY_MPI(MPI_Comm_dup(comm, &m->data));
+    TRY_MPI(MPI_Comm_dup(comm, &m->control));
+    TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
+    TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
+    HVD_TRY(find_topology(m, &local, err));
+    HVD_TRY(open_host(m, local, window, err));
+    TRY_MPI(MPI_Comm_free(&local));
+    return HVD_OK;
+}
+
+static void mpi_close(struct transport *t, bool clean) {
+    struct mpi_transport *m = self(t);
+    /* The others' last messages may wait for room in their mailboxes; they read until BYE. */
+    while (clean && m->host.window.members && !host_flush(&m->host)) clock_nap(1e-4);
+    /* Unclean: MPI may still read the copies, and dead ranks would be waited for. */
+    for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
+        next = o->next;
+        MPI_Wait(&o->request, MPI_STATUS_IGNORE);
+        free(o);
+    }
+    if (clean) {
+        MPI_Comm_free(&m->data);
+        MPI_Comm_free(&m->control);
+    }
+    host_close(&m->host);
+    free(m->local_of);
+    free(m->rank_of);
+    free(m->requests);
+    free(m);
+}
+
+static const struct transport_ops MPI_OPS = {.isend = mpi_isend,
+                                             .irecv = mpi_irecv,
+                                             .test = mpi_test,
+                                             .send = mpi_send,
+                                             .receive = mpi_receive,
+                                             .wake = mpi_wake,
+                                             .listen = mpi_listen,
+                                             .sleep = mpi_sleep,
+                                             .abandon = mpi_abandon,
+                                             .close = mpi_close};
+
+int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
+    struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
+    if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
+    memset(m, 0, sizeof *m);
+    m->transport.ops = &MPI_OPS;
+    m->arriving.from = -1;
+    MPI_Comm handle;
+    memcpy(&handle, comm, sizeof handle);
+    int code = open_all(m, handle, window, err);
+    if (code)
+        mpi_close(&m->transport, false);
+    else
+        *out = &m->transport;
+    return code;
+}
+
+int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
+    int failed = code ? t->at.rank : t->at.size, first;
+    TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
+    if (code || first == t->at.size) return code;
+    return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
+}
+
+void transport_mpi_built_for(char *text, size_t size) {
+#if defined(OMPI_MAJOR_VERSION)
+    snprintf(text, size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+             OMPI_RELEASE_VERSION);
+#elif defined(MPICH_VERSION)
+    snprintf(text, size, "MPICH %s", MPICH_VERSION);
+#else
+    snprintf(text, size, "MPI %d.%d", MPI_VERSION, MPI_SUBVERSION);
+#endif
+}
+
+void transport_mpi_loaded(char *text, size_t size) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    snprintf(text, size, "%.*s", (int)strcspn(version, "\n,"), version);
+}

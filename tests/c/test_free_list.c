@@ -1,0 +1,59 @@
+/* Blocks that were given back come again, each to one taker, whatever thread gives and takes. */
+#include "check.h"
+
+#include "base/free_list.h"
+
+#include <stdint.h>
+
+enum { BYTES = 200, BLOCKS = 64, ROUNDS = 200 * (1 + 9 * !CHECK_SLOW), THREADS = 4 };
+
+static void test_blocks_are_apart(void) {
+    struct free_list s;
+    unsigned char *blocks[BLOCKS];
+    free_list_init(&s);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            blocks[i] = free_list_take(&s, BYTES);
+            REQUIRE(blocks[i] != NULL);
+            memset(blocks[i], i, BYTES);
+        }
+        for (int i = 0; i < BLOCKS; i++)
+            for (int j = 0; j < BYTES; j++) CHECK_INT(blocks[i][j], i);
+        for (int i = 0; i < BLOCKS; i++) free_list_give(&s, blocks[i]);
+    }
+    free_list_destroy(&s);
+}
+
+/* Takes some, marks them, and finds its marks on all. */
+static void *use(void *arg) {
+    struct free_list *s = arg;
+    unsigned char *blocks[BLOCKS], mark = (unsigned char)(uintptr_t)&blocks;
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = 1 + round % BLOCKS;
+        for (int i = 0; i < n; i++) memset(blocks[i] = free_list_take(s, BYTES), mark + i, BYTES);
+        for (int i = 0; i < n; i++) {
+            CHECK_INT(blocks[i][0], (unsigned char)(mark + i));
+            CHECK_INT(blocks[i][BYTES - 1], (unsigned char)(mark + i));
+            free_list_give(s, blocks[i]);
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void) {
+    struct free_list s;
+    pthread_t threads[THREADS];
+    hvd_error err;
+    free_list_init(&s);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_OK(thread_start(&threads[i], use, &s, "user", &err), err);
+    for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
+    free_list_destroy(&s);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_blocks_are_apart);
+    RUN(test_threads);
+    return check_end("test_spare");
+}

@@ -1,0 +1,118 @@
+/* Memory that ranks of one host map: parts that each makes for itself, and the others attach. */
+#include "check.h"
+
+#include "shm/shmem.h"
+
+enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
+
+struct part {
+    char *memory; /* of all parts */
+    int fd;
+};
+
+static char *part_of(const struct part *p, int i) { return p->memory + (size_t)i * BYTES; }
+
+static bool reserve_all(struct part parts[N]) {
+    hvd_error err = {0};
+    for (int i = 0; i < N; i++) {
+        void *memory;
+        if (!CHECK_OK(shmem_reserve(&memory, BYTES, N, i, &parts[i].fd, &err), err)) return false;
+        parts[i].memory = memory;
+    }
+    return true;
+}
+
+static void attach_all(const struct part parts[N]) {
+    char address[SHMEM_NAME];
+    hvd_error err = {0};
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < N; j++) {
+            if (i == j) continue;
+            shmem_address(parts[j].fd, address);
+            CHECK_OK(shmem_attach(part_of(&parts[i], j), USED, address, &err), err);
+        }
+    }
+}
+
+/* What one writes into any part, before it is attached or after, all see at the same offset. */
+static void test_parts(void) {
+    struct part parts[N];
+    if (!reserve_all(parts)) return;
+    for (int i = 0; i < N; i++) {
+        CHECK_INT(part_of(&parts[i], i)[USED], 0);
+        part_of(&parts[i], i)[100] = (char)(i + 1);
+    }
+    attach_all(parts);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) CHECK_INT(part_of(&parts[i], j)[100], j + 1);
+    part_of(&parts[2], 0)[USED - 1] = 7;
+    CHECK_INT(part_of(&parts[0], 0)[USED - 1], 7);
+    CHECK_INT(part_of(&parts[1], 0)[USED - 1], 7);
+    for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+/* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
+static void test_who_goes_first(void) {
+    struct part parts[N];
+    char address[SHMEM_NAME];
+    hvd_error err = {0};
+    if (!reserve_all(parts)) return;
+    part_of(&parts[0], 0)[5] = 9;
+    attach_all(parts);
+    shmem_address(parts[0].fd, address);
+    shmem_release(parts[0].memory, (size_t)N * BYTES, parts[0].fd);
+    CHECK_INT(part_of(&parts[1], 0)[5], 9);
+    CHECK_INT(shmem_attach(part_of(&parts[2], 1), USED, address, &err), HVD_NO_MEMORY);
+    CHECK(strstr(err.text, address) != NULL);
+    for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+/* A size that the other rank's part lacks would be a fault when it is read. */
+static void test_too_large(void) {
+    struct part parts[N];
+    char address[SHMEM_NAME];
+    hvd_error err = {0};
+    if (!reserve_all(parts)) return;
+    shmem_address(parts[1].fd, address);
+    CHECK_INT(shmem_attach(part_of(&parts[0], 1), BYTES + 1, address, &err), HVD_NO_MEMORY);
+    CHECK_OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", &err), err); /* nothing of it */
+    for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
+/* On large pages, if the kernel can, nothing else changes: not what is written, nor what is not yet. */
+static void test_large_pages(void) {
+    enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
+    char address[SHMEM_NAME];
+    hvd_error err = {0};
+    void *memory[2];
+    int fd[2];
+    for (int i = 0; i < 2; i++)
+        if (!CHECK_OK(shmem_reserve(&memory[i], PART, 2, i, &fd[i], &err), err)) return;
+    char *own = (char *)memory[1] + PART, *seen = (char *)memory[0] + PART;
+    CHECK_INT((int)(shmem_whole_pages(own, 1) % LARGE), LARGE - GAP);
+    CHECK_INT((int)shmem_whole_pages(own, LARGE - GAP), LARGE - GAP);
+    for (size_t i = 0; i < PART; i += 1000)
+        if (i < HOLE || i >= HOLE + LARGE) own[i] = (char)(i / 1000 + 1);
+    shmem_collapse(own, PART);
+    shmem_address(fd[1], address);
+    CHECK_OK(shmem_attach(seen, PART, address, &err), err);
+    for (size_t i = 0; i < PART; i += 1000) {
+        char expected = i < HOLE || i >= HOLE + LARGE ? (char)(i / 1000 + 1) : 0;
+        CHECK_INT(own[i], expected);
+        CHECK_INT(seen[i], expected);
+    }
+    seen[HOLE + LARGE / 2] = 5;
+    own[PART - 1] = 6;
+    CHECK_INT(own[HOLE + LARGE / 2], 5);
+    CHECK_INT(seen[PART - 1], 6);
+    for (int i = 0; i < 2; i++) shmem_release(memory[i], 2 * (size_t)PART, fd[i]);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_parts);
+    RUN(test_who_goes_first);
+    RUN(test_too_large);
+    RUN(test_large_pages);
+    return check_end("test_shared");
+}
