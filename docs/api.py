@@ -19,12 +19,16 @@ ROOT = HERE.parent
 # The order of the page: a heading, the modules whose public names follow, whether the docstring of
 # the first one introduces them.
 SECTIONS = (
-    ("The job", ("hvdlite.context", "hvdlite._native"), False),
+    (
+        "The job",
+        ("hvdlite.lifecycle", "hvdlite.topology", "hvdlite.monitor", "hvdlite._native"),
+        False,
+    ),
     ("Collectives on MXNet arrays", ("hvdlite.mxnet.ops",), True),
     ("Handles", ("hvdlite.handles", "hvdlite.mxnet.handles"), True),
     ("Waiting for other ranks", ("hvdlite.numpy",), False),
     ("Python objects", ("hvdlite.objects",), False),
-    ("Process sets", ("hvdlite.groups", "hvdlite.process_sets"), False),
+    ("Process sets", ("hvdlite.process_sets.process_set", "hvdlite.process_sets.registry"), False),
     (
         "Training",
         (

@@ -25,24 +25,10 @@ _DEFINED_IN = {
         "nccl_built",
         "rocm_built",
     ),
-    "hvdlite.context": (
-        "cross_rank",
-        "cross_size",
-        "init",
-        "is_homogeneous",
-        "is_initialized",
-        "local_rank",
-        "local_size",
-        "rank",
-        "shutdown",
-        "size",
-        "start_timeline",
-        "stats",
-        "stop_timeline",
-    ),
-    "hvdlite.groups": ("ProcessSet", "global_process_set"),
     "hvdlite.handles": ("Handle", "poll", "synchronize"),
     "hvdlite.launch.api": ("run",),
+    "hvdlite.lifecycle": ("init", "shutdown"),
+    "hvdlite.monitor": ("start_timeline", "stats", "stop_timeline"),
     "hvdlite.mxnet.checkpoint": ("Checkpoint",),
     "hvdlite.mxnet.compression": ("Compression",),
     "hvdlite.mxnet.data": ("DistributedRecordIter", "DistributedSampler"),
@@ -83,7 +69,18 @@ _DEFINED_IN = {
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
     "hvdlite.numpy": ("Adasum", "Average", "Max", "Min", "Product", "Sum", "barrier", "join"),
     "hvdlite.objects": ("allgather_object", "broadcast_object"),
-    "hvdlite.process_sets": ("add_process_set", "remove_process_set"),
+    "hvdlite.process_sets.process_set": ("ProcessSet", "global_process_set"),
+    "hvdlite.process_sets.registry": ("add_process_set", "remove_process_set"),
+    "hvdlite.topology": (
+        "cross_rank",
+        "cross_size",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "rank",
+        "size",
+    ),
 }
 _SUBMODULES = ("mxnet", "numpy")
 _MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}
@@ -106,4 +103,4 @@ def __dir__():
 
 _mxnet_import.watch()  # from here on, with any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
-    importlib.import_module("hvdlite.context")
+    importlib.import_module("hvdlite.lifecycle")

@@ -2,7 +2,7 @@
 
 from mpi4py import MPI
 
-from hvdlite import context
+from hvdlite import topology
 
 
 def mpi_threads_supported() -> bool:
@@ -10,7 +10,7 @@ def mpi_threads_supported() -> bool:
 
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """
-    context.size()
+    topology.size()
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 

@@ -13,13 +13,13 @@ from typing import List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite import context
+from hvdlite import frameworks
 from hvdlite._native import lib
-from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.collectives import DTYPES, Started, gather_numbers, run
 from hvdlite.handles import Handle, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
-from hvdlite.rows import all_splits, part_shape, rows_of
-from hvdlite.work import DTYPES, Started, gather_numbers, run
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.row_splits import all_splits, part_shape, rows_of
 
 Sum = lib.HVD_SUM
 Average = lib.HVD_AVERAGE
@@ -232,7 +232,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
-    context.wait_all()  # so that the last one has taken every step
+    frameworks.wait_all()  # so that the last one has taken every step
     run(lib.HVD_JOIN, "join", last, last, group=process_set.group())
     return process_set.ranks[last[0]]
 

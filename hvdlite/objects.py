@@ -6,12 +6,12 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite import context
 from hvdlite import numpy as collectives
+from hvdlite import topology
 from hvdlite._native import HvdliteError
-from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.collectives import gather_bytes
 from hvdlite.names import tensor_name
-from hvdlite.work import gather_bytes
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 
 def broadcast_object(
@@ -35,7 +35,7 @@ def broadcast_object(
     {'epoch': 3}
     """
     name = tensor_name("object", name, process_set.process_set_id)
-    is_root = context.rank() == root_rank
+    is_root = topology.rank() == root_rank
     data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     lengths = np.array([len(data)])
     length = collectives.broadcast(lengths, root_rank, f"{name}.length", process_set)[0]
@@ -63,7 +63,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
     :raises HvdliteError: on every rank, with what it has raised there, or the result's pickling.
     """
     outcome, cause = None, None
-    if context.rank() == root_rank:
+    if topology.rank() == root_rank:
         try:
             outcome = pickle.dumps(function()), ""
         except Exception as error:

@@ -1,9 +1,9 @@
-"""Looks after one rank: an engine starts it, it starts the user's program and ends with it.
+"""Looks after one rank: a backend starts it, it starts the user's program and ends with it.
 
     python -m hvdlite.launch.agent -- python train.py
 
 It sends what the program prints, and how it ended, to the launcher. When the launcher says stop, or
-is gone, or the engine ends the job, it ends the program and all that this has started. Without a
+is gone, or the backend ends the job, it ends the program and all that this has started. Without a
 launcher (HVDLITE_LAUNCHER is not set) it becomes the program.
 """
 
@@ -105,7 +105,7 @@ class Agent:
         self._link: Optional[channel.Channel] = link
         self._child: Optional[subprocess.Popen] = None
         self._selector = selectors.DefaultSelector()
-        self._ended = False  # by the launcher or the engine, not by itself
+        self._ended = False  # by the launcher or the backend, not by itself
         self._kill_at = float("inf")
         self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
@@ -129,9 +129,9 @@ class Agent:
         return self._child.returncode
 
     def leave(self, code: int) -> int:
-        """Report the end. A failed rank stays until all are clean: engines kill all when one goes.
+        """Report the end. A failed rank stays until all are clean: backends kill all when one goes.
 
-        Some do it without a warning, and the others would leave shared memory behind. The engine
+        Some do it without a warning, and the others would leave shared memory behind. The backend
         hears of no failure then: the launcher knows it, and Open MPI 5's mpirun sometimes hangs
         for good when ranks of several hosts fail in the same moment.
         """
@@ -159,7 +159,7 @@ class Agent:
             command,
             env=environ,
             cwd=order["cwd"],
-            stdin=subprocess.DEVNULL,  # engines differ in what a rank may read; Open MPI 5 hangs
+            stdin=subprocess.DEVNULL,  # backends differ in what a rank may read; Open MPI 5 hangs
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor

@@ -5,8 +5,8 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from hvdlite.launch import hosts as host_lists
+from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.cli import prepared
-from hvdlite.launch.engines import ENGINES, default
 from hvdlite.launch.job import Job
 from hvdlite.launch.output import Console
 
@@ -62,7 +62,7 @@ def run(
         verbose=verbose,
     )
     task = pack(function, args, kwargs or {})
-    plan = ENGINES[job.launcher].plan(job)
+    plan = BACKENDS[job.launcher].plan(job)
     outcome = prepared(job, plan, Console(sys.stdout, sys.stderr), task)
     if outcome.signal is not None:
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from typing import Dict, List, Optional
 
 from hvdlite._version import __version__
 from hvdlite.launch import build, check, environment, hosts, network, options, submit, sync
-from hvdlite.launch.engines import ENGINES, default
+from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 from hvdlite.launch.output import Console, Files, Output
 from hvdlite.launch.watch import Interrupted, Outcome, Watch
@@ -29,7 +29,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def _main(argv: List[str]) -> int:
-    args = options.parser(list(ENGINES)).parse_args(argv)
+    args = options.parser(list(BACKENDS)).parse_args(argv)
     if args.version:
         print(__version__)
         return 0
@@ -42,7 +42,7 @@ def _main(argv: List[str]) -> int:
         return int(any(report.trouble for report in reports))
     for option in args.without_effect:
         print(f"hvdliterun: {option} has no effect in hvdlite", file=sys.stderr)
-    plan = ENGINES[job.launcher].plan(job)
+    plan = BACKENDS[job.launcher].plan(job)
     if args.dry_run:
         show(job, plan)
         return 0
@@ -125,7 +125,7 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError(f"-n {job.workers}: at least one rank is needed")
     if job.mode == "ps" and job.servers < 1:
         raise ValueError("--mode ps needs servers: give -s 1 or more, or use --mode mpi")
-    if job.hosts and not ENGINES[job.launcher].takes_hosts:
+    if job.hosts and not BACKENDS[job.launcher].takes_hosts:
         raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H away, or use ssh")
     if job.sync_dir and not job.hosts:
         raise ValueError("--sync-dst-dir copies to hosts: give them by -H")

@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping
 
 from hvdlite.launch.job import Job
 
-# Of a login on one host, or set by an engine for each process: never taken to another.
+# Of a login on one host, or set by a backend for each process: never taken to another.
 _OWN = {
     *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),
@@ -34,11 +34,11 @@ _NOT_OF_A_RANK = (
 
 
 def of_a_rank(name: str) -> bool:
-    """Tell whether an engine sets this variable for each process that it starts."""
+    """Tell whether a backend sets this variable for each process that it starts."""
     return name.startswith(_OF_A_RANK) and not name.startswith(_NOT_OF_A_RANK)
 
 
-def for_engine(extra: Mapping[str, str]) -> Dict[str, str]:
+def for_backend(extra: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment of mpirun and the like; hvdliterun may itself run in a rank."""
     kept = {name: value for name, value in os.environ.items() if not of_a_rank(name)}
     return {**kept, **extra}

@@ -20,7 +20,7 @@ class Ending(NamedTuple):
     label: str
     host: str
     code: int  # negative: the signal that killed it
-    ended: bool  # by the launcher or the engine, because of something else
+    ended: bool  # by the launcher or the backend, because of something else
     after: float  # seconds since the ranks were started
 
     @property

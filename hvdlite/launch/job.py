@@ -1,4 +1,4 @@
-"""What is to be run: the description that the options give and that every engine reads."""
+"""What is to be run: the description that the options give and that every backend reads."""
 
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
@@ -33,10 +33,10 @@ class Job:
 
     command: List[str]
     workers: int  # ranks that train
-    launcher: str = "local"  # the name of an engine
+    launcher: str = "local"  # the name of a backend
     mode: str = "mpi"  # or ps: MXNet's parameter server
     servers: int = 0
-    hosts: List[Host] = field(default_factory=list)  # empty: this host, or what the engine gives
+    hosts: List[Host] = field(default_factory=list)  # empty: this host, or what the backend gives
     env: Dict[str, str] = field(default_factory=dict)  # for every process
     env_of: Dict[str, Dict[str, str]] = field(default_factory=dict)  # for a role of mode ps
     sync_dir: Optional[str] = None  # where the hosts get a copy of the current folder
@@ -48,7 +48,7 @@ class Job:
     output_dir: Optional[str] = None
     timestamps: bool = False
     verbose: bool = False
-    # Of batch engines.
+    # Of batch backends.
     name: str = "hvdlite"
     queue: Optional[str] = None
     parallel_environment: Optional[str] = None
@@ -58,13 +58,13 @@ class Job:
 
     @property
     def processes(self) -> int:
-        """How many the engine starts; a parameter server has a scheduler too."""
+        """How many the backend starts; a parameter server has a scheduler too."""
         return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
 
 
 @dataclass
 class Plan:
-    """What an engine wants run: a command, and a file that it submits if it is a batch engine."""
+    """What a backend wants run: a command, and a file that it submits if it is a batch backend."""
 
     argv: List[str]
     env: Dict[str, str] = field(default_factory=dict)  # on top of the environment
@@ -72,5 +72,5 @@ class Plan:
     watched: bool = True  # it starts agents; else it is only submitted, and prints for itself
     remote: bool = True  # agents on other hosts connect to this one
     notes: List[str] = field(default_factory=list)
-    log: Optional[str] = None  # the file that a batch engine writes, $JOB_ID in its name
+    log: Optional[str] = None  # the file that a batch backend writes, $JOB_ID in its name
     cancel: List[str] = field(default_factory=list)  # the command that takes a job's id

@@ -134,5 +134,5 @@ def _forwarded(where: str) -> List[str]:
 
 
 def agent(job: Job) -> List[str]:
-    """Return what an engine starts for each process."""
+    """Return what a backend starts for each process."""
     return [sys.executable, "-m", "hvdlite.launch.agent", "--", *job.command]

@@ -5,7 +5,7 @@ from typing import List, NamedTuple, Optional
 
 from hvdlite.launch.config import ConfigAction
 
-USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher ENGINE] [option ...] command ..."
+USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
 EPILOG = """\
 hvdliterun -n 2 python train.py                        two ranks on this host
 hvdliterun -n 8 -H server1:4,server2:4 python train.py  over ssh
@@ -108,7 +108,7 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
     )
     for add in (_add_job, _add_hosts, _add_ps, _add_output, _add_mpi, _add_batch, _add_questions):
         add(new)
-    new.add_argument("--launcher", choices=launchers, help="the engine that starts the processes")
+    new.add_argument("--launcher", choices=launchers, help="the backend that starts the processes")
     _add_tuning(new.add_argument_group("tuning, as in horovodrun"))
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return new

@@ -1,4 +1,4 @@
-"""Runs what a batch engine is given: it starts hvdliterun again where the job gets its hosts."""
+"""Runs what a batch backend is given: it starts hvdliterun again where the job gets its hosts."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def run(job: Job, plan: Plan) -> int:
     try:
         if plan.log and not job.batch:
             return _follow(plan)
-        # Ctrl-C reaches the engine's command, which ends what it has started; it is not for us.
+        # Ctrl-C reaches the backend's command, which ends what it has started; it is not for us.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return subprocess.run(plan.argv, input=plan.script, text=True).returncode
     except FileNotFoundError as error:

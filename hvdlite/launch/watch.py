@@ -1,8 +1,8 @@
-"""Runs an engine's command and watches over the job: one loop, one thread.
+"""Runs a backend's command and watches over the job: one loop, one thread.
 
 Every rank's agent connects and introduces itself; when all are there and alike, they start
 together. The first failure, a signal or Ctrl-C ends the whole job: the others have a moment for
-their last words, then every agent is told to stop, then the engine is ended.
+their last words, then every agent is told to stop, then the backend is ended.
 """
 
 import json
@@ -15,13 +15,13 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import channel, environment, failure, network, probe, ranks
+from hvdlite.launch.backend_process import BackendProcess
 from hvdlite.launch.channel import Channel, ChannelClosed
-from hvdlite.launch.engine_process import EngineProcess
 from hvdlite.launch.job import Job, Plan
 from hvdlite.launch.output import Output
 
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
-ENGINE_EXIT = 1.5  # for the engine to end after its processes
+BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
 SERVERS_EXIT = 5.0  # for servers to end by themselves after the last worker
 TICK = 0.1
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 class Watch:
-    """One run of an engine's command. ``task`` is what hvdlite.run gives to every rank."""
+    """One run of a backend's command. ``task`` is what hvdlite.run gives to every rank."""
 
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
@@ -63,16 +63,16 @@ class Watch:
     def run(self) -> Outcome:
         """Run to the end; nothing of the job is left when this returns."""
         listener = self._listen()
-        self._engine = EngineProcess(self._plan, {channel.VARIABLE: self._where(listener)})
+        self._backend = BackendProcess(self._plan, {channel.VARIABLE: self._where(listener)})
         try:
-            for pipe in self._engine.pipes:
-                self._selector.register(pipe, selectors.EVENT_READ, self._read_engine)
+            for pipe in self._backend.pipes:
+                self._selector.register(pipe, selectors.EVENT_READ, self._read_backend)
             self._at(self._job.start_timeout, self._give_up_waiting)
-            while not (self._engine.over() and not self._links):
+            while not (self._backend.over() and not self._links):
                 self._turn_or_interrupt()
             return self._outcome()
         finally:
-            self._engine.close()
+            self._backend.close()
             for link in self._links:
                 link.close()
             listener.close()
@@ -85,7 +85,7 @@ class Watch:
             self._turn()
         except (Interrupted, KeyboardInterrupt, BrokenPipeError) as interrupt:
             if self._signal is not None:  # a second Ctrl-C: at once
-                self._engine.signal(signal.SIGKILL)
+                self._backend.signal(signal.SIGKILL)
             default = signal.SIGPIPE if isinstance(interrupt, BrokenPipeError) else signal.SIGINT
             self._signal = self._signal or getattr(interrupt, "number", default)
             self._end(last_words=0)
@@ -99,15 +99,15 @@ class Watch:
         for key, _ in self._selector.select(TICK):
             key.data(key.fileobj)
         if not self._ending:
-            _print(self._engine.take_lines())
-        if self._engine.over():
-            self._engine_is_gone()
+            _print(self._backend.take_lines())
+        if self._backend.over():
+            self._backend_is_gone()
 
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         self._agenda.append((time.monotonic() + seconds, action))
 
-    def _read_engine(self, pipe) -> None:
-        if not self._engine.read(pipe):
+    def _read_backend(self, pipe) -> None:
+        if not self._backend.read(pipe):
             self._selector.unregister(pipe)
 
     # -------------------------------------------------------------------------------- agents
@@ -146,7 +146,7 @@ class Watch:
         if self._ending:
             return link.send(channel.STOP)
         number = hello.pop("rank")
-        number = len(self._ranks) if number < 0 else number  # an engine without ranks
+        number = len(self._ranks) if number < 0 else number  # a backend without ranks
         self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
         if len(self._ranks) == self._job.processes:
             self._start()
@@ -237,13 +237,13 @@ class Watch:
             return
         self._ending = True
         self._at(last_words, lambda: self._tell_all(channel.STOP))
-        patience = last_words + (ENGINE_EXIT if self._ranks else 0)
-        self._at(patience, lambda: self._engine.signal(signal.SIGTERM))
-        self._at(patience + KILL, lambda: self._engine.signal(signal.SIGKILL))
+        patience = last_words + (BACKEND_EXIT if self._ranks else 0)
+        self._at(patience, lambda: self._backend.signal(signal.SIGTERM))
+        self._at(patience + KILL, lambda: self._backend.signal(signal.SIGKILL))
         self._at(patience + KILL + TICK, self._drop_all)
 
-    def _engine_is_gone(self) -> None:
-        """What is still connected then has lost its engine."""
+    def _backend_is_gone(self) -> None:
+        """What is still connected then has lost its backend."""
         if self._links and not self._ending:
             self._end(last_words=0)
 
@@ -258,7 +258,7 @@ class Watch:
         return Outcome(code, report, results, self._signal)
 
     def _verdict(self, endings: List[failure.Ending]) -> Tuple[int, List[str]]:
-        engine_lines = self._engine.take_lines(hold_back=0)
+        backend_lines = self._backend.take_lines(hold_back=0)
         if self._signal is not None:
             return 128 + self._signal, []
         if self._refusal:
@@ -266,14 +266,14 @@ class Watch:
         if self._start_time and not ranks.still_needed(self._in_order()):
             first = self._first_failure(endings)
             if not first:
-                _print(engine_lines)
+                _print(backend_lines)
                 return 0, []
             code = failure.exit_code(first)
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)
-        code = self._engine.exit_code() or 1
+        code = self._backend.exit_code() or 1
         name = os.path.basename(self._plan.argv[0])
-        return code, [*engine_lines, f"hvdliterun: {name} failed with exit code {code}"]
+        return code, [*backend_lines, f"hvdliterun: {name} failed with exit code {code}"]
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         def since_start(moments: Dict[int, float]) -> Dict[int, float]:

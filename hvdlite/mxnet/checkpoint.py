@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite import context
+from hvdlite import topology
 from hvdlite.mxnet.states import pack_states, unpack_states
 from hvdlite.names import owner_name
 from hvdlite.objects import agree, result_of_root
@@ -66,7 +66,7 @@ class Checkpoint:
         :raises ValueError: the folder has a later checkpoint, or one of that epoch, already.
         """
         text = json.dumps(extra, default=_from_numpy)
-        if context.rank() != 0:
+        if topology.rank() != 0:
             return
         newest = max(map(_epoch_of, self._finished()), default=-1)
         if epoch <= newest:

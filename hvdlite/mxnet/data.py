@@ -6,7 +6,7 @@ from typing import Iterator, Optional
 import mxnet as mx
 import numpy as np
 
-from hvdlite import context
+from hvdlite import topology
 from hvdlite.names import owner_name
 from hvdlite.objects import agree
 
@@ -38,7 +38,7 @@ class DistributedSampler(mx.gluon.data.Sampler):
             [f"length {length}", f"shuffle {shuffle}", f"seed {seed}", f"even {even}"],
             remedy="Make the sampler with the same arguments on every rank.",
         )
-        self._rank, self._size = context.rank(), context.size()
+        self._rank, self._size = topology.rank(), topology.size()
         if even and length < self._size:
             raise ValueError(
                 f"{length} samples for {self._size} ranks: expected at least one for each"
@@ -110,8 +110,8 @@ class DistributedRecordIter(mx.io.DataIter):
             if option in options:
                 raise ValueError(f"{option} is set by DistributedRecordIter: leave it out")
         record, index = _files(path_imgrec, path_imgidx)
-        parts = context.size() if num_parts is None else num_parts
-        part = context.rank() if part_index is None else part_index
+        parts = topology.size() if num_parts is None else num_parts
+        part = topology.rank() if part_index is None else part_index
         images = _count_lines(index)
         agree(
             owner_name("records"),

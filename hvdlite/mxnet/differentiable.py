@@ -1,7 +1,7 @@
 """Collectives under ``mx.autograd.record()``: backward runs the collective that is their gradient.
 
 The gradients are those of the sum of all ranks' losses: what a rank sent reaches the losses of all
-that received it. As in ``pushes``, tensors come by their full names.
+that received it. As in ``collectives``, tensors come by their full names.
 """
 
 from typing import Callable, List
@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from hvdlite import context
-from hvdlite.groups import ProcessSet
-from hvdlite.mxnet import pushes
+from hvdlite import topology
+from hvdlite.mxnet import collectives
 from hvdlite.numpy import Average, Sum
+from hvdlite.process_sets.process_set import ProcessSet
 
 _NO_SCALES = (1.0, 1.0)
 
@@ -22,7 +22,7 @@ def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet
     """Reduce copies; the gradient is reduced alike, which is right for sums and averages only."""
 
     def reduce_(name, own):
-        return pushes.allreduce_([name], [own], op, scales, priority, process_set)[0]
+        return collectives.allreduce_([name], [own], op, scales, priority, process_set)[0]
 
     def gradient(name, grad):
         _check_linear(name, op)
@@ -35,11 +35,11 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
     """Broadcast a copy; the root's gradient is the sum of all, the others' is zero."""
 
     def gradient(name, grad):
-        pushes.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
-        return grad if context.rank() == root_rank else mx.nd.zeros_like(grad)
+        collectives.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+        return grad if topology.rank() == root_rank else mx.nd.zeros_like(grad)
 
     def broadcast_(name, own):
-        return pushes.broadcast_(name, own, root_rank, priority, process_set)
+        return collectives.broadcast_(name, own, root_rank, priority, process_set)
 
     return _like(tensor, _recorded(name, tensor, broadcast_, gradient))
 
@@ -50,12 +50,12 @@ def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: Proc
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
             _check_rows(name, of_ranks)
-            pushes.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+            collectives.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
             start = of_ranks[: process_set.rank()].sum()
             return grad[start : start + of_ranks[process_set.rank()]]
 
         def gather(name, own):
-            return pushes.allgather([name], [own], [of_ranks.sum()], priority, process_set)[0]
+            return collectives.allgather([name], [own], [of_ranks.sum()], priority, process_set)[0]
 
         return _recorded(name, tensor, gather, gradient)
 
@@ -71,10 +71,10 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
             _check_linear(name, op)
             _check_rows(name, np.array([tensor.shape[0] // process_set.size()]))
             rows = [tensor.shape[0]]
-            return pushes.allgather([name], [grad], rows, priority, process_set)[0] * scale
+            return collectives.allgather([name], [grad], rows, priority, process_set)[0] * scale
 
         def scatter(name, own):
-            return pushes.reducescatter([name], [own], op, scales, priority, process_set)[0]
+            return collectives.reducescatter([name], [own], op, scales, priority, process_set)[0]
 
         return _recorded(name, tensor, scatter, gradient)
 
@@ -86,11 +86,11 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
     back = np.ascontiguousarray(matrix.T)
 
     def exchange(name, own):
-        return pushes.alltoall(name, own, matrix, priority, process_set)
+        return collectives.alltoall(name, own, matrix, priority, process_set)
 
     def gradient(name, grad):
         _check_rows(name, np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)]))
-        sent = pushes.alltoall(name, grad, back, priority, process_set)
+        sent = collectives.alltoall(name, grad, back, priority, process_set)
         left = tensor.shape[0] - sent.shape[0]
         if not left:
             return sent
@@ -116,7 +116,9 @@ def _recorded(name: str, tensor, forward: Callable, backward: Callable):
     Both may work in place, and take a 0-d tensor as one row. ``backward`` gets an ``mx.nd`` array,
     on a thread of MXNet's, and gives one.
     """
-    own = pushes.copy(tensor)  # recorded, and so are the reshapes: backward adds up where it must
+    own = collectives.copy(
+        tensor
+    )  # recorded, and so are the reshapes: backward adds up where it must
     with mx.util.np_shape():
         own = own if own.shape else own.reshape((1,))
     return _Collective(name, forward, backward)(own)

@@ -4,7 +4,7 @@ import logging
 
 from mxnet.gluon.contrib.estimator import EpochEnd, TrainBegin
 
-from hvdlite import context
+from hvdlite import topology
 from hvdlite.mxnet.evaluation import allreduce_metric, average_statistics
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
@@ -49,7 +49,7 @@ class DistributedHandler(TrainBegin, EpochEnd):
     def train_begin(self, estimator, *args, **kwargs) -> None:
         """Bring all ranks in step."""
         _check_trainer(estimator.trainer)
-        if context.rank() != 0:
+        if topology.rank() != 0:
             estimator.logger.setLevel(logging.WARNING)
         _sum_in_validation(estimator)
         broadcast_parameters(estimator.net.collect_params())

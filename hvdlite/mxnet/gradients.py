@@ -6,12 +6,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet.compression import NoneCompressor, Reducer, check_compression
+from hvdlite.mxnet.compression import NoneCompressor, check_compression
+from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
 from hvdlite.numpy import Adasum, Average, Sum
 from hvdlite.objects import agree
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 GROUP_BYTES = 2**20  # of gradients in one operation of MXNet, which costs some 10 us of a core
 

@@ -5,7 +5,7 @@ adds is ``poll()``.
 """
 
 from hvdlite.handles import Handle, started
-from hvdlite.mxnet import engine, ops
+from hvdlite.mxnet import ops, push
 
 
 def _asynchronous(function):
@@ -18,7 +18,7 @@ def _asynchronous(function):
                 array.wait_to_read()
             return result
 
-        return Handle(engine.watch(arrays), finish)
+        return Handle(push.watch(arrays), finish)
 
     return started(function, begin)
 

@@ -7,18 +7,19 @@ from typing import Dict, Optional
 
 import mxnet as mx
 
-from hvdlite import context
-from hvdlite.groups import global_process_set
-from hvdlite.mxnet.compression import Reducer, from_params
+from hvdlite import lifecycle, topology
+from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters, trainer_of
+from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.names import owner_name
 from hvdlite.numpy import Sum, barrier
+from hvdlite.process_sets.process_set import global_process_set
 
 
 def unrecorded(method):
@@ -50,7 +51,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     """
 
     def __init__(self) -> None:
-        context.init()  # and not KVStore's: that wraps a store of MXNet's own
+        lifecycle.init()  # and not KVStore's: that wraps a store of MXNet's own
         self._owner = owner_name("kvstore")
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # of what was pushed, for the optimizer
@@ -69,17 +70,17 @@ class DistSyncMPI(mx.kvstore.KVStore):
     @property
     def rank(self) -> int:
         """This process's number in the job, from 0."""
-        return context.rank()
+        return topology.rank()
 
     @property
     def num_workers(self) -> int:
         """The number of processes in the job."""
-        return context.size()
+        return topology.size()
 
     @property
     def local_rank(self) -> int:
         """This process's number on its host, from 0."""
-        return context.local_rank()
+        return topology.local_rank()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -183,7 +184,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         :param dump_optimizer: write the optimizer as well.
         """
         states = self._updater_with_states().get_states(dump_optimizer)
-        partial = f"{fname}.{context.rank()}.{os.getpid()}"
+        partial = f"{fname}.{topology.rank()}.{os.getpid()}"
         with open(partial, "wb") as file:
             file.write(states)
         os.replace(partial, fname)
@@ -217,7 +218,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         only_summed = not (
             trainer._kvstore_params["update_on_kvstore"] or trainer._compression_params
         )
-        if only_summed and context.size() > 1:
+        if only_summed and topology.size() > 1:
             self._shared = SharedGradients([params[i] for i in order])
 
     def _barrier(self) -> None:

@@ -20,12 +20,12 @@ from typing import List, Optional, Sequence
 from mxnet.autograd import is_recording
 
 from hvdlite._native import lib
-from hvdlite.groups import ProcessSet, global_process_set
-from hvdlite.mxnet import differentiable, pushes
-from hvdlite.mxnet.engine import describe_allreduce, push_in_place, recent, validate
+from hvdlite.mxnet import collectives, differentiable
+from hvdlite.mxnet.push import describe_allreduce, push_in_place, recent, validate
 from hvdlite.names import call_name, group_names, tensor_name
 from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
-from hvdlite.rows import all_splits
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.row_splits import all_splits
 
 _OPS = {
     "Average": Average,
@@ -123,7 +123,7 @@ def grouped_allreduce_(
     name = tensor_name("allreduce", name, process_set.process_set_id)
     names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    return pushes.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
+    return collectives.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
 
 
 def broadcast(
@@ -141,7 +141,7 @@ def broadcast(
     :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` does not take part.
     """
     if not is_recording():
-        return broadcast_(pushes.copy(tensor), root_rank, name, priority, process_set)
+        return broadcast_(collectives.copy(tensor), root_rank, name, priority, process_set)
     name = tensor_name("broadcast", name, process_set.process_set_id)
     return differentiable.broadcast(name, tensor, root_rank, priority, process_set)
 
@@ -158,7 +158,7 @@ def broadcast_(
     Arguments and errors are those of :func:`broadcast`.
     """
     name = tensor_name("broadcast", name, process_set.process_set_id)
-    return pushes.broadcast_(name, tensor, root_rank, priority, process_set)
+    return collectives.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
 def allgather(
@@ -217,7 +217,7 @@ def reducescatter(
     """
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
-    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    function = differentiable.reducescatter if is_recording() else collectives.reducescatter
     return function(names, [tensor], _op(None, op), scales, priority, process_set)[0]
 
 
@@ -236,7 +236,7 @@ def grouped_reducescatter(
     name = tensor_name("reducescatter", name, process_set.process_set_id)
     names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    function = differentiable.reducescatter if is_recording() else pushes.reducescatter
+    function = differentiable.reducescatter if is_recording() else collectives.reducescatter
     return function(names, tensors, _op(None, op), scales, priority, process_set)
 
 
@@ -264,12 +264,12 @@ def alltoall(
     process_set.group()  # only its ranks may go on
     validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
     matrix = all_splits(tensor.shape, splits, name, process_set)
-    function = differentiable.alltoall if is_recording() else pushes.alltoall
+    function = differentiable.alltoall if is_recording() else collectives.alltoall
     out = function(name, tensor, matrix, priority, process_set)
     if splits is None:
         return out
     received = matrix[:, process_set.rank()]
-    return out, pushes.module_of(tensor).array(received, dtype="int32")
+    return out, collectives.module_of(tensor).array(received, dtype="int32")
 
 
 @recent
@@ -281,15 +281,15 @@ def _described(name, how):
 def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
     if is_recording():
         return differentiable.allreduce(names, tensors, op, scales, priority, process_set)
-    copies = [pushes.copy(tensor) for tensor in tensors]
-    return pushes.allreduce_(names, copies, op, scales, priority, process_set)
+    copies = [collectives.copy(tensor) for tensor in tensors]
+    return collectives.allreduce_(names, copies, op, scales, priority, process_set)
 
 
 def _allgather(name, names, tensors, priority, process_set) -> List:
-    rows = pushes.rows_of_all(name, names, tensors, process_set)
+    rows = collectives.rows_of_all(name, names, tensors, process_set)
     if is_recording():
         return differentiable.allgather(names, tensors, rows, priority, process_set)
-    return pushes.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
+    return collectives.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
 
 
 def _op(average: Optional[bool], op: Optional[int]) -> int:

@@ -5,13 +5,13 @@ from typing import Dict, Optional
 
 import mxnet as mx
 
-from hvdlite.groups import global_process_set
+from hvdlite.mxnet.accumulation import Aside, check_passes
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction
 from hvdlite.mxnet.parameters import trainer_of
-from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.names import owner_name
 from hvdlite.numpy import Average
+from hvdlite.process_sets.process_set import global_process_set
 
 
 class DistributedOptimizer:

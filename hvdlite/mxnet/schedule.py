@@ -4,7 +4,7 @@ from typing import Optional
 
 import mxnet as mx
 
-from hvdlite import context
+from hvdlite import topology
 
 
 class LinearScaling(mx.lr_scheduler.LRScheduler):
@@ -31,7 +31,7 @@ class LinearScaling(mx.lr_scheduler.LRScheduler):
         if not isinstance(schedule, mx.lr_scheduler.LRScheduler):
             raise ValueError(f"expected an LRScheduler, got {type(schedule).__name__}")
         self.schedule = schedule
-        self.factor = context.size() if factor is None else factor
+        self.factor = topology.size() if factor is None else factor
         super().__init__(schedule.base_lr, warmup_steps)
 
     @property

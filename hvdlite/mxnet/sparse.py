@@ -9,11 +9,11 @@ from typing import Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite import context
+from hvdlite import topology
 from hvdlite._native import HvdliteError, lib
-from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.collectives import DTYPES, gather_numbers, run_all
 from hvdlite.numpy import Average, Sum
-from hvdlite.work import DTYPES, gather_numbers, run_all
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 
 def is_sparse(array) -> bool:
@@ -53,10 +53,10 @@ def allreduce_rows(
 def broadcast_rows(array, root_rank: int, name: str):
     """Return rank ``root_rank``'s array on every rank: a new array, else as above."""
     indices, values = _rows_of([array], name)
-    if not 0 <= root_rank < context.size():
-        last = context.size() - 1
+    if not 0 <= root_rank < topology.size():
+        last = topology.size() - 1
         raise ValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
-    if context.rank() != root_rank:
+    if topology.rank() != root_rank:
         indices, values = indices[:0], values[:0]
     rows = _gather(indices, values, array.shape[0], name, global_process_set)
     return _sparse(*rows, array)

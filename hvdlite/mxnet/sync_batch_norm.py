@@ -7,8 +7,8 @@ from typing import Dict, Iterator
 import mxnet as mx
 import numpy as np
 
-from hvdlite.mxnet.engine import IS_MXNET_1
 from hvdlite.mxnet.ops import allreduce_
+from hvdlite.mxnet.push import IS_MXNET_1
 from hvdlite.names import owner_name
 from hvdlite.numpy import Sum
 

@@ -6,16 +6,16 @@ from typing import Dict, Iterator, List, Optional, Set
 import mxnet as mx
 import numpy as np
 
-from hvdlite import context
 from hvdlite import numpy as collectives
-from hvdlite.groups import global_process_set
+from hvdlite import topology
+from hvdlite.mxnet.accumulation import Aside, check_passes
 from hvdlite.mxnet.compression import NoneCompressor
 from hvdlite.mxnet.gradients import Gradients, Reduction, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.mxnet.passes import Aside, check_passes
 from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
 from hvdlite.names import owner_name
 from hvdlite.numpy import Average, Sum
+from hvdlite.process_sets.process_set import global_process_set
 
 
 class DistributedTrainer(mx.gluon.Trainer):
@@ -133,7 +133,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None
-        alone = not context.is_initialized() or context.size() == 1
+        alone = not topology.is_initialized() or topology.size() == 1
         wanted = zero_copy and not alone and reduction.compression is NoneCompressor
         return SharedGradients(self._in_order() if wanted else ())
 

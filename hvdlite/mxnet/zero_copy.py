@@ -17,11 +17,11 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite import shared
-from hvdlite.mxnet.engine import references
+from hvdlite import shared_memory
+from hvdlite.collectives import DTYPES
+from hvdlite.mxnet.push import references
 from hvdlite.names import owner_name
 from hvdlite.objects import agree
-from hvdlite.work import DTYPES
 
 _moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: the array, ours too
 _direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # those reduced where they lie
@@ -69,7 +69,7 @@ class SharedGradients:
     """
 
     def __init__(self, params: Sequence) -> None:
-        self._memory = shared.SharedMemory.reserve() if params else None
+        self._memory = shared_memory.SharedMemory.reserve() if params else None
         self._places: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         if not self._memory:
             return
@@ -84,7 +84,7 @@ class SharedGradients:
         """Reduce those that lie at one place on every rank there, from now on. Collective."""
         memory, self._memory = self._memory, None
         places = [self._place(param) for param in params]
-        if not shared.join(memory, owner):
+        if not shared_memory.join(memory, owner):
             return
         of_ranks = collectives.allgather(np.array([places], np.int64), f"places.{owner}")
         for param, offsets in zip(params, of_ranks.T):

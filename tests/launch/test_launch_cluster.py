@@ -120,7 +120,7 @@ def test_another_version_of_hvdlite(cluster, on_cluster, package_on_h2):
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
 
 
-def test_an_engine_without_ssh_notices_another_version_too(cluster, on_cluster, package_on_h2):
+def test_a_backend_without_ssh_notices_another_version_too(cluster, on_cluster, package_on_h2):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
     options, more = mpirun.find()[1].ssh(shlex.split(cluster.ssh))
     line = ["--launcher", "mpi", "--mpi-args", shlex.join(options), "-H", cluster.hostfile, "true"]

@@ -122,13 +122,13 @@ def test_a_rank_that_fails_ends_the_job_and_is_named(how, code, says):
     assert report[-1] == "hvdliterun: the other 2 were ended"
 
 
-def test_an_engine_that_fails_is_heard():
+def test_a_backend_that_fails_is_heard():
     done = call("-n", 2, "--mpi-args=--no-such-option", "true")
     assert done.code != 0
     assert "no-such-option" in done.err
 
 
-def test_the_engine_hears_of_no_failure(tmp_path):
+def test_the_backend_hears_of_no_failure(tmp_path):
     """Open MPI 5's mpirun can hang when ranks of several hosts fail at once: we know it anyway."""
     wrapper, code_of = tmp_path / "mpirun", tmp_path / "code"
     wrapper.write_text(f'#!/bin/sh\n{probe.find_program("mpirun")} "$@"\necho $? > {code_of}\n')

@@ -1,13 +1,13 @@
 import pytest
 
 from hvdlite.launch import cli, options
-from hvdlite.launch.engines import ENGINES
+from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.environment import parse_assignments
 from hvdlite.launch.hosts import Host
 
 
 def job(*argv):
-    return cli.job_of(options.parser(list(ENGINES)).parse_args(argv), list(argv))
+    return cli.job_of(options.parser(list(BACKENDS)).parse_args(argv), list(argv))
 
 
 def test_the_line_of_mxnet_users(tmp_path):

@@ -6,7 +6,8 @@ import pytest
 from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, one_bit, two_bit
 
 import hvdlite as hvd
-from hvdlite.mxnet.compression import Codec, Reducer, from_params
+from hvdlite.mxnet.compression import Codec, from_params
+from hvdlite.mxnet.reducer import Reducer
 
 STEPS = 6
 

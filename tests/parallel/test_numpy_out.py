@@ -6,7 +6,7 @@ from arrays import part_of, same_everywhere
 from test_operations import adasum
 
 import hvdlite as hvd
-from hvdlite.shared import SharedMemory, join
+from hvdlite.shared_memory import SharedMemory, join
 
 ROWS, COLUMNS = 7, 3
 

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import hvdlite as hvd
 import hvdlite.numpy
-from hvdlite.process_sets import process_set_by_id, process_sets
+from hvdlite.process_sets.registry import process_set_by_id, process_sets
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The rules that hold the layers apart, as tests; the headers say why."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -261,3 +262,31 @@ def test_modules_outside_that_folder_import_it_only_when_asked():
     importing = re.compile(r"^(?:import|from) hvdlite\.mxnet\b", re.M)
     users = {m.parent.name for m in MODULES if importing.search(m.read_text())}
     assert users <= {"mxnet", "bench"}
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
+
+
+def imported_by(file: Path) -> set:
+    """The modules of the package that a module imports, at its top or in a function."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """But for the package itself, which finds every public name when it is first used."""
+    every = {module_name(m): imported_by(m) for m in MODULES}
+    left = {name for name in every if name != "hvdlite"}
+    while left:
+        lowest = {name for name in left if not (left - {name}).intersection(every[name])}
+        assert lowest, f"a circle among {sorted(left)}"
+        left -= lowest

@@ -4,7 +4,7 @@ from typing import Optional
 
 import numpy as np
 
-from hvdlite import context
+from hvdlite import topology
 from hvdlite._native import ffi, lib, new_error
 from hvdlite.names import owner_number
 from hvdlite.objects import allgather_object
@@ -55,7 +55,7 @@ class SharedMemory:
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
     """Map the other ranks' memory; False, on every rank, if some rank has none. Collective."""
     number = 1 + owner_number("region")  # the same on every rank
-    mine = memory and (context.local_rank(), memory._address(), memory.used)
+    mine = memory and (topology.local_rank(), memory._address(), memory.used)
     parts = allgather_object(mine, f"region.{owner}")
     if not all(parts):
         return False

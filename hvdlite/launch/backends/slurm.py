@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 
-from hvdlite.launch import mpirun
-from hvdlite.launch.engines import again
+from hvdlite.launch import again, mpirun
 from hvdlite.launch.job import Job, Plan
 
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]

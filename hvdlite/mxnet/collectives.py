@@ -9,8 +9,8 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite._native import lib
-from hvdlite.groups import ProcessSet
-from hvdlite.mxnet.engine import (
+from hvdlite.collectives import gather_numbers
+from hvdlite.mxnet.push import (
     describe_allreduce,
     push,
     push_group,
@@ -18,8 +18,8 @@ from hvdlite.mxnet.engine import (
     push_in_place,
     validate,
 )
-from hvdlite.rows import part_shape, rows_of
-from hvdlite.work import gather_numbers
+from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.row_splits import part_shape, rows_of
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):

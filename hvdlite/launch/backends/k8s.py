@@ -7,7 +7,7 @@ the host file that mpirun is given there by the environment.
 import json
 from typing import Any, Dict, List
 
-from hvdlite.launch.engines import again
+from hvdlite.launch import again
 from hvdlite.launch.job import Job, LaunchError, Plan
 
 

@@ -4,8 +4,8 @@ from typing import Sequence
 
 import numpy as np
 
-from hvdlite.groups import ProcessSet
-from hvdlite.work import gather_bytes, gather_numbers
+from hvdlite.collectives import gather_bytes, gather_numbers
+from hvdlite.process_sets.process_set import ProcessSet
 
 
 def rows_of(shape: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What engines would be told; they themselves are run in the other files."""
+"""What backends would be told; they themselves are run in the other files."""
 
 import json
 import shlex
@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from hvdlite.launch import cli, mpirun, probe, ps
-from hvdlite.launch.engines import k8s, sge
+from hvdlite.launch.backends import k8s, sge
 from hvdlite.launch.hosts import Host
 from hvdlite.launch.job import Job, LaunchError
 

@@ -8,7 +8,7 @@ several, but takes one too.
 import os
 import shlex
 
-from hvdlite.launch.engines import again
+from hvdlite.launch import again
 from hvdlite.launch.job import Job, Plan
 
 _JAR = "share/hadoop/yarn/hadoop-yarn-applications-distributedshell-*.jar"

@@ -5,7 +5,7 @@ from typing import Dict, List, Sequence
 import numpy as np
 
 from hvdlite._native import call, exception_of, ffi, lib, new_error
-from hvdlite.groups import ProcessSet, global_process_set
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 DTYPES = {
     np.dtype(name): getattr(lib, "HVD_" + name.upper())

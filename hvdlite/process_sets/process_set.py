@@ -4,7 +4,7 @@ from typing import List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import context
+from hvdlite import topology
 
 
 class ProcessSet:
@@ -46,7 +46,7 @@ class ProcessSet:
 
     def rank(self) -> int:
         """Return this process's number in the set; ValueError if it is not one of its ranks."""
-        return self.number_of(context.rank())
+        return self.number_of(topology.rank())
 
     def number_of(self, rank: int) -> int:
         """Return the number in the set of a rank of the job; ValueError if the set lacks it."""
@@ -60,7 +60,7 @@ class ProcessSet:
         self._check_registered()
         if self._group is None:
             raise ValueError(
-                f"this process (rank {context.rank()}) is not in the process set of ranks "
+                f"this process (rank {topology.rank()}) is not in the process set of ranks "
                 f"{self.ranks}: only those make the call"
             )
         return self._group
@@ -90,16 +90,16 @@ class _GlobalProcessSet(ProcessSet):
     def __init__(self) -> None:
         self.process_set_id, self.mpi_comm = 0, None
 
-    ranks = property(lambda self: list(range(context.size())))
+    ranks = property(lambda self: list(range(topology.size())))
 
     def included(self) -> bool:
         return True
 
     def size(self) -> int:
-        return context.size()
+        return topology.size()
 
     def rank(self) -> int:
-        return context.rank()
+        return topology.rank()
 
     def number_of(self, rank: int) -> int:
         return rank  # checked with all else of a tensor

@@ -9,9 +9,9 @@ import time
 
 import mxnet as mx
 
-from hvdlite import context
+from hvdlite import lifecycle
 from hvdlite._native import call, exception_of, ffi, lib, new_error, own_error
-from hvdlite.work import describe
+from hvdlite.collectives import describe
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
 
@@ -171,7 +171,7 @@ def submit_all() -> None:
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
         if waiting != before:  # it gets on
-            before, deadline = waiting, time.monotonic() + context.EXIT_PATIENCE_SECONDS
+            before, deadline = waiting, time.monotonic() + lifecycle.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return
         time.sleep(1e-3)
@@ -185,4 +185,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-context.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
+lifecycle.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)

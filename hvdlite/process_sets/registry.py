@@ -4,10 +4,10 @@ from typing import Dict, List, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import context
+from hvdlite import frameworks, topology
 from hvdlite._native import HvdliteError, call, ffi, lib
-from hvdlite.groups import ProcessSet, global_process_set
 from hvdlite.objects import agree, allgather_object
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 _registered: Dict[int, ProcessSet] = {0: global_process_set}
 _last_id = 0  # ids are never used twice
@@ -53,7 +53,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
 
 
 def _add_by_comm(own: ProcessSet) -> ProcessSet:
-    everyone = MPI.Group.Translate_ranks(own.mpi_comm.group, None, context.communicator().group)
+    everyone = MPI.Group.Translate_ranks(own.mpi_comm.group, None, topology.communicator().group)
     ranks = sorted(everyone)
     for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
         _check(list(other))
@@ -62,7 +62,7 @@ def _add_by_comm(own: ProcessSet) -> ProcessSet:
 
 
 def _check(ranks: List[int]) -> None:
-    size = context.size()
+    size = topology.size()
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
         raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
     for known in _registered.values():
@@ -83,9 +83,9 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
 
 
 def _open_group(ranks: List[int]) -> Optional[int]:
-    if context.rank() not in ranks:
+    if topology.rank() not in ranks:
         return None
-    world = context.communicator()
+    world = topology.communicator()
     comm = world.Create_group(world.group.Incl(ranks))
     group = ffi.new("int *")
     call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
@@ -105,10 +105,19 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():
-        context.leave_group(process_set.group())
+        _leave_group(process_set.group())
     del _registered[process_set.process_set_id]
     process_set.invalidate()
     return True
+
+
+def _leave_group(group: int) -> None:
+    """Leave and free a group of the C library. Collective over its ranks."""
+    frameworks.submit_all()
+    lib.hvd_group_leave(group, b"it called remove_process_set()")
+    while not lib.hvd_group_wait_end(group, 0.1):
+        pass
+    lib.hvd_group_close(group)
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:

@@ -1,4 +1,4 @@
-"""hvdliterun inside what a batch engine has given: the same options, without those for outside."""
+"""hvdliterun inside what a batch backend has given: the same options, without those for outside."""
 
 import shlex
 import sys
@@ -16,5 +16,5 @@ def command(job: Job, *more: str) -> List[str]:
 
 
 def script(directives: List[str], argv: List[str]) -> str:
-    """Return a shell script; the directives are its comments for the engine."""
+    """Return a shell script; the directives are its comments for the backend."""
     return "\n".join(["#!/bin/sh", *directives, shlex.join(argv), ""])

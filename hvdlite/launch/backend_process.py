@@ -1,4 +1,4 @@
-"""The running command of an engine (mpirun, srun, ...): what it prints itself, and its end."""
+"""The running command of a backend (mpirun, srun, ...): what it prints itself, and its end."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import LaunchError, Plan
 from hvdlite.launch.output import Lines
 
-HOLD_BACK = 0.5  # seconds: if a rank has failed, its report explains more than the engine's words
+HOLD_BACK = 0.5  # seconds: if a rank has failed, its report explains more than the backend's words
 _NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: parent and child race for a call, harmless
 
 # Where mpirun of Open MPI 5 and 4 keeps its files on this host: it leaves them if it is killed.
 _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 
 
-class EngineProcess:
+class BackendProcess:
     """Started at once, in a process group of its own: Ctrl-C on the terminal is not for it."""
 
     def __init__(self, plan: Plan, extra_env: Dict[str, str]):
@@ -27,7 +27,7 @@ class EngineProcess:
         try:
             self._process = subprocess.Popen(
                 plan.argv,
-                env=environment.for_engine(env),
+                env=environment.for_backend(env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import List
 
-from hvdlite.launch import mpirun
-from hvdlite.launch.engines import again
+from hvdlite.launch import again, mpirun
 from hvdlite.launch.hosts import Host, is_here
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 

@@ -1,0 +1,32 @@
+"""The backends that place and start processes, one a file; adding one is a file and a row here."""
+
+from typing import Callable, Dict, NamedTuple
+
+from hvdlite.launch.backends import k8s, local, mpi, sge, slurm, ssh, yarn
+from hvdlite.launch.job import Job, Plan
+
+
+class Backend(NamedTuple):
+    """How a job is run: ``plan`` gives the command; ``inside`` tells if it gave us this host."""
+
+    plan: Callable[[Job], Plan]
+    takes_hosts: bool
+    inside: Callable[[], bool] = lambda: False
+
+
+BACKENDS: Dict[str, Backend] = {
+    "local": Backend(local.plan, takes_hosts=False),
+    "ssh": Backend(ssh.plan, takes_hosts=True),
+    "mpi": Backend(mpi.plan, takes_hosts=True),
+    "slurm": Backend(slurm.plan, takes_hosts=False, inside=slurm.inside),
+    "sge": Backend(sge.plan, takes_hosts=False, inside=sge.inside),
+    "yarn": Backend(yarn.plan, takes_hosts=False),
+    "k8s": Backend(k8s.plan, takes_hosts=False),
+}
+
+
+def default(hosts_given: bool) -> str:
+    """Choose what a user who names no launcher means."""
+    if hosts_given:
+        return "ssh"
+    return next((name for name, backend in BACKENDS.items() if backend.inside()), "local")

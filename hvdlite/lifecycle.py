@@ -1,0 +1,147 @@
+"""The life of a job: init, shutdown, and an exit that never hangs."""
+
+import atexit
+import os
+import sys
+import time
+from typing import Callable, Optional, Sequence, Union
+
+from mpi4py import MPI
+
+from hvdlite import frameworks, names, topology
+from hvdlite._native import HvdliteError, call, ffi, lib, new_error
+from hvdlite.process_sets import registry
+from hvdlite.topology import is_initialized
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise ValueError(f"{variable} is '{text}': expected a number of seconds") from None
+
+
+# A script that failed waits so long for the other ranks to hear of it before it ends the job.
+EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
+
+_own_comm: Optional[MPI.Comm] = None  # the job's, if init(list) made it: freed at the end
+_joined = False  # ever
+
+
+def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -> None:
+    """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
+
+    :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
+        those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
+    :param process_sets: a list of :class:`ProcessSet` to register at once, the same on every rank.
+        "dynamic" is taken as in Horovod; ``add_process_set`` may be called in any case.
+    :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable makes no sense.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> hvd.rank() < hvd.size()
+    True
+    """
+    global _own_comm, _joined
+    if is_initialized():
+        return
+    given = comm
+    if comm is None:
+        comm = MPI.COMM_WORLD
+    elif not isinstance(comm, MPI.Comm):
+        comm = _own_comm = _comm_of_ranks(comm)
+    if comm == MPI.COMM_NULL:
+        raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
+    call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
+    topology.enter(comm)
+    names.forget()
+    _joined = True
+    registry.begin(process_sets)
+
+
+def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
+    ranks, size = list(ranks), MPI.COMM_WORLD.size
+    if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
+        raise ValueError(f"init({ranks}): expected different ranks from 0 to {size - 1}")
+    if MPI.COMM_WORLD.rank not in ranks:
+        raise ValueError(
+            f"init({ranks}): this process is rank {MPI.COMM_WORLD.rank}, which the list leaves out"
+        )
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def shutdown() -> None:
+    """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
+
+    What all ranks have submitted is still done; what still needs this rank fails on the others.
+    ``init()`` may be called again afterwards. Without a job it does nothing.
+    """
+    if is_initialized():
+        frameworks.submit_all()
+        _leave("it called shutdown()")
+
+
+def _leave(reason: str, patience: float = float("inf")) -> bool:
+    """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
+    global _own_comm
+    lib.hvd_leave(reason.encode(errors="replace"))
+    deadline = time.monotonic() + patience
+    while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
+        if time.monotonic() > deadline:
+            return False
+    sound = lib.hvd_check(new_error()) == lib.HVD_OK
+    lib.hvd_close()
+    if _own_comm is not None and sound:
+        _own_comm.Free()
+    _own_comm = None
+    topology.leave()
+    return sound
+
+
+def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Register how a framework waits for its work, what it does before this process leaves the job,
+    and after it has at exit.
+
+    The job is then left before exit functions registered so far run: MXNet's waits for all its
+    operations, so those that can't complete must have been ended before.
+    """
+    frameworks.register(wait, before, after)
+    _run_first_at_exit()
+
+
+def _run_first_at_exit() -> None:
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
+    if not is_initialized():
+        if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
+            if isinstance(error, HvdliteError):  # another rank is to blame: it shall be heard first
+                time.sleep(EXIT_PATIENCE_SECONDS)
+            _end_job()  # the others wait for it in init(), and it would for them when MPI ends
+        return
+    if error is None:
+        frameworks.submit_all()
+        clean = _leave("its script has ended")
+    else:
+        text = f": {error}" if str(error) else ""
+        clean = _leave(f"its script raised {type(error).__name__}{text}", EXIT_PATIENCE_SECONDS)
+    if not clean:
+        _end_job()
+    frameworks.after_exit()
+
+
+def _end_job() -> None:
+    """Kill all ranks: MPI is broken, or others compute on and MPI_Finalize would wait for them."""
+    print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.environ.get("HVDLITE_WATCHED"):  # hvdliterun ends the others, and cleans up after them;
+        os._exit(1)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
+    MPI.COMM_WORLD.Abort(1)
+
+
+_run_first_at_exit()

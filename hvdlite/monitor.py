@@ -1,0 +1,47 @@
+"""What this process has done so far: counts, and the timeline."""
+
+import os
+from typing import Dict
+
+from hvdlite._native import call, ffi, lib
+
+
+def stats() -> Dict[str, int]:
+    """Return what this process has sent and done since ``init()``.
+
+    ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
+    put into shared memory for other ranks of this host. ``tensors``: how many are done;
+    ``batches``: how many collectives that took, since small tensors are fused.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> sorted(hvd.stats())
+    ['batches', 'bytes_sent_mpi', 'bytes_sent_window', 'tensors']
+    """
+    counts = ffi.new("hvd_stats *")
+    call(lib.hvd_get_stats, counts)
+    return {name: getattr(counts, name) for name, _ in ffi.typeof("hvd_stats").fields}
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write from now on when each tensor was submitted, agreed on and moved to a file.
+
+    The file is one that https://ui.perfetto.dev and chrome://tracing show; ``HVDLITE_TIMELINE``
+    names one for the whole job.
+
+    :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
+        written by rank 0 alone.
+    :param mark_cycles: mark each time that the background thread found something to do.
+    :raises ValueError: the timeline is on already, the file can't be written, or there is no job.
+    """
+    call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline; its file is complete then. ``shutdown()`` does so, too.
+
+    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    """
+    call(lib.hvd_timeline_stop)

@@ -1,0 +1,1 @@
+"""Process sets: some ranks of the job that run collectives among themselves."""
