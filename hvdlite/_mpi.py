@@ -1,9 +1,9 @@
 """One MPI in the process: the C library is taken that runs on the MPI which mpi4py has loaded.
 
-mpi4py's wheel chooses a libmpi when it is imported. A C library was compiled for one MPI: hvdlite's
-wheel has a library for Open MPI and one for MPICH, an installation from source only the one of its
-mpicc. To another MPI a communicator means nothing (using it there crashes). So a difference is found
-here, at import, and becomes an ImportError whose one sentence names both sides and the way out.
+mpi4py's wheel chooses a libmpi when it is imported. A C library is compiled for one MPI: hvdlite's
+wheel has one for Open MPI and one for MPICH, an installation from source only that of its mpicc. To
+another MPI a communicator means nothing (using it there crashes). So a difference is found here, at
+import, and becomes an ImportError whose one sentence names both sides and the way out.
 """
 
 import importlib

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Makes an empty virtual environment: new-environment.sh PYTHON FOLDER NUMPY
+#
+# Debian keeps two things apart from its Python that this needs: venv (ensurepip), and Python.h, to
+# compile hvdlite. As root they are installed here, with apt-get; else it says the one line to run.
+# NUMPY is the version that the environment is to have: before 1.24 there is none for Python 3.12.
+set -eu
+python=$1 folder=$2 numpy=$3
+
+say() { echo "hvdlite: $*"; }
+
+if [ -z "$python" ]; then
+    say "no Python found: run \`apt-get install python3.11\`, or set PYTHON"
+    exit 1
+fi
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
+    case $numpy in 1.*)
+        say "NumPy $numpy needs Python 3.11: run \`apt-get install python3.11\`, or set PYTHON, or" \
+            "NUMPY=2.4.6"
+        exit 1 ;;
+    esac
+fi
+
+lacks=$("$python" - <<'EOF'
+import importlib.util, os, sys, sysconfig
+
+version = "%d.%d" % sys.version_info[:2]
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    print(f"libpython{version}-dev")
+if not importlib.util.find_spec("ensurepip"):
+    print(f"python{version}-venv")
+EOF
+)
+if [ -n "$lacks" ]; then
+    # Not quoted: the names on one line.
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        say "$python is incomplete: run \`apt-get install" $lacks"\`"
+        exit 1
+    fi
+    say "installing" $lacks", which Debian keeps apart from $python"
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install \
+        --no-install-recommends $lacks >/dev/null
+fi
+# From scratch, so that nothing is left of an older or interrupted set-up.
+"$python" -m venv --clear "$folder"

