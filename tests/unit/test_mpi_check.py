@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlite._mpi import mismatch
+from hvdlite._mpi import mismatch, not_built
 
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11"
 OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4"
@@ -40,3 +40,14 @@ def test_what_does_not_fit_is_said_in_one_sentence(built_for, loaded, theirs, na
     assert "MPI4PY_LIBMPI" in text
     assert "\n" not in text
     assert text.count(". ") == 0
+
+
+def test_a_build_for_another_mpi_is_named(tmp_path):
+    (tmp_path / "_hvdlite_mpich.abi3.so").touch()
+    text = not_built(OPEN_MPI_5, tmp_path)
+    assert text.startswith("hvdlite was built for MPICH, but mpi4py has loaded Open MPI 5.0.11: ")
+    assert "MPICC" in text
+
+
+def test_a_source_tree_without_a_build_says_how_to_build(tmp_path):
+    assert "make install" in not_built(OPEN_MPI_5, tmp_path)
