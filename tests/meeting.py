@@ -12,7 +12,7 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite import context
+from hvdlite import lifecycle, topology
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
@@ -22,8 +22,8 @@ everyone = MPI.COMM_WORLD.Dup()
 
 @pytest.hookimpl(trylast=True)  # the terminal reporter is there by then
 def pytest_configure(config):
-    context.init()
-    if context.rank() != 0:
+    lifecycle.init()
+    if topology.rank() != 0:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw._file = io.StringIO()
 
@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_makereport(item, call):
     report = yield
     item.failed = getattr(item, "failed", False) or report.failed
-    if report.failed and context.rank() != 0:
-        say(item, f"\nrank {context.rank()}: {item.nodeid} failed\n{report.longreprtext}\n")
+    if report.failed and topology.rank() != 0:
+        say(item, f"\nrank {topology.rank()}: {item.nodeid} failed\n{report.longreprtext}\n")
     return report
 
 
@@ -54,7 +54,7 @@ def say(item, text: str) -> None:
 def pytest_runtest_protocol(item, nextitem):
     result = yield
     if not meet(MEETING_SECONDS if item.failed else TIMEOUT_SECONDS + MEETING_SECONDS):
-        who = f"rank {context.rank()}: {item.nodeid}"
+        who = f"rank {topology.rank()}: {item.nodeid}"
         say(item, f"\n{who}: the others do not come; ending the job\n")
         MPI.COMM_WORLD.Abort(1)
     return result
@@ -73,18 +73,18 @@ def meet(seconds: float) -> bool:
 
 @pytest.fixture
 def rank() -> int:
-    return context.rank()
+    return topology.rank()
 
 
 @pytest.fixture
 def size() -> int:
-    return context.size()
+    return topology.size()
 
 
 @pytest.fixture(scope="session")
 def several() -> None:
     """For tests that need at least two ranks."""
-    if context.size() < 2:
+    if topology.size() < 2:
         pytest.skip("needs two ranks")
 
 
@@ -94,8 +94,8 @@ def report_parity(capsys):
     that it is no more than a bound."""
 
     def check(name: str, difference: float, bound: float) -> None:
-        line = f"PARITY {context.size()} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
-        if context.rank() == 0:
+        line = f"PARITY {topology.size()} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
+        if topology.rank() == 0:
             with capsys.disabled():
                 print(f"\n{line}")
         assert difference <= bound
