@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hvdlite as hvd
-from hvdlite.mxnet import engine
+from hvdlite.mxnet import push
 
 pytestmark = pytest.mark.usefixtures("several")
 
@@ -127,7 +127,7 @@ def test_the_same_name_twice(rank, size):
     """Rank 0 alone does it; what it submitted first still completes, on every rank."""
     if rank == 0:
         first = hvd.allreduce_(mx.nd.ones((3,)), op=hvd.Sum, name="twice")
-        engine.submit_all()  # MXNet runs operations on several threads, in any order
+        push.submit_all()  # MXNet runs operations on several threads, in any order
         second = hvd.allreduce_(mx.nd.ones((3,)), op=hvd.Sum, name="twice")
         text = error_of(lambda: second)
         assert "tensor 'allreduce.twice' was submitted twice on this rank" in text

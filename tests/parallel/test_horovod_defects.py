@@ -9,7 +9,7 @@ import pytest
 from nets import assert_equal_on_all_ranks, backward, batch_of, dense_net, weights
 
 import hvdlite as hvd
-from hvdlite.mxnet import engine
+from hvdlite.mxnet import push
 
 
 def errors_of(waits) -> str:
@@ -48,7 +48,7 @@ def test_group_with_a_name_under_way_is_sent_in_part(rank, size):
 
     if rank == 0:
         first = group(1)
-        engine.submit_all()  # MXNet runs operations on several threads, in any order
+        push.submit_all()  # MXNet runs operations on several threads, in any order
         text = errors_of(array.wait_to_read for array in group(100))
         for i in range(3):
             assert f"'allreduce.twice_{i + 1}of3' was submitted twice on this rank" in text
@@ -103,7 +103,7 @@ def test_step_after_a_failed_one_is_paired_with_it(rank, size):
             with pytest.raises(mx.MXNetError):
                 gradient.wait_to_read()
             gradient[:] = 1
-    engine.submit_all()
+    push.submit_all()
     if ahead:
         hvd.barrier()
     np.testing.assert_array_equal(gradient.asnumpy(), size)

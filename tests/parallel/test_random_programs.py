@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hvdlite as hvd
-from hvdlite import work
+from hvdlite import collectives
 from hvdlite._native import lib
 
 PROGRAMS = int(os.environ.get("HVDLITE_TEST_PROGRAMS", 60))
@@ -21,7 +21,7 @@ ALLREDUCE, BROADCAST = lib.HVD_ALLREDUCE, lib.HVD_BROADCAST
 ALLGATHER, REDUCESCATTER, ALLTOALL = lib.HVD_ALLGATHER, lib.HVD_REDUCESCATTER, lib.HVD_ALLTOALL
 KINDS = (ALLREDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL)
 REDUCING = (ALLREDUCE, REDUCESCATTER)
-DTYPES = [str(dtype) for dtype in work.DTYPES]
+DTYPES = [str(dtype) for dtype in collectives.DTYPES]
 OPS = (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)
 ROWS = (0, 1, 2, 3, 7, 64, 5000)
 TRAILING = ((), (1,), (3,), (2, 5))
@@ -118,10 +118,10 @@ def start(one: Work, rank: int, size: int):
     if own.kind == ALLTOALL:
         members["splits"] = np.ascontiguousarray(own.rows, np.int64)
     name = f"work{one.number}"
-    return work.Started(own.kind, [name], [array], [out], [members]), out, expected
+    return collectives.Started(own.kind, [name], [array], [out], [members]), out, expected
 
 
-def check(one: Work, started: work.Started, out: np.ndarray, expected: np.ndarray) -> None:
+def check(one: Work, started: collectives.Started, out: np.ndarray, expected: np.ndarray) -> None:
     if one.wrong:
         with pytest.raises(hvd.HvdliteError, match=f"ranks disagree on the {one.wrong}"):
             started.finish()

@@ -9,7 +9,7 @@ import numpy as np
 from jobs import report
 
 import hvdlite.numpy
-from hvdlite.mxnet import engine
+from hvdlite.mxnet import push
 
 
 def told(call) -> str:
@@ -33,7 +33,7 @@ def twice() -> str:
     text = "nothing"
     if first:
         pending = hvd.allreduce_(mx.nd.ones((3,)), name="twice")
-        engine.submit_all()  # MXNet runs operations on several threads, in any order
+        push.submit_all()  # MXNet runs operations on several threads, in any order
         text = told(lambda: hvd.allreduce_(mx.nd.ones((3,)), name="twice"))
     hvd.allgather_object("rank 0 has submitted both")
     if not first:
