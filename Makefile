@@ -9,6 +9,8 @@
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make docs      docs/api.md, from the docstrings
+#   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
+#   make test-wheel   installs both in new environments, beside each MPI
 #   make lint      what every change must pass; make format mends most of it
 #   make clean     removes all that make has made
 
@@ -33,7 +35,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report docs lint format clean
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -139,6 +141,17 @@ bench: install peers
 
 bench-report: install
 	$(BIN)/python -m benchmarks.report
+
+# ------------------------------------------------------------------------------------ package
+PACKAGE := $(wildcard hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+
+wheel: build/.wheel
+build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
+	tools/wheel.sh "$(PYTHON)"
+	touch $@
+
+test-wheel: wheel
+	tools/try-package.sh "$(PYTHON)"
 
 # --------------------------------------------------------------------------------------- docs
 docs: install
