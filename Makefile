@@ -35,7 +35,8 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report wheel test-wheel docs lint format clean
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report \
+        wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
