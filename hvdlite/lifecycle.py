@@ -8,7 +8,7 @@ from typing import Callable, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import frameworks, names, topology
+from hvdlite import frameworks, names, script_end, topology, watched
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
@@ -24,6 +24,7 @@ def _seconds(variable: str, default: float) -> float:
 
 # A script that failed waits so long for the other ranks to hear of it before it ends the job.
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
+GOOD_END = "its script has ended"
 
 _own_comm: Optional[MPI.Comm] = None  # the job's, if init(list) made it: freed at the end
 _joined = False  # ever
@@ -57,6 +58,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
     topology.enter(comm)
     names.forget()
     _joined = True
+    watched.say_joined()
     registry.begin(process_sets)
 
 
@@ -92,6 +94,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK
     lib.hvd_close()
+    watched.say_left()
     if _own_comm is not None and sound:
         _own_comm.Free()
     _own_comm = None
@@ -116,32 +119,35 @@ def _run_first_at_exit() -> None:
 
 
 def _at_exit() -> None:
-    error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
-    if not is_initialized():
-        if error is not None and not _joined and MPI.COMM_WORLD.size > 1:
-            if isinstance(error, HvdliteError):  # another rank is to blame: it shall be heard first
-                time.sleep(EXIT_PATIENCE_SECONDS)
-            _end_job()  # the others wait for it in init(), and it would for them when MPI ends
-        return
-    if error is None:
-        frameworks.submit_all()
-        clean = _leave("its script has ended")
-    else:
-        text = f": {error}" if str(error) else ""
-        clean = _leave(f"its script raised {type(error).__name__}{text}", EXIT_PATIENCE_SECONDS)
-    if not clean:
-        _end_job()
-    frameworks.after_exit()
+    failed = script_end.failure()
+    clean = True
+    if is_initialized():
+        if failed is None:
+            frameworks.submit_all()
+        clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
+        if clean:
+            frameworks.after_exit()
+    elif failed and not _joined and _has_others():
+        if isinstance(failed.error, HvdliteError):  # another rank is to blame: it is heard first
+            time.sleep(EXIT_PATIENCE_SECONDS)
+        clean = False  # the others wait for it in init(), and it would for them when MPI ends
+    if not clean or (failed and failed.unsaid and _has_others()):
+        _end_job(failed.code if failed else 1)
+    script_end.call_for_later_failures(lambda later: _has_others() and _end_job(later.code))
 
 
-def _end_job() -> None:
+def _has_others() -> bool:
+    return not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1
+
+
+def _end_job(code: int) -> None:
     """Kill all ranks: MPI is broken, or others compute on and MPI_Finalize would wait for them."""
     print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.environ.get("HVDLITE_WATCHED"):  # hvdliterun ends the others, and cleans up after them;
-        os._exit(1)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
-    MPI.COMM_WORLD.Abort(1)
+    if watched.by_an_agent():  # it ends the others, and cleans up after them;
+        os._exit(code)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
+    MPI.COMM_WORLD.Abort(code)
 
 
 _run_first_at_exit()

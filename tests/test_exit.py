@@ -10,7 +10,11 @@ SECONDS = 25  # for a job, imports included, on a busy machine; an exit that han
 
 REASONS = {
     "raise": "its script raised RuntimeError: no more data",
-    "exit": "its script has ended",
+    "exit": "its script ended with exit code 3",
+    "exit text": "its script ended with exit code 1 (no such file: a.rec)",
+    "SystemExit": "its script ended with exit code 1",
+    "argparse": "its script ended with exit code 2",
+    "exit function": "an exit function of its script raised KeyError: 'label'",
     "end": "its script has ended",
     "exit 0": "its script has ended",
     "interrupt": "its script raised KeyboardInterrupt",
@@ -46,7 +50,7 @@ def test_rank_that_leaves_while_others_wait(how, wait):
     assert job.seconds < SECONDS
 
 
-@pytest.mark.parametrize("how", ["exit", "exit 0", "interrupt", "shutdown"])
+@pytest.mark.parametrize("how", [how for how in REASONS if how not in ("raise", "end")])
 def test_other_ways_to_leave(how):
     job = script(3, "leave", how, "numpy", timeout=60)
     check_left(job, how, "numpy")
@@ -117,6 +121,38 @@ def test_a_rank_that_raises_ends_the_job_though_others_compute_on():
     assert "RuntimeError: broken" in job.output
     assert "hvdlite: rank 1 ends the job" in job.output
     assert not job.results()
+
+
+@pytest.mark.parametrize(
+    "how, code", [("3", 3), ("'no data'", 1), ("True", 1), ("256", 1)], ids=str
+)
+def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how, code):
+    env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
+    job = script(
+        3, "exits", "one_exits_while_the_others_compute_for_long", how, timeout=50, env=env
+    )
+    assert job.status == code, job.output
+    assert "hvdlite: rank 1 ends the job" in job.output
+    assert not job.results()
+
+
+def test_an_exit_that_was_caught_is_none():
+    assert_passed(script(2, "exits", "one_catches_its_exit"))
+
+
+@pytest.mark.parametrize("when", ["after hvdlite", "before hvdlite"])
+def test_an_exception_in_an_exit_function_is_a_failure(when):
+    """Python prints it and ends with exit code 0."""
+    job = script(3, "exit_function", when)
+    assert "RuntimeError: the model was not saved" in job.output
+    assert job.status == 1, job.output
+    assert job.seconds < SECONDS
+
+
+def test_a_rank_that_exits_before_init():
+    """As by argparse, of options that only one rank was given."""
+    job = script(3, "exits", "one_exits_before_init", timeout=40)
+    assert job.status == 2, job.output
 
 
 def test_a_rank_that_raises_before_init():

@@ -1,5 +1,7 @@
 """Ways to end that all ranks take together; the first argument names one."""
 
+import argparse
+import contextlib
 import os
 import sys
 import time
@@ -17,6 +19,8 @@ import hvdlite.numpy
 how = sys.argv[1]
 if how == "one_raises_before_init" and MPI.COMM_WORLD.rank == 1:
     raise RuntimeError("no data here")
+if how == "one_exits_before_init" and MPI.COMM_WORLD.rank == 1:
+    argparse.ArgumentParser().error("no such option")
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 
@@ -54,6 +58,25 @@ def one_raises_while_the_others_compute_for_long():
         raise RuntimeError("broken")
     time.sleep(60)  # stands for a computation
     report(rank, computed=True)
+
+
+def one_exits_while_the_others_compute_for_long():
+    if rank == 1:
+        sys.exit(eval(sys.argv[2]))
+    time.sleep(60)  # stands for a computation
+    report(rank, computed=True)
+
+
+def one_catches_its_exit():
+    """As pytest and click do; what follows is no failure."""
+    with contextlib.suppress(SystemExit):
+        if rank == 1:
+            sys.exit(3)
+    hvd.allreduce(mx.nd.ones(1)).wait_to_read()
+
+
+def one_exits_before_init():
+    report(rank, initialised=True)
 
 
 def one_raises_before_init():

@@ -1,5 +1,7 @@
 """Rank 1 leaves in the way that the first argument names; the others wait for it, by the second."""
 
+import argparse
+import atexit
 import os
 import signal
 import sys
@@ -50,7 +52,15 @@ def leave() -> None:
     if how == "exit":
         sys.exit(3)
     if how == "exit 0":
-        sys.exit()
+        sys.exit(False)
+    if how == "exit text":
+        sys.exit("no such file: a.rec")
+    if how == "SystemExit":
+        raise SystemExit(True)
+    if how == "argparse":
+        argparse.ArgumentParser().parse_args(["--no-such-option"])
+    if how == "exit function":
+        atexit.register(lambda: {}["label"])
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "os._exit":

@@ -1,0 +1,122 @@
+"""How the script ended: well, or failed, with the text and the exit code that others are told.
+
+The interpreter notes an exception that nobody has caught in ``sys.last_value``, but not SystemExit:
+it reads that one's ``code`` and forgets it, before exit functions run. So ``code`` is read through
+a property here. Where no Python code is running below it, the interpreter reads it, and ends.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+from typing import Any, Callable, NamedTuple, Optional
+
+
+class Failure(NamedTuple):
+    """A script's failed end."""
+
+    reason: str  # "its script raised ValueError: no such file"
+    code: int  # the process's exit code
+    error: Optional[BaseException] = None  # None for SystemExit, which has been freed
+    unsaid: bool = False  # Python itself ends with exit code 0
+
+
+class _Seen:
+    """What of this process's end was seen."""
+
+    process = os.getpid()
+    failure: Optional[Failure] = None
+    after_all: Optional[Callable[[Failure], None]] = None
+
+
+def failure() -> Optional[Failure]:
+    """Return how the script failed; None if it did not, and in a forked child, which has no job."""
+    if os.getpid() != _Seen.process:
+        return None
+    error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
+    return (
+        _Seen.failure if error is None else Failure(f"its script raised {_text(error)}", 1, error)
+    )
+
+
+def call_for_later_failures(function: Callable[[Failure], None]) -> None:
+    """Have this called with a failure that comes from now on, in an exit function."""
+    _Seen.after_all = function
+
+
+def _text(error: BaseException) -> str:
+    name = type(error).__name__
+    return f"{name}: {error}" if str(error) else name
+
+
+def _note(failed: Failure) -> None:
+    if os.getpid() != _Seen.process:
+        return
+    _Seen.failure = failed
+    if _Seen.after_all:
+        _Seen.after_all(failed)
+
+
+def _note_exit(value: Any, unsaid: bool = False) -> None:
+    """Note sys.exit(value), as the interpreter takes it: a number, or a text and exit code 1."""
+    if value is None or value == 0:
+        return
+    number = isinstance(value, int)
+    seen = value & 0xFF if number else 1  # what the operating system keeps of it: 0 of 256
+    text = "" if number else f" ({value})"
+    reason = f"its script ended with exit code {int(value) if number else 1}{text}"
+    _note(Failure(reason, seen or 1, unsaid=unsaid or not seen))
+
+
+def _is_outermost() -> bool:
+    """Tell whether the caller was not called by Python code."""
+    try:
+        sys._getframe(2)
+    except ValueError:
+        return True
+    return False
+
+
+def _watch_system_exit() -> None:
+    member = SystemExit.__dict__["code"]
+
+    def code(error):
+        value = member.__get__(error)
+        if _is_outermost():
+            _note_exit(value)
+        return value
+
+    (attributes,) = gc.get_referents(SystemExit.__dict__)
+    attributes["code"] = property(code, member.__set__, member.__delete__, member.__doc__)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+
+def _exit(status=None, /):
+    """Exit the interpreter by raising SystemExit(status); as sys.exit, which this replaces.
+
+    Before Python 3.12 that one raises no object, whose ``code`` could be read.
+    """
+    raise SystemExit(status)
+
+
+def _watch_exit_functions() -> None:
+    """Note what exit functions raise: Python prints it and ends with exit code 0 all the same."""
+    show = sys.unraisablehook
+
+    def hook(unraisable, /):
+        show(unraisable)
+        if "atexit callback" in (unraisable.err_msg or ""):
+            error = unraisable.exc_value
+            if isinstance(error, SystemExit):
+                _note_exit(error.code, unsaid=True)
+            else:
+                reason = f"an exit function of its script raised {_text(error)}"
+                _note(Failure(reason, 1, unsaid=True))
+
+    sys.unraisablehook = hook
+
+
+_watch_system_exit()
+if sys.version_info < (3, 12):
+    sys.exit = _exit
+_watch_exit_functions()
