@@ -28,7 +28,7 @@ static void *write_all(void *arg) {
         for (size_t k = 0; k < size; k++) data[k] = byte_of(i, k);
         CHECK_OK(mailbox_send(box, &out, data, size, &err), err);
     }
-    while (!mailbox_flush(box, &out)) sched_yield();
+    for (; out.size; sched_yield()) CHECK_OK(mailbox_flush(box, &out, &err), err);
     mail_out_free(&out);
     return NULL;
 }
@@ -79,12 +79,46 @@ static void test_full(void) {
     REQUIRE(box != NULL);
     memset(box, 0, sizeof *box);
     CHECK_OK(mailbox_send(box, &out, big, sizeof big, &err), err);
-    CHECK(!mailbox_flush(box, &out));
+    CHECK_OK(mailbox_flush(box, &out, &err), err);
+    CHECK(out.size > 0);
     CHECK_OK(mailbox_receive(box, &in, &data, &size, &err), err);
     CHECK(data == NULL);
-    CHECK(!mailbox_flush(box, &out));
+    CHECK_OK(mailbox_flush(box, &out, &err), err);
+    CHECK(out.size > 0);
     mail_out_free(&out);
     mail_in_free(&in);
+    free(box);
+}
+
+/* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
+static void test_damaged_counts_and_lengths_are_an_error(void) {
+    static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    hvd_error err;
+    void *data;
+    size_t size;
+    REQUIRE(box != NULL);
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
+        struct mail_out out = {0};
+        struct mail_in in = {0};
+        memset(box, 0, sizeof *box);
+        CHECK_OK(mailbox_send(box, &out, "hello", 6, &err), err);
+        box->written = box->read + WRONG[i];
+        CHECK_CODE(mailbox_receive(box, &in, &data, &size, &err), HVD_INTERNAL, err);
+        CHECK_HAS(err.text, "the memory that the ranks of this host share is damaged");
+        box->read = out.written - WRONG[i];
+        CHECK_CODE(mailbox_send(box, &out, "hello", 6, &err), HVD_INTERNAL, err);
+        box->read = 0;
+        box->written = out.written;
+        uint64_t length = i ? WRONG[i] : UINT64_MAX - 7;
+        memcpy(box->bytes, &length, sizeof length);
+        bool fits = length <= MAILBOX_LONGEST; /* the rest is waited for */
+        CHECK_CODE(mailbox_receive(box, &in, &data, &size, &err), fits ? HVD_OK : HVD_INTERNAL,
+                   err);
+        CHECK(data == NULL);
+        mail_out_free(&out);
+        mail_in_free(&in);
+    }
     free(box);
 }
 
@@ -125,6 +159,7 @@ int main(void) {
     check_begin();
     RUN(test_stream);
     RUN(test_full);
+    RUN(test_damaged_counts_and_lengths_are_an_error);
     RUN(test_host);
     return check_end("test_mailbox");
 }

@@ -34,7 +34,8 @@ enum copy_way copy_policy_begin(struct copy_policy *s, size_t pass) {
     unsigned char *ways = s->board->ways[size];
     unsigned long step = r->steps++;
     if (s->leads) ways[(step + 1) % 2] = (unsigned char)choose(r, step + 1);
-    return (enum copy_way)ways[step % 2];
+    unsigned char way = ways[step % 2]; /* from shared memory */
+    return way < COPY_WAYS ? (enum copy_way)way : COPY_CACHED;
 }
 
 /* Less than before counts at once: a step is slow for many reasons, but fast for one. */

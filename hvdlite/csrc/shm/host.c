@@ -56,12 +56,17 @@ int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error
     return HVD_OK;
 }
 
-bool host_flush(struct host *h) {
-    bool empty = true;
+int host_flush(struct host *h, hvd_error *err) {
     for (int i = 0; i < h->window.n; i++) {
         if (!h->out[i].size) continue;
-        empty &= mailbox_flush(box_to(h, i), &h->out[i]);
+        HVD_TRY(mailbox_flush(box_to(h, i), &h->out[i], err));
         doorbell_ring(&h->window.members[i].doorbell);
     }
-    return empty;
+    return HVD_OK;
+}
+
+bool host_waits(const struct host *h) {
+    bool waits = false;
+    for (int i = 0; i < h->window.n; i++) waits |= h->out[i].size != 0;
+    return waits;
 }

@@ -23,7 +23,8 @@ bool host_reaches(const struct host *h, int local_rank);
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err);
 /* The next message and who sent it; *data NULL: there is none. */
 int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err);
-/* Moves on what had no room; false: something still waits for room. */
-bool host_flush(struct host *h);
+/* Moves on what had no room. */
+int host_flush(struct host *h, hvd_error *err);
+bool host_waits(const struct host *h); /* something still has no room */
 
 #endif

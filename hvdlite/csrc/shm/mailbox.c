@@ -1,72 +1,105 @@
 #include "shm/mailbox.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Writes as much as there is room for; returns how much. */
-static size_t write_some(struct mailbox *box, const unsigned char *data, size_t size) {
-    uint64_t written = atomic_load_explicit(&box->written, memory_order_relaxed);
+static int damaged(uint64_t written, uint64_t read, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "the memory that the ranks of this host share is damaged: in a mailbox of %d "
+                     "bytes %" PRIu64 " are written and %" PRIu64 " read",
+                     MAILBOX_BYTES, written, read);
+}
+
+/* Writes as much as there is room for. */
+static int write_some(struct mailbox *box, uint64_t *written, const unsigned char *data,
+                      size_t size, size_t *done, hvd_error *err) {
     uint64_t read = atomic_load_explicit(&box->read, memory_order_acquire);
-    size_t n = least(size, MAILBOX_BYTES - (size_t)(written - read));
-    size_t at = written % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
+    if (*written - read > MAILBOX_BYTES) return damaged(*written, read, err);
+    size_t n = least(size, MAILBOX_BYTES - (size_t)(*written - read));
+    size_t at = *written % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
     memcpy(box->bytes + at, data, straight);
     memcpy(box->bytes, data + straight, n - straight);
-    atomic_store_explicit(&box->written, written + n, memory_order_release);
-    return n;
+    *written += *done = n;
+    atomic_store_explicit(&box->written, *written, memory_order_release);
+    return HVD_OK;
 }
 
-static size_t read_some(struct mailbox *box, unsigned char *data, size_t size) {
-    uint64_t read = atomic_load_explicit(&box->read, memory_order_relaxed);
+/* Reads as much of `size` as there is, and adds it to in->got. */
+static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *data, size_t size,
+                     hvd_error *err) {
     uint64_t written = atomic_load_explicit(&box->written, memory_order_acquire);
-    size_t n = least(size, (size_t)(written - read));
-    size_t at = read % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
+    if (written - in->read > MAILBOX_BYTES) return damaged(written, in->read, err);
+    size_t n = least(size, (size_t)(written - in->read));
+    size_t at = in->read % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
     memcpy(data, box->bytes + at, straight);
     memcpy(data + straight, box->bytes, n - straight);
-    atomic_store_explicit(&box->read, read + n, memory_order_release);
-    return n;
+    in->got += n;
+    in->read += n;
+    atomic_store_explicit(&box->read, in->read, memory_order_release);
+    return HVD_OK;
 }
 
-static int keep(struct mail_out *out, const void *data, size_t size, hvd_error *err) {
-    if (out->size + size > out->capacity) {
-        size_t capacity = 2 * (out->size + size);
-        unsigned char *waiting = realloc(out->waiting, capacity);
-        if (!waiting)
-            return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
-        out->waiting = waiting;
-        out->capacity = capacity;
+/* What is sent is moved out only when it is most of the buffer: as often as it is written. */
+static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
+    if (out->size + more > out->capacity && out->sent > out->size / 2) {
+        out->size -= out->sent;
+        memmove(out->waiting, out->waiting + out->sent, out->size);
+        out->sent = 0;
     }
-    memcpy(out->waiting + out->size, data, size);
-    out->size += size;
+    if (out->size + more <= out->capacity) return HVD_OK;
+    size_t capacity = 2 * (out->size + more);
+    unsigned char *waiting = realloc(out->waiting, capacity);
+    if (!waiting)
+        return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", more);
+    out->waiting = waiting;
+    out->capacity = capacity;
     return HVD_OK;
 }
 
 static int put(struct mailbox *box, struct mail_out *out, const void *data, size_t size,
                hvd_error *err) {
-    size_t sent = out->size ? 0 : write_some(box, data, size);
-    return sent == size ? HVD_OK : keep(out, (const char *)data + sent, size - sent, err);
+    size_t sent = 0;
+    if (!out->size) HVD_TRY(write_some(box, &out->written, data, size, &sent, err));
+    if (sent == size) return HVD_OK;
+    HVD_TRY(make_room(out, size - sent, err));
+    memcpy(out->waiting + out->size, (const char *)data + sent, size - sent);
+    out->size += size - sent;
+    return HVD_OK;
+}
+
+static int check_length(uint64_t length, hvd_error *err) {
+    return length <= MAILBOX_LONGEST
+               ? HVD_OK
+               : error_set(err, HVD_INTERNAL, "a message of %" PRIu64 " bytes: expected at most %d",
+                           length, MAILBOX_LONGEST);
 }
 
 int mailbox_send(struct mailbox *box, struct mail_out *out, const void *data, size_t size,
                  hvd_error *err) {
     uint64_t length = size;
-    mailbox_flush(box, out);
+    HVD_TRY(check_length(length, err));
+    HVD_TRY(mailbox_flush(box, out, err));
     HVD_TRY(put(box, out, &length, sizeof length, err));
     return put(box, out, data, size, err);
 }
 
-bool mailbox_flush(struct mailbox *box, struct mail_out *out) {
-    if (!out->size) return true;
-    size_t sent = write_some(box, out->waiting, out->size);
-    out->size -= sent;
-    memmove(out->waiting, out->waiting + sent, out->size);
-    return !out->size;
+int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err) {
+    size_t sent;
+    if (!out->size) return HVD_OK;
+    HVD_TRY(write_some(box, &out->written, out->waiting + out->sent, out->size - out->sent, &sent,
+                       err));
+    out->sent += sent;
+    if (out->sent == out->size) out->sent = out->size = 0;
+    return HVD_OK;
 }
 
 static int begin(struct mail_in *in, hvd_error *err) {
     uint64_t length;
     memcpy(&length, in->length, sizeof length);
+    HVD_TRY(check_length(length, err));
     in->size = sizeof length + length;
     in->data = malloc(length + 1);
     return in->data ? HVD_OK
@@ -78,14 +111,14 @@ int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t
                     hvd_error *err) {
     enum { HEAD = sizeof in->length };
     *data = NULL;
-    if (in->got < HEAD) in->got += read_some(box, in->length + in->got, HEAD - in->got);
+    if (in->got < HEAD) HVD_TRY(read_some(box, in, in->length + in->got, HEAD - in->got, err));
     if (in->got < HEAD) return HVD_OK;
     if (!in->data) HVD_TRY(begin(in, err));
-    in->got += read_some(box, in->data + (in->got - HEAD), in->size - in->got);
+    HVD_TRY(read_some(box, in, in->data + (in->got - HEAD), in->size - in->got, err));
     if (in->got < in->size) return HVD_OK;
     *data = in->data;
     *size = in->size - HEAD;
-    *in = (struct mail_in){0};
+    *in = (struct mail_in){.read = in->read};
     return HVD_OK;
 }
 

@@ -166,7 +166,7 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
     struct mpi_transport *m = self(t);
     if (m->host.window.members) {
         int from;
-        host_flush(&m->host);
+        HVD_TRY(host_flush(&m->host, err));
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
         if (message->data) message->from = m->rank_of[from];
     }
@@ -179,7 +179,7 @@ static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
     /* MPI sends only while it is called; and nobody rings when a mailbox has room again. */
-    bool waiting = m->outgoing || (m->host.window.members && !host_flush(&m->host));
+    bool waiting = m->outgoing || host_waits(&m->host);
     doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
 
@@ -277,7 +277,7 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
     /* The others' last messages may wait for room in their mailboxes; they read until BYE. */
-    while (clean && m->host.window.members && !host_flush(&m->host)) clock_nap(1e-4);
+    while (clean && host_waits(&m->host) && !host_flush(&m->host, NULL)) clock_nap(1e-4);
     /* Unclean: MPI may still read the copies, and dead ranks would be waited for. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
