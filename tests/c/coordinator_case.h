@@ -93,6 +93,24 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
     return text;
 }
 
+/* What was reported since the last look, each text behind the one before; their number. */
+struct reports {
+    char text[8][1024];
+    int n;
+};
+
+static inline void add_report(void *arg, const char *text) {
+    struct reports *r = arg;
+    if (r->n < 8) snprintf(r->text[r->n], sizeof r->text[r->n], "%s", text);
+    r->n++;
+}
+
+static inline int look(struct scene *s, double now, struct reports *r) {
+    r->n = 0;
+    coordinator_stalled(s->c, now, add_report, r);
+    return r->n;
+}
+
 #define CHECK_DECIDES(scene, now, expected)                                                        \
     do {                                                                                           \
         char decided_[1024];                                                                       \

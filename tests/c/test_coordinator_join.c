@@ -124,10 +124,10 @@ static void test_a_disagreement_names_only_who_has_submitted(void) {
 
 static void test_a_join_is_no_stall(void) {
     struct scene s;
-    char text[200];
+    struct reports r;
     scene_open(&s, config_of(2));
     says(&s, 0, join_of(), 0);
-    CHECK(!coordinator_stalled(s.c, 1000, text, sizeof text));
+    CHECK_INT(look(&s, 1000, &r), 0);
     scene_close(&s);
 }
 

@@ -144,24 +144,65 @@ static void test_bye(void) {
 
 static void test_stall_warning_once(void) {
     struct scene s;
-    char text[1024];
+    struct reports r;
     scene_open(&s, config_of(3));
     says(&s, 0, request_of("first", 3), 100);
     says(&s, 2, request_of("first", 3), 105);
     says(&s, 1, request_of("second", 3), 108);
-    CHECK(!coordinator_stalled(s.c, 109, text, sizeof text));
-    CHECK(coordinator_stalled(s.c, 111, text, sizeof text));
-    CHECK_HAS(text, "'first'");
-    CHECK_HAS(text, "11 s");
-    CHECK_HAS(text, "ranks 0, 2");
-    CHECK_HAS(text, "rank 1 waits for 'second'");
-    CHECK(!coordinator_stalled(s.c, 112, text, sizeof text));
-    CHECK(coordinator_stalled(s.c, 119, text, sizeof text));
-    CHECK_HAS(text, "'second'");
-    CHECK_HAS(text, "waits for 'first'");
-    CHECK(!coordinator_stalled(s.c, 159, text, sizeof text));
+    CHECK_INT(look(&s, 109, &r), 0);
+    CHECK_INT(look(&s, 111, &r), 1);
+    CHECK_TEXT(r.text[0],
+               "tensor 'first' has waited for 11 s: submitted by ranks 0, 2, not by rank 1 "
+               "(rank 1 waits for 'second')");
+    CHECK_INT(look(&s, 112, &r), 0);
+    CHECK_INT(look(&s, 119, &r), 1);
+    CHECK_HAS(r.text[0], "'second'");
+    CHECK_HAS(r.text[0], "waits for 'first'");
+    CHECK_INT(look(&s, 159, &r), 0);
     says(&s, 1, request_of("first", 3), 159);
     CHECK_DECIDES(&s, 159, "Tfirst R");
+    scene_close(&s);
+}
+
+/* 20,000 tensors made 20,000 lines. Younger ones go with the oldest, and are not said again. */
+static void test_one_line_for_all_that_miss_the_same_ranks(void) {
+    enum { N = 20000 };
+    struct scene s;
+    struct reports r;
+    scene_open(&s, config_of(3));
+    for (int i = 0; i < N; i++) {
+        says(&s, 0, numbered_request(i, 3), 100 + 1e-3 * i);
+        if (i % 2) says(&s, i % 4 == 1 ? 1 : 2, numbered_request(i, 3), 100 + 1e-3 * i);
+    }
+    says(&s, 1, request_of("of rank 1", 3), 121);
+    CHECK_INT(look(&s, 122, &r), 3);
+    CHECK_TEXT(r.text[0],
+               "tensor 'tensor.0' and 9999 more have waited for 22 s: submitted by rank 0, "
+               "not by ranks 1, 2 (rank 1 waits for 'tensor.1') (rank 2 waits for "
+               "'tensor.3')");
+    CHECK_HAS(r.text[1],
+              "'tensor.3' and 4999 more have waited for 22 s: submitted by ranks 0, 2, not by");
+    CHECK_HAS(r.text[2],
+              "'tensor.1' and 4999 more have waited for 22 s: submitted by ranks 0, 1, not by");
+    CHECK_INT(look(&s, 130, &r), 0);
+    CHECK_INT(look(&s, 132, &r), 1);
+    CHECK_HAS(r.text[0], "'of rank 1' has waited for 11 s");
+    scene_close(&s);
+}
+
+/* Every tensor fails with its own words, also where what others wait for has failed before. */
+static void test_many_stall_at_once(void) {
+    struct scene s;
+    scene_open(&s, config_of(2));
+    for (int i = 0; i < 20; i++) says(&s, i % 2, numbered_request(i, 3), 100);
+    CHECK_INT(decide(&s, 160.5), 20);
+    for (int i = 0; i < 20; i++) {
+        const char *text = s.got[i].item.error.text;
+        CHECK_INT(s.got[i].item.type, WIRE_FAIL);
+        CHECK_HAS(text, i % 2 ? "not by rank 0 (rank 0 waits for 'tensor.0')"
+                              : "not by rank 1 (rank 1 waits for 'tensor.1')");
+    }
+    CHECK_INT(decide(&s, 1000), 0);
     scene_close(&s);
 }
 
@@ -182,13 +223,13 @@ static void test_stall_failure(void) {
 
 static void test_never_stalls(void) {
     struct scene s;
-    char text[100];
+    struct reports r;
     struct coordinator_config config = config_of(2);
     config.stall_warning = config.stall_failure = 0;
     scene_open(&s, config);
     says(&s, 0, request_of("a", 3), 0);
     CHECK_DECIDES(&s, 1e9, "");
-    CHECK(!coordinator_stalled(s.c, 1e9, text, sizeof text));
+    CHECK_INT(look(&s, 1e9, &r), 0);
     scene_close(&s);
 }
 
@@ -264,6 +305,8 @@ int main(void) {
     RUN(test_long_reason);
     RUN(test_bye);
     RUN(test_stall_warning_once);
+    RUN(test_one_line_for_all_that_miss_the_same_ranks);
+    RUN(test_many_stall_at_once);
     RUN(test_stall_failure);
     RUN(test_never_stalls);
     RUN(test_freed_while_waiting);

@@ -229,9 +229,13 @@ static void test_duplicates(void) {
 static void test_find(void) {
     struct tensors *t = tensors_new();
     struct result result = {0};
+    hvd_error err = {0};
     for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
     for (struct tensor *x = tensors_take(t); x; x = x->newer)
-        x->id = (uint64_t)x->request.dims[0] + 1000;
+        CHECK_OK(tensors_set_id(t, x, (uint64_t)x->request.dims[0] + 1000, &err), err);
+    CHECK_OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 0, &err), err);
+    CHECK(tensors_find_id(t, 1007) == NULL);
+    CHECK_OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 1007, &err), err);
     CHECK(tensors_find(t, "tensor.100") == NULL && tensors_find_id(t, 5) == NULL);
     for (int i = 99; i >= 0; i--) {
         struct tensor *x = tensors_find_id(t, (uint64_t)i + 1000);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* By 2^64 over the golden ratio, and the high bits, which depend on all, to the low ones: Knuth, "The
- * Art of Computer Programming", 6.4. */
+ * Art of Computer Programming", 6.4. No two numbers give the same. */
 static uint64_t mixed(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
     return x ^ x >> 32;
@@ -29,7 +29,7 @@ static struct map_node **bucket_of(struct map_node **buckets, size_t n, uint64_t
 }
 
 static bool alike(const struct map_node *a, const struct map_node *b) {
-    return a->hash == b->hash && strcmp(a->key, b->key) == 0;
+    return a->hash == b->hash && (a->key == b->key || strcmp(a->key, b->key) == 0);
 }
 
 static int grow(struct map *map, hvd_error *err) {
@@ -54,6 +54,10 @@ struct map_node map_node_of(const char *key, void *value) {
     return (struct map_node){.hash = hash_of(key), .key = key, .value = value};
 }
 
+struct map_node map_node_of_number(uint64_t number, void *value) {
+    return (struct map_node){.hash = mixed(number), .value = value};
+}
+
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value) {
     return (struct map_node){.hash = like->hash, .key = key, .value = value};
 }
@@ -72,6 +76,11 @@ void *map_find(const struct map *map, const struct map_node *like) {
 
 void *map_get(const struct map *map, const char *key) {
     struct map_node like = map_node_of(key, NULL);
+    return map_find(map, &like);
+}
+
+void *map_get_number(const struct map *map, uint64_t number) {
+    struct map_node like = map_node_of_number(number, NULL);
     return map_find(map, &like);
 }
 

@@ -1,4 +1,4 @@
-/* A hash map from names to values.
+/* A hash map from names, or from numbers, to values.
  *
  * Its nodes live in the values, so that nothing is allocated for what comes and goes in every
  * step, and a name is hashed once, however often it is looked up. Not thread-safe. */
@@ -12,8 +12,8 @@
 
 struct map_node {
     struct map_node *next;
-    uint64_t hash; /* of the key */
-    const char *key;
+    uint64_t hash;   /* of the key */
+    const char *key; /* NULL: a number, which the hash tells */
     void *value;
 };
 
@@ -24,6 +24,8 @@ struct map {
 
 /* The key is not copied: it must live as long as the node is of use. */
 struct map_node map_node_of(const char *key, void *value);
+/* A map holds names alone or numbers alone. */
+struct map_node map_node_of_number(uint64_t number, void *value);
 /* The same for another key that reads alike. */
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
 
@@ -31,6 +33,7 @@ struct map_node map_node_like(const struct map_node *like, const char *key, void
 void map_clear(struct map *map);
 
 void *map_get(const struct map *map, const char *key);               /* NULL: not there */
+void *map_get_number(const struct map *map, uint64_t number);        /* NULL: not there */
 void *map_find(const struct map *map, const struct map_node *like);  /* by that node's key */
 int map_put(struct map *map, struct map_node *node, hvd_error *err); /* the key must be new */
 void map_remove(struct map *map, struct map_node *node);             /* the node must be there */

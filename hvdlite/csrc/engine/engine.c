@@ -83,15 +83,19 @@ static int step(struct engine *e, bool *progress, hvd_error *err) {
     return code;
 }
 
+static void report_stall(void *arg, const char *text) {
+    struct engine *e = arg;
+    log_line(
+        &e->log, LOG_WARNING,
+        "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets when "
+        "this is said)",
+        text);
+}
+
 static void report_stalls(struct engine *e, double now) {
-    char text[1024];
     if (!e->negotiation.coordinator || now - e->looked_for_stalls < 0.5) return;
     e->looked_for_stalls = now;
-    while (coordinator_stalled(e->negotiation.coordinator, now, text, sizeof text))
-        log_line(&e->log, LOG_WARNING,
-                 "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets "
-                 "when this is said)",
-                 text);
+    coordinator_stalled(e->negotiation.coordinator, now, report_stall, e);
 }
 
 /* Idle without pending work: yield for a moment, since work seldom comes alone and to be woken takes

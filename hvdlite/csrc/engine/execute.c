@@ -106,16 +106,20 @@ static size_t add_part(struct coll_job *job, size_t end, int64_t rows, size_t ro
     return end + bytes;
 }
 
-static int allgather_parts(struct coll_job *job, const struct tensor *tensor, int size,
+static int allgather_parts(struct coll_job *job, const struct tensor *tensor, int self, int size,
                            size_t *part_end, hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request);
-    for (int i = 0; i < size; i++)
+    int64_t room = tensor->out_rows;
+    bool fits = tensor->rows[self] == request_rows(&tensor->request);
+    for (int i = 0; i < size && fits; i++) {
+        fits = tensor->rows[i] >= 0 && tensor->rows[i] <= room;
+        if (fits) room -= tensor->rows[i];
         part_end[i] = job->bytes = add_part(job, job->bytes, tensor->rows[i], row_bytes);
-    if (job->bytes == (size_t)tensor->out_rows * row_bytes) return HVD_OK;
+    }
+    if (fits && room == 0) return HVD_OK;
     return error_set(err, HVD_INTERNAL,
-                     "the output has room for %" PRId64
-                     " rows, the ranks bring %zu bytes of %zu a row",
-                     tensor->out_rows, job->bytes, row_bytes);
+                     "the output has room for %" PRId64 " rows, the ranks bring others",
+                     tensor->out_rows);
 }
 
 static void reducescatter_parts(struct coll_job *job, const struct request *r, int size,
@@ -148,7 +152,7 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     job.in_end = in_end;
     job.part_end = part_end;
     if (job.kind == HVD_ALLGATHER)
-        HVD_TRY(allgather_parts(&job, tensor, x->t->at.size, part_end, err));
+        HVD_TRY(allgather_parts(&job, tensor, x->t->at.rank, x->t->at.size, part_end, err));
     if (job.kind == HVD_REDUCESCATTER)
         reducescatter_parts(&job, &tensor->request, x->t->at.size, in_end);
     if (job.kind == HVD_ALLTOALL) alltoall_parts(&job, tensor, &x->t->at, in_end, part_end);

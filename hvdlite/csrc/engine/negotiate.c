@@ -1,6 +1,7 @@
 #include "engine/negotiate.h"
 
 #include "base/clock.h"
+#include "negotiation/fusion.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ struct batch *negotiate_next_batch(struct negotiation *n) {
 
 /* `asked` is the id that a RESEND asks for, else 0. */
 static int say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked, hvd_error *err) {
-    tensor->id = 0;
+    HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
     struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
     return wire_put(&n->out, &item, err);
 }
@@ -56,10 +57,11 @@ static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, h
 }
 
 static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+    tensor->stage = TENSOR_SAID;
     const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
     if (!known || !request_same(&known->request, &tensor->request))
         return say_whole(n, tensor, 0, err);
-    tensor->id = known->id;
+    HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
     HVD_TRY(keep_rows(tensor, known->rows, known->nrows, err));
     return wire_put(&n->out, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
 }
@@ -103,25 +105,15 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 
 /* ---- every rank obeys ---- */
 
-/* Mostly the one behind the last: ranks submit in the order in which the coordinator decides. Else by its
- * name, which the cache knows unless it has just dropped it: tensors_find_id searches. */
-static struct tensor *find_id(struct negotiation *n, uint64_t id) {
-    struct tensor *next = n->nopen ? n->open[n->nopen - 1]->newer : NULL;
-    if (next && next->id == id) return next;
-    const struct cache_entry *known = cache_by_id(n->cache, id);
-    struct tensor *tensor = known ? tensors_find(n->tensors, known->request.name) : NULL;
-    return tensor && tensor->id == id ? tensor : tensors_find_id(n->tensors, id);
-}
-
-static struct tensor *find(struct negotiation *n, const struct wire_item *item) {
-    return *item->request.name ? tensors_find(n->tensors, item->request.name)
-                               : find_id(n, item->id);
-}
-
-static int unknown_tensor(const struct wire_item *item, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL,
-                     "the coordinator means tensor '%s' (id %llu), which this rank does not have",
-                     item->request.name, (unsigned long long)item->id);
+/* What the item means: one of this rank's that waits for the coordinator's word. */
+static int find(struct negotiation *n, const struct wire_item *item, struct tensor **out,
+                hvd_error *err) {
+    *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
+                               : tensors_find_id(n->tensors, item->id);
+    if (*out && (*out)->stage == TENSOR_SAID) return HVD_OK;
+    return error_set(err, HVD_INTERNAL, "the coordinator means tensor '%s' (id %llu), %s",
+                     item->request.name, (unsigned long long)item->id,
+                     *out ? "which does not wait for it" : "which this rank does not have");
 }
 
 static bool lists_us(const struct negotiation *n, const struct wire_item *item) {
@@ -130,26 +122,54 @@ static bool lists_us(const struct negotiation *n, const struct wire_item *item) 
     return ours;
 }
 
+static int senseless(const char *name, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "what the coordinator says about tensor '%s' makes no sense", name);
+}
+
+/* Rows that come with the coordinator's word, or came with the id that the tensor was sent by. */
+static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
+    if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
+    return r->kind == HVD_JOIN ? 1 : 0;
+}
+
 /* What this rank has submitted, now with what was agreed on about it. */
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
+    struct request *r = &tensor->request;
     uint32_t nrows = item->whole ? 0 : item->nrows; /* else they are the ranks that have joined */
+    uint32_t expected = rows_expected(n, r);
+    if ((nrows && nrows != expected) || (item->direct && !tensor->region))
+        return senseless(r->name, err);
     tensor->direct = item->direct;
     HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
-    if (!*item->request.name || !item->id) return HVD_OK;
-    return cache_put(n->cache, item->id, &tensor->request, item->rows, nrows, err);
+    if (expected && !tensor->rows) return senseless(r->name, err);
+    if (*item->request.name && item->id)
+        HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
+    if (!item->direct) r->region = 0; /* as the coordinator has it, when it fuses */
+    return HVD_OK;
+}
+
+static int add_zeros(struct negotiation *n, const struct wire_item *item, struct tensor **out,
+                     hvd_error *err) {
+    HVD_TRY(request_check(&item->request, n->t->at.size, err));
+    if (!request_takes_zeros(&item->request)) return senseless(item->request.name, err);
+    return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
 static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     struct tensor *tensor;
+    uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
+    if (joined >= size) return senseless(item->request.name, err);
     if (item->whole && lists_us(n, item)) {
-        HVD_TRY(tensors_add_zeros(n->tensors, &item->request, &tensor, err));
+        HVD_TRY(add_zeros(n, item, &tensor, err));
     } else {
-        tensor = find(n, item);
-        if (!tensor) return unknown_tensor(item, err);
+        HVD_TRY(find(n, item, &tensor, err));
         HVD_TRY(agree(n, item, tensor, err));
     }
-    tensor->request.members = n->t->at.size - (int)(item->whole ? item->nrows : 0);
+    tensor->request.members = (int32_t)(size - joined);
+    if (n->nopen && !fusion_fits(&n->open[0]->request, &tensor->request))
+        return senseless(tensor->request.name, err);
     if (n->nopen == n->open_capacity) {
         size_t capacity = 2 * n->open_capacity + 16;
         struct tensor **open = realloc(n->open, capacity * sizeof *open);
@@ -158,11 +178,14 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
         n->open = open;
         n->open_capacity = capacity;
     }
+    tensor->stage = TENSOR_AGREED;
     n->open[n->nopen++] = tensor;
     return HVD_OK;
 }
 
 static int append_batch(struct negotiation *n, hvd_error *err) {
+    if (!n->nopen)
+        return error_set(err, HVD_INTERNAL, "the coordinator runs a batch of no tensors");
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
     *b = (struct batch){.n = n->nopen, .decided = n->now};
@@ -175,14 +198,15 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
 
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (item->rank != n->t->at.rank) return HVD_OK;
-    struct tensor *tensor = find_id(n, item->id);
-    return tensor ? say_whole(n, tensor, item->id, err) : unknown_tensor(item, err);
+    struct tensor *tensor;
+    HVD_TRY(find(n, item, &tensor, err));
+    return say_whole(n, tensor, item->id, err);
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (!lists_us(n, item)) return HVD_OK;
-    struct tensor *tensor = tensors_find(n->tensors, item->request.name);
-    if (!tensor) return unknown_tensor(item, err);
+    struct tensor *tensor;
+    HVD_TRY(find(n, item, &tensor, err));
     tensors_finish(n->tensors, tensor, &item->error);
     return HVD_OK;
 }

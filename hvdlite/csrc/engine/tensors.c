@@ -17,7 +17,8 @@ struct tensors {
     hvd_error why;
     /* The engine thread's own: */
     struct list taken;
-    struct tensor *zeros; /* by `older`; the table's own memory */
+    struct list zeros; /* the table's own memory */
+    struct map ids;    /* of those taken that were sent by one */
 };
 
 struct tensors *tensors_new(void) {
@@ -25,6 +26,18 @@ struct tensors *tensors_new(void) {
     if (!t) return NULL;
     monitor_init(&t->monitor);
     return t;
+}
+
+static void unlink_tensor(struct list *list, struct tensor *tensor) {
+    *(tensor->newer ? &tensor->newer->older : &list->newest) = tensor->older;
+    *(tensor->older ? &tensor->older->newer : &list->oldest) = tensor->newer;
+}
+
+/* Behind the newest: the tensor, and those that are linked behind it up to `last`. */
+static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
+    tensor->older = list->newest;
+    *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
+    list->newest = last;
 }
 
 /* What it has got since it was submitted. */
@@ -41,13 +54,16 @@ static void free_zeros(struct tensor *tensor) {
     free(tensor);
 }
 
+static void finish_zeros(struct tensors *t, struct tensor *tensor) {
+    unlink_tensor(&t->zeros, tensor);
+    free_zeros(tensor);
+}
+
 void tensors_free(struct tensors *t) {
     if (!t) return;
-    for (struct tensor *zeros; (zeros = t->zeros);) {
-        t->zeros = zeros->older;
-        free_zeros(zeros);
-    }
+    while (t->zeros.oldest) finish_zeros(t, t->zeros.oldest);
     map_clear(&t->names);
+    map_clear(&t->ids);
     monitor_destroy(&t->monitor);
     free(t);
 }
@@ -107,13 +123,6 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 
 /* ---- the table ---- */
 
-/* Behind the newest: the tensor, and those that are linked behind it up to `last`. */
-static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
-    tensor->older = list->newest;
-    *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
-    list->newest = last;
-}
-
 /* Puts it into the table where none of its name is. */
 static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(map_put(&t->names, &tensor->node, err));
@@ -125,21 +134,23 @@ static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
 static void forget(struct tensors *t, struct tensor *tensor) {
     hvd_error none; /* there is room for a name: one has just gone */
     map_remove(&t->names, &tensor->node);
-    if (tensor->behind) enter(t, tensor->behind, &none);
+    if (!tensor->behind) return;
+    tensor->behind->last = tensor->last;
+    enter(t, tensor->behind, &none);
 }
 
 static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
-    struct tensor *last = map_find(&t->names, &tensor->node);
-    while (last && last->behind) last = last->behind;
-    if (!last) return enter(t, tensor, err);
-    if (!last->request.failed)
+    struct tensor *first = map_find(&t->names, &tensor->node);
+    if (!first) return enter(t, tensor, err);
+    if (!first->last->request.failed)
         return error_set(err, HVD_DUPLICATE,
                          "tensor '%s' was submitted twice on this rank: wait for the first one, or "
                          "give each its own "
                          "name",
                          tensor->request.name);
-    last->behind = tensor;
+    first->last->behind = tensor;
+    first->last = tensor;
     return HVD_OK;
 }
 
@@ -148,7 +159,9 @@ int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error 
     tensor->id = 0;
     tensor->rows = NULL;
     tensor->zeros = false;
+    tensor->stage = TENSOR_NEW;
     tensor->newer = tensor->behind = NULL;
+    tensor->last = tensor;
     monitor_lock(&t->monitor);
     int code = add_locked(t, tensor, err);
     *held = t->holds > 0;
@@ -192,9 +205,17 @@ struct tensor *tensors_find(struct tensors *t, const char *name) {
 }
 
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id) {
-    struct tensor *tensor = t->taken.oldest;
-    while (tensor && tensor->id != id) tensor = tensor->newer;
-    return tensor;
+    return map_get_number(&t->ids, id);
+}
+
+int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err) {
+    if (tensor->id) map_remove(&t->ids, &tensor->by_id);
+    tensor->id = 0;
+    if (!id) return HVD_OK;
+    tensor->by_id = map_node_of_number(id, tensor);
+    HVD_TRY(map_put(&t->ids, &tensor->by_id, err));
+    tensor->id = id;
+    return HVD_OK;
 }
 
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
@@ -211,22 +232,11 @@ int tensors_add_zeros(struct tensors *t, const struct request *request, struct t
         return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
                          request->name);
     }
-    *tensor = (struct tensor){.request = *request,
-                              .in = memory,
-                              .out = memory,
-                              .message = message,
-                              .zeros = true,
-                              .older = t->zeros};
-    t->zeros = tensor;
+    *tensor = (struct tensor){
+        .request = *request, .in = memory, .out = memory, .message = message, .zeros = true};
+    append(&t->zeros, tensor, tensor);
     *out = tensor;
     return HVD_OK;
-}
-
-static void finish_zeros(struct tensors *t, struct tensor *tensor) {
-    struct tensor **at = &t->zeros;
-    while (*at != tensor) at = &(*at)->older;
-    *at = tensor->older;
-    free_zeros(tensor);
 }
 
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
@@ -234,8 +244,8 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
         finish_zeros(t, tensor);
         return;
     }
-    *(tensor->newer ? &tensor->newer->older : &t->taken.newest) = tensor->older;
-    *(tensor->older ? &tensor->older->newer : &t->taken.oldest) = tensor->newer;
+    unlink_tensor(&t->taken, tensor);
+    if (tensor->id) map_remove(&t->ids, &tensor->by_id);
     monitor_lock(&t->monitor);
     forget(t, tensor);
     monitor_unlock(&t->monitor);

@@ -14,6 +14,9 @@
  * itself fails, never). After the call the engine touches neither the tensor's memory nor `arg`. */
 typedef void tensor_complete(void *arg, const hvd_error *error);
 
+/* Not yet told to the coordinator; waits for its word; in a batch, with which it ends. */
+enum tensor_stage { TENSOR_NEW, TENSOR_SAID, TENSOR_AGREED };
+
 struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out;      /* allreduce, broadcast: as many, may be `in`; else out_rows rows */
@@ -27,14 +30,16 @@ struct tensor {
     const struct region *region; /* of request.region; NULL: in none */
     double submitted;            /* when, by clock_now */
     /* The engine thread's own: */
-    bool zeros;    /* stands in for a rank that has joined; in the table's list of those */
-    bool direct;   /* every rank's lies at the same place of that region */
-    uint64_t id;   /* the cache id it was sent by; 0: by its whole request */
+    bool zeros; /* stands in for a rank that has joined; in the table's list of those */
+    enum tensor_stage stage; /* the negotiation's */
+    bool direct;             /* every rank's lies at the same place of that region */
     int64_t *rows; /* where they vary: of every rank, once agreed on; the table frees it */
     /* The table sets: */
-    struct map_node node;         /* by its name */
-    struct tensor *newer, *older; /* neighbours, of those taken or of those that are not */
+    uint64_t id;                  /* the cache id it was sent by; 0: by its whole request */
+    struct map_node node, by_id;  /* by its name; by that id */
+    struct tensor *newer, *older; /* neighbours: of those taken, of those that are not, of zeros */
     struct tensor *behind;  /* of its name: not in a list before this one, which failed, is out */
+    struct tensor *last;    /* of the first one of its name: the end of that row, maybe itself */
     struct request request; /* last: what is in use of it ends anywhere */
 };
 
@@ -60,8 +65,9 @@ void tensors_hold(struct tensors *t, bool held);
  * came since the last call, then its `newer`; NULL: no more. */
 struct tensor *tensors_take(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
-struct tensor *tensors_find_id(struct tensors *t,
-                               uint64_t id); /* of those taken, by the id it was sent by */
+struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* the same; id: not 0 */
+/* Of one that was taken: it is sent by this id; 0: by its whole request. */
+int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 
 /* The engine thread. Zeros for what the other ranks reduce, under no name; finished like all others. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,

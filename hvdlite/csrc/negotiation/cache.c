@@ -5,27 +5,18 @@
 
 struct slot {
     struct slot *newer, *older; /* by use */
-    struct slot *next_of_id;    /* in its bucket */
     struct cache_entry entry;
 };
 
 struct cache {
-    size_t capacity, count, nbuckets;
-    struct map names;
-    struct slot **ids; /* buckets */
+    size_t capacity;
+    struct map names, ids;
     struct slot *newest, *oldest;
 };
 
 struct cache *cache_new(size_t capacity) {
     struct cache *c = calloc(1, sizeof *c);
-    if (!c) return NULL;
-    c->capacity = capacity;
-    c->nbuckets = 1024;
-    c->ids = calloc(c->nbuckets, sizeof *c->ids);
-    if (!c->ids) {
-        free(c);
-        return NULL;
-    }
+    if (c) c->capacity = capacity;
     return c;
 }
 
@@ -42,24 +33,23 @@ static void link_newest(struct cache *c, struct slot *s) {
     if (!c->oldest) c->oldest = s;
 }
 
-static struct slot **bucket_of(struct cache *c, uint64_t id) { return &c->ids[id % c->nbuckets]; }
+static void slot_free(struct slot *s) {
+    free(s->entry.rows);
+    free(s);
+}
 
 static void drop(struct cache *c, struct slot *s) {
     map_remove(&c->names, &s->entry.node);
+    map_remove(&c->ids, &s->entry.by_id);
     unlink_use(c, s);
-    struct slot **at = bucket_of(c, s->entry.id);
-    while (*at != s) at = &(*at)->next_of_id;
-    *at = s->next_of_id;
-    c->count--;
-    free(s->entry.rows);
-    free(s);
+    slot_free(s);
 }
 
 void cache_free(struct cache *c) {
     if (!c) return;
     while (c->oldest) drop(c, c->oldest);
     map_clear(&c->names);
-    free(c->ids);
+    map_clear(&c->ids);
     free(c);
 }
 
@@ -75,9 +65,7 @@ const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *
 }
 
 const struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
-    struct slot *s = *bucket_of(c, id);
-    while (s && s->entry.id != id) s = s->next_of_id;
-    return used(c, s);
+    return used(c, map_get_number(&c->ids, id));
 }
 
 static struct slot *slot_new(uint64_t id, const struct request *request, const int64_t *rows,
@@ -87,6 +75,7 @@ static struct slot *slot_new(uint64_t id, const struct request *request, const i
     s->entry.id = id;
     s->entry.request = *request;
     s->entry.node = map_node_of(s->entry.request.name, s);
+    s->entry.by_id = map_node_of_number(id, s);
     s->entry.nrows = nrows;
     if (!nrows) return s;
     s->entry.rows = malloc(nrows * sizeof *rows);
@@ -104,16 +93,13 @@ int cache_put(struct cache *c, uint64_t id, const struct request *request, const
     struct slot *s = slot_new(id, request, rows, nrows), *old;
     if (!s) return error_set(err, HVD_NO_MEMORY, "no memory to cache tensor '%s'", request->name);
     if ((old = map_find(&c->names, &s->entry.node))) drop(c, old);
-    if (c->count == c->capacity) drop(c, c->oldest);
+    if (c->names.count == c->capacity) drop(c, c->oldest);
     int code = map_put(&c->names, &s->entry.node, err);
-    if (code) {
-        free(s->entry.rows);
-        free(s);
-        return code;
-    }
-    s->next_of_id = *bucket_of(c, id);
-    *bucket_of(c, id) = s;
-    link_newest(c, s);
-    c->count++;
-    return HVD_OK;
+    if (!code && (code = map_put(&c->ids, &s->entry.by_id, err)))
+        map_remove(&c->names, &s->entry.node);
+    if (code)
+        slot_free(s);
+    else
+        link_newest(c, s);
+    return code;
 }

@@ -13,8 +13,9 @@
 struct cache;
 
 struct cache_entry {
-    uint64_t id;            /* from 1 */
-    struct map_node node;   /* by its name */
+    uint64_t id;          /* from 1 */
+    struct map_node node; /* by its name */
+    struct map_node by_id;
     uint32_t nrows;         /* where rows vary: number of ranks; else 0 */
     int64_t *rows;          /* rows of every rank, owned by the cache */
     struct request request; /* last, so that what each hit reads lies together */

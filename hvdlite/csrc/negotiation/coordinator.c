@@ -2,7 +2,6 @@
 
 #include "negotiation/cache.h"
 #include "negotiation/fusion.h"
-#include "negotiation/pending.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +10,11 @@
 struct coordinator {
     struct coordinator_config config;
     struct cache *cache;
-    uint64_t last_id;              /* ids are never used twice */
-    struct map names;              /* name -> pending, while not every rank has submitted it */
-    struct pending *first, **last; /* the same, in order of arrival */
-    struct pending **ready;        /* submitted by all, not decided yet */
+    uint64_t last_id;       /* ids are never used twice */
+    struct waiting waiting; /* what some rank has not submitted */
+    bool look_again;        /* ... may have to fail: a rank has left since it was looked at */
+    uint64_t turns;         /* given out so far */
+    struct pending **ready; /* submitted by all, not decided yet */
     size_t nready, ready_capacity;
     int *left; /* [rank]: as which one it left, from 1; 0: it has not */
     int *owed; /* [rank]: RESENDs that it has not answered */
@@ -29,7 +29,6 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     struct coordinator *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->config = *config;
-    c->last = &c->first;
     c->cache = cache_new(config->cache_capacity);
     c->left = calloc((size_t)config->size, sizeof *c->left);
     c->owed = calloc((size_t)config->size, sizeof *c->owed);
@@ -42,13 +41,9 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
 
 void coordinator_free(struct coordinator *c) {
     if (!c) return;
-    for (struct pending *p = c->first, *next; p; p = next) {
-        next = p->next;
-        pending_free(p);
-    }
+    waiting_free(&c->waiting);
     for (size_t i = 0; i < c->nready; i++) pending_free(c->ready[i]);
     free(c->ready);
-    map_clear(&c->names);
     cache_free(c->cache);
     free(c->left);
     free(c->owed);
@@ -59,14 +54,6 @@ void coordinator_free(struct coordinator *c) {
 
 /* ---- what ranks say ---- */
 
-static void unlink_pending(struct coordinator *c, struct pending *p) {
-    struct pending **at = &c->first;
-    while (*at != p) at = &(*at)->next;
-    *at = p->next;
-    if (c->last == &p->next) c->last = at;
-    map_remove(&c->names, &p->node);
-}
-
 static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     if (c->nready == c->ready_capacity) {
         size_t capacity = 2 * c->ready_capacity + 16;
@@ -76,29 +63,13 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
         c->ready = ready;
         c->ready_capacity = capacity;
     }
-    unlink_pending(c, p);
+    waiting_remove(&c->waiting, p);
+    p->turn = c->turns++;
     p->joined = p->nsubmitted < c->config.size;
     p->request.members = p->nsubmitted;
     p->direct &= !p->joined;
     if (!p->direct) p->request.region = 0; /* a place that not every rank shares is of no use */
     c->ready[c->nready++] = p;
-    return HVD_OK;
-}
-
-static int open_pending(struct coordinator *c, const struct request *request,
-                        const struct map_node *name, double now, struct pending **out,
-                        hvd_error *err) {
-    struct pending *p = pending_new(request, c->config.size, c->config.names, now);
-    if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
-    p->node = map_node_like(name, p->request.name, p);
-    int code = map_put(&c->names, &p->node, err);
-    if (code) {
-        pending_free(p);
-        return code;
-    }
-    *c->last = p;
-    c->last = &p->next;
-    *out = p;
     return HVD_OK;
 }
 
@@ -116,7 +87,7 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;
     c->last_joined = rank;
-    for (struct pending *p = c->first, *next; p; p = next) {
+    for (struct pending *p = c->waiting.first, *next; p; p = next) {
         next = p->next;
         if (is_ready(c, p)) HVD_TRY(add_ready(c, p, err));
     }
@@ -129,8 +100,12 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
 /* `name` is the request's, hashed before. */
 static int submit(struct coordinator *c, int rank, const struct request *request,
                   const struct map_node *name, uint64_t id, double now, hvd_error *err) {
-    struct pending *p = map_find(&c->names, name);
-    if (!p) HVD_TRY(open_pending(c, request, name, now, &p, err));
+    struct pending *p = waiting_find(&c->waiting, name);
+    if (!p) {
+        HVD_TRY(
+            waiting_add(&c->waiting, request, name, c->config.size, c->config.names, now, &p, err));
+        p->turn = c->turns++;
+    }
     HVD_TRY(pending_add(p, rank, request, id, err));
     if (request->kind == HVD_JOIN) return join(c, rank, err);
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
@@ -164,6 +139,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
                          request->name);
     c->owed[rank]--;
     c->nowed--;
+    c->look_again = true;
     return coordinator_request(c, rank, request, now, err);
 }
 
@@ -171,6 +147,7 @@ void coordinator_leave(struct coordinator *c, int rank, const char *reason) {
     if (c->left[rank]) return;
     snprintf(c->reason[rank], sizeof c->reason[rank], "%s", reason);
     c->left[rank] = ++c->nleft;
+    c->look_again = true;
 }
 
 /* ---- what the coordinator decides ---- */
@@ -196,30 +173,58 @@ static int first_left(const struct coordinator *c, const struct pending *p) {
 
 static int fail_pending(struct coordinator *c, struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
-    unlink_pending(c, p);
+    waiting_remove(&c->waiting, p);
     int code = fail(p, why, out, err);
     pending_free(p);
+    return code;
+}
+
+/* Fails what waits for a rank that has left: only what is new since the last look can, or all. */
+static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
+    struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
+    waiting_seen(&c->waiting);
+    c->look_again = false;
+    for (struct pending *next; p && c->nleft; p = next) {
+        hvd_error why;
+        int left = first_left(c, p);
+        next = p->next;
+        if (left < 0) continue;
+        pending_explain_left(p, left, c->reason[left], &why);
+        HVD_TRY(fail_pending(c, p, &why, out, err));
+    }
+    return HVD_OK;
+}
+
+/* Fails what shall not be waited for any longer: the oldest come first. */
+static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
+                          hvd_error *err) {
+    double limit = c->config.stall_failure;
+    struct pending *p = c->waiting.first;
+    if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
+    const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
+    if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
+    struct pending *failed = NULL; /* they may be what others wait for: freed last */
+    int code = HVD_OK;
+    for (struct pending *next; p && !code && now - p->since > limit; p = next) {
+        hvd_error why = {.code = HVD_STALLED};
+        next = p->next;
+        if (p->request.kind == HVD_JOIN) continue;
+        pending_explain_wait(p, 0, oldest, now, why.text, sizeof why.text);
+        code = fail(p, &why, out, err);
+        waiting_remove(&c->waiting, p);
+        p->next = failed;
+        failed = p;
+    }
+    pending_free_all(failed);
+    free(oldest);
     return code;
 }
 
 /* Fails what can't or shall not be waited for any longer. */
 static int decide_waiting(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
-    double limit = c->config.stall_failure;
-    if (!c->nleft && limit <= 0) return HVD_OK;
-    for (struct pending *p = c->first, *next; p; p = next) {
-        next = p->next;
-        hvd_error why = {0};
-        int left = c->nleft ? first_left(c, p) : -1;
-        if (left >= 0) {
-            pending_explain_left(p, left, c->reason[left], &why);
-        } else if (limit > 0 && now - p->since > limit && p->request.kind != HVD_JOIN) {
-            why.code = HVD_STALLED;
-            pending_explain_wait(p, c->first, now, why.text, sizeof why.text);
-        }
-        if (why.code) HVD_TRY(fail_pending(c, p, &why, out, err));
-    }
-    return HVD_OK;
+    HVD_TRY(decide_left(c, out, err));
+    return decide_stalled(c, now, out, err);
 }
 
 /* The first time, or changed: by its name, with the id that it will go by. */
@@ -257,41 +262,37 @@ static int announce(struct coordinator *c, const struct pending *p, struct wire_
     return wire_put(out, &item, err);
 }
 
-static int run_batches(struct coordinator *c, struct pending *const *order, size_t n,
-                       const size_t *batch, size_t batches, struct wire_writer *out,
-                       hvd_error *err) {
-    for (size_t b = 0; b < batches; b++) {
-        for (size_t i = 0; i < n; i++)
-            if (batch[i] == b) HVD_TRY(announce(c, order[i], out, err));
-        HVD_TRY(wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err));
-    }
-    return HVD_OK;
+static int run_batch(struct coordinator *c, const struct pending *first, struct wire_writer *out,
+                     hvd_error *err) {
+    for (const struct pending *p = first; p; p = p->next) HVD_TRY(announce(c, p, out, err));
+    return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* Insertion sort: stable, and linear for what arrives in order of priority, as gradients do. */
-static void sort_by_priority(struct pending **ready, size_t n) {
-    for (size_t i = 1; i < n; i++) {
-        struct pending *p = ready[i];
-        size_t at = i;
-        for (; at > 0 && ready[at - 1]->request.priority < p->request.priority; at--)
-            ready[at] = ready[at - 1];
-        ready[at] = p;
+/* Links each tensor to the next one of its batch: `first` of each, NULL before. */
+static void link_batches(struct pending *const *ready, size_t n, const size_t *batch,
+                         struct pending **first) {
+    for (size_t i = n; i-- > 0;) {
+        ready[i]->next = first[batch[i]];
+        first[batch[i]] = ready[i];
     }
 }
 
 static int plan(struct coordinator *c, size_t n, struct wire_writer *out, hvd_error *err) {
     const struct request **requests = malloc(n * sizeof *requests);
     size_t *batch = malloc(n * sizeof *batch);
+    struct pending **first = calloc(n, sizeof(struct pending *));
     int code = HVD_OK;
-    if (requests && batch) {
+    if (requests && batch && first) {
         for (size_t i = 0; i < n; i++) requests[i] = &c->ready[i]->request;
         size_t batches = fusion_plan(requests, n, c->config.fusion_bytes, batch);
-        code = run_batches(c, c->ready, n, batch, batches, out, err);
+        link_batches(c->ready, n, batch, first);
+        for (size_t i = 0; i < batches && !code; i++) code = run_batch(c, first[i], out, err);
     } else {
         code = error_set(err, HVD_NO_MEMORY, "no memory to plan %zu tensors", n);
     }
     free(requests);
     free(batch);
+    free(first);
     return code;
 }
 
@@ -322,7 +323,7 @@ static int decide_ready(struct coordinator *c, struct wire_writer *out, hvd_erro
     size_t n;
     HVD_TRY(decide_conflicts(c, &n, out, err));
     if (!n) return HVD_OK;
-    sort_by_priority(c->ready, n);
+    pending_sort(c->ready, n);
     HVD_TRY(plan(c, n, out, err));
     for (size_t i = 0; i < n; i++) pending_free(c->ready[i]);
     c->nready = 0;
@@ -337,14 +338,7 @@ int coordinator_decide(struct coordinator *c, double now, struct wire_writer *ou
     return wire_put(out, &(struct wire_item){.type = WIRE_BYE}, err);
 }
 
-bool coordinator_stalled(struct coordinator *c, double now, char *text, size_t size) {
-    if (c->config.stall_warning <= 0) return false;
-    for (struct pending *p = c->first; p; p = p->next) {
-        if (p->warned || now - p->since <= c->config.stall_warning) continue;
-        if (p->request.kind == HVD_JOIN) continue; /* others have more data: that is fine */
-        p->warned = true;
-        pending_explain_wait(p, c->first, now, text, size);
-        return true;
-    }
-    return false;
+void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg) {
+    double limit = c->config.stall_warning;
+    if (limit > 0) waiting_report(&c->waiting, c->config.size, now, limit, report, arg);
 }

@@ -7,6 +7,7 @@
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 
+#include "negotiation/waiting.h"
 #include "negotiation/wire.h"
 
 struct coordinator;
@@ -38,8 +39,7 @@ void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 /* Writes all that can be decided by now to `out`; nothing new leaves `out` as it was. */
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err);
 
-/* Puts one tensor that has waited too long and was not reported yet into words; false: there is
- * none. */
-bool coordinator_stalled(struct coordinator *c, double now, char *text, size_t size);
+/* Puts what has waited too long and was not reported yet into words, see waiting_report. */
+void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg);
 
 #endif

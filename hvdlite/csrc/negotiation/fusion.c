@@ -1,6 +1,8 @@
 #include "negotiation/fusion.h"
 
-static bool fusible(const struct request *a, const struct request *b) {
+#include <string.h>
+
+bool fusion_fits(const struct request *a, const struct request *b) {
     if (a->kind != b->kind || a->members != b->members || a->dtype != b->dtype) return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
     if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;
@@ -8,23 +10,43 @@ static bool fusible(const struct request *a, const struct request *b) {
            a->postscale == b->postscale && request_same_codec(a, b);
 }
 
+/* Batches that have room. */
+struct open {
+    size_t n;
+    struct batch_room {
+        size_t batch, first, left; /* its number, its first tensor, bytes */
+    } of[FUSION_OPEN];
+};
+
+static void close_one(struct open *open, size_t i) {
+    open->n--;
+    memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
+}
+
+/* Full of batches that few fit into: the oldest is the one that most have been asked for. */
+static void add_open(struct open *open, struct batch_room room) {
+    if (open->n == FUSION_OPEN) close_one(open, 0);
+    open->of[open->n++] = room;
+}
+
 size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold,
                    size_t *batch) {
-    const size_t NONE = (size_t)-1;
+    struct open open = {0};
     size_t batches = 0;
-    for (size_t i = 0; i < n; i++) batch[i] = NONE;
-    for (size_t first = 0; first < n; first++) {
-        if (batch[first] != NONE) continue;
-        size_t bytes = request_bytes(tensors[first]);
-        batch[first] = batches;
-        for (size_t i = first + 1; i < n && bytes < threshold; i++) {
-            if (batch[i] != NONE || !fusible(tensors[first], tensors[i])) continue;
-            size_t more = request_bytes(tensors[i]);
-            if (more > threshold - bytes) continue;
-            bytes += more;
-            batch[i] = batches;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = request_bytes(tensors[i]), k = 0;
+        while (k < open.n &&
+               (bytes > open.of[k].left || !fusion_fits(tensors[open.of[k].first], tensors[i])))
+            k++;
+        if (k < open.n) {
+            batch[i] = open.of[k].batch;
+            open.of[k].left -= bytes;
+            if (!open.of[k].left) close_one(&open, k);
+            continue;
         }
-        batches++;
+        batch[i] = batches++;
+        if (bytes < threshold && fusion_fits(tensors[i], tensors[i]))
+            add_open(&open, (struct batch_room){batch[i], i, threshold - bytes});
     }
     return batches;
 }

@@ -30,6 +30,13 @@ void pending_free(struct pending *p) {
     free(p);
 }
 
+void pending_free_all(struct pending *first) {
+    for (struct pending *next; first; first = next) {
+        next = first->next;
+        pending_free(first);
+    }
+}
+
 int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
                 hvd_error *err) {
     if (p->submitted[rank])
@@ -56,6 +63,20 @@ struct request pending_of(const struct pending *p, int rank) {
     struct request own = p->other[rank] ? *p->other[rank] : p->request;
     if (request_rows_vary(&own) && own.ndim) own.dims[0] = p->rows[rank];
     return own;
+}
+
+static int by_priority(const void *a, const void *b) {
+    const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
+    if (p->request.priority != q->request.priority)
+        return p->request.priority > q->request.priority ? -1 : 1;
+    return (p->turn > q->turn) - (p->turn < q->turn);
+}
+
+/* What arrives in order of priority, as gradients do, is only looked at. */
+void pending_sort(struct pending **ready, size_t n) {
+    size_t i = 1;
+    while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;
+    if (i < n) qsort(ready, n, sizeof(struct pending *), by_priority);
 }
 
 static size_t append(char *text, size_t length, size_t used, const char *piece) {
@@ -161,18 +182,16 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
         p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op));
 }
 
-void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
-                          char *text, size_t size) {
-    char have[200], missing[200];
+void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
+                          double now, char *text, size_t size) {
+    char have[200], missing[200], others[50] = " has";
+    if (more) snprintf(others, sizeof others, " and %zu more have", more);
     ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
     ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
-    int used = snprintf(text, size, "tensor '%s' has waited for %.0f s: submitted by %s, not by %s",
-                        p->request.name, now - p->since, have, missing);
-    for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++) {
-        const struct pending *q = first;
-        while (q && (p->submitted[i] || !q->submitted[i])) q = q->next;
-        if (q)
+    int used = snprintf(text, size, "tensor '%s'%s waited for %.0f s: submitted by %s, not by %s",
+                        p->request.name, others, now - p->since, have, missing);
+    for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++)
+        if (!p->submitted[i] && oldest[i])
             used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
-                             rank_name(p->names, i), q->request.name);
-    }
+                             rank_name(p->names, i), oldest[i]->request.name);
 }

@@ -15,20 +15,25 @@ struct pending {
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
     const int *names;       /* [rank]: what texts call it; NULL: its number here */
-    uint64_t id;          /* cache id when every rank so far came by it; 0: a whole request came */
-    bool direct;          /* all so far lie at the same place of a region */
-    bool joined;          /* some ranks have joined instead of submitting it */
-    bool failed;          /* some rank has no data for it */
-    bool conflict;        /* so it is, or some rank's request can't go with the first one's */
-    double since;         /* when the first rank submitted it */
-    bool warned;          /* a stall was reported */
-    struct pending *next; /* in the coordinator's order of arrival */
-    struct request request; /* of the first rank that submitted it; last, see request_copy */
+    uint64_t id;   /* cache id when every rank so far came by it; 0: a whole request came */
+    bool direct;   /* all so far lie at the same place of a region */
+    bool joined;   /* some ranks have joined instead of submitting it */
+    bool failed;   /* some rank has no data for it */
+    bool conflict; /* so it is, or some rank's request can't go with the first one's */
+    double since;  /* when the first rank submitted it */
+    bool warned;   /* a stall was reported */
+    uint64_t turn; /* of two that came, or were ready, the first has the lower one */
+    struct pending *next, *older; /* in order of arrival; `next` of those ready: in its batch */
+    struct request request;       /* of the first rank that submitted it; last, see request_copy */
 };
 
 /* NULL: no memory. */
 struct pending *pending_new(const struct request *first, int size, const int *names, double now);
 void pending_free(struct pending *p);
+void pending_free_all(struct pending *first); /* and those that are linked behind it */
+
+/* By priority, then by turn. */
+void pending_sort(struct pending **list, size_t n);
 
 /* Rank brings its request (its rows, where they vary, are kept beside it); id 0 for a whole request. */
 int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
@@ -47,10 +52,11 @@ void pending_explain_left(const struct pending *p, int first, const char *reason
 /* Some ranks have joined, and it is nothing that zeros could stand in for. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
-/* "... has waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for 'broadcast.w')": what
- * the missing ranks do instead, by the list of all that waits, is what the user looks for. */
-void pending_explain_wait(const struct pending *p, const struct pending *first, double now,
-                          char *text, size_t size);
+/* "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for
+ * 'broadcast.w')": what the missing ranks do instead is what the user looks for. oldest[rank]: what it
+ * waits for, or NULL. */
+void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
+                          double now, char *text, size_t size);
 
 /* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
 void ranks_text(const bool *set, bool value, int size, const int *names, char *text, size_t length);

@@ -210,6 +210,7 @@ static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *
 
 static int get_error(struct wire_reader *r, hvd_error *error, hvd_error *err) {
     HVD_TRY(get_int(r, 1, &error->code, err));
+    if (error->code <= HVD_OK || error->code > HVD_INTERNAL) return damaged(r, err);
     return get_text(r, error->text, sizeof error->text, err);
 }
 

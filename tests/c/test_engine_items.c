@@ -1,0 +1,138 @@
+/* A coordinator that makes no sense, as one of another build or with damaged memory would: whatever
+ * item it sends, the job of the rank that gets it ends with an error that says so. */
+#include "engine_case.h"
+
+#include "negotiation/wire.h"
+
+/* Two tensors wait on rank 1; rank 0 has no engine and says this to it. */
+struct words {
+    const char *what;
+    struct wire_item items[4];
+    int n;
+};
+
+static const int64_t OURS[] = {1}, NO_ROWS[] = {-5, 7}, TOO_MANY[] = {INT64_MAX, INT64_MAX};
+
+#define NAMED(TYPE, NAME, ...) {.type = TYPE, .request.name = NAME, __VA_ARGS__}
+#define RUN_ITEM {.type = WIRE_RUN}
+#define WHY .error = {.code = HVD_MISMATCH, .text = "no"}
+
+static const struct words WORDS[] = {
+    {"a batch of no tensors", {RUN_ITEM}, 1},
+    {"a tensor twice in a batch", {NAMED(WIRE_TENSOR, "a"), NAMED(WIRE_TENSOR, "a"), RUN_ITEM}, 3},
+    {"a tensor that has failed",
+     {NAMED(WIRE_FAIL, "a", .nrows = 1, .rows = OURS, WHY), NAMED(WIRE_TENSOR, "a"), RUN_ITEM},
+     3},
+    {"the failure of a tensor in a batch",
+     {NAMED(WIRE_TENSOR, "a"), NAMED(WIRE_FAIL, "a", .nrows = 1, .rows = OURS, WHY), RUN_ITEM},
+     3},
+    {"a tensor that nobody submitted", {NAMED(WIRE_TENSOR, "c"), RUN_ITEM}, 2},
+    {"an id that nobody knows", {{.type = WIRE_TENSOR, .id = 77}, RUN_ITEM}, 2},
+    {"no name and no id", {{.type = WIRE_TENSOR}, RUN_ITEM}, 2},
+    {"shared memory where there is none", {NAMED(WIRE_TENSOR, "a", .direct = true), RUN_ITEM}, 2},
+    {"an allgather without rows", {NAMED(WIRE_TENSOR, "gathered"), RUN_ITEM}, 2},
+    {"an allgather with the rows of one rank",
+     {NAMED(WIRE_TENSOR, "gathered", .nrows = 1, .rows = OURS), RUN_ITEM},
+     2},
+    {"an allgather of a negative number of rows",
+     {NAMED(WIRE_TENSOR, "gathered", .nrows = 2, .rows = NO_ROWS), RUN_ITEM},
+     2},
+    {"an allgather of too many rows",
+     {NAMED(WIRE_TENSOR, "gathered", .nrows = 2, .rows = TOO_MANY), RUN_ITEM},
+     2},
+    {"rows of an allreduce", {NAMED(WIRE_TENSOR, "a", .nrows = 1, .rows = OURS), RUN_ITEM}, 2},
+    {"what can't be fused", {NAMED(WIRE_TENSOR, "a"), NAMED(WIRE_TENSOR, "int"), RUN_ITEM}, 3},
+    {"every rank has joined",
+     {NAMED(WIRE_TENSOR, "a", .whole = true, .nrows = 2, .rows = TOO_MANY), RUN_ITEM},
+     2},
+    {"zeros for an allgather",
+     {{.type = WIRE_TENSOR,
+       .whole = true,
+       .nrows = 1,
+       .rows = OURS,
+       .request = {.kind = HVD_ALLGATHER, .dtype = HVD_FLOAT32, .ndim = 1, .name = "zeros"}}},
+     1},
+    {"zeros of a negative size",
+     {{.type = WIRE_TENSOR,
+       .whole = true,
+       .nrows = 1,
+       .rows = OURS,
+       .request = {.dtype = HVD_FLOAT32, .ndim = 1, .dims = {-3}, .name = "zeros"}}},
+     1},
+    {"zeros of an unknown dtype",
+     {{.type = WIRE_TENSOR,
+       .whole = true,
+       .nrows = 1,
+       .rows = OURS,
+       .request = {.dtype = 99, .ndim = 1, .dims = {3}, .name = "zeros"}}},
+     1},
+    {"a request, as from a rank", {NAMED(WIRE_REQUEST, "a")}, 1},
+    {"an id that shall be sent again", {{.type = WIRE_RESEND, .rank = 1, .id = 5}}, 1},
+    {"an error without a code", {NAMED(WIRE_FAIL, "a", .nrows = 1, .rows = OURS)}, 1},
+};
+
+enum { CASES = sizeof WORDS / sizeof *WORDS, SUBMITTED = 3 };
+
+/* Rank 0: hears what rank 1 has submitted, then says its words. */
+static void talk(struct transport *t, const struct words *words) {
+    struct wire_writer message = {0};
+    hvd_error err = {0};
+    for (int heard = 0; heard < SUBMITTED; clock_nap(1e-4)) {
+        struct message m;
+        struct wire_reader reader;
+        struct wire_item item;
+        CHECK_OK(transport_receive(t, &m, &err), err);
+        if (!m.data) continue;
+        bool more = true;
+        CHECK_OK(wire_open(&reader, m.data, m.size, &err), err);
+        while (wire_next(&reader, &item, &more, &err) == HVD_OK && more) heard++;
+        wire_reader_free(&reader);
+        free(m.data);
+    }
+    for (int i = 0; i < words->n; i++) CHECK_OK(wire_put(&message, &words->items[i], &err), err);
+    CHECK_OK(transport_send(t, 1, message.data, message.size, &err), err);
+    wire_free(&message);
+}
+
+static void words_main(struct ranks *ranks, int rank, void *arg) {
+    const struct words *words = arg;
+    size_t parts[2] = {3, 4};
+    struct member m;
+    struct work works[SUBMITTED];
+    hvd_error err = {0};
+    if (rank == 0) {
+        talk(rank_transport(ranks, 0), words);
+        return;
+    }
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct coll_case gathered = plain_sum(5), ints = plain_sum(3);
+    gathered.kind = HVD_ALLGATHER;
+    gathered.parts = parts;
+    ints.dtype = HVD_INT32;
+    work_init(&works[0], &m, plain_sum(9), "a", false);
+    work_init(&works[1], &m, gathered, "gathered", false);
+    work_init(&works[2], &m, ints, "int", false);
+    for (int i = 0; i < SUBMITTED; i++) CHECK_OK(work_submit(&works[i], &err), err);
+    CHECK_CASE(engine_ended(m.engine, PATIENCE), "%s", words->what);
+    CHECK_CASE(engine_failed(m.engine, &err) && err.code == HVD_TRANSPORT, "%s", words->what);
+    CHECK_CASE(strstr(err.text, "rank 1 can't go on: ") == err.text, "%s: %s", words->what,
+               err.text);
+    member_wait(&m);
+    for (int i = 0; i < SUBMITTED; i++) {
+        CHECK_CASE(works[i].completions == 1 && works[i].error.code, "%s: '%s'", words->what,
+                   works[i].tensor.request.name);
+        work_free(&works[i]);
+    }
+    engine_stop(m.engine);
+    monitor_destroy(&m.monitor);
+}
+
+static void test_words_that_make_no_sense(void) {
+    for (int i = 0; i < CASES; i++) ranks_run(2, words_main, (void *)&WORDS[i]);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_words_that_make_no_sense);
+    return check_end("test_engine_items");
+}

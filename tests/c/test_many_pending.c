@@ -1,0 +1,237 @@
+/* Nothing is quadratic in what is pending: eight times as many tensors take about eight times as long. */
+#include "coordinator_case.h"
+#include "random.h"
+
+#include "engine/tensors.h"
+#include "negotiation/fusion.h"
+#include "shm/mailbox.h"
+
+#include <time.h>
+
+/* Of what is quadratic the larger takes 64 times as long; caches and a busy machine make 8 to 16. */
+enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
+
+typedef void many(size_t n);
+
+/* Of this program: others do not count. */
+static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+static double least_seconds(many *run, size_t n) {
+    double least = INFINITY;
+    for (int i = 0; i < 3; i++) {
+        double begin = cpu_seconds();
+        run(n);
+        least = fmin(least, cpu_seconds() - begin);
+    }
+    return least;
+}
+
+static void check_not_quadratic(const char *what, many *run) {
+    double few = fmax(least_seconds(run, FEW), 1e-3), more = least_seconds(run, TIMES * FEW);
+    CHECK_CASE(more < MOST_TIMES * few, "%s: %d take %.4f s, %d take %.4f s", what, FEW, few,
+               TIMES * FEW, more);
+}
+
+static size_t *shuffled(size_t n, uint64_t seed) {
+    size_t *order = malloc(n * sizeof *order);
+    REQUIRE(order != NULL);
+    random_order(&seed, order, n);
+    return order;
+}
+
+static struct coordinator *coordinator_of(double stall_failure) {
+    struct coordinator *c = coordinator_new(&(struct coordinator_config){
+        .size = 2, .fusion_bytes = 4096, .cache_capacity = 1000, .stall_failure = stall_failure});
+    REQUIRE(c != NULL);
+    return c;
+}
+
+static void say(struct coordinator *c, int rank, const struct request *r, double now) {
+    hvd_error err = {0};
+    CHECK_OK(coordinator_request(c, rank, r, now, &err), err);
+}
+
+static void decide_now(struct coordinator *c, double now, struct wire_writer *out) {
+    hvd_error err = {0};
+    CHECK_OK(coordinator_decide(c, now, out, &err), err);
+}
+
+/* Each rank in an order of its own, with priorities in no order, what can be fused and what can't. */
+static void in_random_order(size_t n) {
+    struct coordinator *c = coordinator_of(0);
+    struct wire_writer out = {0};
+    for (int rank = 0; rank < 2; rank++) {
+        size_t *order = shuffled(n, (uint64_t)rank);
+        for (size_t i = 0; i < n; i++) {
+            struct request r = numbered_request((int)order[i], (int64_t)(order[i] % 100));
+            r.priority = (int32_t)(mixed(order[i]) % 1000);
+            if (order[i] % 2) r.kind = HVD_ALLGATHER;
+            if (order[i] % 4 == 2) r.prescale = (double)order[i];
+            say(c, rank, &r, 0);
+        }
+        free(order);
+    }
+    decide_now(c, 0, &out);
+    CHECK(out.size > n);
+    wire_free(&out);
+    coordinator_free(c);
+}
+
+/* With a limit, and with a rank that has left, each decision looks at what waits. */
+static void decided_one_by_one(size_t n) {
+    struct coordinator *c = coordinator_of(1e9);
+    struct wire_writer out = {0};
+    for (size_t i = 0; i < n; i++) {
+        struct request r = numbered_request((int)i, 3);
+        say(c, 0, &r, (double)i);
+        decide_now(c, (double)i, &out);
+        if (i == n / 2) coordinator_leave(c, 0, "out of data");
+    }
+    CHECK_INT(out.size, 0);
+    wire_free(&out);
+    coordinator_free(c);
+}
+
+static void all_stall(size_t n) {
+    struct coordinator *c = coordinator_of(60);
+    struct wire_writer out = {0};
+    for (size_t i = 0; i < n; i++) {
+        struct request r = numbered_request((int)i, 3);
+        say(c, i == 0, &r, 0);
+    }
+    decide_now(c, 61, &out);
+    CHECK(out.size > 100 * n);
+    wire_free(&out);
+    coordinator_free(c);
+}
+
+static void test_coordinator(void) {
+    check_not_quadratic("in random order", in_random_order);
+    check_not_quadratic("decided one by one", decided_one_by_one);
+    check_not_quadratic("all stall", all_stall);
+}
+
+/* Every one too large to be fused with another, or with no room for another. */
+static void hardly_fused(size_t n) {
+    struct request *requests = calloc(n, sizeof *requests);
+    const struct request **list = calloc(n, sizeof *list);
+    size_t *batch = calloc(n, sizeof *batch);
+    REQUIRE(requests && list && batch);
+    for (size_t i = 0; i < n; i++) {
+        requests[i] = numbered_request((int)i, (int64_t)(i % 2 ? 600 : 1000));
+        requests[i].root = (int)i;
+        if (i % 3) requests[i].kind = HVD_BROADCAST;
+        list[i] = &requests[i];
+    }
+    CHECK(fusion_plan(list, n, 4096, batch) > n / 2);
+    free(requests);
+    free(list);
+    free(batch);
+}
+
+static void test_fusion(void) { check_not_quadratic("hardly fused", hardly_fused); }
+
+static void completed(void *arg, const hvd_error *error) {
+    CHECK(error == NULL);
+    free(arg);
+}
+
+static struct tensor *new_tensor(size_t i) {
+    struct tensor *tensor = calloc(1, sizeof *tensor);
+    REQUIRE(tensor != NULL);
+    tensor->request = numbered_request((int)i, 1);
+    tensor->complete = completed;
+    tensor->arg = tensor;
+    return tensor;
+}
+
+/* By ids in no order, as when caches have dropped most of them. */
+static void found_by_id(size_t n) {
+    struct tensors *t = tensors_new();
+    size_t *order = shuffled(n, 3);
+    hvd_error err = {0};
+    bool held;
+    for (size_t i = 0; i < n; i++) CHECK_OK(tensors_add(t, new_tensor(i), &held, &err), err);
+    uint64_t id = 1;
+    for (struct tensor *x = tensors_take(t); x; x = x->newer)
+        CHECK_OK(tensors_set_id(t, x, id++, &err), err);
+    for (size_t i = 0; i < n; i++) {
+        struct tensor *x = tensors_find_id(t, order[i] + 1);
+        if (CHECK(x != NULL)) tensors_finish(t, x, NULL);
+    }
+    free(order);
+    tensors_free(t);
+}
+
+/* What a rank that has joined brings, the first one finished first. */
+static void zeros(size_t n) {
+    struct tensors *t = tensors_new();
+    struct tensor **all = calloc(n, sizeof(struct tensor *));
+    struct request r = request_of("zeros", 1);
+    hvd_error err = {0};
+    REQUIRE(all != NULL);
+    for (size_t i = 0; i < n; i++) CHECK_OK(tensors_add_zeros(t, &r, &all[i], &err), err);
+    for (size_t i = 0; i < n; i++) tensors_finish(t, all[i], NULL);
+    free(all);
+    tensors_free(t);
+}
+
+static void failed(void *arg, const hvd_error *error) {
+    CHECK(error != NULL);
+    free(arg);
+}
+
+/* One name, submitted again and again by an operator that fails. */
+static void behind_each_other(size_t n) {
+    struct tensors *t = tensors_new();
+    hvd_error err = {0};
+    bool held;
+    for (size_t i = 0; i < n; i++) {
+        struct tensor *tensor = new_tensor(0);
+        tensor->request.failed = true;
+        tensor->complete = failed;
+        CHECK_OK(tensors_add(t, tensor, &held, &err), err);
+    }
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+    tensors_free(t);
+}
+
+static void test_tensors(void) {
+    check_not_quadratic("found by id", found_by_id);
+    check_not_quadratic("zeros", zeros);
+    check_not_quadratic("behind each other", behind_each_other);
+}
+
+/* A message of the coordinator about n tensors, to a rank that reads as fast as it can. */
+static void long_message(size_t n) {
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    struct mail_out out = {0};
+    struct mail_in in = {0};
+    size_t bytes = 500 * n, size;
+    void *message = calloc(bytes, 1), *got = NULL;
+    hvd_error err = {0};
+    REQUIRE(box && message);
+    memset(box, 0, sizeof *box);
+    CHECK_OK(mailbox_send(box, &out, message, bytes, &err), err);
+    while (!got) {
+        CHECK_OK(mailbox_flush(box, &out, &err), err);
+        CHECK_OK(mailbox_receive(box, &in, &got, &size, &err), err);
+    }
+    CHECK_INT(size, bytes);
+    free(got);
+    free(message);
+    mail_out_free(&out);
+    mail_in_free(&in);
+    free(box);
+}
+
+static void test_mailbox(void) { check_not_quadratic("a long message", long_message); }
+
+int main(void) {
+    check_begin();
+    RUN(test_coordinator);
+    RUN(test_fusion);
+    RUN(test_tensors);
+    RUN(test_mailbox);
+    return check_end("test_many_pending");
+}
