@@ -24,6 +24,7 @@ ROOMS = [
     "collectives",
     "engine",
     "",
+    "job",
     "mxnet",
 ]
 PURE_ROOMS = ("kernels", "negotiation")
@@ -155,10 +156,10 @@ def test_every_effect_has_one_door(door, pattern, behind):
 
 
 def test_threads_are_made_and_locked_in_one_file():
-    """But for the lock of the one pointer in hvd.c."""
-    assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "hvd.c"}
-    hvd = code_of(CSRC / "hvd.c")
-    assert set(re.findall(r"\bpthread_\w+(?=\s*\()", hvd)) <= {
+    """But for the lock of the one pointer to the context."""
+    assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "job/context.c"}
+    context = code_of(CSRC / "job/context.c")
+    assert set(re.findall(r"\bpthread_\w+(?=\s*\()", context)) <= {
         "pthread_rwlock_rdlock",
         "pthread_rwlock_wrlock",
         "pthread_rwlock_unlock",
@@ -200,7 +201,7 @@ def mutable_statics(source: Path) -> list:
 
 @pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
 def test_no_mutable_globals_but_the_one_pointer(source):
-    allowed = ["current", "lock"] if source.name == "hvd.c" else []
+    allowed = ["current", "lock"] if source.name == "context.c" else []
     assert mutable_statics(source) == allowed
 
 

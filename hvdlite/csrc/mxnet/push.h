@@ -12,9 +12,9 @@
 /* cdef begin */
 typedef struct hvd_mxnet hvd_mxnet;
 
-/* libmxnet: the path of the library that is loaded. three_or_four: the arguments of its
+/* libmxnet: the path of the library that is loaded. callback_arguments: the arguments of its
  * asynchronous functions (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
-int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int three_or_four, int naive,
+int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 void hvd_mxnet_close(hvd_mxnet *lib);
 

@@ -3,8 +3,8 @@
  * Group 0 is all of the job; others may overlap, for their engines wait for nobody else's.
  * Whoever calls sees to it that no group is added or taken away meanwhile, except where it says
  * that a call needs no such care. */
-#ifndef HVDLITE_ENGINE_JOB_H
-#define HVDLITE_ENGINE_JOB_H
+#ifndef HVDLITE_JOB_JOB_H
+#define HVDLITE_JOB_JOB_H
 
 #include "engine/engine.h"
 

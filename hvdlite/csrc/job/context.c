@@ -1,0 +1,100 @@
+#define _POSIX_C_SOURCE 200809L /* rwlocks */
+#include "job/context.h"
+
+#include "base/sync.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct context {
+    struct job job;
+    bool forked; /* a child has the memory, but neither the threads nor MPI */
+};
+
+/* The one pointer to the process's context; whoever uses it holds the lock for reading. */
+static struct context *current;
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+
+int context_enter(hvd_error *err) {
+    pthread_rwlock_rdlock(&lock);
+    if (current && !current->forked) return HVD_OK;
+    bool forked = current != NULL;
+    pthread_rwlock_unlock(&lock);
+    return error_set(
+        err, HVD_NOT_INITIALIZED,
+        forked ? "this process was forked after hvdlite.init(): a child can't take part in the job"
+               : "hvdlite has not been initialized; use hvdlite.init()");
+}
+
+void context_leave(void) { pthread_rwlock_unlock(&lock); }
+
+int context_enter_group(int id, const char *name, struct group **out, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    *out = job_group(&current->job, id);
+    if (*out) return HVD_OK;
+    context_leave();
+    return error_set(err, HVD_INVALID, "tensor '%s': there is no process set of number %d", name,
+                     id);
+}
+
+struct job *context_job(void) { return &current->job; }
+
+struct group *context_world(void) { return current->job.groups[0]; }
+
+int context_why_failed(hvd_error *err) {
+    for (int id = 0; id < current->job.ngroups; id++) {
+        struct group *g = job_group(&current->job, id);
+        if (g && engine_failed(g->engine, err)) return err->code;
+    }
+    return HVD_OK;
+}
+
+/* This flag costs less than a system call that asks for the process's id in every call. */
+static void in_child(void) {
+    if (current) current->forked = true;
+}
+
+int context_open(const void *mpi_comm, hvd_error *err) {
+    pthread_rwlock_wrlock(&lock);
+    int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
+    struct context *c = code ? NULL : calloc(1, sizeof *c);
+    if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
+    if (!code) code = job_open(&c->job, mpi_comm, err);
+    if (!code) code = fork_watch(in_child, err); /* it may be called again without harm */
+    if (!code) {
+        current = c;
+    } else if (c) {
+        job_close(&c->job);
+        free(c);
+    }
+    pthread_rwlock_unlock(&lock);
+    return code;
+}
+
+void context_close(void) {
+    if (context_enter(NULL)) return;
+    context_leave();
+    pthread_rwlock_wrlock(&lock);
+    struct context *c = current;
+    current = NULL;
+    pthread_rwlock_unlock(&lock);
+    if (!c) return;
+    job_close(&c->job);
+    free(c);
+}
+
+int context_add_group(struct group *g, int *id, hvd_error *err) {
+    pthread_rwlock_wrlock(&lock);
+    int code = job_add(&current->job, g, id, err);
+    pthread_rwlock_unlock(&lock);
+    return code;
+}
+
+struct group *context_take_group(int id) {
+    if (context_enter(NULL)) return NULL;
+    context_leave();
+    pthread_rwlock_wrlock(&lock);
+    struct group *g = job_take(&current->job, id);
+    pthread_rwlock_unlock(&lock);
+    return g;
+}

@@ -1,0 +1,111 @@
+#include "hvd.h"
+
+#include "job/context.h"
+#include "transport/transport_mpi.h"
+
+int hvd_init(const void *mpi_comm, hvd_error *err) { return context_open(mpi_comm, err); }
+
+int hvd_is_initialized(void) {
+    if (context_enter(NULL)) return 0;
+    context_leave();
+    return 1;
+}
+
+int hvd_where(hvd_topology *out, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    struct topology at = context_world()->transport->at;
+    context_leave();
+    *out = (hvd_topology){at.rank,       at.size,       at.local_rank,
+                          at.local_size, at.cross_rank, at.cross_size};
+    return HVD_OK;
+}
+
+int hvd_check(hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    int code = context_why_failed(err);
+    context_leave();
+    return code;
+}
+
+const char *hvd_algorithm(void) {
+    if (context_enter(NULL)) return NULL;
+    const char *name = engine_algorithm(context_world()->engine);
+    context_leave();
+    return name;
+}
+
+int hvd_get_stats(hvd_stats *out, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    struct stats *stats = &context_job()->stats;
+    *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
+                       stats->batches};
+    context_leave();
+    return HVD_OK;
+}
+
+int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    int code = job_start_timeline(context_job(), path, mark_cycles != 0, err);
+    context_leave();
+    return code;
+}
+
+int hvd_timeline_stop(hvd_error *err) {
+    HVD_TRY(context_enter(err));
+    timeline_stop(&context_job()->timeline);
+    context_leave();
+    return HVD_OK;
+}
+
+/* ---- groups ---- */
+
+int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
+    struct group *g;
+    HVD_TRY(context_enter(err));
+    struct job *job = context_job();
+    context_leave(); /* what follows is collective: who waits in it must not keep others from work */
+    HVD_TRY(job_make_group(job, mpi_comm, ranks, &g, err));
+    int code = context_add_group(g, group, err);
+    if (code) group_close(g);
+    return code;
+}
+
+enum { ALL_GROUPS = -1 };
+
+static void leave_groups(int id, const char *reason) {
+    if (context_enter(NULL)) return;
+    for (int i = 0; i < context_job()->ngroups; i++) {
+        struct group *g = job_group(context_job(), i);
+        if (g && (id == ALL_GROUPS || i == id)) engine_leave(g->engine, reason);
+    }
+    context_leave();
+}
+
+static bool groups_ended(int id, double seconds) {
+    if (context_enter(NULL)) return true;
+    bool ended = true;
+    for (int i = 0; i < context_job()->ngroups && ended; i++) {
+        struct group *g = job_group(context_job(), i);
+        if (g && (id == ALL_GROUPS || i == id)) ended = engine_ended(g->engine, seconds);
+    }
+    context_leave();
+    return ended;
+}
+
+void hvd_group_leave(int group, const char *reason) { leave_groups(group, reason); }
+
+int hvd_group_wait_end(int group, double seconds) { return groups_ended(group, seconds); }
+
+void hvd_group_close(int group) { group_close(context_take_group(group)); }
+
+/* ---- the end of the job ---- */
+
+void hvd_leave(const char *reason) { leave_groups(ALL_GROUPS, reason); }
+
+int hvd_wait_end(double seconds) { return groups_ended(ALL_GROUPS, seconds); }
+
+void hvd_close(void) { context_close(); }
+
+void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
+
+void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size); }

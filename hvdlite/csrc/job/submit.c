@@ -1,0 +1,78 @@
+#include "hvd.h"
+
+#include "job/context.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    struct request *r = &to->request;
+    if (strlen(from->name) >= sizeof r->name)
+        return error_set(err, HVD_INVALID, "the tensor name '%.60s...' is longer than %d bytes",
+                         from->name, HVD_MAX_NAME - 1);
+    if (from->ndim < 0 || from->ndim > HVD_MAX_DIMS)
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
+                         from->name, from->ndim, HVD_MAX_DIMS);
+    memset(to, 0, offsetof(struct tensor, request.dims)); /* the rest is room, mostly not used */
+    strcpy(r->name, from->name);
+    r->kind = from->kind;
+    r->dtype = from->dtype;
+    r->op = from->op;
+    r->root = from->root;
+    r->priority = from->priority;
+    r->prescale = from->prescale;
+    r->postscale = from->postscale;
+    r->codec = (struct codec){from->codec, from->parameter};
+    r->failed = from->failed != 0;
+    r->ndim = from->ndim;
+    if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
+    to->in = from->in;
+    to->out = from->out;
+    to->out_rows = from->out_rows;
+    to->residual = from->residual;
+    return HVD_OK;
+}
+
+/* All but the splits. */
+static int write_down(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    struct group *g;
+    HVD_TRY(translate(from, to, err));
+    HVD_TRY(context_enter_group(from->group, from->name, &g, err));
+    int code = context_why_failed(err);
+    if (!code) code = request_check(&to->request, g->transport->at.size, err);
+    context_leave();
+    return code;
+}
+
+int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+    HVD_TRY(write_down(from, to, err));
+    if (!from->nsplits) return HVD_OK;
+    size_t bytes = from->nsplits * sizeof *from->splits;
+    int64_t *splits = malloc(bytes);
+    if (!splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", from->name);
+    to->splits = memcpy(splits, from->splits, bytes);
+    to->nsplits = from->nsplits;
+    return HVD_OK;
+}
+
+int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
+    struct tensor ignored;
+    return write_down(tensor, &ignored, err);
+}
+
+int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
+    struct group *g;
+    HVD_TRY(context_enter_group(group, tensor->request.name, &g, err));
+    int code = engine_submit(g->engine, tensor, err);
+    context_leave();
+    return code;
+}
+
+/* The group may be gone by now, and with it all that was held back. */
+void hvd_hold(int group, bool held) {
+    struct group *g;
+    if (context_enter_group(group, "", &g, NULL)) return;
+    engine_hold(g->engine, held);
+    context_leave();
+}

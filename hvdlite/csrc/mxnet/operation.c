@@ -1,0 +1,149 @@
+#include "mxnet/operation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+static struct operation *get_memory(hvd_mxnet *lib, int n) {
+    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
+    return n > 1 ? malloc(bytes) : free_list_take(&lib->memory, bytes);
+}
+
+static void put_memory(struct operation *op) {
+    if (op->error != &op->lib->no_memory) free(op->error);
+    if (op->n > 1)
+        free(op);
+    else
+        free_list_give(&op->lib->memory, op);
+}
+
+static void free_operation(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        struct member *m = &op->members[i];
+        for (int j = 0; j < ARRAYS; j++)
+            if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
+        free((void *)m->tensor.splits);
+    }
+    put_memory(op);
+}
+
+int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err) {
+    struct operation *op = get_memory(lib, n);
+    if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for an operation on %d tensors", n);
+    atomic_fetch_add(&lib->waiting, 1);
+    *op = (struct operation){.lib = lib, .n = n};
+    atomic_init(&op->left, n + 1);
+    for (int i = 0; i < n; i++) { /* not all of it: the tensor is large, and written later */
+        op->members[i].op = op;
+        op->members[i].tensor.splits = NULL;
+        memset(op->members[i].arrays, 0, sizeof op->members[i].arrays);
+    }
+    *out = op;
+    return HVD_OK;
+}
+
+/* ---- running: on MXNet's threads and on the engine thread ---- */
+
+static void complete_with_error(const struct operation *op) {
+    _Alignas(16) unsigned char exception[64] = {0};
+    hvd_mxnet *lib = op->lib;
+    struct on_complete done = op->done; /* the call may free the operation */
+    monitor_lock(&lib->reporting);
+    lib->api.make_error(exception, op->error->text);
+    done.call(done.engine, done.param, exception);
+    lib->api.destroy_error(exception);
+    monitor_unlock(&lib->reporting);
+}
+
+static void complete(struct operation *op) {
+    struct on_complete done = op->done;
+    if (op->error && op->report) *op->report = *op->error;
+    if (op->error && !op->lib->naive)
+        complete_with_error(op);
+    else
+        done.call(done.engine, done.param, NULL);
+}
+
+static void append_error(hvd_error *all, const hvd_error *error) {
+    size_t used = strlen(all->text);
+    snprintf(all->text + used, sizeof all->text - used, "%s%s", used ? "; " : "", error->text);
+    all->code = error->code;
+}
+
+static void note_error(struct operation *op, const hvd_error *error) {
+    hvd_error *no_memory = &op->lib->no_memory; /* of all operations: nothing is appended to it */
+    monitor_lock(&op->lib->reporting);
+    if (!op->error) op->error = calloc(1, sizeof *op->error);
+    if (!op->error) op->error = no_memory;
+    if (op->error != no_memory) append_error(op->error, error);
+    monitor_unlock(&op->lib->reporting);
+}
+
+/* The last one to let go completes the operation, which may be gone after that; of what was dropped MXNet
+ * raises the cause itself. */
+static void let_go(struct operation *op) {
+    if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
+}
+
+void operation_member_ended(void *arg, const hvd_error *error) {
+    struct member *m = arg;
+    if (error) note_error(m->op, error);
+    let_go(m->op);
+}
+
+static int submit(struct member *m, hvd_error *err) {
+    struct tensor *tensor = &m->tensor;
+    void *data[ARRAYS] = {NULL};
+    for (int i = 0; i < ARRAYS; i++)
+        if (m->arrays[i])
+            HVD_TRY(mxnet_array_memory(&m->op->lib->api, m->arrays[i], tensor->request.name,
+                                       &data[i], err));
+    tensor->in = m->arrays[IN] ? data[IN] : data[OUT];
+    tensor->out = data[OUT];
+    tensor->residual = data[RESIDUAL];
+    return hvd_submit(m->group, tensor, err);
+}
+
+void operation_run3(void *run_context, struct on_complete *done, void *param) {
+    (void)run_context;
+    struct operation *op = param;
+    op->done = *done; /* theirs is on a stack */
+    op->ran = true;
+    hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
+    int group = op->members[0].group;
+    if (op->n > 1) hvd_hold(group, true);
+    for (int i = 0; i < op->n; i++) {
+        hvd_error err;
+        if (submit(&op->members[i], &err)) operation_member_ended(&op->members[i], &err);
+    }
+    if (op->n > 1) hvd_hold(group, false);
+    let_go(op);
+    atomic_fetch_sub(&lib->waiting, 1);
+}
+
+void operation_run4(void *run_context, void *on_start, struct on_complete *done, void *param) {
+    (void)on_start; /* does nothing on CPUs */
+    operation_run3(run_context, done, param);
+}
+
+/* Else the other ranks would wait for what this one can't compute. */
+static void tell_dropped(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        struct member *m = &op->members[i];
+        hvd_error err; /* there is no job any more */
+        m->tensor.request.failed = true;
+        if (hvd_submit(m->group, &m->tensor, &err)) operation_member_ended(m, &err);
+    }
+    let_go(op);
+}
+
+void operation_end(void *param) {
+    struct operation *op = param;
+    if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
+    if (op->pushed && !op->ran)
+        tell_dropped(op);
+    else
+        free_operation(op);
+}
