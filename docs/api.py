@@ -26,7 +26,7 @@ SECTIONS = (
     ),
     ("Collectives on MXNet arrays", ("hvdlite.mxnet.ops",), True),
     ("Handles", ("hvdlite.handles", "hvdlite.mxnet.handles"), True),
-    ("Waiting for other ranks", ("hvdlite.numpy",), False),
+    ("Waiting for other ranks", ("hvdlite.numpy", "hvdlite.reduce_ops"), False),
     ("Python objects", ("hvdlite.objects",), False),
     ("Process sets", ("hvdlite.process_sets.process_set", "hvdlite.process_sets.registry"), False),
     (

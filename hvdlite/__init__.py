@@ -67,10 +67,11 @@ _DEFINED_IN = {
     "hvdlite.mxnet.states": ("broadcast_trainer_states",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
-    "hvdlite.numpy": ("Adasum", "Average", "Max", "Min", "Product", "Sum", "barrier", "join"),
+    "hvdlite.numpy": ("barrier", "join"),
     "hvdlite.objects": ("allgather_object", "broadcast_object"),
     "hvdlite.process_sets.process_set": ("ProcessSet", "global_process_set"),
     "hvdlite.process_sets.registry": ("add_process_set", "remove_process_set"),
+    "hvdlite.reduce_ops": ("Adasum", "Average", "Max", "Min", "Product", "Sum"),
     "hvdlite.topology": (
         "cross_rank",
         "cross_size",

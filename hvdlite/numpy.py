@@ -19,14 +19,8 @@ from hvdlite.collectives import DTYPES, Started, gather_numbers, run
 from hvdlite.handles import Handle, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
 from hvdlite.row_splits import all_splits, part_shape, rows_of
-
-Sum = lib.HVD_SUM
-Average = lib.HVD_AVERAGE
-Min = lib.HVD_MIN
-Max = lib.HVD_MAX
-Product = lib.HVD_PRODUCT
-Adasum = lib.HVD_ADASUM
 
 
 @waiting

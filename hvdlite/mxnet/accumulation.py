@@ -3,15 +3,6 @@
 from typing import Any, Dict, Hashable
 
 
-def check_passes(passes: int) -> int:
-    """Return ``backward_passes_per_step``; ValueError if it is no count."""
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(
-            f"backward_passes_per_step is {passes!r}: expected a number of passes from 1"
-        )
-    return passes
-
-
 class Aside:
     """Keeps the gradients of earlier passes while backward writes those of the next ones."""
 

@@ -12,8 +12,8 @@ from mxnet import autograd
 
 from hvdlite import topology
 from hvdlite.mxnet import collectives
-from hvdlite.numpy import Average, Sum
 from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.reduce_ops import Average, Sum
 
 _NO_SCALES = (1.0, 1.0)
 

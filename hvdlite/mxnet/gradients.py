@@ -1,58 +1,16 @@
 """The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
 
-import math
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence
 
 import mxnet as mx
 import numpy as np
 
-from hvdlite.mxnet.compression import NoneCompressor, check_compression
 from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.names import natural_order, shape_of_name
-from hvdlite.numpy import Adasum, Average, Sum
 from hvdlite.objects import agree
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-
-GROUP_BYTES = 2**20  # of gradients in one operation of MXNet, which costs some 10 us of a core
-
-
-class Reduction(NamedTuple):
-    """How gradients are reduced over ranks; the same on every rank.
-
-    :param compression: one of ``Compression``, or a class like them; rows of row_sparse gradients
-        are not compressed.
-    :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
-        f / size after it.
-    :param num_groups: into so many groups of about as many gradients each; 0: by their bytes.
-    :param op: Average, Sum or Adasum.
-    :param process_set: the ranks among which.
-    :param sparse_as_dense: send row_sparse gradients whole; a row that sums to zero is left out.
-    """
-
-    compression: Any = NoneCompressor
-    predivide_factor: float = 1.0
-    num_groups: int = 0
-    op: int = Average
-    process_set: ProcessSet = global_process_set
-    sparse_as_dense: bool = False
-
-    def checked(self) -> "Reduction":
-        """Return it; raise ValueError where it makes no sense."""
-        factor, groups = self.predivide_factor, self.num_groups
-        if not (math.isfinite(factor) and factor > 0):
-            raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
-        if not isinstance(groups, int) or groups < 0:
-            raise ValueError(f"num_groups is {groups!r}: expected 0 or a number of groups")
-        if self.op not in (Average, Sum, Adasum):
-            raise ValueError(
-                f"op is {self.op!r}: expected hvdlite.Average, hvdlite.Sum or hvdlite.Adasum"
-            )
-        if factor != 1 and self.op != Average:
-            raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
-        self.process_set.group()  # raises on a rank that is not in it
-        check_compression(self.compression)
-        return self
+from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.training.reduction import Reduction, split, split_by_bytes
 
 
 def common_order(params: Dict[int, object]) -> List[int]:
@@ -202,25 +160,3 @@ class Gradients:
         if index not in self._sizes:
             self._sizes[index] = array.size * np.dtype(array.dtype).itemsize
         return self._sizes[index]
-
-
-def split(items: Sequence, parts: int) -> List[Sequence]:
-    """Return the items in so many runs whose lengths differ by one at most; none is empty."""
-    ends = [len(items) * (i + 1) // parts for i in range(parts)]
-    runs = [items[start:end] for start, end in zip([0, *ends], ends)]
-    return [run for run in runs if len(run)]
-
-
-def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
-    """Return the items in runs of at least GROUP_BYTES; the first may be smaller.
-
-    Counted from the end, as backward writes gradients from the last layer to the first: what is
-    ready last, and waited for, is little.
-    """
-    runs, end, total = [], len(items), 0
-    for start in reversed(range(len(items))):
-        total += sizes[start]
-        if total >= GROUP_BYTES or start == 0:
-            runs.append(items[start:end])
-            end, total = start, 0
-    return runs[::-1]

@@ -18,8 +18,9 @@ from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.names import owner_name
-from hvdlite.numpy import Sum, barrier
+from hvdlite.numpy import barrier
 from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.reduce_ops import Sum
 
 
 def unrecorded(method):

@@ -23,19 +23,9 @@ from hvdlite._native import lib
 from hvdlite.mxnet import collectives, differentiable
 from hvdlite.mxnet.push import describe_allreduce, push_in_place, recent, validate
 from hvdlite.names import call_name, group_names, tensor_name
-from hvdlite.numpy import Adasum, Average, Max, Min, Product, Sum
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average, op_of
 from hvdlite.row_splits import all_splits
-
-_OPS = {
-    "Average": Average,
-    "Sum": Sum,
-    "Min": Min,
-    "Max": Max,
-    "Product": Product,
-    "Adasum": Adasum,
-}
-_KNOWN = frozenset(_OPS.values())
 
 
 def allreduce(
@@ -69,7 +59,7 @@ def allreduce(
     """
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
-    return _allreduce(names, [tensor], _op(average, op), scales, priority, process_set)[0]
+    return _allreduce(names, [tensor], op_of(average, op), scales, priority, process_set)[0]
 
 
 def allreduce_(
@@ -106,7 +96,7 @@ def grouped_allreduce(
     name = tensor_name("allreduce", name, process_set.process_set_id)
     names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    return _allreduce(names, tensors, _op(average, op), scales, priority, process_set)
+    return _allreduce(names, tensors, op_of(average, op), scales, priority, process_set)
 
 
 def grouped_allreduce_(
@@ -123,7 +113,7 @@ def grouped_allreduce_(
     name = tensor_name("allreduce", name, process_set.process_set_id)
     names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
-    return collectives.allreduce_(names, tensors, _op(average, op), scales, priority, process_set)
+    return collectives.allreduce_(names, tensors, op_of(average, op), scales, priority, process_set)
 
 
 def broadcast(
@@ -218,7 +208,7 @@ def reducescatter(
     names = [tensor_name("reducescatter", name, process_set.process_set_id)]
     scales = prescale_factor, postscale_factor
     function = differentiable.reducescatter if is_recording() else collectives.reducescatter
-    return function(names, [tensor], _op(None, op), scales, priority, process_set)[0]
+    return function(names, [tensor], op_of(None, op), scales, priority, process_set)[0]
 
 
 def grouped_reducescatter(
@@ -237,7 +227,7 @@ def grouped_reducescatter(
     names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     function = differentiable.reducescatter if is_recording() else collectives.reducescatter
-    return function(names, tensors, _op(None, op), scales, priority, process_set)
+    return function(names, tensors, op_of(None, op), scales, priority, process_set)
 
 
 def alltoall(
@@ -275,7 +265,7 @@ def alltoall(
 @recent
 def _described(name, how):
     average, op, *others = how
-    return how, *describe_allreduce(f"allreduce.{name}", (_op(average, op), *others))[1:]
+    return how, *describe_allreduce(f"allreduce.{name}", (op_of(average, op), *others))[1:]
 
 
 def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
@@ -290,14 +280,3 @@ def _allgather(name, names, tensors, priority, process_set) -> List:
     if is_recording():
         return differentiable.allgather(names, tensors, rows, priority, process_set)
     return collectives.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
-
-
-def _op(average: Optional[bool], op: Optional[int]) -> int:
-    if average is not None and op is not None:
-        raise ValueError("give op or average, not both")
-    if average is not None:
-        return Average if average else Sum
-    if op is not None and op not in _KNOWN:
-        known = ", ".join(f"hvdlite.{name}" for name in _OPS)
-        raise ValueError(f"op is {op!r}: expected one of {known}")
-    return Average if op is None else op

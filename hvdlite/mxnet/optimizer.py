@@ -5,13 +5,14 @@ from typing import Dict, Optional
 
 import mxnet as mx
 
-from hvdlite.mxnet.accumulation import Aside, check_passes
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.gradients import Gradients, Reduction
+from hvdlite.mxnet.accumulation import Aside
+from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.parameters import trainer_of
 from hvdlite.names import owner_name
-from hvdlite.numpy import Average
 from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.reduce_ops import Average
+from hvdlite.training.codecs import NoneCompressor
+from hvdlite.training.reduction import Reduction, check_passes
 
 
 class DistributedOptimizer:

@@ -8,11 +8,11 @@ import numpy as np
 
 from hvdlite._native import lib
 from hvdlite.mxnet.collectives import allreduce_, reduction
-from hvdlite.mxnet.compression import Codec, NoneCompressor, check_compression
 from hvdlite.mxnet.push import push_group
 from hvdlite.names import tensor_name
-from hvdlite.numpy import Average
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average
+from hvdlite.training.codecs import Codec, NoneCompressor, check_compression
 
 
 class Reducer:

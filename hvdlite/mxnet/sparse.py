@@ -12,8 +12,8 @@ import numpy as np
 from hvdlite import topology
 from hvdlite._native import HvdliteError, lib
 from hvdlite.collectives import DTYPES, gather_numbers, run_all
-from hvdlite.numpy import Average, Sum
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average, Sum
 
 
 def is_sparse(array) -> bool:

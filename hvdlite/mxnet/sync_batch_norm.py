@@ -10,7 +10,7 @@ import numpy as np
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 from hvdlite.names import owner_name
-from hvdlite.numpy import Sum
+from hvdlite.reduce_ops import Sum
 
 _OP = "hvdlite_sync_batch_norm"
 _MOST_NUMBERS = 2**20  # a float32 holds each of them

@@ -8,14 +8,15 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite import topology
-from hvdlite.mxnet.accumulation import Aside, check_passes
-from hvdlite.mxnet.compression import NoneCompressor
-from hvdlite.mxnet.gradients import Gradients, Reduction, common_order
+from hvdlite.mxnet.accumulation import Aside
+from hvdlite.mxnet.gradients import Gradients, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
 from hvdlite.names import owner_name
-from hvdlite.numpy import Average, Sum
 from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.reduce_ops import Average, Sum
+from hvdlite.training.codecs import NoneCompressor
+from hvdlite.training.reduction import Reduction, check_passes
 
 
 class DistributedTrainer(mx.gluon.Trainer):

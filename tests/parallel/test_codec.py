@@ -6,8 +6,9 @@ import pytest
 from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, one_bit, two_bit
 
 import hvdlite as hvd
-from hvdlite.mxnet.compression import Codec, from_params
+from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.reducer import Reducer
+from hvdlite.training.codecs import Codec
 
 STEPS = 6
 

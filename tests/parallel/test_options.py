@@ -17,7 +17,7 @@ from nets import (
 )
 
 import hvdlite as hvd
-from hvdlite.mxnet.gradients import split_by_bytes
+from hvdlite.training.reduction import split_by_bytes
 
 
 def sgd():

@@ -1,0 +1,1 @@
+"""What the bindings to frameworks share: how gradients are grouped, reduced and compressed."""

@@ -1,0 +1,84 @@
+"""Compression of gradients by codecs of the C core, for every framework.
+
+A codec is a part of the allreduce (``csrc/kernels/codec.h`` has rules and sources): it takes and
+gives float32. See docs/compression.md for what each costs and saves.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Tuple
+
+from hvdlite._native import lib
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A codec of the C core: one of ``lib.HVD_CODEC_*`` and its threshold or ratio."""
+
+    kind: int
+    parameter: float = 0.0
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether it carries over what a message leaves out."""
+        return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
+
+
+class NoneCompressor:
+    """Send gradients as they are."""
+
+    @staticmethod
+    def compress(tensor) -> Tuple[Any, Any]:
+        """Return what to send, and what ``decompress`` needs to undo it."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        """Return the tensor that came back in the form that was compressed."""
+        return tensor
+
+
+def two_bit(threshold: float = 0.5) -> Codec:
+    """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
+
+    What is left out is added to the next gradient. Gradients are compressed before they are divided
+    by the batch size, so the threshold belongs to their sum over the batch of one rank.
+
+    :raises ValueError: a threshold that is not above 0.
+    """
+    if not threshold > 0:
+        raise ValueError(f"two_bit(threshold={threshold}): expected a threshold above 0")
+    return Codec(lib.HVD_CODEC_2BIT, float(threshold))
+
+
+def one_bit(threshold: float = 0.0) -> Codec:
+    """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet 2.0's 1bit.
+
+    What is left out is added to the next gradient.
+    """
+    return Codec(lib.HVD_CODEC_1BIT, float(threshold))
+
+
+def top_k(ratio: float = 0.01) -> Codec:
+    """Send the largest float32 values alone, ceil(ratio * n) of n, each as index and value.
+
+    What is left out is added to the next gradient (Aji and Heafield, "Sparse communication for
+    distributed gradient descent", EMNLP 2017). It takes 2 * ratio of the bytes from each rank to
+    each other, so it saves something as long as ratio * ranks is well below 1.
+
+    :raises ValueError: a ratio that is not in (0, 1].
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"top_k(ratio={ratio}): expected a ratio above 0 and at most 1")
+    return Codec(lib.HVD_CODEC_TOPK, float(ratio))
+
+
+def check_compression(compression) -> None:
+    """Raise ValueError for what can't be a compression."""
+    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    if isinstance(compression, Codec) or all(map(callable, methods)):
+        return
+    raise ValueError(
+        f"compression is {compression!r}: expected hvd.Compression.none, .fp16 or .bf16, a call of "
+        "hvd.Compression.two_bit(), .one_bit() or .top_k(), or a class with compress() and "
+        "decompress()"
+    )

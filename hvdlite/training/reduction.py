@@ -1,0 +1,79 @@
+"""How the gradients of a trainer or optimizer are reduced over ranks, and in which groups."""
+
+import math
+from typing import Any, List, NamedTuple, Sequence
+
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Adasum, Average, Sum
+from hvdlite.training.codecs import NoneCompressor, check_compression
+
+GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
+
+
+class Reduction(NamedTuple):
+    """How gradients are reduced over ranks; the same on every rank.
+
+    :param compression: one of ``Compression``, or a class like them; rows of sparse gradients
+        are not compressed.
+    :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
+        f / size after it.
+    :param num_groups: into so many groups of about as many gradients each; 0: by their bytes.
+    :param op: Average, Sum or Adasum.
+    :param process_set: the ranks among which.
+    :param sparse_as_dense: send sparse gradients whole; a row that sums to zero is left out.
+    """
+
+    compression: Any = NoneCompressor
+    predivide_factor: float = 1.0
+    num_groups: int = 0
+    op: int = Average
+    process_set: ProcessSet = global_process_set
+    sparse_as_dense: bool = False
+
+    def checked(self) -> "Reduction":
+        """Return it; raise ValueError where it makes no sense."""
+        factor, groups = self.predivide_factor, self.num_groups
+        if not (math.isfinite(factor) and factor > 0):
+            raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
+        if not isinstance(groups, int) or groups < 0:
+            raise ValueError(f"num_groups is {groups!r}: expected 0 or a number of groups")
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(
+                f"op is {self.op!r}: expected hvdlite.Average, hvdlite.Sum or hvdlite.Adasum"
+            )
+        if factor != 1 and self.op != Average:
+            raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
+        self.process_set.group()  # raises on a rank that is not in it
+        check_compression(self.compression)
+        return self
+
+
+def check_passes(passes: int) -> int:
+    """Return ``backward_passes_per_step``; ValueError if it is no count."""
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(
+            f"backward_passes_per_step is {passes!r}: expected a number of passes from 1"
+        )
+    return passes
+
+
+def split(items: Sequence, parts: int) -> List[Sequence]:
+    """Return the items in so many runs whose lengths differ by one at most; none is empty."""
+    ends = [len(items) * (i + 1) // parts for i in range(parts)]
+    runs = [items[start:end] for start, end in zip([0, *ends], ends)]
+    return [run for run in runs if len(run)]
+
+
+def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
+    """Return the items in runs of at least GROUP_BYTES; the first may be smaller.
+
+    Counted from the end, as backward writes gradients from the last layer to the first: what is
+    ready last, and waited for, is little.
+    """
+    runs, end, total = [], len(items), 0
+    for start in reversed(range(len(items))):
+        total += sizes[start]
+        if total >= GROUP_BYTES or start == 0:
+            runs.append(items[start:end])
+            end, total = start, 0
+    return runs[::-1]
