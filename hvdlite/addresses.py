@@ -1,0 +1,36 @@
+"""Under which address the other ranks reach this host, for libraries with sockets of their own."""
+
+import socket
+from typing import Dict, List
+
+from hvdlite import topology
+from hvdlite.launch import probe
+from hvdlite.objects import allgather_object
+
+
+def addresses_of_ranks() -> List[str]:
+    """Return an IPv4 address for each rank, under which the others reach its host. Collective.
+
+    Where all ranks are on one host it is the loopback: nothing listens to the network then.
+    """
+    everyone = allgather_object((socket.gethostname(), probe.interfaces()), "addresses")
+    if topology.local_size() == topology.size():
+        return ["127.0.0.1"] * topology.size()
+    name, own = everyone[topology.rank()]
+    others = [interfaces for host, interfaces in everyone if host != name]
+    return allgather_object(_address_towards(own, others), "addresses.chosen")
+
+
+def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
+    """Return the address from which this host would send to the first other one that it knows."""
+    for interfaces in others:
+        for address in interfaces.values():
+            if address in own.values():  # the loopback, or a bridge that every host has
+                continue
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                try:
+                    sock.connect((address, 9))  # only asks the routing table
+                except OSError:
+                    continue
+                return sock.getsockname()[0]
+    return next(a for a in [*own.values(), "127.0.0.1"] if not a.startswith("127."))

@@ -1,0 +1,40 @@
+"""hvdlite for LightGBM: the parameters with which it trains on all ranks of the job."""
+
+import contextlib
+import socket
+from typing import Any, Dict
+
+from hvdlite import topology
+from hvdlite.addresses import addresses_of_ranks
+from hvdlite.objects import allgather_object
+
+
+def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
+    """Return LightGBM's parameters for training on all ranks. Collective; before each training::
+
+        data = lightgbm.Dataset(part_of_x, part_of_y)  # this rank's rows
+        booster = lightgbm.train({**parameters, **hvd.lightgbm.network_parameters()}, data)
+
+    LightGBM's ranks are hvdlite's. Its histograms go through its own connections, not through
+    hvdlite's.
+
+    :param tree_learner: "data", "voting" or "feature", as in LightGBM.
+    :raises ValueError: before ``init()``.
+    :raises hvdlite.HvdliteError: a rank has left.
+    """
+    port = _free_port()
+    ports = allgather_object(port, "lightgbm.ports")
+    machines = [f"{host}:{port}" for host, port in zip(addresses_of_ranks(), ports)]
+    return {
+        "machines": ",".join(machines),
+        "num_machines": topology.size(),
+        "local_listen_port": port,
+        "tree_learner": tree_learner,
+        "pre_partition": True,  # each rank brings rows of its own
+    }
+
+
+def _free_port() -> int:
+    with contextlib.closing(socket.socket()) as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]

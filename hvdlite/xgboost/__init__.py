@@ -1,0 +1,14 @@
+"""hvdlite for XGBoost: its own collective, started over MPI, and LibSVM data by part."""
+
+try:
+    import xgboost  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"hvdlite.xgboost needs XGBoost ({error}): run `pip install 'hvdlite[xgboost]'`"
+    ) from error
+
+from hvdlite.xgboost import rabit
+from hvdlite.xgboost.communicator import communicator
+from hvdlite.xgboost.libsvm import load_libsvm
+
+__all__ = ["communicator", "load_libsvm", "rabit"]

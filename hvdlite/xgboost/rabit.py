@@ -1,0 +1,75 @@
+"""The names of ``xgboost.rabit``, which XGBoost 2 has removed, for scripts that still use them.
+
+``from hvdlite.xgboost import rabit`` in place of ``from xgboost import rabit``; the script is then
+started by ``mpirun`` or ``hvdliterun``.
+"""
+
+import contextlib
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+from xgboost import collective
+from xgboost.collective import (
+    Op,
+    broadcast,
+    get_processor_name,
+    get_rank,
+    get_world_size,
+    is_distributed,
+)
+
+from hvdlite import lifecycle
+from hvdlite.xgboost.communicator import communicator
+
+__all__ = [
+    "Op", "RabitContext", "allreduce", "broadcast", "finalize", "get_processor_name", "get_rank",
+    "get_world_size", "init", "is_distributed", "tracker_print", "version_number",
+]  # fmt: skip
+_open = contextlib.ExitStack()
+
+
+def init(args: Any = None) -> None:
+    """Join the job, and XGBoost's collective on all its ranks. Collective; twice does nothing.
+
+    :param args: ignored: where the tracker is was told so to scripts that rabit started.
+    """
+    lifecycle.init()
+    if not is_distributed():
+        _open.enter_context(communicator())
+
+
+def finalize() -> None:
+    """Leave XGBoost's collective. Collective; without it this does nothing."""
+    _open.close()
+
+
+@contextlib.contextmanager
+def RabitContext(args: Any = None) -> Iterator[None]:
+    """Do :func:`init` with ``args`` before the block, and :func:`finalize` after it."""
+    init(args)
+    with _open:
+        yield
+
+
+def allreduce(
+    data: np.ndarray, op: Op, prepare_fun: Optional[Callable[[np.ndarray], None]] = None
+) -> np.ndarray:
+    """Return ``op`` over all ranks of ``data``.
+
+    :param data: an array of the same shape and dtype on every rank.
+    :param op: Op.SUM, Op.MAX, Op.MIN or Op.BITWISE_OR.
+    :param prepare_fun: called with ``data`` before that.
+    """
+    if prepare_fun is not None:
+        prepare_fun(data)
+    return collective.allreduce(data, Op(op))
+
+
+def tracker_print(msg: Any) -> None:
+    """Print ``msg`` where the tracker runs: on rank 0."""
+    collective.communicator_print(msg)
+
+
+def version_number() -> int:
+    """Return 0: no checkpoint has been loaded, which XGBoost 1.0 has given up."""
+    return 0

@@ -1,0 +1,136 @@
+"""XGBoost and LightGBM on ranks: their models, LibSVM's files, rabit's names, the example."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, missing
+from jobs import ROOT, Job, assert_passed, mpirun
+
+pytest.importorskip("xgboost")
+SCRIPTS = Path(__file__).parent / "scripts"
+TOLERANCE = {"xgboost": 0.01, "lightgbm": 0.01}  # of the loss: cuts are sketched part by part
+
+
+def script(ranks: int, name: str, *arguments: str, **options) -> Job:
+    return mpirun(ranks, str(SCRIPTS / f"{name}.py"), *arguments, timeout=100, **options)
+
+
+def check_models(results: dict, ranks: int) -> float:
+    assert [r["ranks"] for r in results.values()] == [[rank, ranks] for rank in range(ranks)]
+    assert len({r["model"] for r in results.values()}) == 1
+    assert len({r["loss"] for r in results.values()}) == 1
+    return results[0]["loss"]
+
+
+@pytest.fixture(scope="module")
+def loss_of_one_process() -> dict:
+    found = {}
+    for library in TOLERANCE:
+        pytest.importorskip(library)
+        found[library] = check_models(assert_passed(script(1, "trees", library)).results(), 1)
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("library", TOLERANCE)
+def test_all_ranks_have_the_model_of_one_process(library, ranks, loss_of_one_process):
+    loss = check_models(assert_passed(script(ranks, "trees", library)).results(), ranks)
+    expected = loss_of_one_process[library]
+    print(f"{library}, {ranks} ranks: loss {loss:.5f}, of one process {expected:.5f}")
+    assert loss < 0.3  # of a coin: 0.69
+    assert loss == pytest.approx(expected, abs=TOLERANCE[library])
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.parametrize("library", TOLERANCE)
+def test_between_two_hosts(library, loss_of_one_process):
+    with Cluster(2) as cluster:
+        command = [
+            sys.executable, "-m", "hvdlite.launch", "-n", "2", "--hostfile", str(cluster.hostfile),
+            sys.executable, str(SCRIPTS / "trees.py"), library,
+        ]  # fmt: skip
+        environment = {**cluster.environment(), "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"}
+        ended = cluster.run(
+            command, cwd=str(ROOT), env=environment, timeout=120, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    output = re.sub(r"^\[\d+\w*\] ?", "", ended.stdout, flags=re.M)
+    assert ended.returncode == 0, ended.stdout
+    results = Job(ended.returncode, output, 0).results()
+    assert {r["host"] for r in results.values()} == {0, 1}
+    loss = check_models(results, 2)
+    assert loss == pytest.approx(loss_of_one_process[library], abs=TOLERANCE[library])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_names_of_rabit(ranks):
+    job = assert_passed(script(ranks, "rabit_script"))
+    total, most = sum(range(1, ranks + 1)), ranks - 1
+    for rank, result in job.results().items():
+        assert result == {
+            "size": ranks, "word": {"word": "from rank 0"}, "total": [total] * 3, "most": [most],
+            "again": rank, "left": True, "host": True,
+        }  # fmt: skip
+    for rank in range(ranks):
+        assert f"printed by rank {rank}" in job.output
+
+
+LINES = ["1 0:2 3:4.5", "-1 1:1e3", "# a comment", "0", "", "2 0:-1 2:0.25 4:7  # at the end"] * 3
+ROWS = [[2, 0, 0, 4.5, 0], [0, 1e3, 0, 0, 0], [0] * 5, [-1, 0, 0.25, 0, 7]] * 3
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_line_is_on_one_rank(ranks, tmp_path):
+    files = [tmp_path / name for name in ("lines", "no_end", "one_line", "empty")]
+    texts = ["\n".join(LINES) + "\n", "\n".join(LINES), "1 0:2 3:4.5 4:0\n", ""]
+    for file, text in zip(files, texts):
+        file.write_text(text)
+    results = assert_passed(script(ranks, "libsvm", *map(str, files))).results().values()
+
+    def joined(key: str) -> list:
+        return [one for result in results for one in result[key]]
+
+    assert joined("rows0") == joined("rows1") == ROWS
+    assert joined("labels0") == joined("labels1") == [1, -1, 0, 2] * 3
+    assert joined("rows2") == ROWS[:1] and joined("labels2") == [1]
+    assert joined("rows3") == joined("labels3") == []
+
+
+@pytest.mark.parametrize("line", ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"])
+def test_a_line_that_is_no_sample(line, tmp_path):
+    file = tmp_path / "data"
+    file.write_text(f"1 0:1\n{line}\n")
+    results = assert_passed(script(1, "libsvm", str(file))).results()
+    assert f"{file}, part 0 of 1: " in results[0]["error0"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_raises_ends_the_job(failing):
+    job = script(2, "tree_rank_fails", str(failing))
+    assert job.status != 0
+    assert "KeyError: 'label'" in job.output
+    assert job.seconds < 30
+
+
+ENDING = re.compile(r"^30 rounds, accuracy (\S+), \S+ s, ranks: (\d+)$", re.M)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_example(ranks):
+    job = assert_passed(mpirun(ranks, "examples/xgboost_libsvm.py", timeout=100))
+    (accuracy, shown), = ENDING.findall(job.output)  # fmt: skip
+    assert float(accuracy) > 0.93 and int(shown) == ranks
+
+
+def test_the_example_without_its_marked_lines(tmp_path):
+    text = (ROOT / "examples" / "xgboost_libsvm.py").read_text()
+    twin = "".join(s for s in text.splitlines(keepends=True) if not s.endswith("# hvdlite\n"))
+    assert "hvd." not in twin.split('"""')[2]
+    (tmp_path / "twin.py").write_text(twin)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "twin.py")], capture_output=True, text=True, timeout=100
+    )
+    assert float(ENDING.findall(ended.stdout)[0][0]) > 0.93, ended.stderr
