@@ -25,7 +25,8 @@ struct device {
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
 /* FnProperty kAsync: an operation whose arrays are free runs at once, on the thread that pushes it;
- * another one on the worker of its device, which is no operator's if the device is nobody's. */
+ * another one on the worker of its device, which is no operator's if the device is nobody's: number
+ * 15 of shared memory, since MXNet's profiler aborts at a CPU's number above the number of cores. */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
 /* kCPUPrioritized: on a pool of workers that runs no operators, the higher priority first. */
 enum { CPU_PRIORITIZED = 3 };

@@ -80,7 +80,7 @@ static bool is_coded(const struct operation *op) {
  * also writes to: the layout may have to be mended, the residual changes. All are different arrays.
  * To submit is a moment's work, to encode is more: that is left to MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
-    static const struct device APART = {CPU, NOBODYS_DEVICE}, SHARED = {CPU, 0};
+    static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE}, SHARED = {CPU, 0};
     static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
     hvd_mxnet *lib = op->lib;
     bool coded = is_coded(op);

@@ -20,7 +20,7 @@ static void do_nothing(void *run_context, void *param) {
 }
 
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err) {
-    static const struct device APART = {CPU, NOBODYS_DEVICE};
+    static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE};
     static const int AT_ONCE = ASYNC;
     const struct mxnet_api *api = hvd_mxnet_api(lib);
     hvd_mxnet_watch *w = malloc(sizeof *w);
