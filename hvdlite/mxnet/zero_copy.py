@@ -130,7 +130,7 @@ def _check_new(param) -> None:
             f"parameter '{param.name}' is not initialised: share_gradients comes after the first "
             "forward and before the first backward"
         )
-    if any(data._fresh_grad for data in param.list_data()):
+    if any(data._fresh_grad for data in param._data):  # list_data refuses row_sparse weights
         raise ValueError(
             f"the gradient of parameter '{param.name}' has been computed already: share_gradients "
             "comes before the first backward"
@@ -141,7 +141,7 @@ def _can_move(param) -> bool:
     if param.grad_req == "null" or not param._grad or len(param._grad) != 1:
         return False
     grad = param._grad[0]
-    is_plain = grad.stype == "default" and param.data().stype == "default"
+    is_plain = grad.stype == "default" and param._stype == "default"
     known = np.dtype(grad.dtype) in DTYPES
     return is_plain and known and grad.context.device_type.startswith("cpu") and grad.size > 0
 
