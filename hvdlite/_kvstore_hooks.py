@@ -1,7 +1,7 @@
 """Tells MXNet of the kvstore ``dist_sync_mpi``, in whichever order the two are imported.
 
 It imports neither MXNet nor MPI: the store's own module comes when a store is asked for. Besides
-MXNet's registry of stores four places in MXNet are replaced, for this store only:
+MXNet's registry of stores these places in MXNet are replaced, for this store only:
 
 * ``gluon.Trainer()`` puts the weights of all ranks in step, so that the first gradient is right;
   else it would do so at the first step, when it has been computed.
@@ -10,12 +10,18 @@ MXNet's registry of stores four places in MXNet are replaced, for this store onl
 * ``_create_kvstore``: Trainer and Module update weights by themselves unless they are told to leave
   it to the store; then gradients can be clipped in between, and states load without hvdlite.
 * ``_initialize_kvstore``: Module puts its weights in step although it updates them by itself.
+* ``mx.profiler``: where there are no servers, what is meant for them is a warning, not an error.
+
+And ``mx.kv.create`` refuses a name that MXNet does not know, for which it makes a local store.
 """
 
 import functools
 import os
+import sys
+import warnings
 
 NAME = "dist_sync_mpi"
+_NAMES = (NAME, "horovod")  # the latter is MXNet 2's, which drops it where there is one context
 # What these mean when `hvdliterun --mode mpi` has started the job: there are no servers then.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
@@ -24,15 +30,28 @@ _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_
           "local_update_cpu")  # fmt: skip
 
 
+class _Maker:
+    """What the registry holds for a name of ours, in place of a class."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self):
+        from hvdlite.mxnet.kvstore import DistSyncMPI
+
+        return DistSyncMPI(self._name)
+
+
 def register(mxnet) -> None:
     """Make the store known to the MXNet that is imported; a second call does nothing."""
     registry = mxnet.kvstore.KVStoreBase.kv_registry
     if NAME in registry:
         return
-    registry[NAME] = _create
+    registry.update({name: _Maker(name) for name in _NAMES})
     if os.environ.get("HVDLITE_KVSTORE_MODE") == "mpi":
-        registry.update(dict.fromkeys(_SYNCHRONOUS, _create))
+        registry.update({name: _Maker(name) for name in _SYNCHRONOUS})
         registry.update(dict.fromkeys(_ASYNCHRONOUS, _refuse_asynchronous))
+    mxnet.kvstore.create = mxnet.kvstore.base.create = _create(mxnet.kvstore.create, registry)
     users = [mxnet.model, mxnet.gluon.trainer]
     if hasattr(mxnet, "module"):  # MXNet 2 has none
         users.append(mxnet.module.module)
@@ -43,12 +62,8 @@ def register(mxnet) -> None:
     trainer = mxnet.gluon.Trainer
     trainer.__init__ = _trainer_init(trainer.__init__, registry)
     trainer._check_and_rescale_grad = _check_and_rescale_grad(trainer._check_and_rescale_grad)
-
-
-def _create():
-    from hvdlite.mxnet.kvstore import DistSyncMPI
-
-    return DistSyncMPI()
+    for name in ("set_config", "set_state", "dump", "pause", "resume"):
+        setattr(mxnet.profiler, name, _of_servers(getattr(mxnet.profiler, name), mxnet.profiler))
 
 
 def _refuse_asynchronous():
@@ -59,7 +74,31 @@ def _refuse_asynchronous():
 
 
 def _is_ours(store) -> bool:
-    return getattr(store, "type", None) == NAME
+    module = sys.modules.get("hvdlite.mxnet.kvstore")
+    return module is not None and isinstance(store, module.DistSyncMPI)
+
+
+def _as_store(kvstore, registry):
+    """Return a store for a name of ours, and what is given for all else."""
+    maker = registry.get(kvstore.lower()) if isinstance(kvstore, str) else None
+    return maker() if isinstance(maker, _Maker) else kvstore
+
+
+def _check_known(name: str, registry) -> None:
+    if "dist" not in name and name not in (*registry, *_LOCAL):
+        raise ValueError(
+            f"kvstore '{name}' is not one that MXNet knows: for training on many ranks use '{NAME}'"
+        )
+
+
+def _create(create, registry):
+    @functools.wraps(create)
+    def create_known(name="local"):
+        if isinstance(name, str):
+            _check_known(name.lower(), registry)
+        return create(name)
+
+    return create_known
 
 
 def _trainer_init(init, registry):
@@ -67,11 +106,8 @@ def _trainer_init(init, registry):
     def __init__(self, *args, **kwargs):
         init(self, *args, **kwargs)
         config = self._kvstore_params
-        name = config["kvstore"]
-        if isinstance(name, str) and registry.get(name.lower()) is _create:
-            config["kvstore"] = _create()
-        if _is_ours(config["kvstore"]):
-            config["kvstore"].serve(self)
+        store = _as_store(config["kvstore"], registry)
+        config["kvstore"] = store.serve(self) if _is_ours(store) else store
 
     return __init__
 
@@ -92,12 +128,8 @@ def _create_kvstore(create, registry):
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str):
             kvstore = kvstore.lower()  # MXNet looks for 'dist' before it does so itself
-            if "dist" not in kvstore and kvstore not in (*registry, *_LOCAL):
-                raise ValueError(
-                    f"kvstore '{kvstore}' is not one that MXNet knows: for training on many ranks "
-                    f"use '{NAME}'"
-                )
-        store, on_store = create(kvstore, num_device, arg_params)
+            _check_known(kvstore, registry)
+        store, on_store = create(_as_store(kvstore, registry), num_device, arg_params)
         if _is_ours(store) and "MXNET_UPDATE_ON_KVSTORE" not in os.environ:
             on_store = any(array.stype != "default" for array in arg_params.values())
         return store, on_store
@@ -114,3 +146,19 @@ def _initialize_kvstore(initialize):
             kvstore.broadcast(name, arg_params[name], out=[arg_params[name], *arrays])
 
     return initialize_kvstore
+
+
+def _of_servers(call, profiler):
+    @functools.wraps(call)
+    def without_servers(*args, **kwargs):
+        asked = "server" in (*args, kwargs.get("profile_process"))
+        if not asked or profiler.profiler_kvstore_handle:  # of the last store that MXNet made
+            return call(*args, **kwargs)
+        warnings.warn(
+            "there are no servers to profile: with this kvstore each rank does what they would do; "
+            "use profile_process='worker'",
+            stacklevel=2,
+        )
+        return None
+
+    return without_servers

@@ -10,10 +10,17 @@ import mxnet as mx
 from hvdlite import lifecycle, topology
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import agree_on_order, common_order
-from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
+from hvdlite.mxnet.kvstore_arrays import (
+    KVStoreError,
+    add_up,
+    by_key,
+    deliver,
+    empty_like,
+    some_rows,
+)
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
-from hvdlite.mxnet.parameters import broadcast_parameters, trainer_of
+from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
@@ -34,6 +41,13 @@ def unrecorded(method):
     return call
 
 
+class _Name(str):
+    """A store's name; MXNet looks in it for whether the store is a distributed, synchronous one."""
+
+    def __contains__(self, part: str) -> bool:
+        return part in ("dist", "_sync") or super().__contains__(part)
+
+
 class DistSyncMPI(mx.kvstore.KVStore):
     """What ``mx.kv.create("dist_sync_mpi")`` returns, once ``hvdlite`` is imported.
 
@@ -51,8 +65,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
     >>> kv.pushpull("gradient", a)  # the sum over ranks, in place
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "dist_sync_mpi") -> None:
         lifecycle.init()  # and not KVStore's: that wraps a store of MXNet's own
+        self._name_asked_for = _Name(name)
         self._owner = owner_name("kvstore")
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # of what was pushed, for the optimizer
@@ -66,7 +81,10 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def __del__(self) -> None:
         """Do nothing: there is no store of MXNet's to free."""
 
-    type = "dist_sync_mpi"
+    @property
+    def type(self) -> str:
+        """The name that the store was asked for by, such as ``dist_sync_mpi`` or ``horovod``."""
+        return self._name_asked_for
 
     @property
     def rank(self) -> int:
@@ -87,7 +105,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def is_capable(capability: str) -> bool:
         """Tell whether the store can do that; MXNet knows one such word, ``optimizer``."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
-            raise ValueError(f"unknown capability '{capability}': expected 'optimizer'")
+            raise KVStoreError(f"unknown capability '{capability}': expected 'optimizer'")
         return True
 
     @unrecorded
@@ -157,7 +175,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             kept, ids = self._kept(name), ids_of[name]
             ids = ids * len(arrays) if len(ids) == 1 else ids
             if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
-                raise ValueError(
+                raise KVStoreError(
                     f"key '{name}': expected row_sparse arrays in out, and one array of row_ids or "
                     f"{len(arrays)}, got {len(ids)}; to get all rows use pull"
                 )
@@ -167,9 +185,12 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def set_gradient_compression(self, compression_params: dict) -> None:
         """Compress what is pushed on its way, as in ``{'type': 'fp16'}``; row_sparse arrays not.
 
-        :raises ValueError: an unknown type or option; the text names those that there are.
+        :raises KVStoreError: an unknown type or option; the text names those that there are.
         """
-        self._reducer = Reducer(from_params(compression_params))
+        try:
+            self._reducer = Reducer(from_params(compression_params))
+        except ValueError as error:
+            raise KVStoreError(str(error)) from None
 
     def set_optimizer(self, optimizer) -> None:
         """Let this optimizer update what is kept with what is pushed, from now on.
@@ -196,19 +217,20 @@ class DistSyncMPI(mx.kvstore.KVStore):
         with open(fname, "rb") as file:
             updater.set_states(file.read())
 
-    def serve(self, trainer) -> None:
+    def serve(self, trainer) -> "DistSyncMPI":
         """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
 
         Those whose shape is not known yet follow when they get it. Gradients that only have to be
         summed go into memory that the ranks of a host share.
+
+        :returns: the store for that Trainer: this one for the first, and a new one like it for each
+            other, since the keys of all Trainers are 0, 1, ...
         """
         _check_plain(trainer._optimizer)
-        other = self._trainer
-        if other and any(trainer_of(param) is other for param in other._params):
-            raise ValueError(
-                "this kvstore serves another Trainer, whose keys are 0, 1, ... too: give each "
-                f"Trainer the name, kvstore='{self.type}', or a store of its own"
-            )
+        if self._trainer is not None:
+            another = DistSyncMPI(self.type)
+            another._reducer = Reducer(self._reducer.compression)
+            return another.serve(trainer)
         self._trainer = trainer
         params = dict(enumerate(trainer._params))
         order = common_order(params)
@@ -221,6 +243,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         )
         if only_summed and topology.size() > 1:
             self._shared = SharedGradients([params[i] for i in order])
+        return self
 
     def _barrier(self) -> None:
         """Wait until every rank has come here."""
@@ -237,7 +260,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
-            raise ValueError(
+            raise KVStoreError(
                 "the kvstore has no optimizer whose states it could save or load: call "
                 "set_optimizer first; a Trainer or Module that updates by itself has its own"
             )
@@ -245,7 +268,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _kept(self, key):
         if key not in self._values:
-            raise ValueError(
+            raise KVStoreError(
                 f"key '{key}' has no value in the kvstore: call init or broadcast first; after a "
                 "pushpull without optimizer only push and pull keep one"
             )
@@ -254,7 +277,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def _push(self, key, arrays: list, priority: int) -> None:
         kept = self._values.get(key) if self._updater is None else self._kept(key)
         if kept is not None and kept.shape != arrays[0].shape:
-            raise ValueError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
+            raise KVStoreError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
         if self._updater is None:
             self._values[key] = self._sum(key, arrays, kept, priority)
             return
@@ -318,7 +341,7 @@ def _check_plain(optimizer) -> None:
     if isinstance(optimizer, DistributedOptimizer) or not isinstance(
         optimizer, mx.optimizer.Optimizer
     ):
-        raise ValueError(
+        raise KVStoreError(
             f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
             "DistributedOptimizer averages by itself: use it with kvstore=None"
         )

@@ -11,8 +11,10 @@ import hvdlite as hvd
 # ---- who and where ----
 
 
-def test_who_it_is(kv, rank, size):
-    assert kv.type == "dist_sync_mpi"
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
+def test_who_it_is(name, rank, size):
+    kv = mx.kv.create(name)
+    assert kv.type == name
     assert (kv.rank, kv.num_workers, kv.local_rank) == (rank, size, hvd.local_rank())
     assert isinstance(kv, (mx.kv.KVStore, mx.kv.KVStoreBase))
     assert kv.is_capable("optimizer")
@@ -21,7 +23,7 @@ def test_who_it_is(kv, rank, size):
         kv.is_capable("magic")
 
 
-@pytest.mark.parametrize("name", ["dist_sync_mpi", "DIST_SYNC_MPI"])
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "DIST_SYNC_MPI", "horovod"])
 def test_two_stores_do_not_meet(name, rank, size):
     first, second = mx.kv.create(name), mx.kv.create(name)
     a, b = filled(1), filled(10)
@@ -215,8 +217,9 @@ def test_compression_by_name(kv, rank, size):
     ],
 )
 def test_compression_that_there_is_not(kv, params, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=text) as error:
         kv.set_gradient_compression(params)
+    assert isinstance(error.value, mx.MXNetError)
 
 
 # ---- wrong calls: an error at once, and the store goes on ----
@@ -249,11 +252,13 @@ def wrong_calls(kv):
 
 
 def test_wrong_calls(kv, size):
+    """An MXNetError, as in MXNet's own stores, and a ValueError, as in the rest of hvdlite."""
     kv.init("x", filled(1))
     for text, call in wrong_calls(kv).items():
         with pytest.raises(ValueError) as error:
             call()
         assert text in str(error.value)
+        assert isinstance(error.value, mx.MXNetError)
     a = filled(1)
     kv.pushpull("x", a)
     assert_all(a, size)

@@ -74,11 +74,12 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
 
 
 @pytest.mark.parametrize("kvstore", ["name", "object"])
+@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @on_store
-def test_fit(kvstore, optimizer, update_on_kvstore, parity):
+def test_fit(kvstore, name, optimizer, update_on_kvstore, parity):
     """The script of one process; only rank 0's weights count."""
-    store = "dist_sync_mpi" if kvstore == "name" else mx.kv.create("dist_sync_mpi")
+    store = name if kvstore == "name" else mx.kv.create(name)
     module = fit(store, seed=hvd.rank(), optimizer=optimizer)
     assert module._update_on_kvstore == update_on_kvstore
     trained = weights_of(module)

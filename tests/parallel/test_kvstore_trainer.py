@@ -28,15 +28,17 @@ from hvdlite.mxnet.zero_copy import is_shared
 on_store = pytest.mark.parametrize(
     "on_store", [None, False, True], ids=["default", "own", "on store"]
 )
+NAMES = ["dist_sync_mpi", "horovod"]
 CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 BOUND = 1e-4  # of the relative difference from one process's weights
 
 
 @on_store
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kvstore", ["name", "object"])
-def test_training(kvstore, on_store, parity):
+def test_training(kvstore, name, on_store, parity):
     net = dense_net()
-    store = "dist_sync_mpi" if kvstore == "name" else mx.kv.create("dist_sync_mpi")
+    store = name if kvstore == "name" else mx.kv.create(name)
     trainer = kv_trainer(net, kvstore=store, update_on_kvstore=on_store)
     trained = train(net, trainer, (4, 4, 4))
     assert trainer._update_on_kvstore == bool(on_store)
@@ -223,12 +225,11 @@ def all_rows(net):
 @no_sparse_gluon
 @pytest.mark.parametrize("stype", ["default", "row_sparse"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_sparse_parameters(stype, optimizer, rank, size, parity):
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_parameters(stype, optimizer, name, rank, size, parity):
     """Sparse gradients of dense weights, and sparse weights, whose rows come from the store."""
     net, alone = embedding(stype, seed=rank), embedding("default", seed=0)
-    trainer = gluon.Trainer(
-        net.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore="dist_sync_mpi"
-    )
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=name)
     plain = gluon.Trainer(alone.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=None)
     for step in range(3):
         own = words_of(rank, step)

@@ -72,8 +72,15 @@ def created(mode: str, *names: str) -> list:
 def test_dist_sync_where_there_are_no_servers():
     names = ("dist_sync", "DIST_SYNC", "dist", "dist_device_sync", "dist_sync_device")
     *types, refused = created("mpi", *names, "dist_async")
-    assert types == ["dist_sync_mpi"] * len(names)
+    assert types == [name.lower() for name in names]
     assert "need MXNet's servers: start the job with `hvdliterun --mode ps`" in refused
+
+
+def test_a_name_of_no_store_makes_no_silent_local_one():
+    """MXNet 1.9 takes any name without 'dist' for a store of one process."""
+    *ours, unknown = created("", "horovod", "Horovod", "local", "device", "byte_ps")
+    assert ours == ["horovod", "horovod", "local", "device"]
+    assert unknown.startswith("kvstore 'byte_ps' is not one that MXNet knows")
 
 
 def test_with_servers_dist_sync_is_mxnets_own():
