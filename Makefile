@@ -8,7 +8,7 @@
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
-#   make docs      docs/api.md, from the docstrings
+#   make docs      the documentation site, build/docs/index.html; a broken link fails
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
 #   make lint      what every change must pass; make format mends most of it
@@ -154,8 +154,16 @@ test-wheel: wheel
 	tools/try-package.sh "$(PYTHON)"
 
 # --------------------------------------------------------------------------------------- docs
-docs: install
-	$(BIN)/python docs/api.py
+# build/docs/index.html; -W: a warning, as of a link that leads nowhere, fails.
+SITE := .venv/.site
+
+docs: install $(SITE)
+	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	@echo "build/docs/index.html"
+
+$(SITE): $(DEPS) docs/requirements.txt
+	$(PIP) -r docs/requirements.txt
+	touch $@
 
 # -------------------------------------------------------------------------------------- style
 C_FILES := $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch])

@@ -108,7 +108,12 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
     )
     for add in (_add_job, _add_hosts, _add_ps, _add_output, _add_mpi, _add_batch, _add_questions):
         add(new)
-    new.add_argument("--launcher", choices=launchers, help="the backend that starts the processes")
+    new.add_argument(
+        "--launcher",
+        choices=launchers,
+        help="the backend that starts the processes; the command for yarn and the manifest for k8s "
+        "are generated, and have never been run on a cluster",
+    )
     _add_tuning(new.add_argument_group("tuning, as in horovodrun"))
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return new

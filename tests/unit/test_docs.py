@@ -1,6 +1,7 @@
 """What docs/ says is so: the names that Horovod has, the tests that are named, the public names."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -61,24 +62,26 @@ def split(parameters: str) -> list:
 
 def run(code: str, *arguments: str) -> str:
     """In an interpreter of its own, since to import all of hvdlite starts MPI."""
+    imports = "import json, inspect, re, sys, reference, hvdlite as hvd\nfrom signatures import *\n"
     ended = subprocess.run(
-        [sys.executable, "-c", f"import api, json, sys\n{code}", *arguments],
-        cwd=DOCS, timeout=120, capture_output=True, text=True,
+        [sys.executable, "-c", imports + code, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{DOCS}{os.pathsep}{TESTS}"},
+        timeout=120, capture_output=True, text=True,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]  # before it MXNet 2 tells of its memory
 
 
 OURS = """
-def arguments(name):
-    value = api.hvd
+def parameters(name):
+    value = hvd
     for part in name.split("."):
         value = getattr(value, part)
-    if api.inspect.isclass(value):
-        value = api.constructor(value)
-    return api.arguments(value) if api.inspect.isroutine(value) else []
+    if inspect.isclass(value):
+        value = constructor(value)
+    return arguments(value) if inspect.isroutine(value) else []
 
-print(json.dumps({name: arguments(name) for name in json.loads(sys.argv[1])}))
+print(json.dumps({name: parameters(name) for name in json.loads(sys.argv[1])}))
 """
 
 
@@ -125,28 +128,40 @@ def test_the_tests_that_are_named_exist():
             assert f"\ndef {test}(" in (TESTS / file).read_text(encoding="utf-8"), (page.name, test)
 
 
-def test_the_list_of_public_names_is_current(tmp_path):
-    """Else run `make docs`."""
-    file = tmp_path / "api.md"
-    run("api.Path(sys.argv[1]).write_text(api.page(), encoding='utf-8'); print()", str(file))
-    assert file.read_text(encoding="utf-8") == (DOCS / "api.md").read_text(encoding="utf-8")
+PAGES = """
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+reference.write(folder)
+shown = [re.findall(r"^[.][.] auto\\w+:: hvdlite[.]([\\w.]+)$", page.read_text(), re.M)
+         for page in folder.glob("*.rst")]
+public = [name for names in hvd._DEFINED_IN.values() for name in names]
+print(json.dumps([sum(shown, []), public]))
+"""
+
+
+def test_every_public_name_is_on_one_page_of_the_reference(tmp_path):
+    shown, public = json.loads(run(PAGES, str(tmp_path)))
+    assert len(shown) == len(set(shown))
+    assert set(public) < set(shown)
+    assert "numpy.allreduce" in shown
 
 
 UNTOLD = """
 EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions tell
 
 def untold(value):
-    doc = api.inspect.getdoc(value) or ""
-    function = api.constructor(value) if api.inspect.isclass(value) else value
-    if "as for :class:" in doc or ":func:" in doc or not api.inspect.isroutine(function):
+    doc = inspect.getdoc(value) or ""
+    function = constructor(value) if inspect.isclass(value) else value
+    if "as for :class:" in doc or ":func:" in doc or not inspect.isroutine(function):
         return set() if doc else {"what it is"}
-    names = {argument.partition("=")[0].lstrip("*") for argument in api.arguments(function)}
-    names -= {name for name in names if api.re.search(rf"\\b{name}\\b", doc)}
+    names = {argument.partition("=")[0].lstrip("*") for argument in arguments(function)}
+    names -= {name for name in names if re.search(rf"\\b{name}\\b", doc)}
     return names - EVERYWHERE - {""}
 
-public = [name for names in api.hvd._DEFINED_IN.values() for name in names]
-values = {name: getattr(api.hvd, name) for name in public}
-values.update({f"numpy.{name}": value for name, value in api.numpy_functions().items()})
+public = [name for names in hvd._DEFINED_IN.values() for name in names]
+values = {name: getattr(hvd, name) for name in public}
+values.update({f"numpy.{n}": getattr(hvd.numpy, n) for n in reference.numpy_functions()})
 print({name: untold(value) for name, value in values.items() if untold(value)})
 """
 
@@ -155,10 +170,21 @@ def test_docstrings_tell_of_every_parameter():
     assert run(UNTOLD) == "{}"
 
 
+def anchors(page: Path) -> set:
+    """Of its headings, as GitHub and the site name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere():
-    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+    pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]
+    assert len(pages) > 12
+    for page in pages:
+        for link in re.findall(r"\]\(([^):]+)\)", page.read_text(encoding="utf-8")):
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
 @pytest.mark.parametrize("example", ["mnist", "module_mnist", "imagenet", "make_records"])

@@ -1,0 +1,51 @@
+"""Settings of the documentation site, which `make docs` builds."""
+
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import reference  # noqa: E402
+
+import hvdlite  # noqa: E402
+
+reference.write(HERE / "reference")
+
+project = "hvdlite"
+author = "The hvdlite authors"
+copyright = author
+release = hvdlite.__version__
+html_title = f"hvdlite {release}"
+html_theme = "furo"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["requirements.txt"]
+html_copy_source = False
+
+myst_heading_anchors = 3  # links to #headings, as on GitHub
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+
+# A role in a docstring that names nothing is an error; types are only shown.
+nitpicky = True
+nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
+autodoc_preserve_defaults = True  # process_set=global_process_set, not its repr
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+
+# Pages of the repository that are pages of the site, too; their links are made to fit.
+ROOT_PAGES = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
+
+
+def take_from_root(_app, page: str, source: list) -> None:
+    if page not in ROOT_PAGES:
+        return
+    text = (HERE.parent / ROOT_PAGES[page]).read_text(encoding="utf-8")
+    for name, file in ROOT_PAGES.items():
+        text = text.replace(f"]({file}", f"]({name}.md")
+    text = re.sub(r"\]\((examples/|LICENSE)", r"](../\1", text.replace("](docs/", "]("))
+    source[0] = f"{text}\n{source[0]}"
+
+
+def setup(app) -> None:
+    app.connect("source-read", take_from_root)

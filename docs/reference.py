@@ -1,0 +1,115 @@
+"""The pages of the reference: which public names stand on which, in what order.
+
+A name that a known module gets is on its page by itself; a new module needs a line here.
+"""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+# File, heading, modules whose public names the page has; the first one's docstring introduces it.
+PAGES = (
+    ("job", "The job", ("lifecycle", "topology", "monitor", "_native")),
+    ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
+    ("numpy", "Collectives on NumPy arrays", ("numpy", "reduce_ops")),
+    ("handles", "Handles", ("handles", "mxnet.handles")),
+    ("objects", "Python objects", ("objects",)),
+    ("process_sets", "Process sets", ("process_sets.process_set", "process_sets.registry")),
+    (
+        "training",
+        "Training",
+        (
+            "mxnet.trainer",
+            "mxnet.optimizer",
+            "mxnet.parameters",
+            "mxnet.states",
+            "mxnet.sync_batch_norm",
+            "mxnet.zero_copy",
+        ),
+    ),
+    ("compression", "Compression of gradients", ("mxnet.compression",)),
+    (
+        "loops",
+        "Data, metrics, schedules, checkpoints",
+        ("mxnet.data", "mxnet.evaluation", "mxnet.schedule", "mxnet.checkpoint", "mxnet.estimator"),
+    ),
+    ("run", "Jobs from Python", ("launch.api",)),
+    ("build", "What this build has", ("build_queries",)),
+)
+INDEX = """\
+Reference
+=========
+
+Every public name, from the docstrings. A script says ``import hvdlite as hvd`` or, as one of
+Horovod's does, ``import hvdlite.mxnet as hvd``. :doc:`/horovod` has the names beside Horovod's.
+
+.. toctree::
+
+"""
+
+
+def public_names(module: str) -> list:
+    """Those of a module that ``hvdlite`` itself has, in the order in which they are defined."""
+
+    def line(name: str) -> int:
+        value = getattr(hvd, name)
+        defined = inspect.isclass(value) or inspect.isroutine(value)
+        return inspect.getsourcelines(value)[1] if defined else sys.maxsize
+
+    return sorted(hvd._DEFINED_IN.get(module, ()), key=line)
+
+
+def numpy_functions() -> list:
+    """The collectives of ``hvdlite.numpy``, whose names ``hvdlite`` has for MXNet's arrays."""
+    return [
+        name
+        for name, value in vars(hvdlite.numpy).items()
+        if inspect.isroutine(value)
+        and value.__module__ == "hvdlite.numpy"
+        and not name.startswith("_")
+        and name not in hvd._DEFINED_IN["hvdlite.numpy"]
+    ]
+
+
+def directive(path: str) -> str:
+    owner, _, name = path.rpartition(".")
+    value = getattr(importlib.import_module(owner), name)
+    if inspect.isclass(value):
+        return f".. autoclass:: {path}\n   :members:\n"
+    return f".. auto{'function' if inspect.isroutine(value) else 'data'}:: {path}\n"
+
+
+def page(heading: str, modules: tuple) -> str:
+    names = [f"hvdlite.{name}" for module in modules for name in public_names(f"hvdlite.{module}")]
+    names += MORE.get(modules[0], lambda: [])()
+    introduction = inspect.getdoc(importlib.import_module(f"hvdlite.{modules[0]}")).partition("\n")[
+        2
+    ]
+    return "\n".join([heading, "=" * len(heading), introduction, "", *map(directive, names)])
+
+
+# What a page has besides.
+MORE = {
+    "numpy": lambda: [f"hvdlite.numpy.{name}" for name in numpy_functions()],
+    "launch.api": lambda: ["hvdlite.launch.api.JobFailed"],
+}
+
+
+def missing() -> set:
+    """Modules with public names that are on no page."""
+    return set(hvd._DEFINED_IN) - {f"hvdlite.{module}" for *_, some in PAGES for module in some}
+
+
+def write(folder: Path) -> None:
+    """Write the pages as reST, whose directives Sphinx fills from the docstrings."""
+    if missing():
+        sys.exit(f"docs/reference.py: PAGES lacks {', '.join(sorted(missing()))}")
+    folder.mkdir(exist_ok=True)
+    entries = "".join(f"   {file}\n" for file, *_ in PAGES)
+    (folder / "index.rst").write_text(INDEX + entries, encoding="utf-8")
+    for file, heading, modules in PAGES:
+        (folder / f"{file}.rst").write_text(page(heading, modules), encoding="utf-8")
