@@ -34,7 +34,7 @@ def percent(share: Optional[float]) -> str:
 
 def speed_table(results: Results, ranks: int) -> str:
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
-              "Horovod / hvdlite", "tuned / hvdlite", "goal"]  # fmt: skip
+              "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
     lines = []
     for row in shown.ROWS:
         ms = [results.value(OURS, ranks, row.ours)]
@@ -43,11 +43,7 @@ def speed_table(results: Results, ranks: int) -> str:
             name = row.theirs if peer.library == "horovod" else row.plain
             ms.append(results.value(peer, ranks, name))
         ratios = [results.ratio(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
-        least, aim = row.goal if ranks <= plan.CORES else shown.GOAL_OVERSUBSCRIBED
-        lines.append(
-            [row.text, *map(milliseconds, ms), *(f"**{times(r)}**" for r in ratios),
-             f"{least}x, aim {aim}x"]
-        )  # fmt: skip
+        lines.append([row.text, *map(milliseconds, ms), *(f"**{times(r)}**" for r in ratios)])
     return markdown(header, lines)
 
 
