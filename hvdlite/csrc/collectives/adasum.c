@@ -16,9 +16,8 @@
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
- * When p is no power of two, the first 2 (p - 2^m) ranks pair up before: the even one gives its vector
- * to the odd one, sits the rounds out and gets the result at the end. Every element of the result is
- * computed on one rank. Vectors stay in the accumulator type until the result goes back; products are
+ * When p is no power of two, ranks are folded before (coll.h). Every element of the result is computed
+ * on one rank. Vectors stay in the accumulator type until the result goes back; products are
  * sums in double. A vector of norm 0 adds nothing, so that the other one stays as it is.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; two more messages of S when p is no
@@ -29,22 +28,21 @@ struct adasum {
     struct transport *t;
     const struct coll_job *job;
     const struct reduce_kernels *k;
-    size_t n;            /* elements */
-    int places, paired;  /* 2^m; pairs in the beginning */
+    size_t n; /* elements */
+    struct coll_fold fold;
     char *mine, *theirs; /* accumulators: the whole vector; what a partner sends of its own */
 };
 
-/* The ranks that take part in the rounds are numbered anew: place 0 .. 2^m - 1. */
-static int rank_of(const struct adasum *w, int place) {
-    return place < w->paired ? 2 * place + 1 : place + w->paired;
+static int rank_of(const struct adasum *w, int position) {
+    return coll_fold_rank(w->fold, position);
 }
 
-/* What a place holds when the rounds of all distances below `distance` are done; in elements. */
-static struct coll_range held_by(const struct adasum *w, int place, int distance) {
+/* What a position holds when the rounds of all distances below `distance` are done; in elements. */
+static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
         size_t middle = range.begin + coll_length(range) / 2;
-        *(place & d ? &range.begin : &range.end) = middle;
+        *(position & d ? &range.begin : &range.end) = middle;
     }
     return range;
 }
@@ -55,12 +53,12 @@ static int swap(const struct adasum *w, const void *out, size_t out_bytes, void 
     return coll_exchange(w->t, x, err);
 }
 
-/* The products over all that the places up to `distance` from this one hold together. */
-static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int place, int distance,
+/* The products over all that the positions up to `distance` from this one hold together. */
+static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int position, int distance,
                     hvd_error *err) {
     for (int d = 1; d <= distance; d *= 2) {
         struct reduce_dots other;
-        HVD_TRY(swap(w, sums, sizeof *sums, &other, sizeof other, rank_of(w, place ^ d), err));
+        HVD_TRY(swap(w, sums, sizeof *sums, &other, sizeof other, rank_of(w, position ^ d), err));
         sums->aa += other.aa;
         sums->bb += other.bb;
         sums->ab += other.ab;
@@ -84,63 +82,62 @@ static struct reduce_dots dots_of(const struct adasum *w, struct coll_range rang
                        coll_length(range));
 }
 
-static int halve(const struct adasum *w, int place, int distance, hvd_error *err) {
-    int partner = place ^ distance;
-    bool first = place < partner;
+static int halve(const struct adasum *w, int position, int distance, hvd_error *err) {
+    int partner = position ^ distance;
+    bool first = position < partner;
     size_t wide = w->k->wide;
-    struct coll_range kept = held_by(w, place, 2 * distance);
+    struct coll_range kept = held_by(w, position, 2 * distance);
     struct coll_range given = held_by(w, partner, 2 * distance);
     HVD_TRY(swap(w, w->mine + given.begin * wide, coll_length(given) * wide, w->theirs,
                  coll_length(kept) * wide, rank_of(w, partner), err));
     struct reduce_dots dots = dots_of(w, kept, first);
-    HVD_TRY(sum_dots(w, &dots, place, distance, err));
+    HVD_TRY(sum_dots(w, &dots, position, distance, err));
     blend(w, kept, first, dots);
     return HVD_OK;
 }
 
 /* Finished elements come back, in the dtype itself. */
-static int restore(const struct adasum *w, int place, int distance, hvd_error *err) {
-    int partner = place ^ distance;
+static int restore(const struct adasum *w, int position, int distance, hvd_error *err) {
+    int partner = position ^ distance;
     size_t size = w->k->size;
-    struct coll_range own = held_by(w, place, 2 * distance);
+    struct coll_range own = held_by(w, position, 2 * distance);
     struct coll_range other = held_by(w, partner, 2 * distance);
     char *data = w->job->data;
     return swap(w, data + own.begin * size, coll_length(own) * size, data + other.begin * size,
                 coll_length(other) * size, rank_of(w, partner), err);
 }
 
-static int run_rounds(const struct adasum *w, int place, hvd_error *err) {
-    for (int d = 1; d < w->places; d *= 2) HVD_TRY(halve(w, place, d, err));
-    struct coll_range own = held_by(w, place, w->places);
+static int run_rounds(const struct adasum *w, int position, hvd_error *err) {
+    for (int d = 1; d < w->fold.positions; d *= 2) HVD_TRY(halve(w, position, d, err));
+    struct coll_range own = held_by(w, position, w->fold.positions);
     w->k->narrow((char *)w->job->data + own.begin * w->k->size, w->mine + own.begin * w->k->wide,
                  coll_length(own), w->job->final);
-    for (int d = w->places / 2; d > 0; d /= 2) HVD_TRY(restore(w, place, d, err));
+    for (int d = w->fold.positions / 2; d > 0; d /= 2) HVD_TRY(restore(w, position, d, err));
     return HVD_OK;
 }
 
 static int run_all(const struct adasum *w, hvd_error *err) {
-    int rank = w->t->at.rank;
+    int rank = w->t->at.rank, position = coll_fold_position(w->fold, rank);
     size_t vector = w->n * w->k->wide;
-    if (rank >= 2 * w->paired) return run_rounds(w, rank - w->paired, err);
-    if (rank % 2 == 0) {
+    if (position >= w->fold.pairs) return run_rounds(w, position, err);
+    if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->mine, vector, NULL, 0, rank + 1, err));
         return swap(w, NULL, 0, w->job->data, w->job->bytes, rank + 1, err);
     }
     struct coll_range all = {0, w->n};
     HVD_TRY(swap(w, NULL, 0, w->theirs, vector, rank - 1, err));
     blend(w, all, false, dots_of(w, all, false));
-    HVD_TRY(run_rounds(w, rank / 2, err));
+    HVD_TRY(run_rounds(w, position, err));
     return swap(w, w->job->data, w->job->bytes, NULL, 0, rank - 1, err);
 }
 
 int coll_adasum(struct transport *t, const struct coll_job *job, hvd_error *err) {
     const struct reduce_kernels *k = job->reduce;
-    struct adasum w = {.t = t, .job = job, .k = k, .n = job->bytes / k->size, .places = 1};
-    while (2 * w.places <= t->at.size) w.places *= 2;
-    w.paired = t->at.size - w.places;
+    struct adasum w = {.t = t, .job = job, .k = k, .n = job->bytes / k->size};
+    w.fold = coll_fold(t->at.size);
     bool in_place = k->wide == k->size; /* else the data is too narrow for its accumulators */
     size_t vector = w.n * k->wide;
-    size_t theirs = w.paired ? vector : (w.n - w.n / 2) * k->wide;
+    size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;
     HVD_TRY(scratch_get(job->scratch, theirs + (in_place ? 0 : vector), &memory, err));
     w.theirs = memory;

@@ -41,6 +41,11 @@ int coll_alltoall(struct transport *t, const struct coll_job *job, hvd_error *er
     struct coll_range from = coll_part(job->in_end, w.rank), to = coll_part(job->part_end, w.rank);
     if (coll_length(to))
         memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
-    w.nseg = (job->longest + COLL_SEGMENT - 1) / COLL_SEGMENT;
-    return coll_exchange_items(t, item_of, &w, w.nseg * (size_t)(w.size - 1), err);
+    w.nseg = coll_segments(job->longest);
+    struct coll_pipeline p = {.items = w.nseg * (size_t)(w.size - 1),
+                              .item = item_of,
+                              .arg = &w,
+                              .receive_ahead = COLL_IN_FLIGHT,
+                              .send_ahead = COLL_IN_FLIGHT};
+    return coll_pipeline(t, &p, err);
 }

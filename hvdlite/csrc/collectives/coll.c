@@ -86,3 +86,18 @@ struct coll_range coll_segment(struct coll_range range, size_t length, size_t k)
     if (begin >= range.end) return (struct coll_range){range.end, range.end};
     return (struct coll_range){begin, begin + length < range.end ? begin + length : range.end};
 }
+
+struct coll_fold coll_fold(int size) {
+    int positions = 1;
+    while (2 * positions <= size) positions *= 2;
+    return (struct coll_fold){positions, size - positions};
+}
+
+int coll_fold_rank(struct coll_fold fold, int position) {
+    return position < fold.pairs ? 2 * position + 1 : position + fold.pairs;
+}
+
+int coll_fold_position(struct coll_fold fold, int rank) {
+    if (rank >= 2 * fold.pairs) return rank - fold.pairs;
+    return rank % 2 ? rank / 2 : COLL_SITS_OUT;
+}

@@ -92,6 +92,11 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 /* Segment k, of `length` bytes, of a range; shorter at its end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
+/* How many of COLL_SEGMENT there are in so many bytes. */
+static inline size_t coll_segments(size_t bytes) {
+    return (bytes + COLL_SEGMENT - 1) / COLL_SEGMENT;
+}
+
 /* What one rank sends to a peer and receives from another; either may be of 0 bytes. */
 struct coll_exchange {
     const char *out;
@@ -100,14 +105,37 @@ struct coll_exchange {
     int to, from;
 };
 
-/* Does `items` exchanges, each of up to 2^30 bytes, in that order, several of them in flight. Peers
- * do theirs under the same number. */
-typedef struct coll_exchange coll_item(const void *arg, size_t i);
-int coll_exchange_items(struct transport *t, coll_item *item, const void *arg, size_t items,
-                        hvd_error *err);
+enum { COLL_IN_FLIGHT = 4 }; /* items each way */
+
+/* Exchanges of up to 2^30 bytes, in that order, several of them in flight; peers do theirs under the
+ * same number. */
+struct coll_pipeline {
+    size_t items;
+    struct coll_exchange (*item)(const void *arg, size_t i);
+    void (*received)(const void *arg, size_t i); /* when item i has come, in order; may be NULL */
+    const void *arg;
+    /* How far receives and sends are posted ahead of the item that the rank waits for, at most
+     * COLL_IN_FLIGHT. send_ahead 0: item i is sent when it has come. */
+    size_t receive_ahead, send_ahead;
+    size_t reuse; /* item i comes to where item i - reuse was sent from; 0: nothing was */
+};
+int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error *err);
 
 /* One exchange of any size, by segments. */
 int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
+
+/* The ranks that take part in rounds of a power of two. When p is none, the first 2 (p - 2^m) ranks pair
+ * up: the even one gives its data to the odd one, sits the rounds out and gets the result at the end. */
+struct coll_fold {
+    int positions; /* 2^m */
+    int pairs;
+};
+struct coll_fold coll_fold(int size);
+
+/* Positions in the rounds are 0 .. 2^m - 1; a rank that sits out has none. */
+enum { COLL_SITS_OUT = -1 };
+int coll_fold_rank(struct coll_fold fold, int position);
+int coll_fold_position(struct coll_fold fold, int rank);
 
 int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
 int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);

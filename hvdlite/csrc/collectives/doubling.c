@@ -4,8 +4,7 @@
  *   Int. J. High Perform. Comput. Appl. 19 (2005).
  *
  * p = 4: after round 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after round 1 all have
- * (a+b)+(c+d). When p is no power of two, the first 2 (p - 2^m) ranks pair up before: the even one
- * gives its data to the odd one, sits the rounds out and gets the result at the end.
+ * (a+b)+(c+d). When p is no power of two, ranks are folded before (coll.h).
  *
  * Sums are exchanged in the accumulator type and rounded once. Both partners add the lower rank's
  * sum to the higher's in that order, so that all ranks have the same bits, NaN included.
@@ -38,29 +37,24 @@ static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The ranks that take part in the rounds are numbered anew: place 0 .. 2^m - 1. */
-static int rank_of(int place, int paired) {
-    return place < paired ? 2 * place + 1 : place + paired;
-}
-
-static int run_rounds(struct doubling *w, int place, int places, int paired, hvd_error *err) {
-    for (int distance = 1; distance < places; distance *= 2)
-        HVD_TRY(swap_and_add(w, rank_of(place ^ distance, paired), err));
+static int run_rounds(struct doubling *w, struct coll_fold fold, int position, hvd_error *err) {
+    for (int distance = 1; distance < fold.positions; distance *= 2)
+        HVD_TRY(swap_and_add(w, coll_fold_rank(fold, position ^ distance), err));
     return HVD_OK;
 }
 
 static int run_all(struct doubling *w, hvd_error *err) {
-    int rank = w->t->at.rank, places = 1;
-    while (2 * places <= w->t->at.size) places *= 2;
-    int paired = w->t->at.size - places; /* pairs in the beginning */
-    if (rank >= 2 * paired) return run_rounds(w, rank - paired, places, paired, err);
-    if (rank % 2 == 0) {
+    int rank = w->t->at.rank;
+    struct coll_fold fold = coll_fold(w->t->at.size);
+    int position = coll_fold_position(fold, rank);
+    if (position >= fold.pairs) return run_rounds(w, fold, position, err);
+    if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->bytes, NULL, 0, rank + 1, err));
         return swap(w, 0, w->mine, w->bytes, rank + 1, err);
     }
     HVD_TRY(swap(w, 0, w->theirs, w->bytes, rank - 1, err));
     add_in_order(w, rank - 1);
-    HVD_TRY(run_rounds(w, rank / 2, places, paired, err));
+    HVD_TRY(run_rounds(w, fold, position, err));
     return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 
