@@ -43,6 +43,17 @@ def own_error():
         return _own.error
 
 
+def c_text(text: str, what: str):
+    """Return the text as a ``char[]``, in UTF-8.
+
+    :param what: what the error calls it, "the tensor name".
+    :raises ValueError: there is a NUL in it, where C would cut it.
+    """
+    if "\0" in text:
+        raise ValueError(f"{what} {text!r} has a NUL character in it: leave that out")
+    return ffi.new("char[]", text.encode())
+
+
 def call(function, *args) -> None:
     """Call a C function whose last argument is an ``hvd_error *``; raise what it reports."""
     error = own_error()

@@ -4,7 +4,7 @@ from typing import Dict, List, Sequence
 
 import numpy as np
 
-from hvdlite._native import call, exception_of, ffi, lib, new_error
+from hvdlite._native import c_text, call, exception_of, ffi, lib, new_error
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 DTYPES = {
@@ -20,7 +20,7 @@ def describe(kind: int, name: str, splits=None, **members):
     :param splits: how many rows go from each rank to each other: an int64 matrix.
     :param members: more members of ``hvd_tensor``.
     """
-    alive = [ffi.new("char[]", name.encode())]
+    alive = [c_text(name, "the tensor name")]
     members.update(kind=kind, name=alive[0])
     if splits is not None:
         alive.append(ffi.from_buffer("int64_t[]", splits))

@@ -17,9 +17,12 @@ from hvdlite.topology import is_initialized
 def _seconds(variable: str, default: float) -> float:
     text = os.environ.get(variable, "")
     try:
-        return float(text) if text else default
+        value = float(text) if text else default
     except ValueError:
-        raise ValueError(f"{variable} is '{text}': expected a number of seconds") from None
+        value = -1
+    if not 0 <= value < float("inf"):  # what is not a number is not at least 0
+        raise ValueError(f"{variable} is '{text}': expected a number of seconds, at least 0")
+    return value
 
 
 # A script that failed waits so long for the other ranks to hear of it before it ends the job.
@@ -87,7 +90,7 @@ def shutdown() -> None:
 def _leave(reason: str, patience: float = float("inf")) -> bool:
     """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
     global _own_comm
-    lib.hvd_leave(reason.encode(errors="replace"))
+    lib.hvd_leave(reason.replace("\0", "\\0").encode(errors="replace"))
     deadline = time.monotonic() + patience
     while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
         if time.monotonic() > deadline:

@@ -3,7 +3,7 @@
 import os
 from typing import Dict
 
-from hvdlite._native import call, ffi, lib
+from hvdlite._native import c_text, call, ffi, lib
 
 
 def stats() -> Dict[str, int]:
@@ -36,12 +36,13 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     :param mark_cycles: mark each time that the background thread found something to do.
     :raises ValueError: the timeline is on already, the file can't be written, or there is no job.
     """
-    call(lib.hvd_timeline_start, os.fspath(file_path).encode(), mark_cycles)
+    path = c_text(os.fsdecode(file_path), "the timeline's path")
+    call(lib.hvd_timeline_start, path, mark_cycles)
 
 
 def stop_timeline() -> None:
     """End the timeline; its file is complete then. ``shutdown()`` does so, too.
 
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
+    :raises ValueError: the disk was full; or before ``init()`` and after ``shutdown()``.
     """
     call(lib.hvd_timeline_stop)

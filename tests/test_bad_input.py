@@ -89,10 +89,52 @@ def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
         assert "submitted by ranks 0, 2, not by rank 1" in text
 
 
-def test_setting_that_makes_no_sense_on_one_rank(tmp_path):
+NUMBER = "expected a number of at least 0"
+
+
+@pytest.mark.parametrize(
+    "name, value, text",
+    [
+        ("HVDLITE_FUSION_THRESHOLD", "huge", "expected a whole number of at least 0"),
+        ("HVDLITE_WINDOW", "garbage", "expected 0 or 1"),  # it counted as 1
+        ("HOROVOD_LOG_LEVEL", "loud", "expected trace, debug"),  # it was reported as HVDLITE_...
+        ("HVDLITE_DATA_TIMEOUT_SECONDS", "nan", NUMBER),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "inf", NUMBER),
+        ("HVDLITE_TIMELINE_MARK_CYCLES", "yes", "expected 0 or 1"),
+    ],
+)
+def test_setting_that_makes_no_sense_on_one_rank(name, value, text):
     """The others must not wait in init() for the one that has raised there."""
-    job = script(3, "init_fails", timeout=40)
+    job = script(3, "init_fails", name, value, timeout=40)
     assert job.status != 0
     results = job.results()
-    assert "HVDLITE_FUSION_THRESHOLD is 'huge': expected a whole number" in results[1]["text"]
+    assert f"{name} is '{value}': {text}" in results[1]["text"]
     print({rank: result["text"] for rank, result in results.items()})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
+def test_time_to_wait_at_exit_that_makes_no_sense(value):
+    """With nan a script that had failed waited for ever."""
+    job = script(1, "idle", env={"HVDLITE_EXIT_TIMEOUT_SECONDS": value})
+    assert job.status != 0
+    assert f"HVDLITE_EXIT_TIMEOUT_SECONDS is '{value}': expected a number of" in job.output
+
+
+def test_window_that_only_some_ranks_want_is_told():
+    job = assert_passed(script(2, "one_window"))
+    assert [seen["bytes_sent_window"] for seen in job.results().values()] == [0, 0]
+    lines = [line for line in job.output.splitlines() if "HVDLITE_WINDOW is 0 on some" in line]
+    assert len(lines) == 1, job.output
+    assert "everything goes through MPI, which is slower" in lines[0]
+
+
+def test_a_job_that_is_closed_while_a_group_is_opened():
+    """The thread that opened it went on with the memory of the job that the other had freed."""
+    env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
+    job = assert_passed(script(2, "closed_meanwhile", env=env))
+    assert job.results()[0]["text"] == "the job has ended meanwhile"
+
+
+def test_timeline_of_a_job_on_a_full_disk_is_told():
+    job = assert_passed(script(2, "one_window", env={"HVDLITE_TIMELINE": "/dev/full"}))
+    assert "the timeline is not whole: its file '/dev/full' can't be written" in job.output

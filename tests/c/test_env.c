@@ -34,6 +34,39 @@ static void test_unset_keeps_the_value(void) {
     CHECK_NEAR(seconds, 2.5, 0);
 }
 
+/* HVDLITE_WINDOW=garbage counted as 1. */
+static void test_flags(void) {
+    static const char *const BAD[] = {"garbage", "2", "true", "-1", "01", " ", "nan"};
+    hvd_error err = {0};
+    bool value = true;
+    set(NULL, NULL);
+    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    CHECK(value);
+    set("0", "1");
+    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    CHECK(!value);
+    set(NULL, "1");
+    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    CHECK(value);
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        set(BAD[i], NULL);
+        CHECK_CASE(env_flag("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(err.text, "HVDLITE_TEST_VALUE is '");
+        CHECK_HAS(err.text, "expected 0 or 1");
+        CHECK(value);
+    }
+}
+
+static void test_a_bad_value_is_told_by_the_name_that_was_set(void) {
+    hvd_error err = {0};
+    set(NULL, "loud");
+    CHECK_INT(env_invalid("TEST_VALUE", "something else", &err), HVD_INVALID);
+    CHECK_TEXT(err.text, "HOROVOD_TEST_VALUE is 'loud': expected something else");
+    set("louder", "loud");
+    env_invalid("TEST_VALUE", "something else", &err);
+    CHECK_TEXT(err.text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
+}
+
 static void test_sizes(void) {
     static const struct {
         const char *text;
@@ -92,6 +125,8 @@ int main(void) {
     check_begin();
     RUN(test_prefixes);
     RUN(test_unset_keeps_the_value);
+    RUN(test_flags);
+    RUN(test_a_bad_value_is_told_by_the_name_that_was_set);
     RUN(test_sizes);
     RUN(test_bad_sizes);
     RUN(test_seconds);

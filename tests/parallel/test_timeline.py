@@ -74,3 +74,18 @@ def test_twice_and_in_no_folder(folder, rank):
     with pytest.raises(ValueError, match="the timeline is on already"):
         hvd.start_timeline(os.path.join(folder, "other{rank}"))
     hvd.stop_timeline()
+
+
+def test_a_full_disk_is_told(folder, rank):
+    """Every write to /dev/full fails as on a disk that is full; the timeline was lost unsaid."""
+    hvd.start_timeline("/dev/full")
+    push([f"lost{i}" for i in range(100)])
+    if rank:
+        hvd.stop_timeline()  # rank 0 writes
+    else:
+        with pytest.raises(ValueError, match="'/dev/full' can't be written: No space left on"):
+            hvd.stop_timeline()
+    hvd.start_timeline(os.path.join(folder, "next{rank}.json"))
+    push(["next"])
+    hvd.stop_timeline()
+    assert set(spans(os.path.join(folder, f"next{rank}.json"))) == {"allreduce.next"}

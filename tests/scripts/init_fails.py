@@ -1,6 +1,7 @@
 """One rank has a setting that makes no sense: init() fails there, and nobody waits for ever."""
 
 import os
+import sys
 
 from jobs import report
 from mpi4py import MPI
@@ -9,7 +10,7 @@ import hvdlite as hvd
 
 rank = MPI.COMM_WORLD.rank
 if rank == 1:
-    os.environ["HVDLITE_FUSION_THRESHOLD"] = "huge"
+    os.environ[sys.argv[1]] = sys.argv[2]
 try:
     hvd.init()
 except (ValueError, hvd.HvdliteError) as error:

@@ -1,8 +1,10 @@
 """One MPI in the process: what mpi4py loaded must be what the C library was built for."""
 
 import pytest
+from mpi4py import MPI
 
 from hvdlite._mpi import mismatch, not_built
+from hvdlite._native import ffi, lib, new_error
 
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11"
 OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4"
@@ -51,3 +53,11 @@ def test_a_build_for_another_mpi_is_named(tmp_path):
 
 def test_a_source_tree_without_a_build_says_how_to_build(tmp_path):
     assert "make install" in not_built(OPEN_MPI_5, tmp_path)
+
+
+def test_an_error_of_mpi_shows_no_c_source():
+    error, comm = new_error(), MPI.COMM_NULL
+    assert lib.hvd_init(ffi.cast("void *", MPI._addressof(comm)), error) == lib.HVD_TRANSPORT
+    text = ffi.string(error.text).decode()
+    assert text.startswith("MPI_Comm_dup failed: ")
+    assert "(" not in text.partition(":")[0] and "m->" not in text

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from hvdlite._native import lib
+from hvdlite.collectives import describe
 from hvdlite.names import natural_order, owner_name, shape_of_name, tensor_name
 
 
@@ -77,3 +79,10 @@ def test_one_more_call_elsewhere_changes_no_other_name():
 def test_owners_are_counted_by_kind():
     first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
     assert (first, second, other) == ("critic0", "critic1", "generator0")
+
+
+@pytest.mark.parametrize("name", ["a\0x", "\0", "a\0"])
+def test_a_name_with_a_nul_is_refused(name):
+    """C cuts a text there: "a\\0x" and "a\\0y" were averaged together."""
+    with pytest.raises(ValueError, match="the tensor name .* has a NUL character in it"):
+        describe(lib.HVD_ALLREDUCE, name)

@@ -7,10 +7,17 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */
 const char *env_text(const char *name);
+
+/* HVD_INVALID, "HVDLITE_NAME is 'x': expected ...", by the name under which it is set. */
+int env_invalid(const char *name, const char *expected, hvd_error *err);
+
+/* 0 or 1; `*value` stays as it is when the variable is not set. */
+int env_flag(const char *name, bool *value, hvd_error *err);
 
 /* A number of at least 0; `*value` stays as it is when the variable is not set. */
 int env_size(const char *name, size_t *value, hvd_error *err);

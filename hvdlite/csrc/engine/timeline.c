@@ -9,15 +9,13 @@ void timeline_init(struct timeline *t) {
     monitor_init(&t->monitor);
 }
 
-void timeline_destroy(struct timeline *t) {
-    timeline_stop(t);
-    monitor_destroy(&t->monitor);
-}
+void timeline_destroy(struct timeline *t) { monitor_destroy(&t->monitor); }
 
 /* ---- writing, with the lock held ---- */
 
+/* After a write that failed there is nothing more: what follows would not fit what is there. */
 static void write_text(struct timeline *t, const char *text) {
-    fwrite(text, 1, strlen(text), t->file);
+    if (!t->failed && fwrite(text, 1, strlen(text), t->file) < strlen(text)) t->failed = errno;
 }
 
 static long microseconds(const struct timeline *t, double time) {
@@ -101,6 +99,8 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
         code = error_set(err, HVD_INVALID, "the timeline's file '%s' can't be written: %s", path,
                          strerror(errno));
     } else {
+        snprintf(t->path, sizeof t->path, "%s", path);
+        t->failed = 0;
         t->origin = now;
         t->rank = rank;
         t->marks_cycles = mark_cycles;
@@ -111,8 +111,9 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
     return code;
 }
 
-void timeline_stop(struct timeline *t) {
+int timeline_stop(struct timeline *t, hvd_error *err) {
     char line[120];
+    int code = HVD_OK;
     monitor_lock(&t->monitor);
     if (t->file) {
         snprintf(line, sizeof line,
@@ -120,9 +121,14 @@ void timeline_stop(struct timeline *t) {
                  "\"rank %d\"}}\n]\n",
                  t->rank, t->rank);
         write_text(t, line);
-        fclose(t->file);
+        if (fclose(t->file) && !t->failed) t->failed = errno;
+        if (t->failed)
+            code = error_set(err, HVD_INVALID,
+                             "the timeline is not whole: its file '%.400s' can't be written: %s",
+                             t->path, strerror(t->failed));
         t->file = NULL;
         atomic_store(&t->on, false);
     }
     monitor_unlock(&t->monitor);
+    return code;
 }

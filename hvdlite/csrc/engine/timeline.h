@@ -14,7 +14,9 @@ struct timeline {
     atomic_bool on; /* looked at before anything else: a timeline that is off costs nothing */
     struct monitor monitor; /* guards what follows */
     void *file;             /* a FILE; NULL: off */
-    double origin;          /* when it started, seconds */
+    int failed;             /* errno of the first write that failed; 0: none */
+    char path[4096];
+    double origin; /* when it started, seconds */
     int rank;
     bool marks_cycles;
 };
@@ -25,12 +27,13 @@ struct timeline_times {
 };
 
 void timeline_init(struct timeline *t);
-void timeline_destroy(struct timeline *t); /* stops it */
+void timeline_destroy(struct timeline *t); /* stop it before */
 
 /* Overwrites the file. Fails when it is on already, or the file can't be written. */
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
                    hvd_error *err);
-void timeline_stop(struct timeline *t); /* the file is whole then; nothing when it is off */
+/* The file is whole then, or, on a disk that is full, *err says so; nothing when it is off. */
+int timeline_stop(struct timeline *t, hvd_error *err);
 
 static inline bool timeline_on(struct timeline *t) {
     return atomic_load_explicit(&t->on, memory_order_relaxed);

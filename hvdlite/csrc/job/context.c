@@ -7,23 +7,28 @@
 #include <stdlib.h>
 
 struct context {
-    struct job job;
-    bool forked; /* a child has the memory, but neither the threads nor MPI */
+    struct job job; /* first: a job that is held is its context */
+    bool forked;    /* a child has the memory, but neither the threads nor MPI */
+    int holds;      /* guarded by the lock, as a writer */
 };
 
 /* The one pointer to the process's context; whoever uses it holds the lock for reading. */
 static struct context *current;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 
-int context_enter(hvd_error *err) {
-    pthread_rwlock_rdlock(&lock);
+static int check_usable(hvd_error *err) {
     if (current && !current->forked) return HVD_OK;
-    bool forked = current != NULL;
-    pthread_rwlock_unlock(&lock);
     return error_set(
         err, HVD_NOT_INITIALIZED,
-        forked ? "this process was forked after hvdlite.init(): a child can't take part in the job"
-               : "hvdlite has not been initialized; use hvdlite.init()");
+        current ? "this process was forked after hvdlite.init(): a child can't take part in the job"
+                : "hvdlite has not been initialized; use hvdlite.init()");
+}
+
+int context_enter(hvd_error *err) {
+    pthread_rwlock_rdlock(&lock);
+    int code = check_usable(err);
+    if (code) pthread_rwlock_unlock(&lock);
+    return code;
 }
 
 void context_leave(void) { pthread_rwlock_unlock(&lock); }
@@ -54,6 +59,11 @@ static void in_child(void) {
     if (current) current->forked = true;
 }
 
+static void context_free(struct context *c) {
+    job_close(&c->job);
+    free(c);
+}
+
 int context_open(const void *mpi_comm, hvd_error *err) {
     pthread_rwlock_wrlock(&lock);
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
@@ -64,8 +74,7 @@ int context_open(const void *mpi_comm, hvd_error *err) {
     if (!code) {
         current = c;
     } else if (c) {
-        job_close(&c->job);
-        free(c);
+        context_free(c);
     }
     pthread_rwlock_unlock(&lock);
     return code;
@@ -77,15 +86,35 @@ void context_close(void) {
     pthread_rwlock_wrlock(&lock);
     struct context *c = current;
     current = NULL;
+    bool last = c && !c->holds;
     pthread_rwlock_unlock(&lock);
-    if (!c) return;
-    job_close(&c->job);
-    free(c);
+    if (last) context_free(c);
 }
 
-int context_add_group(struct group *g, int *id, hvd_error *err) {
+int context_hold(struct job **out, hvd_error *err) {
     pthread_rwlock_wrlock(&lock);
-    int code = job_add(&current->job, g, id, err);
+    int code = check_usable(err);
+    if (!code) {
+        current->holds++;
+        *out = &current->job;
+    }
+    pthread_rwlock_unlock(&lock);
+    return code;
+}
+
+void context_release(struct job *held) {
+    struct context *c = (struct context *)held;
+    pthread_rwlock_wrlock(&lock);
+    bool last = --c->holds == 0 && c != current;
+    pthread_rwlock_unlock(&lock);
+    if (last) context_free(c);
+}
+
+int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err) {
+    pthread_rwlock_wrlock(&lock);
+    int code = (struct context *)held == current
+                   ? job_add(held, g, id, err)
+                   : error_set(err, HVD_NOT_INITIALIZED, "the job has ended meanwhile");
     pthread_rwlock_unlock(&lock);
     return code;
 }
@@ -94,7 +123,7 @@ struct group *context_take_group(int id) {
     if (context_enter(NULL)) return NULL;
     context_leave();
     pthread_rwlock_wrlock(&lock);
-    struct group *g = job_take(&current->job, id);
+    struct group *g = current ? job_take(&current->job, id) : NULL;
     pthread_rwlock_unlock(&lock);
     return g;
 }

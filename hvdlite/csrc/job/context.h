@@ -23,7 +23,11 @@ int context_why_failed(hvd_error *err);
 /* Opens the job; collective over the communicator whose handle lies at `mpi_comm`. */
 int context_open(const void *mpi_comm, hvd_error *err);
 void context_close(void);
-int context_add_group(struct group *g, int *id, hvd_error *err);
+/* The job's memory stays until context_release, though another thread may close the job before. */
+int context_hold(struct job **out, hvd_error *err);
+void context_release(struct job *held);
+/* Fails, too, when the job has been closed since it is held. */
+int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
 struct group *context_take_group(int id); /* NULL: there is no such group */
 
 #endif

@@ -52,21 +52,22 @@ int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
 
 int hvd_timeline_stop(hvd_error *err) {
     HVD_TRY(context_enter(err));
-    timeline_stop(&context_job()->timeline);
+    int code = timeline_stop(&context_job()->timeline, err);
     context_leave();
-    return HVD_OK;
+    return code;
 }
 
 /* ---- groups ---- */
 
 int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
-    struct group *g;
-    HVD_TRY(context_enter(err));
-    struct job *job = context_job();
-    context_leave(); /* what follows is collective: who waits in it must not keep others from work */
-    HVD_TRY(job_make_group(job, mpi_comm, ranks, &g, err));
-    int code = context_add_group(g, group, err);
+    struct job *job;
+    struct group *g = NULL;
+    HVD_TRY(
+        context_hold(&job, err)); /* not entered: who waits here must not keep others from work */
+    int code = job_make_group(job, mpi_comm, ranks, &g, err);
+    if (!code) code = context_add_group(job, g, group, err);
     if (code) group_close(g);
+    context_release(job);
     return code;
 }
 

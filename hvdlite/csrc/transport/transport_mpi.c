@@ -35,15 +35,19 @@ struct mpi_transport {
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-static int check(int code, const char *call, hvd_error *err) {
+/* `call` is C, of which users see the function's name; t: it is about what passes that rank, or NULL. */
+static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
     int length;
     MPI_Error_string(code, text, &length);
-    return error_set(err, HVD_TRANSPORT, "%s failed: %s", call, text);
+    error_set(err, HVD_TRANSPORT, "%.*s failed: %s", (int)strcspn(call, "("), call, text);
+    return t ? error_while(err, "exchanging data with rank %d", transport_name(t, peer))
+             : err->code;
 }
 
-#define TRY_MPI(call) HVD_TRY(check(call, #call, err))
+#define TRY_MPI(call) HVD_TRY(check(NULL, 0, call, #call, err))
+#define TRY_PEER(peer, call) HVD_TRY(check(t, peer, call, #call, err))
 
 /* ---- data ---- */
 
@@ -67,7 +71,7 @@ static int mpi_isend(struct transport *t, const void *data, size_t bytes, int to
                      struct transfer *x, hvd_error *err) {
     MPI_Request *request = NULL;
     HVD_TRY(claim(self(t), x, &request, err));
-    TRY_MPI(MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, self(t)->data, request));
+    TRY_PEER(to, MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, self(t)->data, request));
     return HVD_OK;
 }
 
@@ -75,13 +79,14 @@ static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, st
                      hvd_error *err) {
     MPI_Request *request = NULL;
     HVD_TRY(claim(self(t), x, &request, err));
-    TRY_MPI(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, self(t)->data, request));
+    TRY_PEER(from, MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, self(t)->data, request));
     return HVD_OK;
 }
 
 static int mpi_test(struct transport *t, struct transfer *x, hvd_error *err) {
     int done = 0;
-    TRY_MPI(MPI_Test(&self(t)->requests[x->handle[0]], &done, MPI_STATUS_IGNORE));
+    MPI_Request *request = &self(t)->requests[x->handle[0]];
+    TRY_PEER(x->peer, MPI_Test(request, &done, MPI_STATUS_IGNORE));
     if (done) x->active = false;
     return HVD_OK;
 }
@@ -115,8 +120,8 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
     struct outgoing *o = malloc(sizeof *o + size);
     if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     memcpy(o->data, data, size);
-    int code = check(MPI_Isend(o->data, (int)size, MPI_BYTE, to, TAG, m->control, &o->request),
-                     "MPI_Isend", err);
+    int code = MPI_Isend(o->data, (int)size, MPI_BYTE, to, TAG, m->control, &o->request);
+    code = check(&m->transport, to, code, "MPI_Isend", err);
     if (code) {
         free(o);
         return code;
@@ -224,8 +229,11 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     if (at->local_rank == 0 && wanted && shmem_create(memory, bytes, name, why)) name[0] = 0;
     TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, local));
     if (at->local_rank && wanted && *name) shmem_open(memory, bytes, name, why);
-    int mapped = *memory != NULL, all = 0;
-    TRY_MPI(MPI_Allreduce(&mapped, &all, 1, MPI_INT, MPI_MIN, local));
+    int own[3] = {*memory != NULL, wanted, !wanted}, least[3];
+    TRY_MPI(MPI_Allreduce(own, least, 3, MPI_INT, MPI_MIN, local));
+    bool all = least[0];
+    if (at->local_rank == 0 && !least[1] && !least[2])
+        error_set(why, HVD_INVALID, "HVDLITE_WINDOW is 0 on some ranks of this host, not on all");
     if (at->local_rank == 0 && *name) shmem_unlink(name);
     if (!all) shmem_close(*memory, bytes);
     if (!all) *memory = NULL;
@@ -295,16 +303,10 @@ static void mpi_close(struct transport *t, bool clean) {
     free(m);
 }
 
-static const struct transport_ops MPI_OPS = {.isend = mpi_isend,
-                                             .irecv = mpi_irecv,
-                                             .test = mpi_test,
-                                             .send = mpi_send,
-                                             .receive = mpi_receive,
-                                             .wake = mpi_wake,
-                                             .listen = mpi_listen,
-                                             .sleep = mpi_sleep,
-                                             .abandon = mpi_abandon,
-                                             .close = mpi_close};
+static const struct transport_ops MPI_OPS = {
+    mpi_isend, mpi_irecv,  mpi_test,  mpi_send,    mpi_receive,
+    mpi_wake,  mpi_listen, mpi_sleep, mpi_abandon, mpi_close,
+};
 
 int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
     struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
