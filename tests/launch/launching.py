@@ -35,6 +35,27 @@ def call(*argv, prefix=(), **options):
     return Run(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def interrupt(command, ranks, seconds=TIMEOUT, **options):
+    """Start hvdliterun, wait for "up" from all ranks, press Ctrl-C; return when that was.
+
+    A terminal tells the whole foreground group: the prefix of the command, too.
+    """
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+    for _ in range(ranks):
+        assert "up" in launcher.stdout.readline()
+    began = time.monotonic()
+    subprocess.run(["kill", "-INT", "--", f"-{launcher.pid}"], check=True)
+    launcher.wait(seconds)
+    launcher.stdout.close()
+    return began
+
+
 def assert_clean(cluster, host):
     """A host is clean within a moment: prted on other hosts ends just after mpirun."""
     deadline = time.monotonic() + 3

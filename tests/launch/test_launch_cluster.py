@@ -8,16 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
 from versions import no_examples
 
 from hvdlite.launch import mpirun, probe
 
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
-
-
-def python(code):
-    return [sys.executable, "-c", code]
 
 
 def on_host(cluster, host, command):
@@ -170,20 +166,9 @@ def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code):
 
 def test_ctrl_c_ends_all_hosts(cluster):
     code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(60)"
-    launcher = subprocess.Popen(
-        cluster.command([*HVDLITERUN, "-n", "4", "-H", str(cluster.hostfile), *python(code)]),
-        env=cluster.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    for _ in range(4):
-        assert "up" in launcher.stdout.readline()
-    began = time.monotonic()
-    # What a terminal does: to the whole foreground group, nsenter and hvdliterun.
-    subprocess.run(["kill", "-INT", "--", f"-{launcher.pid}"], check=True)
-    launcher.wait(TIMEOUT)  # nsenter: hvdliterun itself is among what must be gone
-    launcher.stdout.close()
+    line = [*HVDLITERUN, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
+    # What has ended is nsenter: hvdliterun itself is among what must be gone.
+    began = interrupt(cluster.command(line), 4, env=cluster.environment())
     assert_all_clean(cluster)
     assert time.monotonic() - began < 4
 

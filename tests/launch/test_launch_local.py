@@ -8,17 +8,13 @@ import time
 import uuid
 
 import pytest
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with, python
 
 from hvdlite.launch import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
 WORDS = ["a b", "it's", '"q"', "$HOME", "`x`", "", "*", "back\\slash", "new\nline", "-x", "é"]
-
-
-def python(code):
-    return [sys.executable, "-c", code]
 
 
 def test_ranks_find_each_other_and_are_told_apart():

@@ -1,14 +1,12 @@
 """``--launcher sge`` on a real Grid Engine of two emulated hosts."""
 
-import signal
-import subprocess
 import sys
 import time
 
 import cluster as clusters
 import pytest
 import sge_engine
-from launching import HVDLITERUN, SCRIPTS, call
+from launching import HVDLITERUN, SCRIPTS, call, interrupt, python
 
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
 
@@ -44,19 +42,8 @@ def test_a_failure_has_its_exit_code_and_its_host(grid, tmp_path):
 
 def test_ctrl_c_deletes_the_job(grid, tmp_path):
     code = "import time; print('up'); time.sleep(60)"
-    line = ["--launcher", "sge", "--pe", "mpi", "-n", "2", sys.executable, "-c", code]
-    launcher = subprocess.Popen(
-        grid.cluster.command([*HVDLITERUN, *line], cwd=str(tmp_path)),
-        env=grid.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    for _ in range(2):
-        assert "up" in launcher.stdout.readline()
-    subprocess.run(["kill", f"-{signal.SIGINT}", "--", f"-{launcher.pid}"], check=True)
-    launcher.wait(10)
-    launcher.stdout.close()
+    line = [*HVDLITERUN, "--launcher", "sge", "--pe", "mpi", "-n", "2", *python(code)]
+    interrupt(grid.cluster.command(line, cwd=str(tmp_path)), 2, 10, env=grid.environment())
     deadline = time.monotonic() + 10
     while grid.run("qstat") and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -1,14 +1,12 @@
 """``--launcher slurm`` on a real Slurm of two emulated hosts."""
 
-import signal
-import subprocess
 import sys
 import time
 
 import cluster as clusters
 import pytest
 import slurm_engine
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, interrupt, python
 
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
 
@@ -67,19 +65,8 @@ def test_a_batch_job(slurm, tmp_path):
 
 def test_ctrl_c_gives_the_allocation_back(slurm):
     code = "import time; print('up'); time.sleep(60)"
-    line = ["--launcher", "slurm", "-n", "2", sys.executable, "-c", code]
-    launcher = subprocess.Popen(
-        slurm.cluster.command([*HVDLITERUN, *line]),
-        env=slurm.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    for _ in range(2):
-        assert "up" in launcher.stdout.readline()
-    subprocess.run(["kill", f"-{signal.SIGINT}", "--", f"-{launcher.pid}"], check=True)
-    launcher.wait(10)
-    launcher.stdout.close()
+    line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
+    interrupt(slurm.cluster.command(line), 2, 10, env=slurm.environment())
     assert wait_for(lambda: queue(slurm) == [])
 
 

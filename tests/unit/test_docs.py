@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from jobs import alone
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
@@ -60,16 +59,13 @@ def split(parameters: str) -> list:
     return [p.strip() for p in parameters.split(",")] if parameters else []
 
 
+IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\nfrom signatures import *\n"
+
+
 def run(code: str, *arguments: str) -> str:
-    """In an interpreter of its own, since to import all of hvdlite starts MPI."""
-    imports = "import json, inspect, re, sys, reference, hvdlite as hvd\nfrom signatures import *\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", imports + code, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{DOCS}{os.pathsep}{TESTS}"},
-        timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()[-1]  # before it MXNet 2 tells of its memory
+    """The last line, in an interpreter of its own, since to import all of hvdlite starts MPI."""
+    path = f"{DOCS}{os.pathsep}{TESTS}"
+    return alone(IMPORTS + code, *arguments, PYTHONPATH=path).splitlines()[-1]
 
 
 OURS = """

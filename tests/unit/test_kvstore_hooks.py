@@ -1,7 +1,7 @@
 """How MXNet gets to know the kvstore: in either order of imports, and never by starting MPI."""
 
 import pytest
-from test_life import run
+from jobs import alone as run
 from versions import mxnet_alone
 
 USE = """

@@ -1,23 +1,9 @@
 """init and shutdown in a process that is alone, each case in an interpreter of its own."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from jobs import alone as run
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
-
-
-def run(code: str, **env) -> str:
-    """The output of a script, which must end well; without mpirun a process is a job of one."""
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, timeout=60,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout
-    lines = ended.stdout.splitlines(keepends=True)  # MXNet 2 begins by telling of its memory
-    return "".join(line for line in lines if "src/storage/storage.cc" not in line)
 
 
 PRELUDE = """
