@@ -62,6 +62,29 @@ def test_every_trainer_of_a_store_has_its_compression():
             assert_close(trained, expected_of((4, 4)), tolerance=1e-7)
 
 
+@no_sparse_gluon
+@pytest.mark.parametrize("weight", ["default", "row_sparse"])
+@pytest.mark.parametrize("gradient", ["default", "row_sparse"])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_who_updates(weight, gradient, asked, monkeypatch):
+    """As with MXNet's servers where MXNET_UPDATE_ON_KVSTORE is 1, its default; ours is the Trainer
+    itself, as long as all is dense. One store for all, as a script may have."""
+    kv, sparse = mx.kv.create("dist_sync_mpi"), "row_sparse" in (weight, gradient)
+    for set_to, by_default in ((None, sparse), ("1", True)):
+        monkeypatch.delenv("MXNET_UPDATE_ON_KVSTORE", raising=False)
+        if set_to:
+            monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", set_to)
+        param = gluon.Parameter("w", shape=(10, 1), stype=weight, grad_stype=gradient)
+        param.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        trainer = gluon.Trainer([param], "sgd", kvstore=kv, update_on_kvstore=asked)
+        if sparse and asked is False:
+            with pytest.raises(ValueError, match="Cannot set update_on_kvstore=False"):
+                trainer._init_kvstore()
+        else:
+            trainer._init_kvstore()
+            assert trainer._update_on_kvstore is (by_default if asked is None else asked)
+
+
 def sparse_weight(value):
     weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")  # its gradient is dense
     weight.initialize(mx.init.Constant(value))
