@@ -40,6 +40,21 @@ PAGES = (
     ("run", "Jobs from Python", ("launch.api",)),
     ("build", "What this build has", ("build_queries",)),
 )
+# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
+FRAMEWORKS = {
+    "torch": "PyTorch",
+    "keras": "Keras",
+    "tensorflow": "TensorFlow",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+}
+FRAMEWORK_PAGE = """\
+{0}
+{1}
+
+.. automodule:: hvdlite.{2}
+   :members:
+"""
 INDEX = """\
 Reference
 =========
@@ -108,8 +123,14 @@ def write(folder: Path) -> None:
     """Write the pages as reST, whose directives Sphinx fills from the docstrings."""
     if missing():
         sys.exit(f"docs/reference.py: PAGES lacks {', '.join(sorted(missing()))}")
+    texts = {file: page(heading, modules) for file, heading, modules in PAGES}
+    for name, heading in FRAMEWORKS.items():
+        code = Path(hvd.__file__).parent / name / "__init__.py"
+        if code.exists():
+            texts[name] = FRAMEWORK_PAGE.format(heading, "=" * len(heading), name)
+            if "__all__" in code.read_text(encoding="utf-8"):
+                texts[name] += "   :imported-members:\n"
+    texts["index"] = INDEX + "".join(f"   {file}\n" for file in texts)
     folder.mkdir(exist_ok=True)
-    entries = "".join(f"   {file}\n" for file, *_ in PAGES)
-    (folder / "index.rst").write_text(INDEX + entries, encoding="utf-8")
-    for file, heading, modules in PAGES:
-        (folder / f"{file}.rst").write_text(page(heading, modules), encoding="utf-8")
+    for file, text in texts.items():
+        (folder / f"{file}.rst").write_text(text, encoding="utf-8")
