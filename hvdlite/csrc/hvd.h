@@ -134,7 +134,7 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 /* Submits to the group what was prepared, see engine_submit. */
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err);
 
-/* What is submitted to the group while it is held is told to the other ranks together; for moments. */
-void hvd_hold(int group, bool held);
+/* What is submitted to the group while it is corked is told to the other ranks together; for moments. */
+void hvd_cork(int group, bool corked);
 
 #endif

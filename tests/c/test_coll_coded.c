@@ -51,7 +51,7 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     hvd_error err = {0};
     make_pieces(c, self->t->at.rank, pieces);
     struct coded_job job = {.codec = c->codec,
-                            .members = self->t->at.size,
+                            .contributors = self->t->at.size,
                             .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
                             .pieces = pieces,
                             .npieces = c->npieces,

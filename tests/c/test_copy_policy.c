@@ -22,7 +22,7 @@ static void test_any_place_and_length(void) {
                 check_copy((enum copy_way)way, to, 3 * i, LENGTHS[i]);
 }
 
-/* Two ranks of a host, of whom the first one leads; they begin steps first by turns. */
+/* Two ranks of a host, of whom the first one leads; they begin stretches first by turns. */
 struct pair {
     struct copy_board board;
     struct copy_policy of[2];
@@ -35,9 +35,9 @@ static void open_pair(struct pair *p) {
         p->of[i] = (struct copy_policy){.board = &p->board, .leads = i == 0};
 }
 
-/* A step of so many seconds a byte by each way; returns whether they took the second way. What the
+/* A stretch of so many seconds a byte by each way; returns whether they took the second way. What the
  * follower measures would mislead. */
-static int step(struct pair *p, size_t bytes, double cached, double past_caches) {
+static int stretch(struct pair *p, size_t bytes, double cached, double past_caches) {
     enum copy_way ways[2];
     ways[p->first] = copy_policy_begin(&p->of[p->first], bytes);
     p->first = !p->first;
@@ -49,10 +49,10 @@ static int step(struct pair *p, size_t bytes, double cached, double past_caches)
     return past;
 }
 
-/* Returns how many of the steps took the second way. */
-static int take(struct pair *p, int steps, double cached, double past_caches) {
+/* Returns how many of the stretches took the second way. */
+static int take(struct pair *p, int stretches, double cached, double past_caches) {
     int past = 0;
-    for (int i = 0; i < steps; i++) past += step(p, BYTES, cached, past_caches);
+    for (int i = 0; i < stretches; i++) past += stretch(p, BYTES, cached, past_caches);
     return past;
 }
 
@@ -72,15 +72,15 @@ static void test_the_faster_way(void) {
     CHECK_INT(2560 - take(&right, 2560, 2, 1), later);
 }
 
-/* One slow step is forgiven: no step more takes the other way. What has become faster is found out. */
+/* One slow stretch is forgiven: no stretch more takes the other way. What has become faster is found out. */
 static void test_change(void) {
     struct pair p, undisturbed;
     open_pair(&p);
     open_pair(&undisturbed);
     take(&p, 6, 1, 1.5);
     take(&undisturbed, 6, 1, 1.5);
-    CHECK_INT(step(&p, BYTES, 2, 1.5), 0);
-    CHECK_INT(step(&undisturbed, BYTES, 1, 1.5), 0);
+    CHECK_INT(stretch(&p, BYTES, 2, 1.5), 0);
+    CHECK_INT(stretch(&undisturbed, BYTES, 1, 1.5), 0);
     int tried = take(&undisturbed, 40, 1, 1.5);
     CHECK(tried <= 3);
     CHECK_INT(take(&p, 40, 1, 1.5), tried);
@@ -95,8 +95,8 @@ static void test_sizes_are_not_compared(void) {
     int small_past = 0, large_past = 0;
     open_pair(&p);
     for (int i = 0; i < STEPS; i++) {
-        small_past += step(&p, SMALL, 2, 3);
-        large_past += step(&p, LARGE, 1.5, 1);
+        small_past += stretch(&p, SMALL, 2, 3);
+        large_past += stretch(&p, LARGE, 1.5, 1);
     }
     CHECK(small_past < STEPS / 20);
     CHECK(large_past > STEPS - STEPS / 20);

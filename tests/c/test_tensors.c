@@ -70,12 +70,12 @@ static void test_what_is_held_is_taken_together(void) {
     bool held[3];
     hvd_error err;
     add(t, 0, &results[0], HVD_OK);
-    tensors_hold(t, true);
-    tensors_hold(t, true); /* a second group, by another thread */
+    tensors_cork(t, true);
+    tensors_cork(t, true); /* a second group, by another thread */
     for (int i = 1; i < 4; i++) {
         held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, &err);
         CHECK(i == 3 || tensors_take(t) == NULL);
-        tensors_hold(t, false); /* a third time: of a group that was held in a job before */
+        tensors_cork(t, false); /* a third time: of a group that was held in a job before */
     }
     CHECK(held[0] && held[1] && !held[2]);
     check_taken(t, 0, 3);

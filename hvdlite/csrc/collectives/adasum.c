@@ -4,15 +4,15 @@
  *   (2020), and its algorithm AdasumRVH: recursive vector halving, then doubling.
  *
  * Of two vectors, a of the lower ranks: (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b. Of 2^m ranks: of
- * the results of both halves. In round k a rank swaps half of what it holds with its partner at
+ * the results of both halves. In step k a rank swaps half of what it holds with its partner at
  * distance 2^k, so that both hold one half of the two vectors; the products over whole vectors are
  * summed over the 2^(k+1) ranks that hold them. Then the halves go back. p = 4, vectors of 4 elements,
  * what each rank holds of the results; ab is that of a and b:
  *
  *            rank a        rank b        rank c        rank d
  *   start    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
- *   round 0  ab0 ab1       ab2 ab3       cd0 cd1       cd2 cd3        a <-> b, c <-> d
- *   round 1  S0            S2            S1            S3             a <-> c, b <-> d
+ *   step 0  ab0 ab1       ab2 ab3       cd0 cd1       cd2 cd3        a <-> b, c <-> d
+ *   step 1  S0            S2            S1            S3             a <-> c, b <-> d
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
@@ -37,7 +37,7 @@ static int rank_of(const struct adasum *w, int position) {
     return coll_fold_rank(w->fold, position);
 }
 
-/* What a position holds when the rounds of all distances below `distance` are done; in elements. */
+/* What a position holds when the steps of all distances below `distance` are done; in elements. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
@@ -107,7 +107,7 @@ static int restore(const struct adasum *w, int position, int distance, hvd_error
                 coll_length(other) * size, rank_of(w, partner), err);
 }
 
-static int run_rounds(const struct adasum *w, int position, hvd_error *err) {
+static int run_steps(const struct adasum *w, int position, hvd_error *err) {
     for (int d = 1; d < w->fold.positions; d *= 2) HVD_TRY(halve(w, position, d, err));
     struct coll_range own = held_by(w, position, w->fold.positions);
     w->k->narrow((char *)w->job->data + own.begin * w->k->size, w->mine + own.begin * w->k->wide,
@@ -119,7 +119,7 @@ static int run_rounds(const struct adasum *w, int position, hvd_error *err) {
 static int run_all(const struct adasum *w, hvd_error *err) {
     int rank = w->t->at.rank, position = coll_fold_position(w->fold, rank);
     size_t vector = w->n * w->k->wide;
-    if (position >= w->fold.pairs) return run_rounds(w, position, err);
+    if (position >= w->fold.pairs) return run_steps(w, position, err);
     if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->mine, vector, NULL, 0, rank + 1, err));
         return swap(w, NULL, 0, w->job->data, w->job->bytes, rank + 1, err);
@@ -127,7 +127,7 @@ static int run_all(const struct adasum *w, hvd_error *err) {
     struct coll_range all = {0, w->n};
     HVD_TRY(swap(w, NULL, 0, w->theirs, vector, rank - 1, err));
     blend(w, all, false, dots_of(w, all, false));
-    HVD_TRY(run_rounds(w, position, err));
+    HVD_TRY(run_steps(w, position, err));
     return swap(w, w->job->data, w->job->bytes, NULL, 0, rank - 1, err);
 }
 

@@ -1,14 +1,14 @@
-/* Alltoall by messages: pairwise rounds.
+/* Alltoall by messages: pairwise steps.
  *
- * In round d rank r sends to rank r + d and receives from rank r - d (mod p): all pairs of a round
+ * In step d rank r sends to rank r + d and receives from rank r - d (mod p): all pairs of a step
  * are disjoint, so no link is asked twice. p = 4, what rank a sends and receives:
  *
- *   round 1   ab -> b, da <- d
- *   round 2   ac -> c, ca <- c
- *   round 3   ad -> d, ba <- b
+ *   step 1   ab -> b, da <- d
+ *   step 2   ac -> c, ca <- c
+ *   step 3   ad -> d, ba <- b
  *
- * Parts go in segments, as many in every round as the longest part of all has (those of shorter parts
- * are empty), and the segments of one round overlap with those of the next.
+ * Parts go in segments, as many in every step as the longest part of all has (those of shorter parts
+ * are empty), and the segments of one step overlap with those of the next.
  *
  * Cost: (p-1) a + (p-1)/p S b, S = all parts of a rank, when they are equal. */
 #include "collectives/coll.h"
@@ -18,7 +18,7 @@
 struct alltoall {
     const struct coll_job *job;
     int rank, size;
-    size_t nseg; /* segments a round */
+    size_t nseg; /* segments a step */
 };
 
 static struct coll_exchange item_of(const void *arg, size_t i) {

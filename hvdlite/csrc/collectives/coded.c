@@ -43,7 +43,7 @@ static void *pack(const struct coded_job *job, char *memory) {
 }
 
 static struct codec_sum sum_of(const struct transport *t, const struct coded_job *job) {
-    return (struct codec_sum){t->at.size, job->members,
+    return (struct codec_sum){t->at.size, job->contributors,
                               job->final.scale / (double)job->final.divisor};
 }
 

@@ -16,7 +16,7 @@ struct coded_piece {
 /* Equal on every rank but for the pointers. */
 struct coded_job {
     struct codec codec;
-    int members; /* ranks that bring data; the others have joined */
+    int contributors; /* ranks that bring data; the others have joined */
     struct reduce_final final;
     const struct coded_piece *pieces;
     size_t npieces;

@@ -5,7 +5,7 @@
 
 static const size_t ANY = SIZE_MAX;
 
-/* In the order in which they are asked. Below the thresholds rounds decide, above them bytes. */
+/* In the order in which they are asked. Below the thresholds steps decide, above them bytes. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
      .run = coll_direct_allreduce},

@@ -3,7 +3,20 @@
  * An algorithm is a function of the transport and a job: no threads, no MPI, no MXNet, no
  * static state. It returns when this rank's part is done, with the same bits on every rank. Costs
  * on top of each file: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
- * byte reduced. */
+ * byte reduced.
+ *
+ *   batch     the tensors that one collective moves together
+ *   chunk     the part of a batch that one rank reduces
+ *   part      the rows that one rank brings or gets: allgather, reducescatter, alltoall
+ *   segment   the bytes of a chunk or a part that one message carries
+ *   step      all ranks exchange once
+ *   item      one exchange of a pipeline: a segment of a step
+ *   slot      the window's memory of one rank for one round
+ *   round     what goes through the window in one slot of each rank
+ *   pass      all rounds of one collective
+ *   stretch   the rounds of a pass that are copied in one way (copy_policy.h)
+ *   block     the bytes that are added at a time, while the first cache has them
+ *   span      bytes that lie together in one tensor */
 #ifndef HVDLITE_COLLECTIVES_COLL_H
 #define HVDLITE_COLLECTIVES_COLL_H
 
@@ -124,15 +137,15 @@ int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error 
 /* One exchange of any size, by segments. */
 int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
 
-/* The ranks that take part in rounds of a power of two. When p is none, the first 2 (p - 2^m) ranks pair
- * up: the even one gives its data to the odd one, sits the rounds out and gets the result at the end. */
+/* The ranks that take part in steps of a power of two. When p is none, the first 2 (p - 2^m) ranks pair
+ * up: the even one gives its data to the odd one, sits the steps out and gets the result at the end. */
 struct coll_fold {
     int positions; /* 2^m */
     int pairs;
 };
 struct coll_fold coll_fold(int size);
 
-/* Positions in the rounds are 0 .. 2^m - 1; a rank that sits out has none. */
+/* Positions in the steps are 0 .. 2^m - 1; a rank that sits out has none. */
 enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);

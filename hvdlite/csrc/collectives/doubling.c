@@ -1,9 +1,9 @@
-/* Recursive doubling: ranks exchange all they have with a partner twice as far away each round.
+/* Recursive doubling: ranks exchange all they have with a partner twice as far away each step.
  *
  *   Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
  *   Int. J. High Perform. Comput. Appl. 19 (2005).
  *
- * p = 4: after round 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after round 1 all have
+ * p = 4: after step 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after step 1 all have
  * (a+b)+(c+d). When p is no power of two, ranks are folded before (coll.h).
  *
  * Sums are exchanged in the accumulator type and rounded once. Both partners add the lower rank's
@@ -37,7 +37,7 @@ static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
     return HVD_OK;
 }
 
-static int run_rounds(struct doubling *w, struct coll_fold fold, int position, hvd_error *err) {
+static int run_steps(struct doubling *w, struct coll_fold fold, int position, hvd_error *err) {
     for (int distance = 1; distance < fold.positions; distance *= 2)
         HVD_TRY(swap_and_add(w, coll_fold_rank(fold, position ^ distance), err));
     return HVD_OK;
@@ -47,14 +47,14 @@ static int run_all(struct doubling *w, hvd_error *err) {
     int rank = w->t->at.rank;
     struct coll_fold fold = coll_fold(w->t->at.size);
     int position = coll_fold_position(fold, rank);
-    if (position >= fold.pairs) return run_rounds(w, fold, position, err);
+    if (position >= fold.pairs) return run_steps(w, fold, position, err);
     if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->bytes, NULL, 0, rank + 1, err));
         return swap(w, 0, w->mine, w->bytes, rank + 1, err);
     }
     HVD_TRY(swap(w, 0, w->theirs, w->bytes, rank - 1, err));
     add_in_order(w, rank - 1);
-    HVD_TRY(run_rounds(w, fold, position, err));
+    HVD_TRY(run_steps(w, fold, position, err));
     return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 

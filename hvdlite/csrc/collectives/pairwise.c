@@ -2,17 +2,18 @@
  * the first half of it alone, reducescatter.
  *
  * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers) and for
- * codes whose sums have another size: the inputs travel as they are, the owner of a chunk adds all p of them in the accumulator and rounds once,
- * then sends the finished chunk to everyone. p = 3, rank a owns chunk 0:
+ * codes whose sums have another size. The inputs travel as they are. The owner of a chunk adds all p of
+ * them in the accumulator, rounds once, and sends the finished chunk to everyone. p = 3, rank a owns
+ * chunk 0:
  *
  *            rank a             rank b             rank c
  *   exchange a0 b0 c0           a1 b1 c1           a2 b2 c2
  *   reduce   S0                 S1                 S2
- *   share    S0 S1 S2           S0 S1 S2           S0 S1 S2
+ *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
- * By segments: while segment k is being added and shared, segment k + 1 is exchanged.
+ * By segments: while segment k is being added and spread, segment k + 1 is exchanged.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring's, in two rounds; but every pair of ranks
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring's, in two steps; but every pair of ranks
  * talks, so with k ranks a host k times a ring's bytes cross between hosts. Reducescatter: half the
  * messages and bytes. */
 #include "collectives/coll.h"
@@ -22,15 +23,15 @@
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
-    const char *in;                       /* all chunks, as this rank has them */
-    char *out;                            /* where its own chunk, reduced, goes to */
-    size_t segment, nseg;                 /* bytes of one; number in the longest chunk */
-    char *slots[2];                       /* inputs of the other ranks for segment k, at k % 2 */
-    const char **inputs;                  /* [ranks]: the own one and those in the slots */
-    struct transfer *exchange[2], *share; /* 2 (p - 1) transfers each: sends, then receives */
+    const char *in;                        /* all chunks, as this rank has them */
+    char *out;                             /* where its own chunk, reduced, goes to */
+    size_t segment, nseg;                  /* bytes of one; number in the longest chunk */
+    char *slots[2];                        /* inputs of the other ranks for segment k, at k % 2 */
+    const char **inputs;                   /* [ranks]: the own one and those in the slots */
+    struct transfer *exchange[2], *spread; /* 2 (p - 1) transfers each: sends, then receives */
 };
 
-/* The d-th peer to send to, and to receive from: in round d all pairs are disjoint. */
+/* The d-th peer to send to, and to receive from: in step d all pairs are disjoint. */
 static int peer_to(const struct pairwise *w, int d) { return (w->t->at.rank + d) % w->t->at.size; }
 static int peer_from(const struct pairwise *w, int d) {
     return (w->t->at.rank + w->t->at.size - d) % w->t->at.size;
@@ -94,14 +95,14 @@ static void reduce(struct pairwise *w, size_t k) {
                coll_length(own) / w->job->reduce->size, w->job->prescale, w->job->final);
 }
 
-static int post_share(struct pairwise *w, size_t k, hvd_error *err) {
+static int post_spread(struct pairwise *w, size_t k, hvd_error *err) {
     int others = w->t->at.size - 1;
     size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
     for (int d = 1; d <= others; d++) {
         struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
         HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
-                        peer_from(w, d), &w->share[others + d - 1], err));
-        HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->share[d - 1], err));
+                        peer_from(w, d), &w->spread[others + d - 1], err));
+        HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->spread[d - 1], err));
     }
     return HVD_OK;
 }
@@ -112,10 +113,10 @@ static int run_segments(struct pairwise *w, hvd_error *err) {
         HVD_TRY(wait_all(w, w->exchange[k % 2], err));
         if (k + 1 < w->nseg) HVD_TRY(post_exchange(w, k + 1, err));
         reduce(w, k);
-        HVD_TRY(wait_all(w, w->share, err));
-        if (w->job->kind == HVD_ALLREDUCE) HVD_TRY(post_share(w, k, err));
+        HVD_TRY(wait_all(w, w->spread, err));
+        if (w->job->kind == HVD_ALLREDUCE) HVD_TRY(post_spread(w, k, err));
     }
-    return wait_all(w, w->share, err);
+    return wait_all(w, w->spread, err);
 }
 
 /* All peers' segments together are about one COLL_SEGMENT, so that they stay in the cache. */
@@ -138,8 +139,8 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     w->inputs = (const char **)(void *)at;
     at += pointers;
     memset(at, 0, 3 * transfers);
-    w->share = (struct transfer *)(void *)at;
-    for (int i = 0; i < 2; i++) w->exchange[i] = w->share + (size_t)(i + 1) * 2 * others;
+    w->spread = (struct transfer *)(void *)at;
+    for (int i = 0; i < 2; i++) w->exchange[i] = w->spread + (size_t)(i + 1) * 2 * others;
     return run_segments(w, err);
 }
 

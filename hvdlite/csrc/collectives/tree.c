@@ -1,18 +1,18 @@
-/* Binomial tree broadcast: each round doubles the ranks that have the data.
+/* Binomial tree broadcast: each step doubles the ranks that have the data.
  *
- * Counting ranks from the root, in the round of distance d rank i < d sends to rank i + d:
+ * Counting ranks from the root, in the step of distance d rank i < d sends to rank i + d:
  *
  *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
  *
- * Cost: ceil(log2 p) (a + S b). For data so small that rounds count; long data goes by a chain. */
+ * Cost: ceil(log2 p) (a + S b). For data so small that steps count; long data goes by a chain. */
 #include "collectives/coll.h"
 
 int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    int p = t->at.size, place = (t->at.rank - job->root + p) % p;
+    int p = t->at.size, position = (t->at.rank - job->root + p) % p;
     for (int distance = 1; distance < p; distance *= 2) {
-        bool sending = place < distance;
-        if (place >= 2 * distance || (sending && place + distance >= p)) continue;
-        int other = sending ? place + distance : place - distance;
+        bool sending = position < distance;
+        if (position >= 2 * distance || (sending && position + distance >= p)) continue;
+        int other = sending ? position + distance : position - distance;
         other = (other + job->root) % p;
         HVD_TRY(coll_exchange(t,
                               (struct coll_exchange){job->data, job->data, sending ? job->bytes : 0,

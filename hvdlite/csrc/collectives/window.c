@@ -29,7 +29,7 @@
 enum {
     SMALL = 16 * 1024,   /* bytes that are not cut */
     LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
-    STEP = 8,            /* rounds of large data that are written in one way */
+    STRETCH = 8,         /* rounds of large data that are written in one way */
     BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
 };
 
@@ -49,44 +49,44 @@ struct pass {
     char *result;       /* of small data */
 };
 
-static char *slot_of(const struct pass *p, int member, uint64_t round) {
-    return window_slot(p->w, member, round);
+static char *slot_of(const struct pass *p, int local_rank, uint64_t round) {
+    return window_slot(p->w, local_rank, round);
 }
 
 /* Bytes that lie together in one piece. */
-struct run {
+struct span {
     const struct coll_piece *piece;
     size_t at, bytes;
 };
 
 /* The next of them, at most `most`; the cursor moves behind them. */
-static struct run next_run(const struct pass *p, struct cursor *c, size_t most) {
+static struct span next_span(const struct pass *p, struct cursor *c, size_t most) {
     const struct coll_piece *piece = &p->job->pieces[c->piece];
     size_t left = piece->bytes - c->at;
-    struct run run = {piece, c->at, left < most ? left : most};
-    c->at += run.bytes;
+    struct span span = {piece, c->at, left < most ? left : most};
+    c->at += span.bytes;
     if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
-    return run;
+    return span;
 }
 
 /* The next `bytes` of the pieces. */
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
-        struct run run = next_run(p, c, bytes - done);
-        p->put(to + done, run.piece->in + run.at, run.bytes);
-        done += run.bytes;
+        struct span span = next_span(p, c, bytes - done);
+        p->put(to + done, span.piece->in + span.at, span.bytes);
+        done += span.bytes;
     }
 }
 
 static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
-    for (size_t done = 0; done < bytes;) done += next_run(p, c, bytes - done).bytes;
+    for (size_t done = 0; done < bytes;) done += next_span(p, c, bytes - done).bytes;
 }
 
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
-        struct run run = next_run(p, c, bytes - done);
-        copy_cached(run.piece->out + run.at, from + done, run.bytes);
-        done += run.bytes;
+        struct span span = next_span(p, c, bytes - done);
+        copy_cached(span.piece->out + span.at, from + done, span.bytes);
+        done += span.bytes;
     }
 }
 
@@ -97,8 +97,8 @@ static size_t round_bytes(const struct pass *p, size_t k) {
     return coll_length(coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k));
 }
 
-static struct coll_range chunk_of(const struct pass *p, size_t k, int member) {
-    return coll_chunk(round_bytes(p, k), p->job->reduce->size, p->w->n, member);
+static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank) {
+    return coll_chunk(round_bytes(p, k), p->job->reduce->size, p->w->n, local_rank);
 }
 
 static int stage(struct pass *p, size_t k, hvd_error *err) {
@@ -115,26 +115,26 @@ static int stage(struct pass *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Adds what all ranks have at a place of the slots, in the order of ranks; `own` is this rank's. */
-static void add_block(const struct pass *p, uint64_t round, size_t place, const char *own,
+/* Adds what all ranks have at an offset of the slots, in the order of ranks; `own` is this rank's. */
+static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->job->reduce;
     for (int i = 0; i < p->w->n; i++)
-        p->in[i] = i == p->w->self ? own : slot_of(p, i, round) + place;
+        p->in[i] = i == p->w->self ? own : slot_of(p, i, round) + offset;
     reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->job->prescale,
                p->job->final);
 }
 
 /* The next `bytes` of the pieces, from and to them and into the slot: in this order, as what is written
  * past the caches should not be read back. */
-static void add_own(struct pass *p, uint64_t round, size_t place, size_t bytes) {
+static void add_own(struct pass *p, uint64_t round, size_t offset, size_t bytes) {
     char *slot = slot_of(p, p->w->self, round);
-    for (size_t end = place + bytes; place < end;) {
-        struct run run = next_run(p, &p->reduced, end - place < BLOCK ? end - place : BLOCK);
-        char *sum = run.piece->out + run.at;
-        add_block(p, round, place, run.piece->in + run.at, run.bytes, sum);
-        p->put(slot + place, sum, run.bytes);
-        place += run.bytes;
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, &p->reduced, end - offset < BLOCK ? end - offset : BLOCK);
+        char *sum = span.piece->out + span.at;
+        add_block(p, round, offset, span.piece->in + span.at, span.bytes, sum);
+        p->put(slot + offset, sum, span.bytes);
+        offset += span.bytes;
     }
 }
 
@@ -208,11 +208,11 @@ static int add_in_rounds(struct pass *p, hvd_error *err) {
     return add_rounds(p, 0, p->rounds + 2, err);
 }
 
-/* Large data: slots are written in the way that has been the faster one lately, chosen for a step. */
+/* Large data: slots are written in the way that has been the faster one lately, chosen for a stretch. */
 static int add_much(struct pass *p, hvd_error *err) {
     struct copy_policy *policy = &p->w->copy_policy;
     for (size_t from = 0, to; from < p->rounds; from = to) {
-        to = p->rounds - from < 2 * STEP ? p->rounds + 2 : from + STEP;
+        to = p->rounds - from < 2 * STRETCH ? p->rounds + 2 : from + STRETCH;
         enum copy_way way = copy_policy_begin(policy, p->job->bytes);
         double began = clock_now();
         p->put = copy_function_of(way);
@@ -295,9 +295,10 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     for (int d = 1; d < p->w->n; d++) {
-        int member = (p->w->self + d) % p->w->n;
-        struct coll_range piece = coll_segment(coll_part(p->job->part_end, member), WINDOW_SLOT, k);
-        copy_cached((char *)p->job->data + piece.begin, slot_of(p, member, round),
+        int local_rank = (p->w->self + d) % p->w->n;
+        struct coll_range piece =
+            coll_segment(coll_part(p->job->part_end, local_rank), WINDOW_SLOT, k);
+        copy_cached((char *)p->job->data + piece.begin, slot_of(p, local_rank, round),
                     coll_length(piece));
     }
     window_raise(p->w, WINDOW_TAKEN, round);

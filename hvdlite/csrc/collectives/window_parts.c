@@ -30,8 +30,8 @@ typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
 
 /* The sub-slot in which `from` stages what is for `to`. */
 static char *sub_slot(const struct parts *p, int from, int to, size_t k) {
-    size_t place = (size_t)(to < from ? to : to - 1);
-    return window_slot(p->w, from, p->w->rounds + k) + place * p->segment;
+    size_t offset = (size_t)(to < from ? to : to - 1);
+    return window_slot(p->w, from, p->w->rounds + k) + offset * p->segment;
 }
 
 static struct coll_range in_segment(const struct parts *p, int to, size_t k) {
@@ -54,9 +54,9 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-static int await_staged(const struct parts *p, int member, size_t k, hvd_error *err) {
-    if (member == p->w->self) return HVD_OK;
-    return transport_wait_flag(p->t, member, WINDOW_STAGED, p->w->rounds + k, err);
+static int await_staged(const struct parts *p, int local_rank, size_t k, hvd_error *err) {
+    if (local_rank == p->w->self) return HVD_OK;
+    return transport_wait_flag(p->t, local_rank, WINDOW_STAGED, p->w->rounds + k, err);
 }
 
 static int add_segment(const struct parts *p, size_t k, hvd_error *err) {

@@ -35,7 +35,7 @@ static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
     if (!cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
-                  transport_name(e->t, e->t->at.rank), err->text);
+                  transport_job_rank(e->t, e->t->at.rank), err->text);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
     transport_abandon(e->t);
@@ -160,7 +160,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
                    hvd_error *err) {
     struct coordinator_config coordinator = {
         .size = t->at.size,
-        .names = t->names,
+        .job_ranks = t->job_ranks,
         .fusion_bytes = config->fusion_bytes,
         .cache_capacity = config->cache_capacity,
         .stall_warning = config->stall_warning,
@@ -239,20 +239,20 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool held;
+    bool corked;
     tensor->submitted = clock_now();
     if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
-    int code = tensors_add(e->tensors, tensor, &held, err);
+    int code = tensors_add(e->tensors, tensor, &corked, err);
     if (code)
         free(tensor->message);
-    else if (!held)
+    else if (!corked)
         transport_wake(e->t);
     return code;
 }
 
-void engine_hold(struct engine *e, bool held) {
-    tensors_hold(e->tensors, held);
-    if (!held) transport_wake(e->t);
+void engine_cork(struct engine *e, bool corked) {
+    tensors_cork(e->tensors, corked);
+    if (!corked) transport_wake(e->t);
 }
 
 void engine_leave(struct engine *e, const char *reason) {

@@ -37,8 +37,8 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
  * until it completes. On an error nothing was submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
-/* While it is held the thread takes nothing that is submitted; then all at once. Calls may nest. */
-void engine_hold(struct engine *e, bool held);
+/* While it is corked the thread takes nothing that is submitted; then all at once. Calls may nest. */
+void engine_cork(struct engine *e, bool corked);
 
 /* Memory that all ranks map, added by all of them: tensors that are reduced in place in it need no
  * copy. It must stay until it is removed, and no tensor may be under way in it then. Any thread. */

@@ -44,7 +44,7 @@ static struct coll_job job_of(struct executor *x, const struct request *r) {
     job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     job.prescale = r->prescale;
     job.final.scale = r->postscale;
-    job.final.divisor = r->op == HVD_AVERAGE ? r->members : 1;
+    job.final.divisor = r->op == HVD_AVERAGE ? r->contributors : 1;
     job.adasum = r->op == HVD_ADASUM;
     if (job.adasum) job.window = NULL; /* by messages, in place */
     return job;
@@ -171,7 +171,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     }
     struct coll_job plain = job_of(x, r);
     struct coded_job job = {.codec = r->codec,
-                            .members = r->members,
+                            .contributors = r->contributors,
                             .final = plain.final,
                             .pieces = pieces,
                             .npieces = batch->n,

@@ -167,7 +167,7 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
         HVD_TRY(find(n, item, &tensor, err));
         HVD_TRY(agree(n, item, tensor, err));
     }
-    tensor->request.members = (int32_t)(size - joined);
+    tensor->request.contributors = (int32_t)(size - joined);
     if (n->nopen && !fusion_fits(&n->open[0]->request, &tensor->request))
         return senseless(tensor->request.name, err);
     if (n->nopen == n->open_capacity) {

@@ -12,7 +12,7 @@ struct tensors {
     struct monitor monitor; /* guards: */
     struct map names;
     struct list fresh; /* added and not taken */
-    int holds;         /* until they are gone, none is taken */
+    int corks;         /* until they are gone, none is taken */
     bool closed;
     hvd_error why;
     /* The engine thread's own: */
@@ -154,7 +154,7 @@ static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) 
     return HVD_OK;
 }
 
-int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error *err) {
+int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err) {
     tensor->node = map_node_of(tensor->request.name, tensor);
     tensor->id = 0;
     tensor->rows = NULL;
@@ -164,7 +164,7 @@ int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error 
     tensor->last = tensor;
     monitor_lock(&t->monitor);
     int code = add_locked(t, tensor, err);
-    *held = t->holds > 0;
+    *corked = t->corks > 0;
     monitor_unlock(&t->monitor);
     return code;
 }
@@ -176,17 +176,17 @@ size_t tensors_count(struct tensors *t) {
     return count;
 }
 
-void tensors_hold(struct tensors *t, bool held) {
+void tensors_cork(struct tensors *t, bool corked) {
     monitor_lock(&t->monitor);
-    t->holds += held ? 1 : -1;
-    if (t->holds < 0) t->holds = 0;
+    t->corks += corked ? 1 : -1;
+    if (t->corks < 0) t->corks = 0;
     monitor_unlock(&t->monitor);
 }
 
-static struct tensor *take(struct tensors *t, bool held_too) {
+static struct tensor *take(struct tensors *t, bool corked_too) {
     struct list fresh = {0};
     monitor_lock(&t->monitor);
-    if (held_too || !t->holds) {
+    if (corked_too || !t->corks) {
         fresh = t->fresh;
         t->fresh = (struct list){0};
     }

@@ -53,13 +53,13 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 
 /* Any thread. The tensor is the table's until its completion is called. Fails when one of that name is
  * under way, and after tensors_refuse with the error given there; it stays the caller's then. Behind one
- * that has failed it waits its turn: nobody was told to wait for that one's end. *held: it is not to be
+ * that has failed it waits its turn: nobody was told to wait for that one's end. *corked: it is not to be
  * taken yet. */
-int tensors_add(struct tensors *t, struct tensor *tensor, bool *held, hvd_error *err);
+int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added and not finished */
 
-/* While it is held tensors_take gives nothing. Any thread; calls may nest. */
-void tensors_hold(struct tensors *t, bool held);
+/* While it is corked tensors_take gives nothing. Any thread; calls may nest. */
+void tensors_cork(struct tensors *t, bool corked);
 
 /* The engine thread. Each tensor once, in the order in which they were added: the first of those that
  * came since the last call, then its `newer`; NULL: no more. */

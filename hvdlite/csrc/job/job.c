@@ -48,7 +48,7 @@ void group_close(struct group *g) {
     bool clean = g->engine && engine_ended(g->engine, 0) && !engine_failed(g->engine, &why);
     if (g->engine) engine_stop(g->engine);
     if (g->transport) transport_close(g->transport, clean);
-    free(g->names);
+    free(g->job_ranks);
     free(g);
 }
 
@@ -58,28 +58,28 @@ static struct group *group_new(hvd_error *err) {
     return g;
 }
 
-static int name_ranks(struct group *g, const int *names, hvd_error *err) {
-    size_t bytes = (size_t)g->transport->at.size * sizeof *names;
-    g->names = malloc(bytes);
-    if (!g->names) return error_set(err, HVD_NO_MEMORY, "no memory for the ranks of a group");
-    memcpy(g->names, names, bytes);
-    g->transport->names = g->names;
+static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err) {
+    size_t bytes = (size_t)g->transport->at.size * sizeof *job_ranks;
+    g->job_ranks = malloc(bytes);
+    if (!g->job_ranks) return error_set(err, HVD_NO_MEMORY, "no memory for the ranks of a group");
+    memcpy(g->job_ranks, job_ranks, bytes);
+    g->transport->job_ranks = g->job_ranks;
     return HVD_OK;
 }
 
-static int start_group(const struct job *j, struct group *g, const int *names, hvd_error *err) {
+static int start_group(const struct job *j, struct group *g, const int *job_ranks, hvd_error *err) {
     g->transport->timeout = j->timeout;
     g->transport->wait = j->wait;
-    if (names) HVD_TRY(name_ranks(g, names, err));
+    if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
     return engine_start(&g->engine, g->transport, &j->config, err);
 }
 
-int job_make_group(const struct job *j, const void *mpi_comm, const int *names, struct group **out,
-                   hvd_error *err) {
+int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
+                   struct group **out, hvd_error *err) {
     struct group *g = group_new(err);
     if (!g) return err->code;
     int code = transport_mpi_open(&g->transport, mpi_comm, j->window, err);
-    if (!code) code = start_group(j, g, names, err);
+    if (!code) code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
     else

@@ -11,7 +11,7 @@
 struct group {
     struct transport *transport;
     struct engine *engine;
-    int *names; /* [rank of the group]: its rank in the job; NULL: the same */
+    int *job_ranks; /* [rank of the group]: its rank in the job; NULL: the same */
 };
 
 struct job {
@@ -37,10 +37,10 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
 /* NULL: there is no such group any more. */
 struct group *job_group(const struct job *j, int id);
 
-/* Makes a group of the communicator's ranks, whose ranks in the job are `names`; collective over it,
+/* Makes a group of the communicator's ranks, whose ranks in the job are `job_ranks`; collective over it,
  * no care needed. Then job_add takes it over and gives it its id. */
-int job_make_group(const struct job *j, const void *mpi_comm, const int *names, struct group **out,
-                   hvd_error *err);
+int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
+                   struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
 struct group *job_take(struct job *j, int id); /* no longer the job's; NULL: it was not */
 

@@ -69,10 +69,10 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code;
 }
 
-/* The group may be gone by now, and with it all that was held back. */
-void hvd_hold(int group, bool held) {
+/* The group may be gone by now, and with it all that was corked. */
+void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
-    engine_hold(g->engine, held);
+    engine_cork(g->engine, corked);
     context_leave();
 }

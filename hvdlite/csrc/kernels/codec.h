@@ -41,9 +41,9 @@ int codec_encode(struct codec c, const float *in, double scale, float *residual,
 
 /* A message of zero bytes is what a rank that has joined brings: zeros, for 1bit nothing at all. */
 struct codec_sum {
-    int ranks;     /* whose messages there are */
-    int members;   /* those of them that have brought data */
-    double factor; /* the sum is multiplied by */
+    int ranks;        /* whose messages there are */
+    int contributors; /* those of them that have brought data */
+    double factor;    /* the sum is multiplied by */
 };
 
 /* Adds the ranks' messages, `stride` bytes from one to the next; not for casts. Equal messages give

@@ -8,7 +8,7 @@ enum { MOST_VALUES = 32 }; /* in a word */
 /* What a codec needs to know of its words: how many values, and what a count of them stands for. */
 struct bits {
     size_t values;           /* in a word */
-    int32_t gain, bias_each; /* values of m members sum up to gain * count + m * bias_each */
+    int32_t gain, bias_each; /* values of m ranks sum up to gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
     struct reduce_kernels sum8, sum16; /* stored as int8 and int16 */
@@ -156,7 +156,7 @@ void codec_bits_decode(struct codec c, const char *words, size_t stride, struct 
         b->sum8.widen(sum, words, codec_bits_words(c.kind, most), 1);
         for (int r = 1; r < how.ranks; r++)
             b->sum8.combine(sum, words + (size_t)r * stride, codec_bits_words(c.kind, most));
-        floats_of_int32(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out,
+        floats_of_int32(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
                         most);
         n -= most;
     }
@@ -172,7 +172,9 @@ void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum how
                            size_t n) {
     const struct bits *b = bits_of(c.kind);
     if (how.ranks > INT8_MAX)
-        floats_of_int16(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out, n);
+        floats_of_int16(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
+                        n);
     else
-        floats_of_int8(sum, b->gain, b->bias_each * how.members, level_of(c, how.factor), out, n);
+        floats_of_int8(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
+                       n);
 }

@@ -7,7 +7,7 @@
 /* ---- memory ---- */
 
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
-    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct member);
+    const size_t bytes = sizeof(struct operation) + (size_t)n * sizeof(struct collective);
     return n > 1 ? malloc(bytes) : free_list_take(&lib->memory, bytes);
 }
 
@@ -21,7 +21,7 @@ static void put_memory(struct operation *op) {
 
 static void free_operation(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
-        struct member *m = &op->members[i];
+        struct collective *m = &op->collectives[i];
         for (int j = 0; j < ARRAYS; j++)
             if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
         free((void *)m->tensor.splits);
@@ -36,9 +36,9 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
     *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, n + 1);
     for (int i = 0; i < n; i++) { /* not all of it: the tensor is large, and written later */
-        op->members[i].op = op;
-        op->members[i].tensor.splits = NULL;
-        memset(op->members[i].arrays, 0, sizeof op->members[i].arrays);
+        op->collectives[i].op = op;
+        op->collectives[i].tensor.splits = NULL;
+        memset(op->collectives[i].arrays, 0, sizeof op->collectives[i].arrays);
     }
     *out = op;
     return HVD_OK;
@@ -87,13 +87,13 @@ static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
 
-void operation_member_ended(void *arg, const hvd_error *error) {
-    struct member *m = arg;
+void operation_collective_ended(void *arg, const hvd_error *error) {
+    struct collective *m = arg;
     if (error) note_error(m->op, error);
     let_go(m->op);
 }
 
-static int submit(struct member *m, hvd_error *err) {
+static int submit(struct collective *m, hvd_error *err) {
     struct tensor *tensor = &m->tensor;
     void *data[ARRAYS] = {NULL};
     for (int i = 0; i < ARRAYS; i++)
@@ -112,13 +112,14 @@ void operation_run3(void *run_context, struct on_complete *done, void *param) {
     op->done = *done; /* theirs is on a stack */
     op->ran = true;
     hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
-    int group = op->members[0].group;
-    if (op->n > 1) hvd_hold(group, true);
+    int group = op->collectives[0].group;
+    if (op->n > 1) hvd_cork(group, true);
     for (int i = 0; i < op->n; i++) {
         hvd_error err;
-        if (submit(&op->members[i], &err)) operation_member_ended(&op->members[i], &err);
+        if (submit(&op->collectives[i], &err))
+            operation_collective_ended(&op->collectives[i], &err);
     }
-    if (op->n > 1) hvd_hold(group, false);
+    if (op->n > 1) hvd_cork(group, false);
     let_go(op);
     atomic_fetch_sub(&lib->waiting, 1);
 }
@@ -131,10 +132,10 @@ void operation_run4(void *run_context, void *on_start, struct on_complete *done,
 /* Else the other ranks would wait for what this one can't compute. */
 static void tell_dropped(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
-        struct member *m = &op->members[i];
+        struct collective *m = &op->collectives[i];
         hvd_error err; /* there is no job any more */
         m->tensor.request.failed = true;
-        if (hvd_submit(m->group, &m->tensor, &err)) operation_member_ended(m, &err);
+        if (hvd_submit(m->group, &m->tensor, &err)) operation_collective_ended(m, &err);
     }
     let_go(op);
 }

@@ -5,49 +5,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The array in `place` of the member; NULL: none. The described one has been checked. */
-static int hold(struct member *m, enum array place, NDArrayHandle array, NDArrayHandle described,
-                hvd_error *err) {
+/* Keeps an array of the collective, NULL: none, in that role. The described one has been checked. */
+static int keep_array(struct collective *m, enum array role, NDArrayHandle array,
+                      NDArrayHandle described, hvd_error *err) {
     if (!array) return HVD_OK;
     const struct mxnet_api *api = &m->op->lib->api;
     const char *name = m->tensor.request.name;
     if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, name, err));
     HVD_TRY(mxnet_array_settle_layout(api, array, name, err));
-    return api->shallow_copy(array, &m->arrays[place])
+    return api->shallow_copy(array, &m->arrays[role])
                ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name,
                            api->last_error())
                : HVD_OK;
 }
 
 /* Writes down what the tensor and the array say. */
-static int describe(struct member *m, NDArrayHandle array, const hvd_tensor *tensor,
+static int describe(struct collective *m, NDArrayHandle array, const hvd_tensor *tensor,
                     hvd_error *err) {
     int64_t dims[HVD_MAX_DIMS];
     hvd_tensor whole = *tensor;
     HVD_TRY(mxnet_array_describe(&m->op->lib->api, array, &whole, dims, err));
     HVD_TRY(hvd_prepare(&whole, &m->tensor, err));
     m->group = tensor->group;
-    m->tensor.complete = operation_member_ended;
+    m->tensor.complete = operation_collective_ended;
     m->tensor.arg = m;
     return HVD_OK;
 }
 
-static int prepare(struct member *m, const hvd_mxnet_work *work, hvd_error *err) {
+static int prepare(struct collective *m, const hvd_mxnet_work *work, hvd_error *err) {
     NDArrayHandle source = work->in ? work->in : work->out;
     HVD_TRY(describe(m, source, work->tensor, err));
     if (work->residual)
         HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, work->tensor->name,
                                            request_count(&m->tensor.request), err));
-    HVD_TRY(hold(m, OUT, work->out, source, err));
-    HVD_TRY(hold(m, IN, work->in, source, err));
-    return hold(m, RESIDUAL, work->residual, source, err);
+    HVD_TRY(keep_array(m, OUT, work->out, source, err));
+    HVD_TRY(keep_array(m, IN, work->in, source, err));
+    return keep_array(m, RESIDUAL, work->residual, source, err);
 }
 
 static int new_prepared(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, struct operation **out,
                         hvd_error *err) {
     HVD_TRY(operation_new(lib, n, out, err));
     for (int i = 0; i < n; i++) {
-        int code = prepare(&(*out)->members[i], &works[i], err);
+        int code = prepare(&(*out)->collectives[i], &works[i], err);
         if (!code) continue;
         operation_end(*out);
         return code;
@@ -66,13 +66,13 @@ static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
     int count = 0;
     for (int i = 0; i < op->n; i++)
         for (int j = 0; j < ARRAYS; j++)
-            if (op->members[i].arrays[j]) arrays[count++] = op->members[i].arrays[j];
+            if (op->collectives[i].arrays[j]) arrays[count++] = op->collectives[i].arrays[j];
     return count;
 }
 
 static bool is_coded(const struct operation *op) {
     for (int i = 0; i < op->n; i++)
-        if (op->members[i].tensor.request.codec.kind != HVD_CODEC_NONE) return true;
+        if (op->collectives[i].tensor.request.codec.kind != HVD_CODEC_NONE) return true;
     return false;
 }
 
@@ -88,7 +88,7 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     op->pushed = true;
     if (lib->naive) op->report = err;
     if (lib->api.push(lib->function, op, operation_end, coded ? &SHARED : &APART, NULL, 0, arrays,
-                      n, coded ? &BY_WORKERS : &AT_ONCE, op->members[0].tensor.request.priority,
+                      n, coded ? &BY_WORKERS : &AT_ONCE, op->collectives[0].tensor.request.priority,
                       "hvdlite", false))
         return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;

@@ -66,7 +66,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     waiting_remove(&c->waiting, p);
     p->turn = c->turns++;
     p->joined = p->nsubmitted < c->config.size;
-    p->request.members = p->nsubmitted;
+    p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
     if (!p->direct) p->request.region = 0; /* a place that not every rank shares is of no use */
     c->ready[c->nready++] = p;
@@ -102,8 +102,8 @@ static int submit(struct coordinator *c, int rank, const struct request *request
                   const struct map_node *name, uint64_t id, double now, hvd_error *err) {
     struct pending *p = waiting_find(&c->waiting, name);
     if (!p) {
-        HVD_TRY(
-            waiting_add(&c->waiting, request, name, c->config.size, c->config.names, now, &p, err));
+        HVD_TRY(waiting_add(&c->waiting, request, name, c->config.size, c->config.job_ranks, now,
+                            &p, err));
         p->turn = c->turns++;
     }
     HVD_TRY(pending_add(p, rank, request, id, err));

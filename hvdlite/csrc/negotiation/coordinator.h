@@ -14,7 +14,7 @@ struct coordinator;
 
 struct coordinator_config {
     int size;              /* ranks */
-    const int *names;      /* [rank]: what texts call it; NULL: its number here */
+    const int *job_ranks;  /* [rank]: what texts call it; NULL: its number here */
     size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a waiting tensor is reported; 0: never */

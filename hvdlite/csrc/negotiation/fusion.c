@@ -3,7 +3,8 @@
 #include <string.h>
 
 bool fusion_fits(const struct request *a, const struct request *b) {
-    if (a->kind != b->kind || a->members != b->members || a->dtype != b->dtype) return false;
+    if (a->kind != b->kind || a->contributors != b->contributors || a->dtype != b->dtype)
+        return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
     if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;
     return a->region == b->region && a->op == b->op && a->prescale == b->prescale &&

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* One block: the struct, then its arrays. */
-struct pending *pending_new(const struct request *first, int size, const int *names, double now) {
+struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
+                            double now) {
     struct pending *p;
     size_t n = (size_t)size;
     size_t arrays = n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted);
@@ -16,7 +17,7 @@ struct pending *pending_new(const struct request *first, int size, const int *na
     memset(p + 1, 0, arrays);
     request_copy(&p->request, first);
     p->size = size;
-    p->names = names;
+    p->job_ranks = job_ranks;
     p->since = now;
     p->other = (struct request **)(p + 1);
     p->rows = (int64_t *)(p->other + n);
@@ -85,7 +86,7 @@ static size_t append(char *text, size_t length, size_t used, const char *piece) 
     return end < length ? end : length - 1;
 }
 
-void ranks_text(const bool *set, bool value, int size, const int *names, char *text,
+void ranks_text(const bool *set, bool value, int size, const int *job_ranks, char *text,
                 size_t length) {
     int count = 0;
     for (int i = 0; i < size; i++) count += set[i] == value;
@@ -95,11 +96,11 @@ void ranks_text(const bool *set, bool value, int size, const int *names, char *t
         if (set[i] != value) continue;
         int last = i;
         while (last + 1 < size && set[last + 1] == value &&
-               rank_name(names, last + 1) == rank_name(names, last) + 1)
+               job_rank(job_ranks, last + 1) == job_rank(job_ranks, last) + 1)
             last++;
         char piece[64];
         snprintf(piece, sizeof piece, last > i ? (last > i + 1 ? "%s%d-%d" : "%s%d, %d") : "%s%d",
-                 comma, rank_name(names, i), rank_name(names, last));
+                 comma, job_rank(job_ranks, i), job_rank(job_ranks, last));
         used = append(text, length, used, piece);
         comma = ", ";
         i = last;
@@ -120,7 +121,7 @@ static enum request_field conflicting_field(const struct pending *p) {
 static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
                      size_t size) {
     struct request own = pending_of(p, rank);
-    if (field == FIELD_ROOT) own.root = rank_name(p->names, own.root);
+    if (field == FIELD_ROOT) own.root = job_rank(p->job_ranks, own.root);
     field_text(&own, field, text, size);
 }
 
@@ -129,7 +130,7 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
     bool *failed = calloc((size_t)p->size, 1);
     for (int i = 0; failed && i < p->size; i++)
         failed[i] = p->submitted[i] && pending_of(p, i).failed;
-    if (failed) ranks_text(failed, true, p->size, p->names, ranks, sizeof ranks);
+    if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
     free(failed);
     error_set(err, HVD_FAILED,
               "tensor '%s': no data from %s: what computes it has failed there; the error that "
@@ -155,7 +156,7 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
             told[j] = told[j] || alike[j];
         }
         char ranks[200], piece[400];
-        ranks_text(alike, true, p->size, p->names, ranks, sizeof ranks);
+        ranks_text(alike, true, p->size, p->job_ranks, ranks, sizeof ranks);
         snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
         used = append(list, sizeof list, used, piece);
     }
@@ -169,12 +170,12 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err) {
     error_set(err, HVD_RANK_LEFT,
               "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
-              p->request.name, rank_name(p->names, first), reason);
+              p->request.name, job_rank(p->job_ranks, first), reason);
 }
 
 void pending_explain_joined(const struct pending *p, hvd_error *err) {
     char joined[200];
-    ranks_text(p->submitted, false, p->size, p->names, joined, sizeof joined);
+    ranks_text(p->submitted, false, p->size, p->job_ranks, joined, sizeof joined);
     error_set(
         err, HVD_MISMATCH,
         "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
@@ -186,12 +187,12 @@ void pending_explain_wait(const struct pending *p, size_t more, const struct pen
                           double now, char *text, size_t size) {
     char have[200], missing[200], others[50] = " has";
     if (more) snprintf(others, sizeof others, " and %zu more have", more);
-    ranks_text(p->submitted, true, p->size, p->names, have, sizeof have);
-    ranks_text(p->submitted, false, p->size, p->names, missing, sizeof missing);
+    ranks_text(p->submitted, true, p->size, p->job_ranks, have, sizeof have);
+    ranks_text(p->submitted, false, p->size, p->job_ranks, missing, sizeof missing);
     int used = snprintf(text, size, "tensor '%s'%s waited for %.0f s: submitted by %s, not by %s",
                         p->request.name, others, now - p->since, have, missing);
     for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++)
         if (!p->submitted[i] && oldest[i])
             used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
-                             rank_name(p->names, i), oldest[i]->request.name);
+                             job_rank(p->job_ranks, i), oldest[i]->request.name);
 }

@@ -14,7 +14,7 @@ struct pending {
     int64_t *rows;          /* [rank]: rows it brings, where they vary */
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
-    const int *names;       /* [rank]: what texts call it; NULL: its number here */
+    const int *job_ranks;   /* [rank]: what texts call it; NULL: its number here */
     uint64_t id;   /* cache id when every rank so far came by it; 0: a whole request came */
     bool direct;   /* all so far lie at the same place of a region */
     bool joined;   /* some ranks have joined instead of submitting it */
@@ -28,7 +28,8 @@ struct pending {
 };
 
 /* NULL: no memory. */
-struct pending *pending_new(const struct request *first, int size, const int *names, double now);
+struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
+                            double now);
 void pending_free(struct pending *p);
 void pending_free_all(struct pending *first); /* and those that are linked behind it */
 
@@ -59,8 +60,11 @@ void pending_explain_wait(const struct pending *p, size_t more, const struct pen
                           double now, char *text, size_t size);
 
 /* "rank 1", "ranks 0-2, 5": those whose `set` is `value`. */
-void ranks_text(const bool *set, bool value, int size, const int *names, char *text, size_t length);
+void ranks_text(const bool *set, bool value, int size, const int *job_ranks, char *text,
+                size_t length);
 
-static inline int rank_name(const int *names, int rank) { return names ? names[rank] : rank; }
+static inline int job_rank(const int *job_ranks, int rank) {
+    return job_ranks ? job_ranks[rank] : rank;
+}
 
 #endif

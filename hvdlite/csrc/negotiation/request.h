@@ -16,7 +16,7 @@ struct request {
     int32_t op;                 /* hvd_op; allreduce, reducescatter */
     int32_t root;               /* rank; broadcast */
     int32_t priority;           /* higher goes first; never compared between ranks */
-    int32_t members;            /* ranks that bring data; the coordinator tells */
+    int32_t contributors;       /* ranks that bring data; the coordinator tells */
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* how an allreduce of float32 travels */

@@ -8,8 +8,8 @@ struct pending *waiting_find(const struct waiting *w, const struct map_node *nam
 }
 
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
-                int size, const int *names, double now, struct pending **out, hvd_error *err) {
-    struct pending *p = pending_new(request, size, names, now);
+                int size, const int *job_ranks, double now, struct pending **out, hvd_error *err) {
+    struct pending *p = pending_new(request, size, job_ranks, now);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", request->name);
     p->node = map_node_like(name, p->request.name, p);
     int code = map_put(&w->names, &p->node, err);

@@ -16,7 +16,7 @@ struct waiting {
 struct pending *waiting_find(const struct waiting *w, const struct map_node *name);
 /* `name` is the request's, hashed before. The rest is as for pending_new. */
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
-                int size, const int *names, double now, struct pending **out, hvd_error *err);
+                int size, const int *job_ranks, double now, struct pending **out, hvd_error *err);
 void waiting_remove(struct waiting *w, struct pending *p); /* it is the caller's then */
 void waiting_free(struct waiting *w);
 

@@ -12,18 +12,18 @@ static size_t size_class(size_t bytes) {
     return log < COPY_SIZES ? log : COPY_SIZES - 1;
 }
 
-static enum copy_way choose(struct copy_record *r, unsigned long step) {
-    if (step < FIRST_TRIALS) {
-        r->tried = step;
+static enum copy_way choose(struct copy_record *r, unsigned long stretch) {
+    if (stretch < FIRST_TRIALS) {
+        r->tried = stretch;
         r->pause = SOONEST;
-        return (enum copy_way)(step % COPY_WAYS);
+        return (enum copy_way)(stretch % COPY_WAYS);
     }
     bool past = r->seconds[COPY_NONTEMPORAL] < r->seconds[COPY_CACHED];
     enum copy_way best = past ? COPY_NONTEMPORAL : COPY_CACHED;
     if (best != r->best) r->pause = SOONEST;
     r->best = best;
-    if (step - r->tried < r->pause) return best;
-    r->tried = step;
+    if (stretch - r->tried < r->pause) return best;
+    r->tried = stretch;
     r->pause = r->pause < LATEST ? 2 * r->pause : LATEST;
     return past ? COPY_CACHED : COPY_NONTEMPORAL;
 }
@@ -32,13 +32,13 @@ enum copy_way copy_policy_begin(struct copy_policy *s, size_t pass) {
     size_t size = size_class(pass);
     struct copy_record *r = &s->of_size[size];
     unsigned char *ways = s->board->ways[size];
-    unsigned long step = r->steps++;
-    if (s->leads) ways[(step + 1) % 2] = (unsigned char)choose(r, step + 1);
-    unsigned char way = ways[step % 2]; /* from shared memory */
+    unsigned long stretch = r->stretches++;
+    if (s->leads) ways[(stretch + 1) % 2] = (unsigned char)choose(r, stretch + 1);
+    unsigned char way = ways[stretch % 2]; /* from shared memory */
     return way < COPY_WAYS ? (enum copy_way)way : COPY_CACHED;
 }
 
-/* Less than before counts at once: a step is slow for many reasons, but fast for one. */
+/* Less than before counts at once: a stretch is slow for many reasons, but fast for one. */
 void copy_policy_end(struct copy_policy *s, size_t pass, enum copy_way way, double seconds) {
     double *lately = &s->of_size[size_class(pass)].seconds[way];
     *lately = *lately > 0 && seconds > *lately ? *lately + (seconds - *lately) / 4 : seconds;

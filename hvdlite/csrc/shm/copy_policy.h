@@ -6,9 +6,9 @@
  * AMD EPYC, 64 MiB: 32 and 9 ms); and a hypervisor moves virtual cores about. So each way is tried
  * first, and the slower one now and then again.
  *
- * The way is chosen for a step of a pass. All ranks take the same one, the leader's choice: they wait
+ * The way is chosen for a stretch of a pass. All ranks take the same one, the leader's choice: they wait
  * for each other, so that none would see by its own clock what its way alone is worth. The leader
- * chooses a step ahead, on a board that all map: whoever begins a step has heard from it since it began
+ * chooses a stretch ahead, on a board that all map: whoever begins a stretch has heard from it since it began
  * the one before. One thread a rank. */
 #ifndef HVDLITE_SHM_COPY_POLICY_H
 #define HVDLITE_SHM_COPY_POLICY_H
@@ -20,7 +20,7 @@ enum copy_way { COPY_CACHED, COPY_NONTEMPORAL, COPY_WAYS };
 
 enum { COPY_SIZES = 48 };
 
-/* The ways of this step and the next, by size and by whether the number of the step is even. */
+/* The ways of this stretch and the next, by size and by whether the number of the stretch is even. */
 struct copy_board {
     unsigned char ways[COPY_SIZES][2];
 };
@@ -28,19 +28,19 @@ struct copy_board {
 /* Of passes of about the same size: only those compare. */
 struct copy_record {
     double seconds[COPY_WAYS]; /* a byte, lately; 0: not known yet */
-    unsigned long steps;       /* begun; the same on all ranks */
+    unsigned long stretches;   /* begun; the same on all ranks */
     enum copy_way best;
-    unsigned long tried; /* the step that took the other way last */
-    unsigned long pause; /* steps from there to the next one */
+    unsigned long tried; /* the stretch that took the other way last */
+    unsigned long pause; /* stretches from there to the next one */
 };
 
 struct copy_policy {
-    struct copy_board *board; /* zeroed before the first step; the leader writes it */
+    struct copy_board *board; /* zeroed before the first stretch; the leader writes it */
     bool leads;
     struct copy_record of_size[COPY_SIZES]; /* by the logarithm of the bytes; the leader's */
 };
 
-/* A step of a pass over so many bytes begins, of which no rank is two ahead of another: the way to take. */
+/* A stretch of a pass over so many bytes begins, of which no rank is two ahead of another: the way to take. */
 enum copy_way copy_policy_begin(struct copy_policy *s, size_t pass);
 /* It has taken so many seconds a byte. */
 void copy_policy_end(struct copy_policy *s, size_t pass, enum copy_way way, double seconds);

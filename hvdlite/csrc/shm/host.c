@@ -23,26 +23,26 @@ void host_close(struct host *h) {
     }
     free(h->out);
     free(h->in);
-    shmem_close(h->window.members, h->bytes);
+    shmem_close(h->window.ranks, h->bytes);
     *h = (struct host){0};
 }
 
 bool host_reaches(const struct host *h, int local_rank) {
-    return h->window.members && (h->window.self == LEADER) != (local_rank == LEADER);
+    return h->window.ranks && (h->window.self == LEADER) != (local_rank == LEADER);
 }
 
 static struct mailbox *box_to(struct host *h, int to) {
-    return to == LEADER ? &window_self(&h->window)->to_leader : &h->window.members[to].from_leader;
+    return to == LEADER ? &window_self(&h->window)->to_leader : &h->window.ranks[to].from_leader;
 }
 
 static struct mailbox *box_from(struct host *h, int from) {
     return from == LEADER ? &window_self(&h->window)->from_leader
-                          : &h->window.members[from].to_leader;
+                          : &h->window.ranks[from].to_leader;
 }
 
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err) {
     HVD_TRY(mailbox_send(box_to(h, to), &h->out[to], data, size, err));
-    doorbell_ring(&h->window.members[to].doorbell);
+    doorbell_ring(&h->window.ranks[to].doorbell);
     return HVD_OK;
 }
 
@@ -60,7 +60,7 @@ int host_flush(struct host *h, hvd_error *err) {
     for (int i = 0; i < h->window.n; i++) {
         if (!h->out[i].size) continue;
         HVD_TRY(mailbox_flush(box_to(h, i), &h->out[i], err));
-        doorbell_ring(&h->window.members[i].doorbell);
+        doorbell_ring(&h->window.ranks[i].doorbell);
     }
     return HVD_OK;
 }

@@ -27,7 +27,7 @@ struct window_line {
     _Alignas(64) _Atomic uint64_t rounds;
 };
 
-struct window_member {
+struct window_rank {
     struct doorbell doorbell;
     struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* local rank 0 */
@@ -36,7 +36,7 @@ struct window_member {
 };
 
 struct window {
-    struct window_member *members;  /* [n], mapped by all */
+    struct window_rank *ranks;      /* [n], mapped by all */
     int n, self;                    /* ranks of this host; this one's local rank */
     uint64_t rounds;                /* done by this rank so far; equal on all between collectives */
     struct copy_policy copy_policy; /* how much data is written to the slots */
@@ -49,13 +49,13 @@ void window_init(struct window *w, void *memory, int n, int self);
 /* This rank has done the round. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* That rank has. */
-bool window_raised(const struct window *w, int member, enum window_flag flag, uint64_t round);
+bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
 /* Slots are used in turns: a round's was used WINDOW_SLOTS rounds ago. */
-static inline char *window_slot(const struct window *w, int member, uint64_t round) {
-    return (char *)w->members[member].slots[round % WINDOW_SLOTS];
+static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
+    return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }
 
-static inline struct window_member *window_self(struct window *w) { return &w->members[w->self]; }
+static inline struct window_rank *window_self(struct window *w) { return &w->ranks[w->self]; }
 
 #endif

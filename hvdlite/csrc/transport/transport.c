@@ -36,31 +36,32 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, const char *
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and %s %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     transport_name(t, t->at.rank), whom, peer, t->timeout);
+                     transport_job_rank(t, t->at.rank), whom, peer, t->timeout);
 }
 
 int transport_wait(struct transport *t, struct transfer *x, hvd_error *err) {
     struct waiter waiter = {0};
     while (x->active) {
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, &waiter, "rank", transport_name(t, x->peer), err));
+        if (x->active)
+            HVD_TRY(keep_waiting(t, &waiter, "rank", transport_job_rank(t, x->peer), err));
     }
     return HVD_OK;
 }
 
-int transport_wait_flag(struct transport *t, int member, enum window_flag flag, uint64_t round,
+int transport_wait_flag(struct transport *t, int local_rank, enum window_flag flag, uint64_t round,
                         hvd_error *err) {
     struct waiter waiter = {0};
-    while (!window_raised(t->window, member, flag, round))
-        HVD_TRY(keep_waiting(t, &waiter, "local rank", member, err));
+    while (!window_raised(t->window, local_rank, flag, round))
+        HVD_TRY(keep_waiting(t, &waiter, "local rank", local_rank, err));
     return HVD_OK;
 }
 
 int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
                          hvd_error *err) {
     for (int d = 1; d < t->window->n; d++) {
-        int member = (t->window->self + d) % t->window->n;
-        HVD_TRY(transport_wait_flag(t, member, flag, round, err));
+        int local_rank = (t->window->self + d) % t->window->n;
+        HVD_TRY(transport_wait_flag(t, local_rank, flag, round, err));
     }
     return HVD_OK;
 }

@@ -58,7 +58,7 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     struct topology at;
-    const int *names;      /* [rank]: what error texts call it; NULL: its number here */
+    const int *job_ranks;  /* [rank]: what error texts call it; NULL: its number here */
     struct window *window; /* of all ranks of this host; NULL: shared memory can't be had */
     hvd_error no_window;   /* why not */
     struct stats *stats;   /* NULL: nothing is counted */
@@ -70,8 +70,8 @@ struct transport {
     void *on_wait_arg;
 };
 
-static inline int transport_name(const struct transport *t, int rank) {
-    return t->names ? t->names[rank] : rank;
+static inline int transport_job_rank(const struct transport *t, int rank) {
+    return t->job_ranks ? t->job_ranks[rank] : rank;
 }
 
 /* Data lane. bytes <= 2^30: callers cut longer work into segments. The buffer belongs to the
@@ -90,7 +90,7 @@ int transport_wait(struct transport *t, struct transfer *x, hvd_error *err);
 
 /* Returns when that rank of this host, or all others, have raised the flag for the round. Wait as
  * transport_wait does. */
-int transport_wait_flag(struct transport *t, int member, enum window_flag flag, uint64_t round,
+int transport_wait_flag(struct transport *t, int local_rank, enum window_flag flag, uint64_t round,
                         hvd_error *err);
 int transport_wait_flags(struct transport *t, enum window_flag flag, uint64_t round,
                          hvd_error *err);

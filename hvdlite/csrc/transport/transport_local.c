@@ -206,7 +206,7 @@ bool local_hub_share(struct local_hub *hub) {
         struct topology *at = &r->transport.at;
         if (at->local_rank == 0) {
             size_t bytes = window_bytes(at->local_size);
-            memory = aligned_alloc(alignof(struct window_member), bytes);
+            memory = aligned_alloc(alignof(struct window_rank), bytes);
             if (!memory) return false;
             memset(memory, 0, bytes);
         }
@@ -226,7 +226,7 @@ void local_hub_free(struct local_hub *hub) {
         drain(&r->messages);
         for (int j = 0; r->transfers && j < hub->size; j++) drain(&r->transfers[j]);
         free(r->transfers);
-        if (r->transport.window && r->transport.at.local_rank == 0) free(r->window.members);
+        if (r->transport.window && r->transport.at.local_rank == 0) free(r->window.ranks);
         monitor_destroy(&r->monitor);
     }
     free(hub->ranks);

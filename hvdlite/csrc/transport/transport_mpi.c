@@ -169,7 +169,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
 
 static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    if (m->host.window.members) {
+    if (m->host.window.ranks) {
         int from;
         HVD_TRY(host_flush(&m->host, err));
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
