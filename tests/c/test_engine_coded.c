@@ -114,6 +114,35 @@ static void two_steps(struct ranks *ranks, int rank, void *shared) {
     member_end(&m);
 }
 
+/* It was that of the last plain tensor, or of a coded one's last step. */
+static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
+    static const struct {
+        struct codec codec;
+        size_t n;
+        const char *algorithm;
+    } CASES[] = {{{HVD_CODEC_FLOAT16, 0}, 10, "cast allreduce"},
+                 {{HVD_CODEC_2BIT, 0.5}, 10, "gathered allreduce"},
+                 {{HVD_CODEC_2BIT, 0.5}, 100000, "scattered allreduce"},
+                 {{HVD_CODEC_TOPK, 0.1}, 100000, "gathered allreduce"}};
+    struct member m;
+    (void)shared;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct coded_work w;
+        hvd_error err = {0};
+        check_in_order(&m, "plain");
+        coded_init(&w, &m, CASES[i].codec, CASES[i].n, "coded");
+        CHECK_OK(work_submit(&w.work, &err), err);
+        if (member_wait(&m)) CHECK_TEXT(engine_algorithm(m.engine), CASES[i].algorithm);
+        coded_free(&w);
+    }
+    member_end(&m);
+}
+
+static void test_algorithm_is_the_one_that_ran(void) {
+    ranks_run_on_window(3, names_algorithms, NULL);
+}
+
 static void test_steps(void) { ranks_run(3, two_steps, NULL); }
 
 /* Rank 0 has another codec than the rest, or another threshold. */
@@ -176,6 +205,7 @@ int main(void) {
     check_begin();
     RUN(test_alone_and_fused);
     RUN(test_steps);
+    RUN(test_algorithm_is_the_one_that_ran);
     RUN(test_disagreements);
     RUN(test_refused);
     return check_end("test_engine_coded");

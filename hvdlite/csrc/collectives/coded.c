@@ -130,8 +130,26 @@ static bool better_scattered(const struct transport *t, const struct coded_job *
     return k * (p - k) / p * (1 + counts) < p - 1;
 }
 
+static bool is_cast(const struct transport *t, const struct coded_job *job) {
+    (void)t;
+    return codec_is_cast(job->codec);
+}
+
+static bool any(const struct transport *t, const struct coded_job *job) { return t && job; }
+
+static const struct coded_algorithm TABLE[] = {
+    {"cast allreduce", is_cast, run_casts},
+    {"scattered allreduce", better_scattered, coll_coded_scattered},
+    {"gathered allreduce", any, coll_coded_gathered},
+};
+
+const struct coded_algorithm *coded_choose(const struct transport *t, const struct coded_job *job) {
+    const struct coded_algorithm *row = TABLE;
+    while (!row->takes(t, job)) row++;
+    return row;
+}
+
 int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err) {
-    if (codec_is_cast(job->codec)) return run_casts(t, job, err);
-    return better_scattered(t, job) ? coll_coded_scattered(t, job, err)
-                                    : coll_coded_gathered(t, job, err);
+    const struct coded_algorithm *row = coded_choose(t, job);
+    return row->run(t, job, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
 }

@@ -24,11 +24,21 @@ struct coded_job {
     struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
 };
 
-/* Two ways for the codecs that have words, with the same result; coll_coded takes the faster one.
+struct coded_algorithm {
+    const char *name;
+    bool (*takes)(const struct transport *t, const struct coded_job *job);
+    int (*run)(struct transport *t, const struct coded_job *job, hvd_error *err);
+};
+
+/* The first row of the table that takes the job; the last one takes every job. */
+const struct coded_algorithm *coded_choose(const struct transport *t, const struct coded_job *job);
+
+/* Chooses and runs. */
+int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err);
+
+/* Two ways for the codecs that have words, with the same result, of which the faster one is chosen.
  * scattered: codec_kernels() is not NULL, more than one rank. */
 int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err);
 int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err);
-
-int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err);
 
 #endif

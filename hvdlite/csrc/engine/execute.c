@@ -178,6 +178,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
                             .window = plain.window,
                             .buffer = &x->fusion,
                             .scratch = &x->work};
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coded_choose(x->t, &job)->name);
     return coll_coded(x->t, &job, err);
 }
 
