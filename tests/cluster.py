@@ -72,20 +72,26 @@ def missing() -> Optional[str]:
     """Say what keeps this machine from making a cluster; None if nothing does."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
-    tools = ("ip", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd")
-    lacks = [tool for tool in tools if not _which(tool)]
+    tools = ("ip", "tc", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd")
+    lacks = [tool for tool in tools if not shutil.which(tool, path=_search_path())]
     if lacks:
         return f"not installed: {', '.join(lacks)}"
     probe = subprocess.run(
         ["unshare", "--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "true"],
         capture_output=True,
         text=True,
+        env=_environment(),
     )
     return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
 
 
-def _which(tool: str) -> Optional[str]:
-    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+def _search_path() -> str:
+    """Where the tools are: an ordinary user's PATH lacks the folders of ip, tc and sshd."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def _environment() -> Dict[str, str]:
+    return {**os.environ, "PATH": _search_path()}
 
 
 def _die_with_parent() -> None:
@@ -143,7 +149,7 @@ class Cluster:
     def environment(self) -> Dict[str, str]:
         """Return what a command on a host needs to find the others."""
         return {
-            **os.environ,
+            **_environment(),
             "CLUSTER_HOSTS": str(self.hostfile),
             "CLUSTER_DISK": str(self.disk),
             "CLUSTER_SSH": self.ssh,
@@ -184,6 +190,7 @@ class Cluster:
         process = subprocess.Popen(
             argv,
             preexec_fn=_die_with_parent,
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # unshare grumbles when its child is killed
         )
@@ -203,7 +210,8 @@ class Cluster:
         return switch
 
     def _start_host(self, name: str) -> None:
-        boot = BOOT.format(name=name, state=self.state, sshd=_which("sshd"))
+        sshd = shutil.which("sshd", path=_search_path())
+        boot = BOOT.format(name=name, state=self.state, sshd=sshd)
         spaces = ["--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
         argv = ["unshare", *spaces, "--mount-proc", "sh", "-c", boot]
         self._pids[name] = self._start(argv)
@@ -232,7 +240,7 @@ class Cluster:
 
 
 def _run(argv: List[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = subprocess.run(argv, capture_output=True, text=True, env=_environment())
     if done.returncode:
         raise RuntimeError(f"{shlex.join(argv)}: {done.stderr.strip()}")
 
