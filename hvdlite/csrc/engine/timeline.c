@@ -38,7 +38,7 @@ static void escape(const char *name, char *text, size_t size) {
 /* One end of a stretch of a tensor's track. */
 static void write_end(struct timeline *t, char begin_or_end, const char *what, const char *name,
                       double time, const char *rest) {
-    char line[3 * HVD_MAX_NAME + 300];
+    char line[2 * 3 * HVD_MAX_NAME + 300]; /* the track of a tensor has its name twice */
     snprintf(line, sizeof line,
              "{\"ph\": \"%c\", \"cat\": \"tensor\", \"id\": \"%s\", \"name\": \"%s\", \"pid\": %d, "
              "\"tid\": 0, \"ts\": %ld%s},\n",
