@@ -42,7 +42,7 @@ static int check(const struct transport *t, int peer, int code, const char *call
     int length;
     MPI_Error_string(code, text, &length);
     error_set(err, HVD_TRANSPORT, "%.*s failed: %s", (int)strcspn(call, "("), call, text);
-    return t ? error_while(err, "exchanging data with rank %d", transport_name(t, peer))
+    return t ? error_while(err, "exchanging data with rank %d", transport_job_rank(t, peer))
              : err->code;
 }
 
