@@ -113,6 +113,8 @@ def _environment(args) -> Dict[str, str]:
         if value is not None and value is not False:
             number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
             env[row.variable] = str(number)
+    if args.as_horovod:
+        env["HVDLITE_AS_HOROVOD"] = "1"
     if args.p3:
         env["DMLC_PS_VAN_TYPE"] = "p3"
     return {**env, **environment.parse_assignments(args.env, "--env")}

@@ -123,6 +123,11 @@ def _add_job(new: argparse.ArgumentParser) -> None:
     names = ("-n", "-np", "--num-proc", "--num-workers")
     new.add_argument(*names, dest="workers", type=int, metavar="N", help="ranks that train")
     new.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
+    new.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="`import horovod.mxnet` finds hvdlite in the ranks",
+    )
     new.add_argument("--config-file", action=ConfigAction, help="options in YAML, as horovodrun's")
     new.add_argument("--start-timeout", type=float, default=30, help="seconds for all to start")
     new.add_argument(
