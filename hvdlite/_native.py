@@ -1,5 +1,7 @@
 """The C library for the rest of the package: its only importer, and the one check of its codes."""
 
+import functools
+import sys
 import threading
 
 from hvdlite import _mpi
@@ -8,15 +10,34 @@ ffi, lib = _mpi.load()
 
 
 class HvdliteError(RuntimeError):
-    """Work on several ranks that could not be done; the text names the tensor and the ranks."""
+    """Work on several ranks that could not be done; the text names the tensor and the ranks.
+
+    Where MXNet is imported it is an ``MXNetError``, too, which scripts for Horovod catch.
+    """
+
+    def __new__(cls, *args):
+        mxnet_error = getattr(sys.modules.get("mxnet.base"), "MXNetError", RuntimeError)
+        return super().__new__(_as_both(cls, mxnet_error), *args)
+
+
+class HvdliteValueError(HvdliteError, ValueError):
+    """An argument, or what the ranks bring together, that can't be right; a ValueError, too."""
+
+
+@functools.lru_cache(maxsize=None)
+def _as_both(kind: type, other: type) -> type:
+    if issubclass(kind, other):
+        return kind
+    names = {"__module__": kind.__module__, "__reduce__": lambda self: (kind, self.args)}
+    return type(kind.__name__, (kind, other), names)
 
 
 # What the caller got wrong is a ValueError, as in Horovod; all else is the job's.
 _ERRORS = {
-    lib.HVD_INVALID: ValueError,
-    lib.HVD_UNSUPPORTED: ValueError,
-    lib.HVD_NOT_INITIALIZED: ValueError,
-    lib.HVD_DUPLICATE: ValueError,
+    lib.HVD_INVALID: HvdliteValueError,
+    lib.HVD_UNSUPPORTED: HvdliteValueError,
+    lib.HVD_NOT_INITIALIZED: HvdliteValueError,
+    lib.HVD_DUPLICATE: HvdliteValueError,
     lib.HVD_NO_MEMORY: MemoryError,
 }
 

@@ -112,11 +112,11 @@ def _describe(kind: int, name: str, array: np.ndarray, out: np.ndarray, members:
 
 
 def gather_numbers(
-    numbers: Sequence[int], name: str, process_set: ProcessSet = global_process_set
+    numbers: Sequence, name: str, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
     """Return what every rank gives for ``numbers``, as many everywhere: one row a rank."""
     mine = np.array([numbers], np.int64)
-    everyone = np.empty((process_set.size(), len(numbers)), np.int64)
+    everyone = np.empty((process_set.size(), *mine.shape[1:]), np.int64)
     run(
         lib.HVD_ALLGATHER, f"{name}.rows", mine, everyone,
         out_rows=len(everyone), group=process_set.group(),

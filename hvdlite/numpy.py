@@ -178,7 +178,7 @@ def alltoall(
     """
     array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
     _check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    matrix = all_splits(array.shape, splits, name, process_set)
+    matrix, _ = all_splits(array.shape, splits, name, process_set)
     received = matrix[:, process_set.rank()].copy()
     rows = int(received.sum())
     room = _room(out, (rows, *array.shape[1:]), array)

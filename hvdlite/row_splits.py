@@ -1,9 +1,11 @@
-"""Which rows of an array go to which rank."""
+"""Which rows of an array go to which rank; what ranks tell each other before data moves."""
 
-from typing import Sequence
+import zlib
+from typing import Sequence, Tuple
 
 import numpy as np
 
+from hvdlite._native import HvdliteValueError
 from hvdlite.collectives import gather_bytes, gather_numbers
 from hvdlite.process_sets.process_set import ProcessSet
 
@@ -25,45 +27,73 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
     """Return how many of its rows this rank sends to each other one in an alltoall.
 
     :param splits: what the user gave, None for equally many to each.
-    :raises ValueError: they are not whole numbers, not one a rank, or too many.
+    :raises HvdliteValueError: they are not whole numbers, not one a rank, or too many.
     """
     if not shape:
-        raise ValueError(f"tensor '{name}' is 0-d: an alltoall needs rows to deal out")
+        raise HvdliteValueError(f"tensor '{name}' is 0-d: an alltoall needs rows to deal out")
     rows, size = shape[0], process_set.size()
     if splits is None:
         if rows % size:
-            raise ValueError(
+            raise HvdliteValueError(
                 f"tensor '{name}': {rows} rows can't be dealt out evenly to {size} ranks: expected "
                 f"a multiple of {size}, or splits"
             )
         return np.full(size, rows // size, np.int64)
     given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
     if given.shape != (size,):
-        raise ValueError(
+        raise HvdliteValueError(
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
             "each rank"
         )
-    whole = given.astype(np.int64)
-    if (whole != given).any() or (whole < 0).any() or whole.sum() > rows:
-        raise ValueError(
-            f"tensor '{name}': splits {given.tolist()} add up to {given.sum()}: expected whole "
-            f"numbers of at most {rows}, the first dimension, in all"
+    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as Horovod; most are a mistake
+        raise HvdliteValueError(
+            f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
+            "mx.nd.array(splits, dtype='int32') has"
         )
-    return whole
+    numbers = given.tolist()  # Python's: they don't overflow
+    total = sum(numbers) if all(map(_is_count, numbers)) else None
+    if total is None or total > rows:
+        added = "" if total is None else f" add up to {total}"
+        raise HvdliteValueError(
+            f"tensor '{name}': splits {numbers}{added}: expected whole numbers of at most {rows}, "
+            "the first dimension, in all"
+        )
+    return np.array(numbers, np.int64)
 
 
-def all_splits(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> np.ndarray:
+def _is_count(number) -> bool:
+    return isinstance(number, (int, float)) and number >= 0 and number % 1 == 0
+
+
+def fingerprint(*facts) -> int:
+    """Return a number to gather, which differs on ranks whose facts do; facts as dtype, columns.
+
+    The collective that follows tells ranks that they disagree, and on what; but only its wait does.
+    """
+    return zlib.crc32(repr(facts).encode())
+
+
+def alike(gathered: np.ndarray) -> bool:
+    """Tell whether all ranks, each a row, have gathered the same."""
+    return bool((gathered == gathered[0]).all())
+
+
+def all_splits(
+    shape: Sequence[int], splits, name: str, process_set: ProcessSet, facts: int = 0
+) -> Tuple[np.ndarray, bool]:
     """Return how many rows go from each rank (a row) to each other (a column). Collective.
 
-    :raises ValueError: on every rank, the same, when those of any rank can't be right.
+    :param facts: their fingerprint; the second value tells whether it is the same on all ranks.
+    :raises HvdliteValueError: on every rank, the same, when those of any rank can't be right.
     """
     try:
         own, wrong = split_rows(shape, splits, name, process_set).tolist(), ""
-    except ValueError as error:
+    except HvdliteValueError as error:
         own, wrong = [-1] * process_set.size(), str(error)
-    matrix = gather_numbers(own, name, process_set)
+    gathered = gather_numbers([*own, facts], name, process_set)
+    matrix = np.ascontiguousarray(gathered[:, :-1])
     if (matrix < 0).any():
         texts = gather_bytes(wrong.encode(), f"{name}.splits", process_set)
         blamed = [(r, text.decode()) for r, text in zip(process_set.ranks, texts) if text]
-        raise ValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
-    return matrix
+        raise HvdliteValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
+    return matrix, alike(gathered[:, -1])

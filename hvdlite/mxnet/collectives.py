@@ -3,7 +3,7 @@
 What each needs to know of the other ranks first, as the rows that they bring, its caller has asked.
 """
 
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,7 +19,7 @@ from hvdlite.mxnet.push import (
     validate,
 )
 from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.row_splits import part_shape, rows_of
+from hvdlite.row_splits import alike, fingerprint, part_shape, rows_of
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
@@ -39,11 +39,47 @@ def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: Pr
     return tensor
 
 
-def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarray:
-    """Return how many rows each rank (a row) brings of each tensor (a column). Collective."""
+def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> Tuple[np.ndarray, bool]:
+    """Return how many rows each rank (a row) brings of each tensor (a column); are they alike else?
+
+    Collective.
+    """
     for own, tensor in zip(names, tensors):
         validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
-    return gather_numbers([rows_of(t.shape) for t in tensors], name, process_set)
+    own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]
+    gathered = gather_numbers(own, name, process_set)
+    return gathered[..., 0], alike(gathered[..., 1])
+
+
+def alike_to_scatter(
+    name: str, ask: bool, names, tensors, op, scales, priority: int, process_set: ProcessSet
+) -> bool:
+    """Tell whether ranks bring the same to a reducescatter. Collective; not ``ask``: say yes.
+
+    :raises ValueError: what this rank brings can't be right.
+    """
+    how = reduction(op, scales, priority, process_set)
+    for own, tensor in zip(names, tensors):
+        validate(lib.HVD_REDUCESCATTER, own, tensor, **how)
+    own = [(rows_of(tensor.shape), columns(tensor, op, scales)) for tensor in tensors]
+    return not ask or alike(gather_numbers(own, name, process_set))
+
+
+def columns(tensor, *more) -> int:
+    """Return the fingerprint of what must be the same on ranks that bring rows."""
+    return fingerprint(np.dtype(tensor.dtype).name, tensor.shape[1:], *more)
+
+
+def raise_now(arrays: Sequence) -> None:
+    """Raise what is wrong with arrays under way, of which ranks are known to disagree."""
+    errors = []
+    for array in arrays:
+        try:
+            array.wait_to_read()
+        except mx.MXNetError as error:  # each raises it once: here, not in a later line
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
@@ -58,8 +94,6 @@ def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> L
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
     """Return this rank's rows of the reduced tensors."""
     of_all = reduction(op, scales, priority, process_set)
-    for name, tensor in zip(names, tensors):
-        validate(lib.HVD_REDUCESCATTER, name, tensor, **of_all)
     shapes = [part_shape(tensor.shape, process_set) for tensor in tensors]
     outs = [empty(shape, tensor) for shape, tensor in zip(shapes, tensors)]
     details = [{**of_all, "out_rows": shape[0]} for shape in shapes]

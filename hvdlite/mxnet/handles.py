@@ -4,6 +4,9 @@ MXNet arrays need none: they are written asynchronously, and whoever reads them 
 adds is ``poll()``.
 """
 
+import functools
+import inspect
+
 from hvdlite.handles import Handle, started
 from hvdlite.mxnet import ops, push
 
@@ -23,6 +26,19 @@ def _asynchronous(function):
     return started(function, begin)
 
 
+def _without_waiting(function, grouped: bool):
+    """Return ``function``, a reducescatter, that does not wait for the other ranks' calls."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def scatter(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return ops.scatter(False, grouped, *given.args)
+
+    return scatter
+
+
 allreduce_async = _asynchronous(ops.allreduce)
 allreduce_async_ = _asynchronous(ops.allreduce_)
 grouped_allreduce_async = _asynchronous(ops.grouped_allreduce)
@@ -32,5 +48,7 @@ grouped_allgather_async = _asynchronous(ops.grouped_allgather)
 broadcast_async = _asynchronous(ops.broadcast)
 broadcast_async_ = _asynchronous(ops.broadcast_)
 alltoall_async = _asynchronous(ops.alltoall)
-reducescatter_async = _asynchronous(ops.reducescatter)
-grouped_reducescatter_async = _asynchronous(ops.grouped_reducescatter)
+reducescatter_async = _asynchronous(_without_waiting(ops.reducescatter, grouped=False))
+grouped_reducescatter_async = _asynchronous(
+    _without_waiting(ops.grouped_reducescatter, grouped=True)
+)

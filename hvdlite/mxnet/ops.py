@@ -205,10 +205,9 @@ def reducescatter(
     :return: an array of shape (rows of this rank, ...), which may be 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     """
-    names = [tensor_name("reducescatter", name, process_set.process_set_id)]
-    scales = prescale_factor, postscale_factor
-    function = differentiable.reducescatter if is_recording() else collectives.reducescatter
-    return function(names, [tensor], op_of(None, op), scales, priority, process_set)[0]
+    return scatter(
+        True, False, tensor, op, name, priority, process_set, prescale_factor, postscale_factor
+    )
 
 
 def grouped_reducescatter(
@@ -223,11 +222,22 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for each of the tensors."""
     if not len(tensors):
         return tensors
+    return scatter(
+        True, True, tensors, op, name, priority, process_set, prescale_factor, postscale_factor
+    )
+
+
+def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
+    """Do what the two above do; unless ``tell``, without a wait for the calls of other ranks."""
     name = tensor_name("reducescatter", name, process_set.process_set_id)
-    names = group_names(name, len(tensors))
-    scales = prescale_factor, postscale_factor
-    function = differentiable.reducescatter if is_recording() else collectives.reducescatter
-    return function(names, tensors, op_of(None, op), scales, priority, process_set)
+    names, tensors = (group_names(name, len(given)), given) if grouped else ([name], [given])
+    what = names, tensors, op_of(None, op), scales, priority, process_set
+    alike = collectives.alike_to_scatter(name, tell, *what)
+    how = differentiable if is_recording() else collectives
+    parts = how.reducescatter(*what)
+    if not alike:
+        collectives.raise_now(parts)
+    return parts if grouped else parts[0]
 
 
 def alltoall(
@@ -253,9 +263,11 @@ def alltoall(
     name = tensor_name("alltoall", name, process_set.process_set_id)
     process_set.group()  # only its ranks may go on
     validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
-    matrix = all_splits(tensor.shape, splits, name, process_set)
+    matrix, alike = all_splits(tensor.shape, splits, name, process_set, collectives.columns(tensor))
     function = differentiable.alltoall if is_recording() else collectives.alltoall
     out = function(name, tensor, matrix, priority, process_set)
+    if not alike:
+        collectives.raise_now([out])
     if splits is None:
         return out
     received = matrix[:, process_set.rank()]
@@ -276,7 +288,11 @@ def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
 
 
 def _allgather(name, names, tensors, priority, process_set) -> List:
-    rows = collectives.rows_of_all(name, names, tensors, process_set)
+    rows, alike = collectives.rows_of_all(name, names, tensors, process_set)
     if is_recording():
-        return differentiable.allgather(names, tensors, rows, priority, process_set)
-    return collectives.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
+        outs = differentiable.allgather(names, tensors, rows, priority, process_set)
+    else:
+        outs = collectives.allgather(names, tensors, rows.sum(axis=0), priority, process_set)
+    if not alike:
+        collectives.raise_now(outs)
+    return outs

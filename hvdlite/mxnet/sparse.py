@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import topology
-from hvdlite._native import HvdliteError, lib
+from hvdlite._native import HvdliteError, HvdliteValueError, lib
 from hvdlite.collectives import DTYPES, gather_numbers, run_all
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Average, Sum
@@ -38,7 +38,7 @@ def allreduce_rows(
     :raises hvdlite.HvdliteError: on every rank: they disagree on shape or dtype.
     """
     if op not in (Sum, Average):
-        raise ValueError(
+        raise HvdliteValueError(
             f"tensor '{name}' is row_sparse: expected op Sum or Average; others need whole arrays, "
             "as with sparse_as_dense=True"
         )
@@ -55,7 +55,7 @@ def broadcast_rows(array, root_rank: int, name: str):
     indices, values = _rows_of([array], name)
     if not 0 <= root_rank < topology.size():
         last = topology.size() - 1
-        raise ValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
+        raise HvdliteValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
     if topology.rank() != root_rank:
         indices, values = indices[:0], values[:0]
     rows = _gather(indices, values, array.shape[0], name, global_process_set)
@@ -65,13 +65,17 @@ def broadcast_rows(array, root_rank: int, name: str):
 def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
     for array in arrays:
         if not is_sparse(array):
-            raise ValueError(f"tensor '{name}' has storage type {array.stype}: expected row_sparse")
+            raise HvdliteValueError(
+                f"tensor '{name}' has storage type {array.stype}: expected row_sparse"
+            )
         if np.dtype(array.dtype) not in DTYPES:
             known = ", ".join(map(str, DTYPES))
-            raise ValueError(f"tensor '{name}' is {np.dtype(array.dtype)}: expected one of {known}")
+            raise HvdliteValueError(
+                f"tensor '{name}' is {np.dtype(array.dtype)}: expected one of {known}"
+            )
         if array.shape != arrays[0].shape:
             shapes = ", ".join(str(array.shape) for array in arrays)
-            raise ValueError(
+            raise HvdliteValueError(
                 f"tensor '{name}' has the shapes {shapes}: expected the same each time"
             )
     indices = [array.indices.asnumpy().astype(np.int64) for array in arrays]

@@ -5,6 +5,7 @@ from typing import List, Optional, Sequence, Union
 from mpi4py import MPI
 
 from hvdlite import topology
+from hvdlite._native import HvdliteValueError
 
 
 class ProcessSet:
@@ -52,14 +53,14 @@ class ProcessSet:
         """Return the number in the set of a rank of the job; ValueError if the set lacks it."""
         self._check_registered()
         if rank not in self.ranks:
-            raise ValueError(f"rank {rank} is not in the process set of ranks {self.ranks}")
+            raise HvdliteValueError(f"rank {rank} is not in the process set of ranks {self.ranks}")
         return self.ranks.index(rank)
 
     def group(self) -> int:
         """Return the C library's number of the set, for this process's collectives. Internal."""
         self._check_registered()
         if self._group is None:
-            raise ValueError(
+            raise HvdliteValueError(
                 f"this process (rank {topology.rank()}) is not in the process set of ranks "
                 f"{self.ranks}: only those make the call"
             )
@@ -75,7 +76,7 @@ class ProcessSet:
 
     def _check_registered(self) -> None:
         if self.process_set_id is None:
-            raise ValueError(
+            raise HvdliteValueError(
                 f"{self} is not registered: give it to init(process_sets=[...]) or "
                 "add_process_set() first; it can't be used after remove_process_set()"
             )

@@ -153,7 +153,8 @@ def test_alltoall_leaves_the_rows_past_its_splits(library, rank, size):
 
 
 @pytest.mark.parametrize(
-    "make", [tuple, np.array, lambda s: mx.nd.array(s), lambda s: mx.nd.array(s, dtype="int32")]
+    "make",
+    [tuple, np.array, lambda s: list(map(float, s)), lambda s: mx.nd.array(s, dtype="int32")],
 )
 def test_splits_of_any_kind(make, rank, size):
     y, received = hvd.alltoall(mx.nd.full((size, 2), rank), splits=make([1] * size))
@@ -175,6 +176,22 @@ def test_bad_splits_are_refused(library, size):
         x = library.make(np.ones((size + 1, 2)), "float32")
         with pytest.raises(ValueError, match=f"{size + 1} rows can't be dealt out .* {size} ranks"):
             alltoall(x, name="x")
+
+
+@both_libraries
+@pytest.mark.parametrize("huge", [2**62, 2**63, 2**200, float("inf"), float("nan")])
+def test_splits_whose_sum_overflows_are_refused(library, huge, size):
+    """4 times 2**62 is 0 in 64 bits."""
+    x = library.make(np.ones((size, 2)), "float32")
+    with pytest.raises(ValueError, match=f"expected whole numbers of at most {size}, the first"):
+        library.collectives.alltoall(x, splits=[huge] * size, name="x")
+
+
+@both_libraries
+def test_an_ndarray_of_floats_as_splits_is_refused_as_by_horovod(library, size):
+    x = library.make(np.ones((size, 2)), "float32")
+    with pytest.raises(ValueError, match="splits are an NDArray of float32: expected whole"):
+        library.collectives.alltoall(x, splits=mx.nd.ones(size), name="x")
 
 
 @both_libraries

@@ -1,0 +1,118 @@
+"""Errors where a script of Horovod's catches them: at the call, as an MXNetError."""
+
+import pickle
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import hvdlite as hvd
+
+several = pytest.mark.usefixtures("several")
+
+# Every collective of whose result the shape is only known from all ranks, or is in Horovod.
+NEGOTIATED = {
+    "allgather": lambda x: hvd.allgather(x, name="w"),
+    "grouped_allgather": lambda x: hvd.grouped_allgather([x[:], x], name="w"),
+    "alltoall": lambda x: hvd.alltoall(x, name="w"),
+    "alltoall with splits": lambda x: hvd.alltoall(x, [1] * hvd.size(), name="w"),
+    "reducescatter": lambda x: hvd.reducescatter(x, name="w"),
+    "grouped_reducescatter": lambda x: hvd.grouped_reducescatter([x[:], x], name="w"),
+}
+
+
+def columns(rank: int, size: int):
+    return mx.nd.ones((size, 3 + (rank == 0)))
+
+
+def dimensions(rank: int, size: int):
+    return mx.nd.ones((size, 6) if rank == 0 else (size, 2, 3))
+
+
+def dtype(rank: int, size: int):
+    return mx.nd.ones((size, 3), dtype="int32" if rank == 0 else "float32")
+
+
+@several
+@pytest.mark.parametrize("recording", [False, True], ids=["", "recording"])
+@pytest.mark.parametrize("differing", [columns, dimensions, dtype])
+@pytest.mark.parametrize("kind", NEGOTIATED)
+def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, size):
+    what = "dtype" if differing is dtype else "shape"
+    with mx.autograd.record(recording), pytest.raises(
+        mx.MXNetError, match=f"ranks disagree on the {what}: rank 0: "
+    ) as caught:
+        NEGOTIATED[kind](differing(rank, size))
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    mx.nd.waitall()  # nothing is left that would strike a later line
+    NEGOTIATED[kind](mx.nd.ones((size, 3)))
+
+
+@several
+@pytest.mark.parametrize("rows, op", [(1, hvd.Sum), (0, hvd.Max)], ids=["rows", "op"])
+def test_what_else_a_reducescatter_needs_is_raised_by_the_call(rows, op, rank, size):
+    x = mx.nd.ones((size + rows * rank, 2))
+    with pytest.raises(mx.MXNetError, match="'reducescatter.w': ranks disagree on the (shape|op)"):
+        hvd.reducescatter(x, op=op if rank == 0 else hvd.Sum, name="w")
+
+
+@several
+@pytest.mark.usefixtures("asynchronous")
+@pytest.mark.parametrize("grouped", [False, True])
+def test_an_asynchronous_reducescatter_waits_for_nobody(grouped, rank, size):
+    def start():
+        x = mx.nd.ones((size, 2))
+        if grouped:
+            return hvd.grouped_reducescatter_async([x], op=hvd.Sum, name="late")
+        return hvd.reducescatter_async(x, hvd.Sum, name="late")
+
+    if rank == 0:
+        handle = start()
+        assert not hvd.poll(handle)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = start()
+    part = hvd.synchronize(handle)
+    assert ((part[0] if grouped else part).asnumpy() == size).all()
+
+
+def refused_rows(rank, size):
+    hvd.alltoall(mx.nd.ones(size + 1))  # one too many to deal out; on one rank, of which rank 1 ...
+
+
+def refused_splits(rank, size):
+    hvd.alltoall(mx.nd.ones(size), splits=[size + 1] + [0] * (size - 1))
+
+
+def refused_float_splits(rank, size):
+    hvd.alltoall(mx.nd.ones(size), splits=mx.nd.ones(size))
+
+
+def refused_dtype(rank, size):
+    hvd.allreduce(mx.nd.ones(3, dtype="bool"))  # can't be averaged
+
+
+def refused_root(rank, size):
+    hvd.broadcast(mx.nd.ones(3), root_rank=size)
+
+
+@pytest.mark.parametrize(
+    "call", [refused_rows, refused_splits, refused_float_splits, refused_dtype, refused_root]
+)
+def test_what_horovod_raises_as_mxnet_error_is_one_and_a_value_error(call, rank, size):
+    if call is refused_rows and size == 1:
+        pytest.skip("one rank takes any number of rows")
+    for kind in (ValueError, mx.MXNetError, RuntimeError, hvd.HvdliteError):
+        with pytest.raises(kind):
+            call(rank, size)
+
+
+@several
+def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank):
+    """Not by way of an array of MXNet's."""
+    with pytest.raises(mx.MXNetError, match="ranks disagree") as caught:
+        hvd.numpy.allreduce(np.ones(3 + (rank == 0)), name="w")
+    assert isinstance(caught.value, hvd.HvdliteError)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is type(caught.value) and str(copy) == str(caught.value)
