@@ -15,9 +15,9 @@ class HvdliteError(RuntimeError):
     Where MXNet is imported it is an ``MXNetError``, too, which scripts for Horovod catch.
     """
 
-    def __new__(cls, *args):
+    def __new__(cls, *text):
         mxnet_error = getattr(sys.modules.get("mxnet.base"), "MXNetError", RuntimeError)
-        return super().__new__(_as_both(cls, mxnet_error), *args)
+        return super().__new__(_as_both(cls, mxnet_error), *text)
 
 
 class HvdliteValueError(HvdliteError, ValueError):

@@ -22,7 +22,8 @@ def broadcast_object(
 ) -> Any:
     """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
 
-    :param obj: anything that ``pickle`` takes.
+    :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
+        and what a notebook defines.
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :param name: pairs the calls; by default the line of the script that calls.
     :param process_set: the ranks that take part; only they make the call.
@@ -36,7 +37,7 @@ def broadcast_object(
     """
     name = tensor_name("object", name, process_set.process_set_id)
     is_root = topology.rank() == root_rank
-    data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    data = np.frombuffer(_dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     lengths = np.array([len(data)])
     length = collectives.broadcast(lengths, root_rank, f"{name}.length", process_set)[0]
     if not is_root:
@@ -50,11 +51,23 @@ def allgather_object(
 ) -> List[Any]:
     """Return a list of the objects of all ranks, in the order of ranks.
 
-    :param obj: anything that ``pickle`` takes; of another type on each rank, if you like.
+    :param obj: as for :func:`broadcast_object`; of another type on each rank, if you like.
     :param name: and ``process_set``, and errors: as for :func:`broadcast_object`.
     """
     name = tensor_name("object", name, process_set.process_set_id)
-    return [pickle.loads(data) for data in gather_bytes(pickle.dumps(obj), name, process_set)]
+    return [pickle.loads(data) for data in gather_bytes(_dumps(obj), name, process_set)]
+
+
+def _dumps(obj: Any) -> bytes:
+    """Pickle; what that can't do by cloudpickle, which would make a script's classes anew."""
+    try:
+        return pickle.dumps(obj)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        try:
+            import cloudpickle
+        except ImportError:
+            raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
+        return cloudpickle.dumps(obj)
 
 
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
@@ -65,7 +78,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
     outcome, cause = None, None
     if topology.rank() == root_rank:
         try:
-            outcome = pickle.dumps(function()), ""
+            outcome = _dumps(function()), ""
         except Exception as error:
             outcome, cause = (b"", f"{type(error).__name__}: {error}"), error
     data, text = broadcast_object(outcome, root_rank, name)

@@ -50,7 +50,8 @@ class Gradients:
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
     A gradient is given as the list of its arrays, one for each of the parameter's contexts: they
-    are summed here first, and each gets the result.
+    are summed here first, and each gets the result. A rank outside of the process set is alone: no
+    other rank hears of its gradients.
 
     :param owner: who they belong to, as in ``names.owner_name``.
     """
@@ -58,6 +59,7 @@ class Gradients:
     def __init__(self, owner: str, reduction: Reduction) -> None:
         self.owner = owner
         self.reduction = reduction
+        self.alone = not reduction.process_set.included()
         self._reducer = Reducer(reduction.compression)
         self._labels: Dict[int, int] = {}
         self._names: Dict[int, str] = {}
@@ -68,7 +70,7 @@ class Gradients:
 
         All ranks check that they mean the same layers. Later calls do nothing, and return False.
         """
-        if self._labels:
+        if self._labels or self.alone:
             return False
         order = common_order(params)
         facts = [_facts(params[i]) for i in order]
@@ -124,21 +126,26 @@ class Gradients:
             total = mx.nd.add_n(*(array.tostype("default") for array in arrays))
             self._reduce([index], [total])
             total = total.tostype("row_sparse")
+        elif self.alone:
+            total = mx.nd.add_n(*arrays)
         else:
-            op, process_set = self.reduction.op, self.reduction.process_set
-            total = allreduce_rows(arrays, self._name(index), op, process_set)
+            op, scales = self.reduction.of_arrays()
+            total = allreduce_rows(arrays, self._name(index), op, self.reduction.process_set)
+            if scales[0] * scales[1] != 1:
+                total = total * (scales[0] * scales[1])
         for array in arrays:
             total.copyto(array)
 
     def _reduce(self, indices: Sequence[int], grads: Sequence) -> None:
+        if self.alone:
+            return
         label = self._labels.get(indices[0], indices[0])
         priority = -label if isinstance(label, int) else 0
-        factor = self.reduction.predivide_factor
         names = [self._name(index) for index in indices]
+        op, scales = self.reduction.of_arrays()
         self._reducer.grouped_allreduce_(
-            grads, names, priority, self.reduction.op,
-            (1 / factor, factor), self.reduction.process_set,
-        )  # fmt: skip
+            grads, names, priority, op, scales, self.reduction.process_set
+        )
 
     def _groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
         indices = list(grads)

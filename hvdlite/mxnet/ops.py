@@ -4,7 +4,9 @@ All are asynchronous, like MXNet's own operators: they return at once, and ``wai
 use of the result waits. Every rank must make the call, with arrays of the same shape and dtype;
 tensors are paired by ``name``, and without one by the line of the script that calls. Dtypes:
 float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool. What ranks disagree on is
-raised as MXNetError at the wait, on every rank, and the job goes on.
+raised as MXNetError on every rank, and the job goes on: by the calls that wait for those of the
+other ranks (allgather, alltoall, reducescatter), else at the wait. What a call finds wrong with its
+own arguments is a ValueError, and an MXNetError as well where it concerns the tensor.
 
 Under ``autograd.record()`` all but those in place have gradients, of the sum of all ranks' losses:
 backward, which must reach a result on every rank or on none, runs a collective of its own.
@@ -166,7 +168,8 @@ def allgather(
         be 0.
     :return: an array of shape (rows of all ranks, ...) and of ``tensor``'s kind.
     :raises ValueError: at the call: as :func:`allreduce`.
-    :raises hvdlite.HvdliteError: at the call: a rank has failed or left.
+    :raises MXNetError: at the call, on every rank: the ranks disagree on the dtype or on other
+        dimensions than the first, or one has failed or left.
     """
     name = tensor_name("allgather", name, process_set.process_set_id)
     return _allgather(name, [name], [tensor], priority, process_set)[0]
@@ -198,12 +201,14 @@ def reducescatter(
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
-    more than the others. ``tensor`` stays as it is.
+    more than the others. ``tensor`` stays as it is. Waits until every rank has made the call, so
+    that what they disagree on is raised here; the data itself follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
     :param op: and the factors: as for :func:`allreduce`.
     :return: an array of shape (rows of this rank, ...), which may be 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
+    :raises MXNetError: at the call, on every rank: the ranks disagree.
     """
     return scatter(
         True, False, tensor, op, name, priority, process_set, prescale_factor, postscale_factor
@@ -257,8 +262,10 @@ def alltoall(
         not sent. Without it all ranks get equally many.
     :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each
         rank, as int32.
-    :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or too many;
-        without them, the rows can't be dealt out evenly; ``tensor`` is 0-d.
+    :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or an
+        NDArray of floats, or too many; without them, the rows can't be dealt out evenly;
+        ``tensor`` is 0-d. It is an MXNetError as well.
+    :raises MXNetError: at the call, on every rank: the ranks disagree on dtype or columns.
     """
     name = tensor_name("alltoall", name, process_set.process_set_id)
     process_set.group()  # only its ranks may go on

@@ -34,7 +34,7 @@ class DistributedOptimizer:
     :param compression: and all others: as for :class:`DistributedTrainer`. Here, num_groups divides
         what one call of ``update`` gives, and a rank whose Trainer leaves out a stale gradient does
         not take part: with ``ignore_stale_grad`` use DistributedTrainer.
-    :raises ValueError: an argument that makes no sense; this rank is not in ``process_set``.
+    :raises ValueError: an argument that makes no sense; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
 
@@ -53,6 +53,11 @@ class DistributedOptimizer:
         passes = check_passes(backward_passes_per_step)
         gradients = Gradients(owner_name("optimizer"), reduction)
         return _distribute(optimizer, _Averaging(gradients, passes))
+
+    @property
+    def _optimizer(self):
+        """Horovod's name for the optimizer that was given; it has the same attributes."""
+        return self._averaging.given
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the optimizer that was given."""
@@ -103,6 +108,7 @@ class _Averaging:
     def __init__(self, gradients: Gradients, passes: int) -> None:
         self.gradients = gradients
         self.passes = passes
+        self.given = None  # the optimizer that shares its attributes with the distributed one
         self.updating = False  # the optimizer is at work, with what has been averaged
         self._aside = Aside()
         self._rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
@@ -154,7 +160,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     kind = type(optimizer)
     distributed = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
-    distributed._averaging = averaging
+    distributed._averaging, averaging.given = averaging, optimizer
     return distributed
 
 

@@ -10,20 +10,28 @@ from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
 from hvdlite.names import natural_order, owner_name, shape_of_name
 from hvdlite.objects import agree
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 
-def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = None) -> None:
+def broadcast_parameters(
+    params,
+    root_rank: int = 0,
+    prefix: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
     Returns without waiting for the data, but for that of row_sparse weights. A Parameter whose
     shape is not known yet is broadcast when its first forward has initialised it, on every rank.
 
-    :param params: a dict from names to Parameters or NDArrays, a ParameterDict, or what
-        ``net.collect_params()`` returns.
+    :param params: a dict from names, or numbers, to Parameters or NDArrays, a ParameterDict, or
+        what ``net.collect_params()`` returns.
     :param root_rank: whose parameters all ranks shall have.
     :param prefix: names the broadcast; by default calls are counted, so their order must be the
         same on every rank.
-    :raises ValueError: ``params`` is something else, or a Parameter was never initialised.
+    :param process_set: the ranks that take part; on others nothing happens to the parameters.
+    :raises ValueError: ``params`` is something else, or a Parameter was never initialised;
+        ``root_rank`` does not take part.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     if not hasattr(params, "items"):
@@ -32,19 +40,23 @@ def broadcast_parameters(params, root_rank: int = 0, prefix: Optional[str] = Non
             "as net.collect_params()"
         )
     params = dict(params.items())  # a ParameterDict is not quite a dict
-    names, values = list(params), list(params.values())
+    names, values = list(map(str, params)), list(params.values())
     for name, value in zip(names, values):
         _check(name, value)
     order = natural_order(names)
     owner = owner_name("parameters") if prefix is None else prefix
+    if not process_set.included():
+        return
+    process_set.number_of(root_rank)  # raises before anything is sent
     facts = [f"({values[i].dtype}, {_storage_of(values[i])})" for i in order]
     agree(
         owner,
         [f"{shape_of_name(names[i])} {fact}" for i, fact in zip(order, facts)],
         [f"{names[i]} {fact}" for i, fact in zip(order, facts)],
+        process_set,
     )
     for label, i in enumerate(order):
-        _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label)
+        _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label, process_set)
 
 
 def trainer_of(param):
@@ -70,29 +82,33 @@ def _storage_of(value) -> str:
     return value.stype if isinstance(value, mx.nd.NDArray) else value._stype
 
 
-def _broadcast_value(value, root_rank: int, name: str, priority: int) -> None:
+def _broadcast_value(value, root_rank: int, name: str, priority: int, process_set) -> None:
     if isinstance(value, mx.nd.NDArray):
-        _broadcast_arrays([value], root_rank, name, priority)
+        _broadcast_arrays([value], root_rank, name, priority, process_set)
     elif value._data is None:
-        _broadcast_when_initialised(value, root_rank, name, priority)
+        _broadcast_when_initialised(value, root_rank, name, priority, process_set)
     else:
-        _broadcast_arrays(value._data, root_rank, name, priority)
+        _broadcast_arrays(value._data, root_rank, name, priority, process_set)
 
 
-def _broadcast_arrays(arrays: Sequence, root_rank: int, name: str, priority: int) -> None:
+def _broadcast_arrays(
+    arrays: Sequence, root_rank: int, name: str, priority: int, process_set
+) -> None:
     first, *others = arrays
     if is_sparse(first):
-        broadcast_rows(first, root_rank, name).copyto(first)
+        broadcast_rows(first, root_rank, name, process_set).copyto(first)
     else:
-        broadcast_(first, root_rank, name, priority)
+        broadcast_(first, root_rank, name, priority, process_set)
     for other in others:
         first.copyto(other)
 
 
-def _broadcast_when_initialised(param, root_rank: int, name: str, priority: int) -> None:
+def _broadcast_when_initialised(
+    param, root_rank: int, name: str, priority: int, process_set
+) -> None:
     def init_impl(self, *args, **kwargs):
         del self._init_impl  # once: a later initialize(force_reinit=True) is this rank's own affair
         self._init_impl(*args, **kwargs)
-        _broadcast_arrays(self._data, root_rank, name, priority)
+        _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 
     param._init_impl = types.MethodType(init_impl, param)

@@ -50,7 +50,7 @@ def allreduce_rows(
     return _sparse(indices, values, arrays[0])
 
 
-def broadcast_rows(array, root_rank: int, name: str):
+def broadcast_rows(array, root_rank: int, name: str, process_set: ProcessSet = global_process_set):
     """Return rank ``root_rank``'s array on every rank: a new array, else as above."""
     indices, values = _rows_of([array], name)
     if not 0 <= root_rank < topology.size():
@@ -58,7 +58,7 @@ def broadcast_rows(array, root_rank: int, name: str):
         raise HvdliteValueError(f"tensor '{name}': root_rank is {root_rank}: expected 0 to {last}")
     if topology.rank() != root_rank:
         indices, values = indices[:0], values[:0]
-    rows = _gather(indices, values, array.shape[0], name, global_process_set)
+    rows = _gather(indices, values, array.shape[0], name, process_set)
     return _sparse(*rows, array)
 
 

@@ -1,5 +1,6 @@
 """DistributedTrainer: gluon.Trainer with gradients averaged over ranks."""
 
+import os
 import warnings
 from typing import Dict, Iterator, List, Optional, Set
 
@@ -19,12 +20,21 @@ from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.reduction import Reduction, check_passes
 
 
+def _leaves_sums() -> bool:
+    text = os.environ.get("HVDLITE_HOROVOD_SUMS", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"HVDLITE_HOROVOD_SUMS is '{text}': expected 0 or 1")
+    return text == "1"
+
+
 class DistributedTrainer(mx.gluon.Trainer):
     """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradient of all ranks' batches.
 
     ``batch_size`` is that of one rank, all its contexts together. Between ``allreduce_grads()`` and
     ``update(batch_size)`` the gradients are averages over ranks, so clipping there does what it
-    does in one process.
+    does in one process. With HVDLITE_HOROVOD_SUMS=1 they are sums, divided by
+    ``gradient_predivide_factor``, as with Horovod on CPUs, and the update divides by the number of
+    ranks: for scripts that clip to a limit times ``hvd.size()``.
 
     The optimizer inside is a plain one: files of ``save_states()`` need no hvdlite to be loaded.
 
@@ -40,7 +50,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param num_groups: gradients go in so many groups; each is one operation, submitted when
         backward has written all of it. 0: in groups of 1 MiB or more, of which the front layers'
         may be smaller. As many groups as gradients: each on its own.
-    :param process_set: the ranks that take part.
+    :param process_set: the ranks that take part; a rank outside of it trains alone, with its own
+        gradients, as one process would.
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
         size of that one; every k-th call averages and applies the sum of all k gradients.
@@ -48,7 +59,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         the rows that they have: faster where most rows are hit.
     :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
         average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
-    :raises ValueError: an argument that makes no sense; this rank is not in ``process_set``.
+    :raises ValueError: an argument that makes no sense; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different networks.
     """
 
@@ -63,12 +74,16 @@ class DistributedTrainer(mx.gluon.Trainer):
                 stacklevel=2,
             )
             optimizer = undistribute(optimizer)
+        sums = op == Average and _leaves_sums()
         reduction = Reduction(
-            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
-        ).checked()
+            compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense,
+            sums,
+        ).checked()  # fmt: skip
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
+        if sums and not self._gradients.alone:
+            self._scale *= gradient_predivide_factor / process_set.size()
         self._shared = self._share_gradients(zero_copy)
         self._aside = Aside()
         self._pass = 0  # the last one of the step under way, from 1 to self._passes
@@ -174,10 +189,12 @@ class DistributedTrainer(mx.gluon.Trainer):
         trained = self._trained()
         order = self._gradients.in_order(trained)
         fresh = [any(data._fresh_grad for data in trained[i].list_data()) for i in order]
-        somewhere = collectives.allreduce(
-            np.array(fresh, bool), f"{self._gradients.owner}.fresh", op=Sum,
-            process_set=self._gradients.reduction.process_set,
-        )  # fmt: skip
+        somewhere = np.array(fresh, bool)
+        if not self._gradients.alone:
+            somewhere = collectives.allreduce(
+                somewhere, f"{self._gradients.owner}.fresh", op=Sum,
+                process_set=self._gradients.reduction.process_set,
+            )  # fmt: skip
         self._unused = {i for i, used in zip(order, somewhere) if not used}
         for (i, _), param, data, grad in self._arrays():
             if i not in self._unused and not data._fresh_grad:

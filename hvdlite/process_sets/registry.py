@@ -94,14 +94,16 @@ def _open_group(ranks: List[int]) -> Optional[int]:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set; False for that of all ranks, which stays. Collective over the whole job.
+    """End a process set. Collective over the whole job.
+
+    False for that of all ranks, which stays, and for one that is not registered.
 
     What all its ranks have submitted is still done.
 
     :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
-    if process_set.process_set_id == 0:
+    if process_set.process_set_id in (0, None):
         return False
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():

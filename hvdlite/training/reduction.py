@@ -19,8 +19,9 @@ class Reduction(NamedTuple):
         f / size after it.
     :param num_groups: into so many groups of about as many gradients each; 0: by their bytes.
     :param op: Average, Sum or Adasum.
-    :param process_set: the ranks among which.
+    :param process_set: the ranks among which; a rank outside of it trains alone.
     :param sparse_as_dense: send sparse gradients whole; a row that sums to zero is left out.
+    :param sums: of op Average do only the sum, of gradients divided by f; the update does the rest.
     """
 
     compression: Any = NoneCompressor
@@ -29,6 +30,7 @@ class Reduction(NamedTuple):
     op: int = Average
     process_set: ProcessSet = global_process_set
     sparse_as_dense: bool = False
+    sums: bool = False
 
     def checked(self) -> "Reduction":
         """Return it; raise ValueError where it makes no sense."""
@@ -43,9 +45,14 @@ class Reduction(NamedTuple):
             )
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
-        self.process_set.group()  # raises on a rank that is not in it
+        self.process_set.included()  # raises unless it is registered
         check_compression(self.compression)
         return self
+
+    def of_arrays(self) -> tuple:
+        """Return the op, and the two scales, of an allreduce of gradients."""
+        factor = self.predivide_factor
+        return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
 
 
 def check_passes(passes: int) -> int:

@@ -1,6 +1,8 @@
 """broadcast_object and allgather_object."""
 
 import collections
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -56,7 +58,26 @@ def test_allgather_object_whose_sizes_change(rank, size):
 def test_object_that_can_not_be_pickled():
     """Every rank has it, so every rank raises before anything is sent."""
     with pytest.raises((TypeError, AttributeError), match="pickle"):
+        hvd.allgather_object(threading.Lock())
+
+
+def test_what_only_cloudpickle_takes(rank, size):
+    assert hvd.broadcast_object((lambda x: x + size) if rank == 0 else None)(1) == 1 + size
+    assert [double(2) for double in hvd.allgather_object(lambda x: x * rank)] == [
+        2 * r for r in range(size)
+    ]
+
+
+def test_without_cloudpickle_it_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ValueError, match="to send it, run `pip install cloudpickle`"):
         hvd.allgather_object(lambda: None)
+
+
+def test_a_class_stays_the_same_on_all_ranks():
+    """Cloudpickle would make the script's own classes anew on the ranks that receive."""
+    point = type(Point(1, 2))
+    assert all(type(other) is point for other in hvd.allgather_object(Point(1, 2)))
 
 
 def test_root_that_is_no_rank(size):

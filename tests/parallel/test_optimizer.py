@@ -225,3 +225,16 @@ def test_the_copy_beside_the_original(size):
             plain[i].step(4 * size)
     for i in range(2):
         assert_close(weights(nets[i]), weights(alone[i]))
+
+
+def test_the_optimizer_inside_has_horovods_name():
+    """Scripts set its learning rate, or unwrap it for a trainer."""
+    given = mx.optimizer.SGD(learning_rate=0.5)
+    optimizer = hvd.DistributedOptimizer(given)
+    assert optimizer._optimizer is given
+    optimizer._optimizer.rescale_grad = 0.25
+    assert optimizer.rescale_grad == 0.25
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(copied._optimizer) is mx.optimizer.SGD
+        copied.lr_mult = {"w": 2.0}
+        assert copied._optimizer.lr_mult == {"w": 2.0}

@@ -29,6 +29,14 @@ def test_from_each_root(params_of, rank, size):
             np.testing.assert_array_equal(value, expected[name])
 
 
+@pytest.mark.parametrize("names", [range(12), [(0, "w"), (0, "b")], [1, "1b"]], ids=str)
+def test_keys_that_are_no_strings(names, rank, size):
+    arrays = {name: mx.nd.full((2,), 100 * rank + i) for i, name in enumerate(names)}
+    hvd.broadcast_parameters(arrays, root_rank=size - 1)
+    for i, name in enumerate(names):
+        assert (arrays[name].asnumpy() == 100 * (size - 1) + i).all()
+
+
 def test_different_seeds(rank):
     mx.random.seed(rank)
     net = gluon.nn.Dense(5, in_units=4)

@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mpi4py import MPI
+from versions import MXNET2
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -202,3 +203,72 @@ def test_training_in_sets(several, rank, size, kind):
     np.testing.assert_allclose(weight.data().asnumpy(), [1 - 3 * mean], rtol=1e-6)
     for process_set in made:
         assert hvd.remove_process_set(process_set)
+
+
+@pytest.fixture
+def all_but_rank_0(several, size):
+    made = hvd.add_process_set(range(1, size))
+    yield made
+    assert hvd.remove_process_set(made)
+
+
+@pytest.mark.parametrize("sparse", ["default", "row_sparse"])
+@pytest.mark.parametrize("kind", ["trainer", "optimizer", "sums"])
+def test_a_rank_outside_of_the_set_trains_alone(
+    all_but_rank_0, rank, size, kind, sparse, monkeypatch
+):
+    """As in Horovod, so that one script can be run by all ranks; nobody waits for it."""
+    if sparse != "default" and MXNET2:
+        pytest.skip("MXNet 2 has no sparse gradients in Gluon")
+    monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", str(int(kind == "sums")))
+    weight = mx.gluon.Parameter("weight", shape=(3, 1), grad_stype=sparse)
+    weight.initialize(mx.init.Constant(rank))
+    hvd.broadcast_parameters({0: weight}, root_rank=1, process_set=all_but_rank_0)
+    assert (weight.data().asnumpy() == min(rank, 1)).all()
+    if kind == "optimizer":
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(), process_set=all_but_rank_0)
+        trainer = mx.gluon.Trainer([weight], optimizer, kvstore=None)
+    else:
+        trainer = hvd.DistributedTrainer([weight], "sgd", process_set=all_but_rank_0)
+    trainer.set_learning_rate(1)
+    for _ in range(2):
+        with mx.autograd.record():
+            rows = mx.nd.Embedding(
+                mx.nd.array([0, 1]), weight.data(), 3, 1, sparse_grad=sparse != "default"
+            )
+            loss = rows.sum() * (rank + 1)
+        loss.backward()
+        trainer.step(1, ignore_stale_grad=kind != "optimizer")
+    mean = 1 if rank == 0 else np.mean(range(2, size + 1))
+    expected = min(rank, 1) - 2 * mean * np.array([1, 1, 0])
+    np.testing.assert_allclose(weight.data().asnumpy()[:, 0], expected, rtol=1e-6)
+
+
+def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(all_but_rank_0, rank):
+    """At once, on that rank alone, before anything is sent."""
+    x, members = mx.nd.ones((2, 2)), all_but_rank_0
+    calls = [
+        lambda: hvd.allreduce(x, process_set=members),
+        lambda: hvd.grouped_allreduce_([x], process_set=members),
+        lambda: hvd.allgather(x, process_set=members),
+        lambda: hvd.broadcast_(x, 1, process_set=members),
+        lambda: hvd.alltoall(x, process_set=members),
+        lambda: hvd.reducescatter(x, process_set=members),
+        lambda: hvd.broadcast_object(1, 1, process_set=members),
+        lambda: hvd.allgather_object(1, process_set=members),
+        lambda: hvd.barrier(members),
+        lambda: hvd.join(members),
+    ]
+    for call in calls if rank == 0 else ():
+        with pytest.raises(mx.MXNetError, match=r"rank 0\) is not in the process set of ranks"):
+            call()
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_sets_that_exist_are_refused_as_by_horovod(size):
+    """Also where all ranks are one: a set of rank 0 is that of all."""
+    with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
+        hvd.add_process_set(range(size))
+    removed = hvd.ProcessSet([0])
+    assert hvd.remove_process_set(removed) is False  # it is not registered

@@ -49,6 +49,23 @@ def test_what_params_may_be(make):
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2}])
+def test_gradients_are_horovods_sums_where_they_are_asked_for(options, size, monkeypatch):
+    """Divided by the predivide factor, as there; the update is that of averages."""
+    monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", "1")
+    net, alone = dense_net(), dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
+    backward(net, batch_of(hvd.rank()))
+    trainer.allreduce_grads()
+    backward(alone, joined_batch())
+    factor = options.get("gradient_predivide_factor", 1)
+    assert_close({n: g * factor for n, g in gradients(net).items()}, gradients(alone))
+    net = dense_net()
+    trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(), **options))
+    alone = dense_net()
+    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
 def test_gradients_are_true_averages_after_allreduce_grads(size):
     net, alone = dense_net(), dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")

@@ -1,0 +1,126 @@
+"""Scripts of Horovod's, unchanged, with hvdlite in its place."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun
+from launch.launching import call
+
+SCRIPT = str(TESTS / "scripts" / "clips_sums.py")
+
+
+def weights_of(results: dict) -> np.ndarray:
+    """The weights, which are the same on all ranks."""
+    every = [np.concatenate(values["weights"]) for values in results.values()]
+    for other in every[1:]:
+        np.testing.assert_array_equal(every[0], other)
+    return every[0]
+
+
+def trained(ranks: int, **env) -> dict:
+    return assert_passed(mpirun(ranks, "-m", "hvdlite.as_horovod", SCRIPT, env=env)).results()
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict:
+    """What one process trains on all the rows."""
+    return trained(1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_script_that_clips_sums_trains_as_one_process(ranks, alone):
+    results = trained(ranks)
+    assert len(results) == ranks
+    np.testing.assert_allclose(weights_of(results), weights_of(alone), 1e-5, 1e-6)
+    norms = np.array(results[0]["norms"])
+    np.testing.assert_allclose(norms, ranks * np.array(alone[0]["norms"]), 1e-5)
+    assert (norms > ranks).all()  # or nothing was clipped
+
+
+def test_with_averages_its_limit_is_too_lax(alone):
+    """Why sums are what a script for Horovod gets."""
+    lax = trained(2, HVDLITE_HOROVOD_SUMS="0")
+    np.testing.assert_allclose(lax[0]["norms"][0], alone[0]["norms"][0], 1e-5)
+    assert np.abs(weights_of(lax) - weights_of(alone)).max() > 0.01
+
+
+def test_what_the_names_are(alone):
+    assert alone[0]["modules"] == ["hvdlite", "hvdlite.mxnet", "hvdlite.mxnet.mpi_ops"]
+    assert alone[0]["doubled"] == 42
+
+
+def test_hvdliterun(alone, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    run = call("--as-horovod", "-n", 2, sys.executable, SCRIPT)
+    assert run.code == 0, run.err
+    lines = [line.partition("RESULT ")[2] for line in run.out.splitlines() if "RESULT " in line]
+    results = dict(json.loads(line) for line in lines)
+    assert sorted(results) == [0, 1]
+    np.testing.assert_allclose(weights_of(results), weights_of(alone), 1e-5, 1e-6)
+
+
+def python(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+BY_AN_IMPORT = """
+import hvdlite.as_horovod, importlib.util, sys
+print({"mxnet", "mpi4py.MPI"} & set(sys.modules))
+import horovod, hvdlite
+from horovod.mxnet.compression import Compression
+import horovod.mxnet as hvd
+print(hvd is hvdlite.mxnet is sys.modules["horovod.mxnet"], Compression is hvd.Compression)
+print(importlib.util.find_spec("horovod.nothing"), horovod.run.__name__)
+"""
+
+
+def test_by_an_import():
+    """Without MXNet and MPI, until a script asks for them."""
+    ended = python("-c", BY_AN_IMPORT)
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if "src/storage" not in line]
+    assert lines == ["set()", "True True", "None run"]
+
+
+def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path):
+    (tmp_path / "horovod.py").write_text("")
+    ended = python("-c", "import horovod, hvdlite.as_horovod", cwd=tmp_path)
+    assert "ImportError: horovod is imported already (" in ended.stderr
+    assert "import hvdlite.as_horovod before it" in ended.stderr
+
+
+def test_an_installed_horovod_is_not_looked_at(tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise RuntimeError('the real one')")
+    ended = python(
+        "-c", "import hvdlite.as_horovod, horovod.mxnet as hvd; print(hvd.__name__)", cwd=tmp_path
+    )
+    assert ended.stdout.splitlines()[-1:] == ["hvdlite.mxnet"], ended.stderr
+
+
+@pytest.mark.parametrize("how", [["job.py"], ["-m", "job"]], ids=["script", "module"])
+def test_programs_are_run_as_python_runs_them(tmp_path, how):
+    (tmp_path / "beside.py").write_text("VALUE = 5")
+    (tmp_path / "job.py").write_text(
+        "import sys, beside, horovod\n"
+        "print(__name__, sys.argv[1:], beside.VALUE, horovod.__name__)\nsys.exit(7)"
+    )
+    ended = python("-m", "hvdlite.as_horovod", *how, "--lr", "1", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (7, "__main__ ['--lr', '1'] 5 hvdlite\n")
+    assert python("-m", "hvdlite.as_horovod", "-m").stderr.startswith("usage: python -m hvdlite.as")
+
+
+def test_a_wrong_value_of_the_variable_is_an_error():
+    ended = python(
+        "-c",
+        "import hvdlite as hvd, mxnet as mx; hvd.init()\n"
+        "hvd.DistributedTrainer(mx.gluon.nn.Dense(1).collect_params(), 'sgd')",
+        env={**os.environ, **MPI_SETTINGS, "HVDLITE_HOROVOD_SUMS": "yes"},
+    )
+    assert "HVDLITE_HOROVOD_SUMS is 'yes': expected 0 or 1" in ended.stderr
