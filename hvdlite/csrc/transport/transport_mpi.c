@@ -23,8 +23,8 @@ struct mpi_transport {
     MPI_Comm data, control;
     MPI_Request *requests; /* of the transfers under way, MPI_REQUEST_NULL where free */
     size_t nrequests;
-    struct outgoing *outgoing;
-    MPI_Request incoming; /* of the one message that is coming in */
+    struct outgoing *outgoing, **last; /* the oldest first */
+    MPI_Request incoming;              /* of the one message that is coming in */
     struct message arriving;
     struct host host; /* zeroed: this host has no window */
     struct doorbell own_doorbell,
@@ -102,15 +102,14 @@ static void mpi_abandon(struct transport *t) {
 
 /* ---- messages ---- */
 
+/* Up to the first that is on its way: thousands may wait for a rank that stands still. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
-    for (struct outgoing **at = &m->outgoing; *at;) {
-        struct outgoing *o = *at;
+    for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;
         TRY_MPI(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
-        struct outgoing **next = done ? at : &o->next;
-        if (done) *at = o->next;
-        if (done) free(o);
-        at = next;
+        if (!done) return HVD_OK;
+        m->outgoing = o->next;
+        free(o);
     }
     return HVD_OK;
 }
@@ -126,8 +125,9 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
         free(o);
         return code;
     }
-    o->next = m->outgoing;
-    m->outgoing = o;
+    o->next = NULL;
+    *(m->outgoing ? m->last : &m->outgoing) = o;
+    m->last = &o->next;
     return HVD_OK;
 }
 
