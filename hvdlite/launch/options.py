@@ -24,6 +24,10 @@ class Tuning(NamedTuple):
     factor: int = 1
     constant: Optional[str] = None  # the value that a plain flag stands for
 
+    @property
+    def metavar(self) -> str:
+        return "TEXT" if self.kind is str else "N"
+
 
 TUNING = (
     Tuning(
@@ -34,7 +38,13 @@ TUNING = (
         1 << 20,
     ),
     Tuning("--cache-capacity", "HVDLITE_CACHE_CAPACITY", int, "tensors that need no new request"),
-    Tuning("--disable-cache", "HVDLITE_CACHE_CAPACITY", int, "the same as 0", constant="0"),
+    Tuning(
+        "--disable-cache",
+        "HVDLITE_CACHE_CAPACITY",
+        int,
+        "the same as --cache-capacity 0",
+        constant="0",
+    ),
     Tuning("--timeline-filename", "HVDLITE_TIMELINE", str, "write a timeline there"),
     Tuning(
         "--stall-check-warning-time-seconds",
@@ -46,13 +56,13 @@ TUNING = (
         "--stall-check-shutdown-time-seconds",
         "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
         float,
-        "and fail after this time",
+        "fail after this time",
     ),
     Tuning(
         "--no-stall-check",
         "HVDLITE_STALL_CHECK_TIME_SECONDS",
         float,
-        "never say it",
+        "never say which ranks a tensor waits for",
         constant="0",
     ),
     Tuning("--log-level", "HVDLITE_LOG_LEVEL", str, "trace, debug, info, warning, error or fatal"),
@@ -111,7 +121,7 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
     new.add_argument(
         "--launcher",
         choices=launchers,
-        help="the backend that starts the processes; the command for yarn and the manifest for k8s "
+        help="the backend that starts the ranks; the command for yarn and the manifest for k8s "
         "are generated, and have never been run on a cluster",
     )
     _add_tuning(new.add_argument_group("tuning, as in horovodrun"))
@@ -121,72 +131,123 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
 
 def _add_job(new: argparse.ArgumentParser) -> None:
     names = ("-n", "-np", "--num-proc", "--num-workers")
-    new.add_argument(*names, dest="workers", type=int, metavar="N", help="ranks that train")
-    new.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
     new.add_argument(
         "--as-horovod",
         action="store_true",
         help="`import horovod.mxnet` finds hvdlite in the ranks",
     )
-    new.add_argument("--config-file", action=ConfigAction, help="options in YAML, as horovodrun's")
-    new.add_argument("--start-timeout", type=float, default=30, help="seconds for all to start")
     new.add_argument(
-        "--sync-dst-dir", help="copy the current folder there on all hosts, with rsync"
+        *names,
+        dest="workers",
+        type=int,
+        metavar="N",
+        help="ranks to start (default: all slots of the hosts, else 1)",
+    )
+    new.add_argument(
+        *("--env",),
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable for every rank; without a value, your own",
+    )
+    new.add_argument(
+        "--config-file",
+        action=ConfigAction,
+        metavar="FILE",
+        help="options in YAML, as horovodrun's",
+    )
+    new.add_argument(
+        *("--start-timeout",),
+        type=float,
+        default=30,
+        metavar="SECONDS",
+        help="until all ranks must have started (default: 30)",
+    )
+    new.add_argument(
+        "--sync-dst-dir",
+        metavar="DIR",
+        help="copy the current folder there on all hosts, with rsync",
     )
 
 
 def _add_hosts(new: argparse.ArgumentParser) -> None:
-    new.add_argument("-H", "--hosts", help="a host file, or server1:4,server2:4")
-    new.add_argument("-hostfile", "--hostfile", "--host-file", help="a host file")
-    new.add_argument("-p", "--ssh-port", type=int)
-    new.add_argument("-i", "--ssh-identity-file")
+    new.add_argument("-H", "--hosts", metavar="HOSTS", help="a host file, or server1:4,server2:4")
+    new.add_argument("-hostfile", "--hostfile", "--host-file", metavar="FILE", help="a host file")
+    new.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on the hosts")
+    new.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="ssh's private key")
     new.add_argument(
         *("--network-interfaces", "--network-interface"),
         dest="interfaces",
+        metavar="NAMES",
         help="eth0,eth1 or 10.1.0.0/16: networks that may be used",
     )
 
 
 def _add_ps(new: argparse.ArgumentParser) -> None:
     group = new.add_argument_group("MXNet's parameter server")
-    group.add_argument("--mode", choices=["mpi", "ps"], help="ps if -s is given, else mpi")
-    group.add_argument("-s", "--num-servers", dest="servers", type=int, help="as many as workers")
-    group.add_argument("--env-worker", action="append", default=[], metavar="NAME:VALUE")
-    group.add_argument("--env-server", action="append", default=[], metavar="NAME:VALUE")
+    group.add_argument("--mode", choices=["mpi", "ps"], help="default: ps if -s is given, else mpi")
+    group.add_argument(
+        *("-s", "--num-servers"),
+        dest="servers",
+        type=int,
+        metavar="N",
+        help="servers, beside the ranks of -n, which are its workers (default: none in mode mpi, "
+        "as many as workers in mode ps)",
+    )
+    for kind in ("worker", "server"):
+        group.add_argument(
+            f"--env-{kind}",
+            action="append",
+            default=[],
+            metavar="NAME:VALUE",
+            help=f"a variable for every {kind}",
+        )
     group.add_argument("--p3", action="store_true", help="its priority-based transport")
 
 
 def _add_output(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--output-filename", help="a folder: one file a rank in place of the screen")
-    new.add_argument("--prefix-output-with-timestamp", action="store_true")
+    new.add_argument(
+        *("--output-filename",),
+        metavar="DIR",
+        help="a folder: what each rank prints goes to files there, not to the screen",
+    )
+    new.add_argument(
+        *("--prefix-output-with-timestamp",),
+        action="store_true",
+        help="the time in front of each line, beside the rank",
+    )
     new.add_argument("--verbose", action="store_true", help="say what is run")
     new.add_argument("--dry-run", action="store_true", help="print what would be run")
 
 
 def _add_mpi(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--mpi-args", default="", help="more options for mpirun, in one word")
-    new.add_argument("--binding-args", default="", help="in place of --bind-to none and the like")
+    new.add_argument(
+        "--mpi-args", default="", metavar="ARGS", help="more options for mpirun, in one word"
+    )
+    new.add_argument(
+        "--binding-args", default="", metavar="ARGS", help="in place of --bind-to none and the like"
+    )
 
 
 def _add_batch(new: argparse.ArgumentParser) -> None:
     group = new.add_argument_group("batch systems")
     group.add_argument("--batch", action="store_true", help="submit, and do not wait (slurm, sge)")
-    group.add_argument("--jobname", default="hvdlite")
-    group.add_argument("--queue", help="queue or partition")
-    group.add_argument("--pe", help="parallel environment of Grid Engine")
-    group.add_argument("--image", help="container image for k8s")
+    group.add_argument("--jobname", default="hvdlite", metavar="NAME", help="default: hvdlite")
+    group.add_argument("--queue", metavar="NAME", help="queue or partition")
+    group.add_argument("--pe", metavar="NAME", help="parallel environment of Grid Engine")
+    group.add_argument("--image", metavar="NAME", help="container image for k8s")
 
 
 def _add_questions(new: argparse.ArgumentParser) -> None:
     new.add_argument("--check", action="store_true", help="print what every host has")
     new.add_argument("-cb", "--check-build", action="store_true", help="print what this build has")
-    new.add_argument("-v", "--version", action="store_true")
+    new.add_argument("-v", "--version", action="store_true", help="print hvdlite's version")
 
 
 def _add_tuning(group) -> None:
     for row in TUNING:
         if row.constant is None:
-            group.add_argument(row.option, type=row.kind, help=row.help)
+            group.add_argument(row.option, type=row.kind, metavar=row.metavar, help=row.help)
         else:
             group.add_argument(row.option, action="store_true", help=row.help)
     group.set_defaults(without_effect=[])

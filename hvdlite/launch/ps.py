@@ -7,8 +7,16 @@ MXNet learns its part from DMLC_ variables.
 from typing import Dict, List, NamedTuple
 
 
+class Place(NamedTuple):
+    """Where a process is: its host's name, the address that MXNet uses, a port that is free."""
+
+    host: str
+    address: str
+    port: int
+
+
 class Role(NamedTuple):
-    """A part in the job; ``index`` counts from 0 among its kind."""
+    """A part in the job; ``index`` counts from 0 among its kind, as ``kv.rank`` does."""
 
     kind: str
     index: int
@@ -18,14 +26,25 @@ class Role(NamedTuple):
         return self.kind if self.kind == "scheduler" else f"{self.kind} {self.index}"
 
 
-def assign(hosts: List[str], servers: int) -> List[Role]:
-    """Deal the parts to ranks, given each rank's host.
+def assign(places: List[Place], servers: int) -> List[Role]:
+    """Deal the parts to ranks, given each rank's place.
 
     Servers go around the hosts, as each host's network link limits what its servers can take in.
+    MXNet's scheduler numbers each kind by address, the last first, then by port.
 
-    >>> [role.label for role in assign(["a", "a", "a", "b", "b"], 2)]
-    ['scheduler', 'server 0', 'worker 0', 'server 1', 'worker 1']
+    >>> places = [Place("a", "10.0.0.1", p) for p in (7, 9, 8)]
+    >>> places += [Place("b", "10.0.0.2", p) for p in (5, 6)]
+    >>> [role.label for role in assign(places, 2)]
+    ['scheduler', 'server 1', 'worker 1', 'server 0', 'worker 0']
     """
+    kinds = _kinds([place.host for place in places], servers)
+    by_port = sorted(range(len(places)), key=lambda rank: places[rank].port)
+    in_order = sorted(by_port, key=lambda rank: places[rank].address, reverse=True)
+    of_kind = {kind: [rank for rank in in_order if kinds[rank] == kind] for kind in set(kinds)}
+    return [Role(kind, of_kind[kind].index(rank)) for rank, kind in enumerate(kinds)]
+
+
+def _kinds(hosts: List[str], servers: int) -> List[str]:
     free: Dict[str, List[int]] = {}
     for rank, host in enumerate(hosts):
         free.setdefault(host, []).append(rank)
@@ -38,7 +57,7 @@ def assign(hosts: List[str], servers: int) -> List[Role]:
     serving = set(queue[1:])
     kinds = ["server" if rank in serving else "worker" for rank in range(len(hosts))]
     kinds[scheduler] = "scheduler"
-    return [Role(kind, kinds[:rank].count(kind)) for rank, kind in enumerate(kinds)]
+    return kinds
 
 
 def environment(role: Role, workers: int, servers: int, root: str, port: int) -> Dict[str, str]:

@@ -53,7 +53,8 @@ def version_difference(
 
 
 def give_roles(ranks: List[Rank], servers: int) -> None:
-    for rank, role in zip(ranks, ps.assign([rank.host for rank in ranks], servers)):
+    places = [ps.Place(rank.host, rank.address, rank.port) for rank in ranks]
+    for rank, role in zip(ranks, ps.assign(places, servers)):
         rank.role = role
 
 
@@ -63,7 +64,8 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
         return {}
     root = ranks[0]
     parts = ps.environment(rank.role, job.workers, job.servers, root.address, root.port)
-    own = {"DMLC_NODE_HOST": rank.address}
+    # PORT: where MXNet listens; its scheduler numbers workers and servers by that.
+    own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
 
 

@@ -125,3 +125,11 @@ def test_a_bad_config_file_is_refused(tmp_path, content, says, capsys):
     with pytest.raises(SystemExit):
         job("--config-file", str(file), "t")
     assert says in capsys.readouterr().err
+
+
+def test_help_has_a_text_for_every_option():
+    parser = options.parser(list(BACKENDS))
+    assert [action.option_strings for action in parser._actions if not action.help] == []
+    text = " ".join(parser.format_help().split())
+    assert "as many as workers in mode ps" in text
+    assert "process" not in text  # they are ranks

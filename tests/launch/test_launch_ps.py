@@ -12,8 +12,18 @@ SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 def test_an_unmodified_script_runs_to_its_end(kind):
     done = call("-n", 2, "-s", 2, "--mode", "ps", *SCRIPT, kind)
     assert done.code == 0, done.err
-    lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
-    assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
+    lines = sorted(line.split(" with loss ")[0] for line in done.out.splitlines())
+    assert lines == ["[worker 0] worker 0 of 2 ends", "[worker 1] worker 1 of 2 ends"]
+
+
+@pytest.mark.parametrize("workers, servers", [(3, 1), (4, 2)])
+def test_a_workers_prefix_is_its_rank_in_the_kvstore(workers, servers):
+    code = (
+        "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('rank', kv.rank); kv._barrier()"
+    )
+    done = call("-n", workers, "-s", servers, sys.executable, "-c", code)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == [f"[worker {i}] rank {i}" for i in range(workers)]
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
@@ -56,8 +66,8 @@ def test_servers_and_workers_on_hosts_have_their_own_variables(cluster, on_clust
     done = on_cluster(*line)
     assert sorted(done.out.splitlines()) == [
         "[scheduler] scheduler 10.77.0.1 None None",
-        "[server 0] server 10.77.0.1 None 2",
-        "[server 1] server 10.77.0.2 None 2",
-        "[worker 0] worker 10.77.0.1 1 None",
-        "[worker 1] worker 10.77.0.2 1 None",
+        "[server 0] server 10.77.0.2 None 2",
+        "[server 1] server 10.77.0.1 None 2",
+        "[worker 0] worker 10.77.0.2 1 None",
+        "[worker 1] worker 10.77.0.1 1 None",
     ]
