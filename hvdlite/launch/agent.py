@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,15 +20,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
+from hvdlite import watched
 from hvdlite.launch import channel, environment, probe, shared_memory
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # from there on, for all other ranks to have ended as well
 DRAIN_SECONDS = 0.3  # for output after the end, in case that others still hold the pipe
-WATCHED_VARIABLE = "HVDLITE_WATCHED"  # tells a rank that its failure alone ends the job
 DATA_VARIABLE = "HVDLITE_TASK"  # where a task of hvdlite.run finds its work and puts its result
 
 _PR_SET_PDEATHSIG = 1
@@ -39,17 +40,17 @@ def main() -> int:
     where = os.environ.pop(channel.VARIABLE, None)
     if where is None:
         os.execvp(command[0], command)
+    place = channel.place_of(where)
     try:
-        link, token = channel.connect(where)
+        link = channel.connect(place)
     except ConnectionError as error:
         sys.exit(
             f"hvdliterun: {socket.gethostname()} cannot reach the launcher ({error}): name the "
             "network that all hosts share by --network-interfaces"
         )
-    link.trusted = True
     try:
-        return _run(command, link, token)
-    except channel.ChannelClosed:
+        return _run(command, link, place.token)
+    except (channel.BadFrame, channel.ChannelClosed):
         return 1
 
 
@@ -64,10 +65,7 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
         path.write_bytes(task)
         order["env"][DATA_VARIABLE] = str(path)
         code = agent.run(command, order)
-        result = Path(f"{path}.result")
-        if result.exists():
-            link.send(channel.DATA, result.read_bytes())
-    return agent.leave(code)
+        return agent.leave(agent.send_result(Path(f"{path}.result"), code))
 
 
 def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
@@ -89,6 +87,7 @@ def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
 def _wait_for_start(link: channel.Channel) -> Tuple[dict, Optional[bytes]]:
     data = None
     while True:
+        select.select([link.sock], [], [])
         for kind, body in link.receive():
             if kind == channel.DATA:
                 data = body
@@ -109,8 +108,11 @@ class Agent:
         self._kill_at = float("inf")
         self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
-        self._began = time.time()
+        self._joined: Set[bytes] = set()  # processes that have joined the job and not left it
+        self._goodbyes, self._goodbye_end = os.pipe()  # the program writes on it: watched.py
+        self._memory = shared_memory.NOTHING
         self._listen_to_signals()
+        self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
 
     def run(self, command: List[str], order: dict) -> int:
@@ -124,9 +126,20 @@ class Agent:
             if time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = float("inf")
+        self._turn(0)  # for its goodbye
         self._drain()
         self._signal_all(signal.SIGKILL)  # what it may have left in the background
         return self._child.returncode
+
+    def send_result(self, path: Path, code: int) -> int:
+        """Send what the task has returned, if it has; return the exit code."""
+        size = path.stat().st_size if path.exists() else 0
+        if size > channel.MOST_DATA:
+            self._say(f"the result is too large to be returned: {size} bytes when pickled")
+            return 1
+        if size:
+            self._send(channel.DATA, path.read_bytes())
+        return code
 
     def leave(self, code: int) -> int:
         """Report the end. A failed rank stays until all are clean: backends kill all when one goes.
@@ -135,12 +148,13 @@ class Agent:
         hears of no failure then: the launcher knows it, and Open MPI 5's mpirun sometimes hangs
         for good when ranks of several hosts fail in the same moment.
         """
-        self._send_json(channel.EXIT, {"code": code, "ended": self._ended})
-        if code != 0:
-            shared_memory.remove_leftovers(self._began)
+        failed = code != 0 or bool(self._joined)
+        end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
+        self._send_json(channel.EXIT, end)
         self._send(channel.CLEAN, b"")
-        while code != 0 and self._stays():
+        while failed and self._stays():
             self._turn(self._leave_by - time.monotonic())
+        self._memory.remove(all_of_it=failed)
         if self._dismissed:
             return 0
         return code if code >= 0 else 128 - code
@@ -152,7 +166,11 @@ class Agent:
         own = os.environ
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which know nothing of it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
-        environ = {**own, **order["env"], WATCHED_VARIABLE: "1"}
+        environ = {**own, **order["env"]}
+        # Not inherited: a program that is started by another one has its descriptors closed.
+        environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
+        self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
+        environ.update(self._memory.environment(environ))
         environ.update(environment.threads(environ, order["local_size"]))
         environ.update(environment.with_job_site(environ))
         self._child = subprocess.Popen(
@@ -170,9 +188,11 @@ class Agent:
             self._selector.register(pipe, selectors.EVENT_READ, self._reader(stream))
 
     def _could_not_start(self, error: OSError) -> int:
-        host, what = socket.gethostname(), f"'{error.filename}': {error.strerror}"
-        self._send(channel.OUTPUT, b"\1" + f"hvdliterun: {host} cannot start {what}\n".encode())
+        self._say(f"{socket.gethostname()} cannot start '{error.filename}': {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+    def _say(self, text: str) -> None:
+        self._send(channel.OUTPUT, b"\1" + f"hvdliterun: {text}\n".encode(errors="replace"))
 
     def _listen_to_signals(self) -> None:
         reader, writer = os.pipe()
@@ -197,12 +217,17 @@ class Agent:
     def _hear(self, _) -> None:
         try:
             kinds = [kind for kind, _ in self._link.receive()]
-        except channel.ChannelClosed:
+        except (channel.BadFrame, channel.ChannelClosed):
             return self._lose_launcher()
         if channel.BYE in kinds:
             self._dismissed = True
         elif channel.STOP in kinds:
             self._end()
+
+    def _note_goodbyes(self, pipe: int) -> None:
+        for line in os.read(pipe, 1 << 16).splitlines():
+            word, process = line[:1], line[1:]
+            (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 
     def _lose_launcher(self) -> None:
         if self._link:

@@ -1,20 +1,31 @@
 """The connection between the launcher and the agent of each rank: frames on TCP.
 
 A frame is its kind (one byte), its length (four, big-endian) and that many bytes. An agent says
-HELLO with the token that only this job's processes have; a launcher that does not know it hangs up.
+HELLO with the token that only this job's processes have. Each side says which kinds of frames it
+takes and how long each may be; any other is a BadFrame.
 """
 
+import contextlib
 import json
 import os
 import socket
+import ssl
 import struct
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+from hvdlite.launch import encryption
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE = range(8)
 _HEAD = struct.Struct(">BI")
-_MOST_UNKNOWN = 1 << 16  # bytes of a frame from somebody who has not yet said who it is
+READ = 1 << 16  # bytes
+MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
 
-# One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT
+# What each side takes, and the most bytes of it. The environment of START is what a kernel allows.
+FROM_STRANGERS = {HELLO: 1 << 14}
+FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
+FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0}
+
+# One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
 VARIABLE = "HVDLITE_LAUNCHER"
 
 Frame = Tuple[int, bytes]
@@ -24,29 +35,60 @@ class ChannelClosed(Exception):
     """The other end is gone."""
 
 
-class Channel:
-    """Frames over a connected socket. Sending blocks; receiving takes what has arrived."""
+class BadFrame(Exception):
+    """What has come is not what this job's processes send; the text says what it was."""
 
-    def __init__(self, sock: socket.socket):
+
+class Channel:
+    """Frames over a connected socket. Sending blocks; receiving takes what has arrived.
+
+    :param takes: the kinds of frames that the other end may send, and the most bytes of each.
+    :param patience: seconds that the other end may take to read what is sent; None: for ever.
+    """
+
+    def __init__(
+        self, sock: socket.socket, takes: Mapping[int, int], patience: Optional[float] = None
+    ):
         self.sock = sock
-        self.trusted = False
+        self.takes = takes
+        self._patience = patience
         self._buffer = bytearray()
+        self._shakes_hands = isinstance(sock, ssl.SSLSocket)
         _notice_dead_hosts(sock)
+        sock.setblocking(False)
 
     def send(self, kind: int, data: bytes = b"") -> None:
+        """Send a frame.
+
+        :raises ChannelClosed: the other end is gone, or did not read for too long.
+        """
         try:
+            self.sock.settimeout(self._patience)
             self.sock.sendall(_HEAD.pack(kind, len(data)) + data)
         except OSError as error:
             raise ChannelClosed from error
+        finally:
+            with contextlib.suppress(OSError):
+                self.sock.setblocking(False)
 
     def send_json(self, kind: int, value: Any) -> None:
         self.send(kind, json.dumps(value).encode())
 
     def receive(self) -> List[Frame]:
-        """Return the frames that are complete after one read."""
+        """Return the frames that are complete after one read, which does not wait.
+
+        :raises BadFrame: there is one that this side does not take.
+        """
         try:
-            data = self.sock.recv(1 << 16)
+            if self._shakes_hands:
+                self.sock.do_handshake()
+                self._shakes_hands = False
+            data = self.sock.recv(READ)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return []
         except OSError as error:
+            if self._shakes_hands and not isinstance(error, (ssl.SSLEOFError, ConnectionError)):
+                raise BadFrame("bytes that are no TLS handshake") from error
             raise ChannelClosed from error
         if not data:
             raise ChannelClosed
@@ -56,8 +98,8 @@ class Channel:
     def _frames(self) -> Iterator[Frame]:
         while len(self._buffer) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._buffer)
-            if not self.trusted and length > _MOST_UNKNOWN:
-                raise ChannelClosed
+            if length > self.takes.get(kind, -1):
+                raise BadFrame(f"a frame of kind {kind} and {length} bytes")
             end = _HEAD.size + length
             if len(self._buffer) < end:
                 return
@@ -66,6 +108,21 @@ class Channel:
 
     def close(self) -> None:
         self.sock.close()
+
+
+def fields(data: bytes, types: Mapping[str, type]) -> Dict[str, Any]:
+    """Return these fields of a JSON object.
+
+    :raises BadFrame: it is none, or a field is missing or of another type.
+    """
+    try:
+        value = json.loads(data)
+        found = {name: value[name] for name in types}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadFrame("no JSON object with the fields of this job") from error
+    if any(type(found[name]) is not kind for name, kind in types.items()):
+        raise BadFrame("a JSON object with fields of other types")
+    return found
 
 
 def _notice_dead_hosts(sock: socket.socket) -> None:
@@ -81,22 +138,40 @@ def new_token() -> str:
     return os.urandom(16).hex()
 
 
-def join_address(token: str, addresses: List[str], port: int) -> str:
-    """Return what an agent needs to find the launcher, as one word."""
-    return f"{token}@" + ",".join(f"{address}:{port}" for address in addresses)
+class Place(NamedTuple):
+    """Where an agent finds the launcher, and how each knows the other."""
+
+    token: str
+    fingerprint: str  # of the launcher's certificate; "": the connection is not encrypted
+    addresses: List[str]  # ADDRESS:PORT
+
+    def __str__(self) -> str:
+        secret = f"{self.token}/{self.fingerprint}" if self.fingerprint else self.token
+        return f"{secret}@{','.join(self.addresses)}"
 
 
-def connect(where: str, timeout: float = 10.0) -> Tuple[Channel, str]:
-    """Connect to the launcher by the first of its addresses that answers; also return the token."""
-    token, _, places = where.partition("@")
+def place_of(text: str) -> Place:
+    """Return what ``str(place)`` has written.
+
+    >>> place_of("123/abc@10.0.0.1:99,127.0.0.1:98").addresses
+    ['10.0.0.1:99', '127.0.0.1:98']
+    """
+    secret, _, addresses = text.partition("@")
+    token, _, fingerprint = secret.partition("/")
+    return Place(token, fingerprint, addresses.split(","))
+
+
+def connect(place: Place, timeout: float = 10.0) -> Channel:
+    """Connect to the launcher by the first of its addresses that answers."""
     failures = []
-    for place in places.split(","):
-        address, _, port = place.rpartition(":")
+    for where in place.addresses:
+        address, _, port = where.rpartition(":")
         try:
             sock = socket.create_connection((address, int(port)), timeout)
+            if place.fingerprint:
+                sock = encryption.to_launcher(sock, place.fingerprint)
         except OSError as error:
-            failures.append(f"{place}: {error.strerror or error}")
+            failures.append(f"{where}: {error.strerror or error}")
             continue
-        sock.settimeout(None)
-        return Channel(sock), token
+        return Channel(sock, FROM_LAUNCHER)
     raise ConnectionError("; ".join(failures))

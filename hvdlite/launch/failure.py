@@ -22,15 +22,16 @@ class Ending(NamedTuple):
     code: int  # negative: the signal that killed it
     ended: bool  # by the launcher or the backend, because of something else
     after: float  # seconds since the ranks were started
+    goodbye: bool = True  # it is not gone while it is in the job
 
     @property
     def status(self) -> int:
         """What a shell makes of it."""
-        return self.code if self.code >= 0 else 128 - self.code
+        return (self.code if self.code >= 0 else 128 - self.code) or int(not self.goodbye)
 
     @property
     def failed(self) -> bool:
-        return self.code != 0
+        return self.status != 0
 
 
 def culprit(
@@ -70,8 +71,10 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
     """Return the lines that the user reads."""
     label = f"rank {first.label}" if first.label.isdigit() else first.label
     how = f"failed with exit code {code}"
+    if not (first.code or first.goodbye):
+        how = "ended with exit code 0 before it had left the job"
     if first.code < 0 and not first.ended:
-        how = f"was killed by {_signal_name(-first.code)} (exit code {code})"
+        how = f"was killed by {signal_name(-first.code)} (exit code {code})"
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
     lines = [f"hvdliterun: {label} on {first.host} {how} after {first.after:.1f} s{ends}"]
     lines += [f"    {line}" for line in last_lines]
@@ -80,7 +83,7 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
     return lines
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:

@@ -1,23 +1,38 @@
 """Where agents find the launcher, and which networks the user allows."""
 
 import ipaddress
+import socket
 from typing import List, Optional
 
 from hvdlite.launch import probe
 
-
-def listening_address(remote: bool) -> str:
-    """Return the address to listen on: other hosts reach the launcher only if there are any."""
-    return "0.0.0.0" if remote else "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
-def offered_addresses(remote: bool, wanted: List[str]) -> List[str]:
-    """Return this host's addresses for agents to try; the loopback last, for those on this host."""
+def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> List[str]:
+    """Return this host's addresses that ranks come to; the loopback last, for those on this host.
+
+    :param remote: other hosts take part.
+    :param wanted: the networks that the user allows; empty: all of them.
+    :param hosts: of the job, as far as they are known: then only the ways to them count.
+    """
     if not remote:
-        return ["127.0.0.1"]
-    own = probe.interfaces()
-    allowed = [a for name, a in own.items() if not wanted or _allowed(name, a, wanted)]
-    return [*(a for a in allowed if not a.startswith("127.")), "127.0.0.1"]
+        return [LOOPBACK]
+    allowed = [a for n, a in probe.interfaces().items() if not wanted or _allowed(n, a, wanted)]
+    ways = [_way_to(host) for host in hosts]
+    if ways and not wanted and None not in ways:
+        allowed = [address for address in allowed if address in ways]
+    return [*(a for a in allowed if not a.startswith("127.")), LOOPBACK]
+
+
+def _way_to(host: str) -> Optional[str]:
+    """Return the address of this host that packets to that one come from; sends none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect((socket.gethostbyname(host), 9))
+            return sock.getsockname()[0]
+    except OSError:  # a name that only ssh knows
+        return None
 
 
 def unknown_interface(wanted: List[str]) -> Optional[str]:

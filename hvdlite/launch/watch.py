@@ -9,14 +9,23 @@ import json
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hvdlite.launch import channel, environment, failure, network, probe, ranks
+from hvdlite.launch import (
+    channel,
+    encryption,
+    environment,
+    failure,
+    network,
+    probe,
+    ranks,
+    shared_memory,
+)
 from hvdlite.launch.backend_process import BackendProcess
-from hvdlite.launch.channel import Channel, ChannelClosed
+from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Job, Plan
 from hvdlite.launch.output import Output
 
@@ -25,6 +34,11 @@ BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
 SERVERS_EXIT = 5.0  # for servers to end by themselves after the last worker
 TICK = 0.1
+NOT_ENCRYPTED = (
+    "hvdliterun: WARNING: what this host and the others say to each other is NOT ENCRYPTED, "
+    "environment variables included: install the command openssl here"
+)
+_EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: not one rank's program has run
 
 
@@ -50,11 +64,11 @@ class Watch:
 
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
-        self._token = channel.new_token()
+        self._number = shared_memory.new_job()
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
         self._ranks: Dict[int, ranks.Rank] = {}
-        self._links: Dict[Channel, Optional[ranks.Rank]] = {}
+        self._links: Dict[Channel, ranks.Rank] = {}
         self._start_time: Optional[float] = None
         self._ending = False
         self._signal: Optional[int] = None
@@ -62,8 +76,9 @@ class Watch:
 
     def run(self) -> Outcome:
         """Run to the end; nothing of the job is left when this returns."""
-        listener = self._listen()
-        self._backend = BackendProcess(self._plan, {channel.VARIABLE: self._where(listener)})
+        self._door = self._open_door()
+        where = {channel.VARIABLE: str(self._door.place())}
+        self._backend = BackendProcess(self._plan, where)
         try:
             for pipe in self._backend.pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, self._read_backend)
@@ -75,9 +90,10 @@ class Watch:
             self._backend.close()
             for link in self._links:
                 link.close()
-            listener.close()
+            self._door.close()
             self._selector.close()
             self._output.close()
+            shared_memory.of_job(self._number).remove(all_of_it=True)
 
     # ---------------------------------------------------------------------------------- loop
     def _turn_or_interrupt(self) -> None:
@@ -98,6 +114,7 @@ class Watch:
             action()
         for key, _ in self._selector.select(TICK):
             key.data(key.fileobj)
+        self._door.drop_the_silent()
         if not self._ending:
             _print(self._backend.take_lines())
         if self._backend.over():
@@ -111,53 +128,48 @@ class Watch:
             self._selector.unregister(pipe)
 
     # -------------------------------------------------------------------------------- agents
-    def _listen(self) -> socket.socket:
-        listener = socket.create_server(
-            (network.listening_address(self._plan.remote), 0), backlog=self._job.processes
-        )
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        return listener
+    def _open_door(self) -> Door:
+        job, remote = self._job, self._plan.remote
+        hosts = [host.name for host in job.hosts]
+        addresses = network.listening_addresses(remote, job.interfaces, hosts)
+        key = encryption.new_key() if remote else None
+        if remote and not key:
+            _print([NOT_ENCRYPTED])
+        return Door(self._selector, addresses, job.processes, key, self._welcome)
 
-    def _where(self, listener: socket.socket) -> str:
-        addresses = network.offered_addresses(self._plan.remote, self._job.interfaces)
-        return channel.join_address(self._token, addresses, listener.getsockname()[1])
-
-    def _accept(self, listener: socket.socket) -> None:
-        link = Channel(listener.accept()[0])
-        self._links[link] = None
-        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(link))
-
-    def _hear(self, link: Channel) -> None:
-        try:
-            for kind, data in link.receive():
-                rank = self._links.get(link)
-                if rank:
-                    self._told(rank, kind, data)
-                elif link in self._links:
-                    self._introduced(link, kind, data)
-        except ChannelClosed:
-            self._lost(link)
-
-    def _introduced(self, link: Channel, kind: int, data: bytes) -> None:
-        hello = json.loads(data) if kind == channel.HELLO else {}
-        if hello.pop("token", None) != self._token:
-            raise ChannelClosed
-        link.trusted = True
-        if self._ending:
-            return link.send(channel.STOP)
+    def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
         number = len(self._ranks) if number < 0 else number  # a backend without ranks
-        self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
-        if len(self._ranks) == self._job.processes:
+        if number in self._ranks or number >= self._job.processes:
+            raise BadFrame("a rank that is there already, or is none of the job's")
+        rank = self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
+        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(rank))
+        if self._ending:
+            self._send(link, channel.STOP)
+        elif len(self._ranks) == self._job.processes:
             self._start()
 
+    def _hear(self, rank: ranks.Rank) -> None:
+        try:
+            for kind, data in rank.link.receive():
+                self._told(rank, kind, data)
+        except BadFrame as why:
+            self._door.complain(rank.link, f"rank {rank.label} sent what it never sends: {why}")
+            self._lost(rank.link)
+        except ChannelClosed:
+            self._lost(rank.link)
+
     def _told(self, rank: ranks.Rank, kind: int, data: bytes) -> None:
+        if self._start_time is None:
+            raise BadFrame(f"a frame of kind {kind} before the start")
         if kind == channel.OUTPUT:
+            if data[:1] not in (b"\0", b"\1"):
+                raise BadFrame("output of no stream")
             self._output.write(rank.number, rank.label, data[0], data[1:])
         elif kind == channel.DATA:
             rank.result = data
-        elif kind == channel.EXIT:
-            self._ended(rank, **json.loads(data))
+        elif kind == channel.EXIT and not rank.ending:
+            self._ended(rank, **channel.fields(data, _EXIT))
         elif kind == channel.CLEAN:
             rank.clean = True
             self._dismiss_if_all_are_clean()
@@ -168,7 +180,7 @@ class Watch:
         self._selector.unregister(link.sock)
         link.close()
         rank = self._links.pop(link)
-        if not rank or rank.ending:
+        if rank.ending:
             return
         if self._start_time is None:
             del self._ranks[rank.number]
@@ -202,6 +214,7 @@ class Watch:
             ranks.give_roles(self._in_order(), self._job.servers)
         self._start_time = time.monotonic()
         common = {**environment.forwarded(os.environ), **environment.added(self._job)}
+        common[shared_memory.VARIABLE] = self._number
         hosts = [rank.host for rank in self._ranks.values()]
         for rank in self._in_order():
             own = ranks.environment_of(rank, self._in_order(), self._job)
@@ -211,10 +224,11 @@ class Watch:
             order = {"env": {**common, **own}, "cwd": cwd, "local_size": hosts.count(rank.host)}
             self._send(rank.link, channel.START, json.dumps(order).encode())
 
-    def _ended(self, rank: ranks.Rank, code: int, ended: bool) -> None:
+    def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye: bool = True) -> None:
         self._output.end(rank.number, rank.label)
         after = time.monotonic() - self._start_time
-        rank.ending = failure.Ending(rank.number, rank.label, rank.host, code, ended, after)
+        who = (rank.number, rank.label, rank.host)
+        rank.ending = failure.Ending(*who, code, ended, after, goodbye)
         if rank.ending.failed:
             self._end(LAST_WORDS)
         elif not ranks.still_needed(self._in_order()) and not self._ending:
@@ -263,17 +277,30 @@ class Watch:
             return 128 + self._signal, []
         if self._refusal:
             return REFUSED, [f"hvdliterun: {self._refusal}"]
-        if self._start_time and not ranks.still_needed(self._in_order()):
-            first = self._first_failure(endings)
-            if not first:
-                _print(backend_lines)
-                return 0, []
+        first = self._first_failure(endings) if self._start_time else None
+        if first:
             code = failure.exit_code(first)
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)
-        code = self._backend.exit_code() or 1
+        code = self._backend.exit_code()
+        if self._all_have_finished() and (code == 0 or self._ending):
+            _print(backend_lines)
+            return 0, []
+        return code or 1, [*backend_lines, self._backend_failure(code)]
+
+    def _all_have_finished(self) -> bool:
+        """Tell whether the ranks that train have come to their ends, and nobody ended them."""
+        members = self._in_order()
+        training = [r for r in members if r.role is None or r.role.kind == "worker"]
+        return bool(self._start_time and training) and not any(
+            r.ending is None or r.ending.ended or r.ending.failed for r in training
+        )
+
+    def _backend_failure(self, code: int) -> str:
         name = os.path.basename(self._plan.argv[0])
-        return code, [*backend_lines, f"hvdliterun: {name} failed with exit code {code}"]
+        how = f"was killed by {failure.signal_name(code - 128)}" if code > 128 else "ended"
+        when = "its ranks had finished" if self._start_time else "all ranks had started"
+        return f"hvdliterun: {name} {how} (exit code {code}) before {when}"
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         def since_start(moments: Dict[int, float]) -> Dict[int, float]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with, python
@@ -116,6 +117,94 @@ def test_a_rank_that_fails_ends_the_job_and_is_named(how, code, says):
     assert len(report) == 22
     assert report[-2].strip().startswith(says) or says in "\n".join(report)
     assert report[-1] == "hvdliterun: the other 2 were ended"
+
+
+ENDLESS = """
+import os, signal, sys, time, hvdlite as hvd, numpy as np
+hvd.init()
+hvd.numpy.allreduce(np.ones(1))
+{}
+while True:
+    hvd.numpy.allreduce(np.ones(1))
+    time.sleep(0.01)
+"""
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
+)
+def test_a_killed_mpirun_is_no_success(number):
+    """The ranks were ended, and none of them had failed."""
+    ask = "print('agent', os.getppid(), flush=True)"
+    launcher = subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", *python(ENDLESS.format(ask))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.kill(parent_of(launcher.stdout.readline().split()[-1]), number)
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode != 0, err
+    assert "before its ranks had finished" in err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_exits_without_a_goodbye_is_no_success(rank):
+    done = call("-n", 2, *python(ENDLESS.format(f"if hvd.rank() == {rank}: os._exit(0)")))
+    assert done.code == 1, done.err
+    assert f"hvdliterun: rank {rank} on " in done.err
+    assert "ended with exit code 0 before it had left the job" in done.err
+
+
+def test_all_ranks_that_exit_without_a_goodbye_are_no_success():
+    code = "import hvdlite as hvd, os; hvd.init(); os._exit(0)"
+    assert call("-n", 2, *python(code)).code != 0
+
+
+def test_an_exit_after_the_goodbye_is_a_success():
+    code = "import hvdlite as hvd, sys; hvd.init(); hvd.shutdown(); hvd.init(); sys.exit(0)"
+    done = call("-n", 2, *python(code))
+    assert done.code == 0, done.err
+
+
+def test_a_file_whose_name_begins_like_ours_is_not_deleted():
+    """Nor is what another job has, perhaps in a container that shares /dev/shm."""
+    folder = Path("/dev/shm")
+    names = ["hvdlite_my_data.rec", "hvdlite-1-2.3", "hvdlite-0123456789abcdef-1-2.3"]
+    names += [f"sm_segment.{os.uname().nodename}.0.deadbeef.0", "hvdlite-my-data", "mpich_shm_x"]
+    code = "import os, sys; [open('/dev/shm/' + n, 'w').close() for n in sys.argv[1:]]; os._exit(3)"
+    try:
+        done = call("-n", 2, *python(code), *names)
+        assert done.code == 3, done.err
+        assert [name for name in names if not (folder / name).exists()] == []
+    finally:
+        for name in names:
+            (folder / name).unlink()
+
+
+KEEPS = """
+import os, time, hvdlite as hvd, numpy as np
+hvd.init()
+files = [line.split()[-1] for line in open("/proc/self/maps") if "/dev/shm/" in line]
+print(os.environ["HVDLITE_JOB"], any("sm_segment" in f for f in files))
+own = f"/dev/shm/hvdlite-{os.environ['HVDLITE_JOB']}-{os.getpid()}-1.5"
+hvd.numpy.allreduce(np.ones(1))
+"""
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "os._exit(3)", "1 / 0", "pass"])
+def test_nothing_of_the_job_is_left_in_shared_memory(how):
+    """Not a segment of Open MPI's either, which a killed rank can't remove."""
+    fails = f"open(own, 'w').close()\ntime.sleep(0.3)\nif hvd.rank(): {how}"
+    done = call("-n", 2, *python(KEEPS + (fails if how != "pass" else "")))
+    assert (done.code == 0) == (how == "pass"), done.err
+    job = done.out.split()[1]
+    assert len(job) == 16
+    assert list(Path("/dev/shm").glob(f"*{job}*")) == []
 
 
 def test_a_backend_that_fails_is_heard():

@@ -2,6 +2,7 @@
 #include "shm/shmem.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +27,15 @@ static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd
                      strerror(errno));
 }
 
+/* hvdliterun removes what a killed job leaves by the job's number, which it has given to the job. */
+static void new_name(char name[SHMEM_NAME]) {
+    const char *job = env_text("JOB");
+    snprintf(name, SHMEM_NAME, "/hvdlite-%.16s%s%ld-%.9f", job ? job : "", job ? "-" : "",
+             (long)getpid(), clock_now());
+}
+
 int shmem_create(void **memory, size_t bytes, char name[SHMEM_NAME], hvd_error *err) {
-    snprintf(name, SHMEM_NAME, "/hvdlite-%ld-%.9f", (long)getpid(), clock_now());
+    new_name(name);
     int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
     if (fd < 0)
         return error_set(err, HVD_NO_MEMORY, "can't make shared memory %s: %s", name,

@@ -1,0 +1,115 @@
+"""Where agents come in: who does not know this job's token is told of once, and dropped.
+
+A stranger delays nothing: nobody waits for it, it may say little, and soon it is hung up on.
+"""
+
+import hmac
+import selectors
+import socket
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from hvdlite.launch import channel, encryption
+from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+
+PATIENCE = 10.0  # seconds for a connection to say who it is
+MOST_STRANGERS = 256  # beside the job's own agents, who all may come at once
+SEND_PATIENCE = 10.0  # seconds for an agent to read what it is sent
+
+_HELLO = {"token": str, "rank": int, "host": str, "address": str, "port": int, "versions": dict}
+Hello = Dict[str, Any]
+
+
+class Door:
+    """Listens at the given addresses; ``welcome`` gets each agent's channel and its HELLO.
+
+    ``welcome`` takes over the channel; it raises BadFrame if that HELLO can't be right.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        addresses: List[str],
+        processes: int,
+        key: Optional[encryption.Key],
+        welcome: Callable[[Channel, Hello], None],
+    ):
+        self._selector, self._key, self._welcome = selector, key, welcome
+        self._token = channel.new_token()
+        self._most = processes + MOST_STRANGERS
+        self._strangers: Dict[Channel, float] = {}  # and when they came, the first first
+        self._told: Set[str] = set()
+        self._listeners = [socket.create_server((a, 0), backlog=processes) for a in addresses]
+        for listener in self._listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def place(self) -> channel.Place:
+        """Return what an agent must know."""
+        addresses = ["{}:{}".format(*listener.getsockname()) for listener in self._listeners]
+        return channel.Place(self._token, self._key.fingerprint if self._key else "", addresses)
+
+    def drop_the_silent(self) -> None:
+        """Hang up on who did not say in time who it is."""
+        due = time.monotonic() - PATIENCE
+        for link in [link for link, came in self._strangers.items() if came < due]:
+            self._drop(link, "it said nothing of this job")
+
+    def complain(self, link: Channel, why: object) -> None:
+        """Tell the user about a connection, once for each reason."""
+        try:
+            peer = link.sock.getpeername()[0]
+        except OSError:
+            peer = "somewhere"
+        kind = str(why).split(":")[0]
+        if kind not in self._told:
+            self._told.add(kind)
+            text = f"hvdliterun: dropped a connection from {peer}: {why} (told once)"
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        for thing in [*self._strangers, *self._listeners]:
+            thing.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock = listener.accept()[0]
+            link = Channel(self._wrapped(sock), channel.FROM_STRANGERS, SEND_PATIENCE)
+        except OSError:  # it has gone again
+            return
+        self._strangers[link] = time.monotonic()
+        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(link))
+        if len(self._strangers) > self._most:
+            self._drop(next(iter(self._strangers)), "there are too many that say nothing")
+
+    def _wrapped(self, sock: socket.socket) -> socket.socket:
+        return encryption.from_agent(sock, self._key) if self._key else sock
+
+    def _hear(self, link: Channel) -> None:
+        try:
+            frames = link.receive()
+            if frames:
+                self._let_in(link, frames[0][1])
+        except BadFrame as why:
+            self._drop(link, f"it sent what no process of this job sends: {why}")
+        except ChannelClosed:
+            self._drop(link)
+
+    def _let_in(self, link: Channel, data: bytes) -> None:
+        hello = channel.fields(data, _HELLO)
+        token = hello.pop("token").encode(errors="replace")
+        if not hmac.compare_digest(token, self._token.encode()):
+            return self._drop(link, "it does not know the token of this job")
+        link.takes = channel.FROM_AGENTS
+        self._selector.unregister(link.sock)
+        self._welcome(link, hello)
+        del self._strangers[link]
+
+    def _drop(self, link: Channel, why: Optional[str] = None) -> None:
+        if why:
+            self.complain(link, why)
+        del self._strangers[link]
+        if link.sock in self._selector.get_map():
+            self._selector.unregister(link.sock)
+        link.close()

@@ -1,0 +1,66 @@
+"""TLS between the launcher and agents on other hosts, with a key that is made for one job.
+
+The launcher has ``openssl`` make a key and a certificate; agents know the certificate by its
+SHA-256, which comes to them the way the token does. The key is in memory alone once it is loaded.
+"""
+
+import hashlib
+import hmac
+import socket
+import ssl
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+_MAKE = [
+    *("openssl", "req", "-x509", "-nodes", "-days", "3650", "-subj", "/CN=hvdliterun"),
+    *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+    *("-keyout", "key", "-out", "certificate"),
+]
+
+
+class Key(NamedTuple):
+    """The launcher's side: what wraps its sockets, and what agents know it by."""
+
+    context: ssl.SSLContext
+    fingerprint: str
+
+
+def new_key() -> Optional[Key]:
+    """Make a key; None where there is no ``openssl`` that can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0
+    with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:  # its mode is 0700
+        try:
+            subprocess.run(_MAKE, cwd=folder, check=True, capture_output=True)
+            context.load_cert_chain(Path(folder, "certificate"), Path(folder, "key"))
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        text = Path(folder, "certificate").read_text()
+    return Key(context, _fingerprint(ssl.PEM_cert_to_DER_cert(text)))
+
+
+def from_agent(sock: socket.socket, key: Key) -> ssl.SSLSocket:
+    """Wrap a connection that the launcher has accepted; hands are shaken later."""
+    return key.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+
+def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
+    """Wrap an agent's connection.
+
+    :raises OSError: it is not this job's launcher that answers.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint decides
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    wrapped = context.wrap_socket(sock)
+    if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True)), fingerprint):
+        wrapped.close()
+        raise ConnectionRefusedError("it has the certificate of another job")
+    return wrapped
+
+
+def _fingerprint(certificate: bytes) -> str:
+    return hashlib.sha256(certificate).hexdigest()
