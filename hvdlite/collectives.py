@@ -1,6 +1,6 @@
-"""Collectives as the C library takes them: described, started, waited for. Memory is NumPy's."""
+"""Collectives as the C library takes them: described, started, waited for. Memory is anybody's."""
 
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -9,8 +9,29 @@ from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 DTYPES = {
     np.dtype(name): getattr(lib, "HVD_" + name.upper())
-    for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+    for name in (
+        "float16",
+        "float32",
+        "float64",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "bool",
+    )
 }
+
+
+class Memory(NamedTuple):
+    """An array of any library, contiguous, as the C library takes it."""
+
+    address: int
+    dtype: int  # one of lib.HVD_FLOAT32, ...
+    shape: Sequence[int]
+    owner: Any  # keeps the memory as long as it is in use
+
+
 _abandoned: list = []  # memory of work that nobody has waited for to the end: it must stay
 
 
@@ -28,6 +49,17 @@ def describe(kind: int, name: str, splits=None, **members):
     return ffi.new("hvd_tensor *", members), alive
 
 
+def memory_of(array: np.ndarray) -> Memory:
+    """Describe a contiguous NumPy array, of one of DTYPES or of ml_dtypes' bfloat16."""
+    dtype = DTYPES.get(array.dtype, lib.HVD_BFLOAT16)
+    return Memory(array.ctypes.data, dtype, array.shape, array)
+
+
+def is_known(dtype: np.dtype) -> bool:
+    """Tell whether the C library has the element type; ml_dtypes' bfloat16 is known by its name."""
+    return dtype in DTYPES or dtype.name == "bfloat16"
+
+
 def run(kind: int, name: str, array: np.ndarray, out: np.ndarray, **members) -> None:
     """Do one collective from ``array`` to ``out``, both contiguous; they may be the same."""
     run_all(kind, [name], [array], [out], [members])
@@ -41,11 +73,22 @@ def run_all(
     members: Sequence[dict],
 ) -> None:
     """Do several at once. All have ended when this returns, or raises what went wrong with any."""
-    Started(kind, names, arrays, outs, members).finish()
+    start_all(kind, names, arrays, outs, members).finish()
+
+
+def start_all(kind, names, arrays, outs, members) -> "Started":
+    """Start several at once, on NumPy arrays; arguments as for :func:`run_all`."""
+    return Started(kind, names, list(map(memory_of, arrays)), list(map(memory_of, outs)), members)
 
 
 class Started:
-    """Several collectives that have been started at once; arguments as for :func:`run_all`."""
+    """Several collectives that have been started at once.
+
+    :param kind: one of lib.HVD_ALLREDUCE, ...
+    :param names: one a tensor; unique among what is under way.
+    :param arrays: and ``outs``: a :class:`Memory` for each.
+    :param members: more members of ``hvd_tensor`` for each.
+    """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
         self._memory = (arrays, outs)  # lives at least as long
@@ -98,13 +141,13 @@ class Started:
             raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
 
 
-def _describe(kind: int, name: str, array: np.ndarray, out: np.ndarray, members: dict):
+def _describe(kind: int, name: str, array: Memory, out: Memory, members: dict):
     dims = ffi.new("int64_t[]", array.shape or [0])
     memory = {
-        "in": ffi.cast("void *", array.ctypes.data),
-        "out": ffi.cast("void *", out.ctypes.data),
+        "in": ffi.cast("void *", array.address),
+        "out": ffi.cast("void *", out.address),
     }
-    shape = {"dtype": DTYPES[array.dtype], "ndim": array.ndim, "dims": dims}
+    shape = {"dtype": array.dtype, "ndim": len(array.shape), "dims": dims}
     tensor, alive = describe(
         kind, name, **{"prescale": 1, "postscale": 1, **members}, **memory, **shape
     )

@@ -3,10 +3,11 @@
 Each call waits until the work is done; one that ends in ``_async`` returns a handle at once, for
 ``poll`` and ``synchronize``. (Where ranks bring rows, it waits until all have said how many.)
 
-Element types: float16, float32, float64, uint8, int8, int32, int64 and bool. Arrays may be
-read-only and of any memory layout. Where ``out`` is given, the result goes there and is returned;
-it has the result's shape and dtype and may be the input itself. A call with several arrays does
-the same for each, all at once; a rank for which some of them fail is told of all of those.
+Element types: float16, float32, float64, uint8, int8, int16, int32, int64 and bool, and the
+bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory layout. Where
+``out`` is given, the result goes there and is returned; it has the result's shape and dtype and may
+be the input itself. A call with several arrays does the same for each, all at once; a rank for
+which some of them fail is told of all of those.
 """
 
 from typing import List, Optional, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from hvdlite import frameworks
 from hvdlite._native import lib
-from hvdlite.collectives import DTYPES, Started, gather_numbers, run
+from hvdlite.collectives import DTYPES, Started, gather_numbers, is_known, run, start_all
 from hvdlite.handles import Handle, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
@@ -122,7 +123,9 @@ def broadcast(
     _check_out(name, out, array.shape, array.dtype)
     room = _room(out, array.shape, array, in_place=True)
     root, group = process_set.number_of(root_rank), process_set.group()
-    started = Started(lib.HVD_BROADCAST, [name], [array], [room], [{"root": root, "group": group}])
+    started = start_all(
+        lib.HVD_BROADCAST, [name], [array], [room], [{"root": root, "group": group}]
+    )
     return _handle(started, [name], [room], [out]).then(_first)
 
 
@@ -184,7 +187,7 @@ def alltoall(
     room = _room(out, (rows, *array.shape[1:]), array)
     group = process_set.group()
     members = {"out_rows": rows, "splits": matrix, "group": group}
-    started = Started(lib.HVD_ALLTOALL, [name], [array], [room], [members])
+    started = start_all(lib.HVD_ALLTOALL, [name], [array], [room], [members])
     handle = _handle(started, [name], [room], [out]).then(_first)
     return handle if splits is None else handle.then(lambda result: (result, received))
 
@@ -262,7 +265,7 @@ def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Handle:
         for out, shape, array in zip(outs, shapes, arrays)
     ]
     members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
-    return _handle(Started(kind, names, arrays, rooms, members), names, rooms, outs)
+    return _handle(start_all(kind, names, arrays, rooms, members), names, rooms, outs)
 
 
 def _handle(started: Started, names, rooms, outs) -> Handle:
@@ -279,7 +282,7 @@ def _first(results: list):
 
 def _dense(array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, order="C")
-    if array.dtype not in DTYPES:
+    if not is_known(array.dtype):
         known = ", ".join(str(dtype) for dtype in DTYPES)
         raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
     return array

@@ -17,6 +17,7 @@ union element {
     uint64_t whole; /* little-endian: the low bytes come first */
     uint8_t u8;
     int8_t i8;
+    int16_t i16;
     uint16_t u16;
     int32_t i32;
     int64_t i64;
@@ -30,6 +31,7 @@ static inline double element_get(int dtype, const void *data, size_t i) {
     memcpy(&x, (const unsigned char *)data + i * dtype_size(dtype), dtype_size(dtype));
     switch (dtype) {
     case HVD_INT8: return x.i8;
+    case HVD_INT16: return x.i16;
     case HVD_INT32: return x.i32;
     case HVD_INT64: return (double)x.i64;
     case HVD_FLOAT16: return (double)float_of_half(x.u16);

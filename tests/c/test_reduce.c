@@ -99,8 +99,8 @@ static void test_all(void) {
 static void test_sizes(void) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
         const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
-        bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT32 ||
-                      dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
+        bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT16 ||
+                      dtype == HVD_INT32 || dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
         CHECK_INT(k->size, dtype_size(dtype));
         CHECK(narrow ? k->wide > k->size : k->wide == k->size);
     }

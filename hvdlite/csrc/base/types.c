@@ -7,8 +7,9 @@ const char *kind_name(int kind) {
 }
 
 const char *dtype_name(int dtype) {
-    static const char *const NAMES[HVD_DTYPES] = {
-        "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"};
+    static const char *const NAMES[HVD_DTYPES] = {"uint8",   "int8",     "int32",   "int64",
+                                                  "float16", "bfloat16", "float32", "float64",
+                                                  "bool",    "int16"};
     return dtype >= 0 && dtype < HVD_DTYPES ? NAMES[dtype] : "?";
 }
 
@@ -23,6 +24,6 @@ const char *codec_name(int codec) {
 }
 
 size_t dtype_size(int dtype) {
-    static const unsigned char SIZES[HVD_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 1};
+    static const unsigned char SIZES[HVD_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 1, 2};
     return dtype >= 0 && dtype < HVD_DTYPES ? SIZES[dtype] : 0;
 }

@@ -28,6 +28,7 @@ typedef enum hvd_dtype {
     HVD_FLOAT32,
     HVD_FLOAT64,
     HVD_BOOL,
+    HVD_INT16,
     HVD_DTYPES
 } hvd_dtype;
 

@@ -101,6 +101,7 @@ FLOAT_KERNELS(float32, float, float, SAME, SAME)
 FLOAT_KERNELS(float64, double, double, SAME, SAME)
 INTEGER_KERNELS(uint8, uint8_t, int32_t, uint32_t)
 INTEGER_KERNELS(int8, int8_t, int32_t, uint32_t)
+INTEGER_KERNELS(int16, int16_t, int32_t, uint32_t)
 INTEGER_KERNELS(int32, int32_t, int64_t, uint64_t)
 INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
 COMBINE(or, uint8_t, uint8_t, uint8_t, SAME, OR)
@@ -145,6 +146,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
         [HVD_UINT8] = INTEGER(uint8, uint8_t, int32_t),
         [HVD_INT8] = INTEGER(int8, int8_t, int32_t),
+        [HVD_INT16] = INTEGER(int16, int16_t, int32_t),
         [HVD_INT32] = INTEGER(int32, int32_t, int64_t),
         [HVD_INT64] = INTEGER(int64, int64_t, int64_t),
         [HVD_FLOAT16] = FLOAT(float16, uint16_t, float),

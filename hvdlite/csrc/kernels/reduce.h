@@ -1,8 +1,8 @@
 /* Reduce kernels: arrays combined element by element, one row of functions a dtype and operation.
  *
  * Results are kept in an accumulator type wide enough that one rounding, or one
- * division, at the end is all that happens: float16 and bfloat16 in float32, 8-bit integers in
- * int32, int32 in int64. The other dtypes are their own accumulators. For bool Sum and Max are
+ * division, at the end is all that happens: float16 and bfloat16 in float32, 8- and 16-bit integers
+ * in int32, int32 in int64. The other dtypes are their own accumulators. For bool Sum and Max are
  * logical or, Min and Product logical and. Integers wrap as NumPy's do; their average and their
  * scaling truncate toward zero. NaN wins over any number in Min and Max, as in NumPy's. All loops
  * are left to the compiler to vectorise, so arrays need no more alignment than their element. */
