@@ -4,10 +4,10 @@ Each call waits until the work is done; one that ends in ``_async`` returns a ha
 ``poll`` and ``synchronize``. (Where ranks bring rows, it waits until all have said how many.)
 
 Element types: float16, float32, float64, uint8, int8, int16, int32, int64 and bool, and the
-bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory layout. Where
-``out`` is given, the result goes there and is returned; it has the result's shape and dtype and may
-be the input itself. A call with several arrays does the same for each, all at once; a rank for
-which some of them fail is told of all of those.
+bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory
+layout. Where ``out`` is given, the result goes there and is returned; it has the result's shape and
+dtype and may be the input itself. A call with several arrays does the same for each, all at once; a
+rank for which some of them fail is told of all of those.
 """
 
 from typing import List, Optional, Sequence

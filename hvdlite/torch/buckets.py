@@ -1,0 +1,158 @@
+"""Gradients side by side in memory, so that a bucket of them is reduced as one tensor, uncopied.
+
+Where all ranks are on one host, that memory is shared: no copy is made by the allreduce either.
+"""
+
+from typing import Any, List, Optional, Sequence
+
+import torch
+
+from hvdlite._native import ffi, lib
+from hvdlite.collectives import Started
+from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.shared_memory import SharedMemory
+from hvdlite.torch.exchange import reduction as members_of
+from hvdlite.torch.tensors import is_packed, memory_of
+from hvdlite.training.codecs import Codec, NoneCompressor
+from hvdlite.training.reduction import Reduction
+
+_ALIGNMENT = 64  # bytes: a cache line
+
+
+class Bucket:
+    """Gradients of some parameters of one dtype.
+
+    :param name: the tensor's, the same on every rank.
+    :param params: in an order that all ranks have in common.
+    :param reduction: how they are reduced.
+    :param memory: where they shall lie; None: in memory of this process's own.
+    """
+
+    def __init__(
+        self, name: str, params: Sequence, reduction: Reduction, memory: Optional[SharedMemory]
+    ) -> None:
+        self.name, self.params = name, list(params)
+        self._reduction = reduction
+        step = _ALIGNMENT // params[0].element_size()
+        starts, end = [], 0
+        for param in params:
+            starts.append(end)
+            end += -(-param.numel() // step) * step
+        self._flat = _zeros(end, params[0].dtype, memory)
+        self.views = [
+            _view(self._flat[start : start + param.numel()], param)
+            for start, param in zip(starts, params)
+        ]
+        self._residual: Optional[torch.Tensor] = None
+        self._unwritten = set(range(len(params)))
+        self._started: Optional[Started] = None
+        self._sent: Any = None  # what a compressor has made, and what it needs to undo it
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it is on its way."""
+        return self._started is not None
+
+    @torch.no_grad()
+    def write(self, at: int) -> bool:
+        """Let the gradient of parameter ``at`` live here, with its value; tell whether all do.
+
+        A parameter without a gradient counts as zero.
+        """
+        param, view = self.params[at], self.views[at]
+        grad = param.grad
+        if grad is None:
+            view.zero_()
+        elif grad.is_sparse:
+            view.copy_(grad.to_dense())
+        elif grad.data_ptr() != view.data_ptr():
+            view.copy_(grad)
+        if param.requires_grad:
+            param.grad = view
+        self._unwritten.discard(at)
+        return not self._unwritten
+
+    def write_others(self) -> None:
+        """Write what has not been written since the last time."""
+        for at in sorted(self._unwritten):
+            self.write(at)
+
+    def start(self, priority: int) -> None:
+        """Start the allreduce."""
+        members = _members(self._reduction)
+        members["priority"] = priority
+        sent, codec = self._flat, _codec(self._reduction.compression, self._flat)
+        if codec is not None:
+            members.update(codec=codec.kind, parameter=codec.parameter)
+            if codec.has_residual:
+                members["residual"] = ffi.cast("float *", self._kept().data_ptr())
+        elif self._reduction.compression is not NoneCompressor:
+            whole = self.views[0] if len(self.views) == 1 else self._flat
+            sent, context = self._reduction.compression.compress(whole)
+            sent = sent.contiguous()
+            self._sent = whole, sent, context
+        memory = memory_of(sent)
+        self._started = Started(lib.HVD_ALLREDUCE, [self.name], [memory], [memory], [members])
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait until the gradients are there, or raise what went wrong."""
+        started, self._started = self._started, None
+        compressed, self._sent = self._sent, None
+        self._unwritten = set(range(len(self.params)))
+        started.finish()
+        if compressed is not None:
+            whole, sent, context = compressed
+            whole.copy_(self._reduction.compression.decompress(sent, context))
+
+    def _kept(self) -> torch.Tensor:
+        if self._residual is None:
+            self._residual = torch.zeros_like(self._flat)
+        return self._residual
+
+
+def can_share(reduction: Reduction) -> bool:
+    """Tell whether buckets gain by lying in shared memory, where a host's ranks have some."""
+    process_set = reduction.process_set
+    alone = process_set is not global_process_set or process_set.size() == 1
+    return not alone and reduction.compression is NoneCompressor
+
+
+def is_elementwise(reduction: Reduction) -> bool:
+    """Tell whether gradients are reduced alike in a bucket and each on its own.
+
+    Adasum is not, and of compressors only hvdlite's own are known to be.
+    """
+    compression = reduction.compression
+    own = isinstance(compression, Codec) or hasattr(compression, "codec")
+    return reduction.op != lib.HVD_ADASUM and (own or compression is NoneCompressor)
+
+
+def _zeros(count: int, dtype: torch.dtype, memory: Optional[SharedMemory]) -> torch.Tensor:
+    room = memory and memory.take(count * dtype.itemsize)
+    if room is None or not count:
+        return torch.zeros(count, dtype=dtype)
+    return torch.from_numpy(room).view(dtype)
+
+
+def _view(part: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """Return it in the parameter's shape, and with its strides, as autograd wants gradients."""
+    if is_packed(param):
+        return part.as_strided(param.shape, param.stride())
+    return part.view(param.shape)
+
+
+def _members(reduction: Reduction) -> dict:
+    factor = reduction.predivide_factor
+    return members_of(reduction.op, (1 / factor, factor), reduction.process_set)
+
+
+def _codec(compression, flat: torch.Tensor) -> Optional[Codec]:
+    if isinstance(compression, Codec):  # which refuses what is not float32
+        return compression
+    return getattr(compression, "codec", None) if flat.dtype == torch.float32 else None
+
+
+def sizes_of(params: Sequence) -> List[int]:
+    """Return the bytes of each parameter."""
+    return [param.numel() * param.element_size() for param in params]

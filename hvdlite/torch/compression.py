@@ -1,0 +1,61 @@
+"""Compression of PyTorch gradients: what is sent is smaller than what is kept.
+
+float32 gradients of a DistributedOptimizer are compressed by codecs of the C core
+(``training/codecs.py``), as a part of the allreduce. Any class with two static methods ``compress``
+and ``decompress``, as Horovod has them, will do as well; it is given one gradient at a time.
+"""
+
+from typing import Any, Tuple
+
+import torch
+
+from hvdlite._native import lib
+from hvdlite.training.codecs import Codec, NoneCompressor, one_bit, top_k, two_bit
+
+
+class _Cast:
+    """Sends float32 and float64 in another dtype."""
+
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor) -> Tuple[Any, Any]:
+        """Return the tensor in the smaller dtype and its own; other dtypes stay as they are."""
+        if tensor.dtype not in (torch.float32, torch.float64):
+            return tensor, None
+        return tensor.to(cls.dtype), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        """Return the tensor in the dtype it had."""
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(_Cast):
+    """Send float32 and float64 as float16; sums are made in float32 and rounded once."""
+
+    codec = Codec(lib.HVD_CODEC_FLOAT16)
+    dtype = torch.float16
+
+
+class BF16Compressor(_Cast):
+    """Send float32 and float64 as bfloat16, whose range is float32's."""
+
+    codec = Codec(lib.HVD_CODEC_BFLOAT16)
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """What ``compression=`` takes; any class with ``compress`` and ``decompress`` will do as well.
+
+    >>> import hvdlite.torch as hvd
+    >>> hvd.Compression.two_bit(threshold=0.25).parameter
+    0.25
+    """
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+    two_bit = staticmethod(two_bit)
+    one_bit = staticmethod(one_bit)
+    top_k = staticmethod(top_k)

@@ -1,0 +1,55 @@
+"""A communication hook that has DistributedDataParallel reduce its gradients by hvdlite."""
+
+from typing import List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from hvdlite.handles import Handle
+from hvdlite.names import owner_name
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average
+from hvdlite.torch import handles
+
+
+class AllreduceState:
+    """What :func:`allreduce_hook` keeps for one model; made in the same order on every rank.
+
+    :param process_set: the ranks of the model's process group.
+    """
+
+    def __init__(self, process_set: ProcessSet = global_process_set) -> None:
+        self.process_set = process_set
+        self.owner = owner_name("ddp")
+        self.under_way: List[Tuple[torch.futures.Future, Handle]] = []
+
+
+_only: Optional[AllreduceState] = None  # of the model that is given none
+
+
+def allreduce_hook(
+    state: Optional[AllreduceState], bucket: dist.GradBucket
+) -> "torch.futures.Future[torch.Tensor]":
+    """Average a bucket of gradients over ranks, for DistributedDataParallel::
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        model.register_comm_hook(None, hvd.allreduce_hook)
+
+    Buckets are reduced while backward computes the others; the last one waits for all. The model
+    still needs a process group, which may be Gloo's, to check and broadcast its parameters.
+
+    :param state: None, or an :class:`AllreduceState` for each model if there are several.
+    :raises hvdlite.HvdliteError: in backward: a rank has failed or left.
+    """
+    global _only
+    if state is None:
+        state = _only = _only or AllreduceState()
+    future: torch.futures.Future = torch.futures.Future()
+    name = f"{state.owner}.bucket{bucket.index()}"
+    how = {"name": name, "op": Average, "process_set": state.process_set}
+    state.under_way.append((future, handles.allreduce_async_(bucket.buffer(), **how)))
+    if bucket.is_last():
+        under_way, state.under_way = state.under_way, []
+        for pending, handle in under_way:
+            pending.set_result(handle.synchronize())
+    return future

@@ -1,0 +1,50 @@
+"""Sparse COO tensors over ranks: the rows that any rank has, gathered and added up."""
+
+import torch
+
+from hvdlite.handles import Handle
+from hvdlite.names import tensor_name
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average, Sum
+from hvdlite.torch import exchange
+
+
+def sparse_allreduce_async(
+    tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start to add up a sparse COO tensor over ranks; return a handle, which may also be called.
+
+    Waits until every rank has made the call, since only then it is known how much comes.
+
+    :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
+    :param name: the same on every rank; no other tensor under way has it.
+    :param op: ``hvd.Average`` or ``hvd.Sum``.
+    :return: a handle, whose result is a coalesced sparse COO tensor.
+    :raises ValueError: another op, or the tensor is dense.
+    """
+    if op not in (Average, Sum):
+        raise ValueError(f"tensor '{name}' is sparse: expected op hvdlite.Average or hvdlite.Sum")
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
+        raise ValueError(f"tensor '{name}': expected a sparse COO tensor; allreduce() takes others")
+    tensor = tensor.detach().coalesce()
+    full = tensor_name("sparse", name, process_set.process_set_id)
+    names = [f"{full}.indices", f"{full}.values"]
+    parts = [tensor.indices().t(), tensor.values()]
+    rows = exchange.rows_of_all(full, names, parts, process_set)
+    handle = exchange.allgather(names, parts, rows.sum(axis=0), process_set)
+
+    def join(parts):
+        indices, values = parts
+        if op == Average:
+            values = values / process_set.size()
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+
+    return handle.then(join)
+
+
+def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
+    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
+    grad = param.grad
+    if grad is None:
+        grad = torch.zeros_like(param).to_sparse(1)
+    param.grad = sparse_allreduce_async(grad, name, op, process_set).synchronize()

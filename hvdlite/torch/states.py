@@ -1,0 +1,104 @@
+"""Weights and the states of optimizers: those of one rank on all."""
+
+from typing import Any, Iterable, List, NamedTuple, Tuple, Union
+
+import torch
+
+from hvdlite import topology
+from hvdlite.names import group_names, owner_name
+from hvdlite.objects import agree, broadcast_object
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.torch import exchange
+from hvdlite.torch.tensors import check
+
+
+def broadcast_parameters(
+    params: Union[dict, Iterable],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Replace tensors on every rank by those of rank ``root_rank``.
+
+    :param params: ``model.state_dict()``, ``model.named_parameters()`` or a list of tensors.
+    :param root_rank: a rank of the job.
+    :param process_set: the ranks that take part; only they make the call.
+    :raises ValueError: ``params`` is something else.
+    :raises hvdlite.HvdliteError: the ranks have different ones.
+    """
+    if isinstance(params, torch.Tensor) or not hasattr(params, "__iter__"):
+        raise ValueError(
+            f"params is a {type(params).__name__}: expected model.state_dict(), "
+            "model.named_parameters() or a list of tensors"
+        )
+    items = list(params.items() if isinstance(params, dict) else params)
+    named = [each if isinstance(each, tuple) else (str(i), each) for i, each in enumerate(items)]
+    tensors = [(name, value) for name, value in named if value is not None]
+    for name, tensor in tensors:
+        check(name, tensor)
+    owner = owner_name("parameters")
+    facts = [f"{name} ({t.dtype}, {tuple(t.shape)})" for name, t in tensors]
+    agree(owner, facts, process_set=process_set, remedy="Make the same model on every rank.")
+    _broadcast([tensor for _, tensor in tensors], root_rank, owner, process_set)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
+) -> None:
+    """Replace the optimizer's states and settings on every rank by those of rank ``root_rank``.
+
+    These are its ``state_dict()``: momentum and the like of each parameter, learning rates and all
+    other options, of whatever type. An optimizer that has taken no step has no states yet.
+
+    :param optimizer: any optimizer, distributed or not, of the same parameters on every rank.
+    :param model: as in Horovod; not needed.
+    :raises hvdlite.HvdliteError: the ranks' optimizers differ in class or parameters.
+    """
+    owner = owner_name("optimizer_state")
+    groups = [len(group["params"]) for group in optimizer.param_groups]
+    facts = [f"{type(optimizer).__name__}, parameters in its groups: {groups}"]
+    agree(owner, facts, remedy="Make the same optimizer on every rank.")
+    tensors: List[torch.Tensor] = []
+    is_root = topology.rank() == root_rank
+    packed = _pack(optimizer.state_dict(), tensors) if is_root else None
+    packed = broadcast_object(packed, root_rank, owner)
+    if not is_root:
+        state = _unpack(packed, tensors)
+    _broadcast(tensors, root_rank, owner, global_process_set)
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+class _Place(NamedTuple):
+    """Stands for a tensor in what is pickled."""
+
+    dtype: torch.dtype
+    shape: Tuple[int, ...]
+
+
+def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """Return the value with a place for each tensor, which goes to the list."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach())
+        return _Place(value.dtype, tuple(value.shape))
+    return _mapped(value, lambda each: _pack(each, tensors))
+
+
+def _unpack(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """Return the value with a new tensor in each place, which goes to the list, too."""
+    if isinstance(value, _Place):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    return _mapped(value, lambda each: _unpack(each, tensors))
+
+
+def _mapped(value: Any, function) -> Any:
+    if type(value) is dict:
+        return {key: function(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(function(each) for each in value)
+    return value
+
+
+def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
+    names = [f"broadcast.{name}" for name in group_names(owner, len(tensors))]
+    exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()

@@ -1,0 +1,81 @@
+"""SyncBatchNorm: batch normalisation over the batches of all ranks."""
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hvdlite import topology
+from hvdlite.names import owner_name
+from hvdlite.reduce_ops import Sum
+from hvdlite.torch import ops
+
+
+class SyncBatchNorm(_BatchNorm):
+    """A ``torch.nn.BatchNorm1d``, ``2d`` or ``3d`` that does with each rank's part what one does
+    with the joined batch.
+
+    In training, mean and variance are those over all ranks, whose batches may differ in size, and
+    gradients are those of the sum of all ranks' losses; running statistics are the same on every
+    rank. Ranks make these layers in the same order, and run each equally often. In evaluation with
+    running statistics it waits for nobody.
+
+    Arguments are those of ``torch.nn.BatchNorm2d``. Input and output: (N, C, ...) of any dtype that
+    is floating point.
+
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015.
+    """
+
+    def __init__(
+        self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self._owner = owner_name("sync_batch_norm")
+        self._calls = 0
+
+    def _check_input_dim(self, input):
+        if input.dim() < 2:
+            raise ValueError(f"{self._owner}: input is {input.dim()}-d: expected (N, C, ...)")
+
+    def forward(self, input):
+        """Normalise ``input``."""
+        of_batch = self.training or not self.track_running_stats
+        if not of_batch or topology.size() == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        count, mean, var, centred = self._statistics(x)
+        if self.training and self.track_running_stats:
+            self._follow(count, mean.detach(), var.detach())
+        out = centred * _along(torch.rsqrt(var + self.eps), x)
+        if self.affine:
+            out = out * _along(self.weight, x) + _along(self.bias, x)
+        return out.to(input.dtype)
+
+    def _statistics(self, x) -> tuple:
+        """Count, mean and biased variance of each channel over all ranks; and x less its mean."""
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        own = x.new_full((1,), x.numel() // x.shape[1])
+        sums = self._sum_over_ranks(torch.cat([x.sum(axes), own]))
+        count = sums[-1].detach()
+        mean = sums[:-1] / count
+        centred = x - _along(mean, x)
+        var = self._sum_over_ranks(centred.square().sum(axes)) / count
+        return count, mean, var, centred
+
+    def _sum_over_ranks(self, sums):
+        self._calls += 1  # an input may come again before backward has ended
+        return ops.allreduce(sums, name=f"{self._owner}.{self._calls}", op=Sum)
+
+    @torch.no_grad()
+    def _follow(self, count, mean, var) -> None:
+        self.num_batches_tracked += 1
+        share = self.momentum
+        if share is None:  # the average of all batches so far
+            share = 1 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        unbiased = var * (count / (count - 1))
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+
+
+def _along(per_channel, x):
+    """Shape it to be broadcast along all axes of x but the second."""
+    return per_channel.reshape([1, -1] + [1] * (x.dim() - 2))

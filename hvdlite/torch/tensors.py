@@ -1,0 +1,65 @@
+"""PyTorch tensors as memory for the C library: which can be taken, and how they are described."""
+
+from typing import List
+
+import torch
+
+from hvdlite._native import lib
+from hvdlite.collectives import Memory
+
+DTYPES = {
+    getattr(torch, name): getattr(lib, "HVD_" + name.upper())
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64",
+        "bool",
+    )
+}  # fmt: skip
+
+
+def check(name: str, tensor) -> None:
+    """Raise ValueError for what no collective takes.
+
+    Tensors on a GPU are refused: staging them through host memory was never run on one.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise ValueError(
+            f"tensor '{name}' is {tensor.layout}: expected a dense one; sparse_allreduce_async() "
+            "takes sparse COO tensors, and tensor.to_dense() makes a dense one"
+        )
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs; "
+            "move it there with tensor.cpu(), or train on CPUs"
+        )
+    if tensor.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(
+            f"tensor '{name}': dtype {tensor.dtype} is not supported: expected one of {known}"
+        )
+
+
+def memory_of(tensor: torch.Tensor) -> Memory:
+    """Describe a tensor whose elements lie without gaps."""
+    return Memory(tensor.data_ptr(), DTYPES[tensor.dtype], tuple(tensor.shape), tensor)
+
+
+def memories_of(tensors) -> List[Memory]:
+    """Describe several."""
+    return [memory_of(tensor) for tensor in tensors]
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its history, with its elements in order: itself, or a copy."""
+    return tensor.detach().contiguous().resolve_neg()
+
+
+def is_packed(tensor: torch.Tensor) -> bool:
+    """Tell whether the elements lie without gaps, in some order of the dimensions."""
+    expected = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return True
