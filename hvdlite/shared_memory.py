@@ -22,7 +22,8 @@ class SharedMemory:
 
     def __init__(self, region) -> None:
         self._region = region
-        memory = ffi.gc(lib.hvd_region_memory(region), lambda _: lib.hvd_region_close(region))
+        close = lib.hvd_region_close  # at the end of the process this module may be gone already
+        memory = ffi.gc(lib.hvd_region_memory(region), lambda _: close(region))
         self._bytes = np.frombuffer(ffi.buffer(memory, _CAPACITY), np.uint8)
         self.used = 0
 

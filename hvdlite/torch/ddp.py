@@ -29,7 +29,7 @@ _only: Optional[AllreduceState] = None  # of the model that is given none
 
 def allreduce_hook(
     state: Optional[AllreduceState], bucket: dist.GradBucket
-) -> "torch.futures.Future[torch.Tensor]":
+) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket of gradients over ranks, for DistributedDataParallel::
 
         model = torch.nn.parallel.DistributedDataParallel(model)

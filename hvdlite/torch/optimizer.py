@@ -78,12 +78,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = _named(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
+        owner = owner_name("optimizer")  # counted on every rank
         if not process_set.included():
             return _distribute(optimizer, DistributedOptimizer, None)
         reduction.checked()
         if op == Adasum:
-            return _distribute(optimizer, _AdasumOptimizer, _Deltas(named, process_set))
-        gradients = Gradients(owner_name("optimizer"), named, reduction, lists, passes)
+            return _distribute(optimizer, _AdasumOptimizer, _Deltas(owner, named, process_set))
+        gradients = Gradients(owner, named, reduction, lists, passes)
         return _distribute(optimizer, DistributedOptimizer, gradients)
 
     def __init__(self, *args, **kwargs) -> None:
@@ -167,9 +168,8 @@ class _Deltas:
 
     is_due = False
 
-    def __init__(self, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
-        self.params, self.process_set = list(named), process_set
-        self.name = owner_name("adasum")
+    def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
+        self.name, self.params, self.process_set = name, list(named), process_set
 
     def finish(self) -> None:
         """Do nothing: each rank takes its step with gradients of its own."""

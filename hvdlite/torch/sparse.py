@@ -37,7 +37,9 @@ def sparse_allreduce_async(
         indices, values = parts
         if op == Average:
             values = values / process_set.size()
-        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+        return torch.sparse_coo_tensor(
+            indices.t(), values, tensor.shape, check_invariants=True
+        ).coalesce()
 
     return handle.then(join)
 

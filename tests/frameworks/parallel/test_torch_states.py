@@ -1,0 +1,235 @@
+"""Weights and states of one rank on all; compression; SyncBatchNorm; the hook of PyTorch's DDP."""
+
+import os
+
+import pytest
+import torch
+from torch_tensors import (
+    batch_of,
+    difference,
+    joined_batch,
+    loss_of,
+    multilayer,
+    same_everywhere,
+    train,
+)
+
+import hvdlite.torch as hvd
+
+
+def test_broadcast_parameters_of_each_kind(rank, size):
+    for root in range(size):
+        model, expected = multilayer(10 + rank), multilayer(10 + root)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=root)
+        assert difference(model, expected) == 0
+        model = multilayer(10 + rank)
+        hvd.broadcast_parameters(model.named_parameters(), root_rank=root)
+        assert difference(model, expected) == 0
+        model = multilayer(10 + rank)
+        hvd.broadcast_parameters(list(model.parameters()), root_rank=root)
+        assert difference(model, expected) == 0
+
+
+def test_buffers_are_broadcast_too(rank):
+    layer = torch.nn.BatchNorm1d(3)
+    layer(torch.randn(5, 3) + rank)
+    hvd.broadcast_parameters(layer.state_dict(), root_rank=0)
+    assert same_everywhere(*layer.state_dict().values())
+
+
+def test_ranks_with_different_models_are_told_where(rank, several):
+    model = torch.nn.Linear(3, 4 + (rank == 0))
+    with pytest.raises(hvd.HvdliteError, match=r"weight.*\(5, 3\).*weight.*\(4, 3\)"):
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+    model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(hvd.HvdliteError, match=r"optimizer.*\(5, 3\).*\(4, 3\)"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "LBFGS"])
+def test_broadcast_optimizer_state(kind, wrap, rank, several):
+    """From a rank that has trained to others that have not."""
+    model = multilayer()
+    options = {"SGD": {"momentum": 0.9}, "Adam": {"betas": (0.8, 0.9)}, "LBFGS": {"max_iter": 2}}
+    plain = getattr(torch.optim, kind)(model.parameters(), lr=0.1 + rank, **options[kind])
+    if rank == 0:
+        batch = batch_of(0, 0)
+
+        def closure():
+            plain.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss.detach()
+
+        plain.step(closure)
+    optimizer = wrap(plain)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    group = optimizer.state_dict()["param_groups"][0]
+    assert group["lr"] == 0.1
+    assert type(group.get("betas", ())) is tuple
+    states = list(optimizer.state_dict()["state"].values())
+    assert states
+    for state in states:
+        assert same_everywhere(*(value for value in state.values() if torch.is_tensor(value)))
+
+
+def test_an_optimizer_that_has_no_states_yet(rank):
+    model = multilayer()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 + rank)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert not optimizer.state_dict()["state"]
+
+
+def test_the_optimizer_is_the_one_that_was_given(rank):
+    model = multilayer()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert isinstance(optimizer, hvd.DistributedOptimizer)
+    train(model, optimizer, [batch_of(rank, 0)])
+    saved = optimizer.state_dict()
+    fresh = torch.optim.SGD(multilayer().parameters(), lr=9.0, momentum=0.9)
+    fresh.load_state_dict(saved)
+    assert fresh.param_groups[0]["lr"] == 0.1
+    optimizer.load_state_dict(saved)
+    train(model, optimizer, [batch_of(rank, 1)])
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"named_parameters": [("a", torch.zeros(1))]}, "lacks 4 parameters"),
+        ({"named_parameters": ["a"]}, "expected pairs"),
+        ({"groups": [[1]]}, "lists of parameters"),
+        ({"op": hvd.Max}, "expected hvdlite.Average"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op=Average only"),
+        ({"backward_passes_per_step": 0}, "expected a number of passes"),
+        ({"compression": 3}, "expected hvd.Compression"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments, text):
+    plain = torch.optim.SGD(multilayer().parameters(), 0.1)
+    with pytest.raises(ValueError, match=text):
+        hvd.DistributedOptimizer(plain, **arguments)
+
+
+def test_what_can_not_be_distributed():
+    plain = torch.optim.SGD(multilayer().parameters(), 0.1)
+    with pytest.raises(ValueError, match="distributed already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
+    with pytest.raises(ValueError, match="got Sequential"):
+        hvd.DistributedOptimizer(multilayer())
+    elsewhere = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(ValueError, match="takes tensors on CPUs"):
+        hvd.DistributedOptimizer(torch.optim.SGD(elsewhere.parameters(), 0.1))
+
+
+class Halved:
+    """A compression of the user's own, which must see each gradient in its shape."""
+
+    shapes = set()
+
+    @classmethod
+    def compress(cls, tensor):
+        cls.shapes.add(tuple(tensor.shape))
+        return tensor.double() / 2, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, dtype):
+        return (tensor * 2).to(dtype)
+
+
+@pytest.mark.parametrize(
+    "compression, bound",
+    [
+        (hvd.Compression.fp16, 2e-3),
+        (hvd.Compression.bf16, 2e-2),
+        (Halved, 5e-6),
+        (hvd.Compression.two_bit(0.01), 1.0),
+        (hvd.Compression.top_k(0.5), 1.0),
+    ],
+    ids=["fp16", "bf16", "own", "2bit", "topk"],
+)
+def test_compression_of_gradients(compression, bound, rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    plain = torch.optim.SGD(model.parameters(), 0.1)
+    train(
+        model,
+        hvd.DistributedOptimizer(plain, model.named_parameters(), compression=compression),
+        [batch_of(rank, step) for step in range(6)],
+    )
+    batches = [joined_batch(step) for step in range(6)]
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1), batches)
+    report_parity("PyTorch, compression", difference(model, alone), bound)
+    assert same_everywhere(*model.parameters())
+    assert difference(model, multilayer()) > 0
+    if compression is Halved:
+        assert Halved.shapes == {tuple(p.shape) for p in model.parameters()}
+
+
+def test_sync_batch_norm(rank, size, report_parity):
+    """Of uneven batches, with averaged gradients of the sum of losses."""
+
+    def net(layer):
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Conv2d(2, 5, 3), layer, torch.nn.ReLU())
+
+    model, alone = net(hvd.SyncBatchNorm(5)), net(torch.nn.BatchNorm2d(5))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), op=hvd.Sum)
+    other = torch.optim.SGD(alone.parameters(), 0.1)
+
+    def batch(r, step):
+        return batch_of(r, step, (r + 2, 2, 6, 6))
+
+    for step in range(4):
+        for opt, module, x in (
+            (optimizer, model, batch(rank, step)),
+            (other, alone, torch.cat([batch(r, step) for r in range(size)])),
+        ):
+            opt.zero_grad()
+            (module(x).square().sum() / 1000).backward()
+            opt.step()
+    report_parity("PyTorch, SyncBatchNorm", difference(model, alone), 2e-5)
+    for name, buffer in alone[1].named_buffers():
+        assert torch.allclose(dict(model[1].named_buffers())[name], buffer, atol=1e-5)
+    assert same_everywhere(*model.parameters(), *model.buffers())
+    model.eval()
+    alone.eval()
+    x = batch_of(7, 7, (3, 2, 6, 6))
+    assert torch.allclose(model(x), alone(x), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def gloo(tmp_path_factory):
+    """A process group of Gloo's, which DistributedDataParallel wants."""
+    folder = hvd.broadcast_object(str(tmp_path_factory.mktemp("gloo")))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=hvd.rank(), world_size=hvd.size()
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("own_state", [False, True])
+def test_the_hook_of_distributed_data_parallel(own_state, gloo, rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-4)
+    state = hvd.AllreduceState() if own_state else None
+    parallel.register_comm_hook(state, hvd.allreduce_hook)
+    before = hvd.stats()["tensors"]
+    train(
+        parallel,
+        torch.optim.SGD(model.parameters(), 0.1, 0.9),
+        [batch_of(rank, step) for step in range(6)],
+    )
+    assert hvd.stats()["tensors"] >= before + 2 * 6  # several buckets a step
+    batches = [joined_batch(step) for step in range(6)]
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), batches)
+    report_parity("PyTorch, DDP's hook", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())

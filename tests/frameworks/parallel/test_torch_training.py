@@ -1,0 +1,350 @@
+"""Training with PyTorch: what many ranks come to is what one process does on the joined batch."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch_tensors import (
+    batch_of,
+    convolutional,
+    difference,
+    joined_batch,
+    loss_of,
+    multilayer,
+    same_everywhere,
+    train,
+)
+
+import hvdlite.torch as hvd
+
+STEPS = 6
+IMAGES = (4, 3, 8, 8)
+
+
+def distributed(model, optimizer=None, **options):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+
+
+def own_batches(rank, shape=(4, 6)) -> list:
+    return [batch_of(rank, step, shape) for step in range(STEPS)]
+
+
+def joined_batches(shape=(4, 6)) -> list:
+    return [joined_batch(step, shape) for step in range(STEPS)]
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def adam(params):
+    return torch.optim.AdamW(params, lr=0.01)
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"groups": 2}, {"num_groups": 1}, {"gradient_predivide_factor": 4.0}],
+    ids=["plain", "groups", "num_groups", "predivide"],
+)
+def test_equals_one_process_on_the_joined_batch(make, options, rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    train(model, distributed(model, make(model.parameters()), **options), own_batches(rank))
+    train(alone, make(alone.parameters()), joined_batches())
+    report_parity(f"PyTorch, {make.__name__}, {options}", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_a_convolution_that_lies_channels_last(rank, report_parity):
+    model, alone = convolutional(), convolutional()
+    train(model, distributed(model), own_batches(rank, IMAGES))
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches(IMAGES))
+    report_parity("PyTorch, convolution", difference(model, alone), 5e-6)
+    assert model[0].weight.grad.is_contiguous(memory_format=torch.channels_last)
+    assert same_everywhere(*model.parameters())
+
+
+def test_bfloat16(rank, report_parity):
+    model, alone = multilayer(dtype=torch.bfloat16), multilayer(dtype=torch.bfloat16)
+    batches = [batch.bfloat16() for batch in own_batches(rank)]
+    train(model, distributed(model), batches)
+    joined = [batch.bfloat16() for batch in joined_batches()]
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined)
+    report_parity("PyTorch, bfloat16", difference(model, alone), 0.02)
+    assert model[0].weight.grad.dtype is torch.bfloat16
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_live_in_memory_that_the_ranks_share(set_to_none, rank, several):
+    model = multilayer()
+    optimizer = distributed(model)
+    for batch in own_batches(rank):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss_of(model, batch).backward()
+        optimizer.step()
+    shared = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            place, rights, *_ = line.split()
+            if rights.endswith("s"):
+                shared.append([int(end, 16) for end in place.split("-")])
+    for param in model.parameters():
+        at = param.grad.data_ptr()
+        assert any(start <= at < end for start, end in shared)
+
+
+def test_gradients_are_averages_after_synchronize(rank, size):
+    model, alone = multilayer(), multilayer()
+    optimizer = distributed(model)
+    for step in range(3):
+        for net, batch in ((model, batch_of(rank, step)), (alone, joined_batch(step))):
+            net.zero_grad()
+            loss_of(net, batch).backward()
+        optimizer.synchronize()
+        for mine, expected in zip(model.parameters(), alone.parameters()):
+            assert torch.allclose(mine.grad, expected.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_clipping_between_synchronize_and_step(skip, rank, report_parity):
+    def clipped(model, optimizer, batches, synchronize):
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            if synchronize:
+                optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            if synchronize and skip:
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            else:
+                optimizer.step()
+
+    model, alone = multilayer(), multilayer()
+    clipped(model, distributed(model), own_batches(rank), True)
+    clipped(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches(), False)
+    report_parity("PyTorch, clipping", difference(model, alone), 5e-6)
+
+
+def test_backward_passes_per_step(rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    optimizer = distributed(model, backward_passes_per_step=2)
+    other = torch.optim.SGD(alone.parameters(), 0.1, 0.9)
+    for step in range(STEPS):
+        for opt in (optimizer, other):
+            opt.zero_grad()
+        for part in (0, 1):
+            loss_of(model, batch_of(rank, 2 * step + part)).backward()
+            loss_of(alone, joined_batch(2 * step + part)).backward()
+        optimizer.step()
+        other.step()
+    report_parity("PyTorch, two passes", difference(model, alone), 5e-6)
+
+
+def test_more_passes_than_were_said_is_an_error_that_names_the_parameter(rank):
+    model = multilayer()
+    optimizer = distributed(model)
+    loss_of(model, batch_of(rank, 0)).backward()
+    with pytest.raises(RuntimeError, match=r"'2\.\w+' was computed more often"):
+        loss_of(model, batch_of(rank, 1)).backward()
+    optimizer.step()  # the job goes on
+
+
+def test_a_layer_that_only_some_ranks_use(rank, size, report_parity):
+    def forward(model, batch, used):
+        hidden = model[1](model[0](batch))
+        return (model[2](hidden) if used else hidden).square().sum()
+
+    model, alone = multilayer(), multilayer()
+    optimizer, other = distributed(model), torch.optim.SGD(alone.parameters(), 0.1, 0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        other.zero_grad()
+        forward(model, batch_of(rank, step) / 10, rank == 0).backward()
+        optimizer.step()
+        losses = [forward(alone, batch_of(r, step) / 10, r == 0) for r in range(size)]
+        (sum(losses) / size).backward()
+        other.step()
+    report_parity("PyTorch, unused layer", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_frozen_parameters_that_are_trained_later(rank, report_parity):
+    def run(model, make, batches):
+        model[0].requires_grad_(False)
+        optimizer = make(model)
+        for step, batch in enumerate(batches):
+            if step == STEPS // 2:
+                model[0].requires_grad_(True)
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    model, alone = multilayer(), multilayer()
+    run(model, distributed, own_batches(rank))
+    run(alone, lambda net: torch.optim.SGD(net.parameters(), 0.1, 0.9), joined_batches())
+    report_parity("PyTorch, thawed", difference(model, alone), 5e-6)
+
+
+def test_a_group_of_parameters_that_is_added_later(rank, report_parity):
+    def run(model, wrap, batches):
+        optimizer = wrap(torch.optim.SGD(model[2].parameters(), 0.1, 0.9))
+        for step, batch in enumerate(batches):
+            if step == 2:
+                optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.05})
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    model, alone = multilayer(), multilayer()
+    run(model, hvd.DistributedOptimizer, own_batches(rank))
+    run(alone, lambda plain: plain, joined_batches())
+    report_parity("PyTorch, added group", difference(model, alone), 5e-6)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduler_made_before_or_after(before, rank, report_parity):
+    def run(model, wrap, batches):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if before:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        optimizer = wrap(optimizer)
+        if not before:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        for batch in batches:
+            train(model, optimizer, [batch])
+            scheduler.step()
+        return optimizer.param_groups[0]["lr"]
+
+    model, alone = multilayer(), multilayer()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rate = run(model, hvd.DistributedOptimizer, own_batches(rank))
+    assert rate == run(alone, lambda plain: plain, joined_batches())
+    report_parity("PyTorch, scheduler", difference(model, alone), 5e-6)
+
+
+def test_a_closure_that_is_called_many_times(rank, report_parity):
+    def run(model, optimizer, batch):
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        return [float(optimizer.step(closure).detach()) for _ in range(2)]
+
+    def lbfgs(net):
+        return torch.optim.LBFGS(
+            net.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe"
+        )
+
+    model, alone = multilayer(), multilayer()
+    losses = run(model, hvd.DistributedOptimizer(lbfgs(model)), batch_of(rank, 0))
+    assert losses == pytest.approx(run(alone, lbfgs(alone), joined_batch(0)), rel=1e-3)
+    report_parity("PyTorch, LBFGS", difference(model, alone), 1e-3)
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_grad_scaler_skips_a_step_on_all_ranks(explicit, rank, size, report_parity):
+    """Whether or not the script says synchronize() before the scaler looks at gradients."""
+    model, alone = multilayer(), multilayer()
+    optimizer, other = distributed(model), torch.optim.SGD(alone.parameters(), 0.1, 0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+    for step in range(STEPS):
+        overflow = step == 2
+        optimizer.zero_grad()
+        loss = loss_of(model, batch_of(rank, step))
+        scaler.scale(loss * float("inf") if overflow and rank == size - 1 else loss).backward()
+        if explicit:
+            optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        if not overflow:
+            train(alone, other, [joined_batch(step)])
+    assert scaler.get_scale() == 512
+    report_parity("PyTorch, GradScaler", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_a_compiled_model(rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    compiled = torch.compile(model, backend="aot_eager")
+    train(compiled, distributed(model), own_batches(rank))
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
+    report_parity("PyTorch, torch.compile", difference(model, alone), 5e-6)
+
+
+class Reader(torch.nn.Module):
+    """An embedding, of which each batch hits some rows."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words = torch.nn.Embedding(20, 5, sparse=sparse)
+        self.out = torch.nn.Linear(5, 2)
+
+    def forward(self, batch):
+        return self.out(self.words((batch * 5).long().clamp(-9, 9) + 9))
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients(as_dense, rank, report_parity):
+    model, alone = Reader(True), Reader(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), sparse_as_dense=as_dense
+    )
+    train(model, optimizer, own_batches(rank))
+    assert model.words.weight.grad.is_sparse
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1), joined_batches())
+    report_parity("PyTorch, embedding", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_ranks_that_take_part_in_no_process_set_train_alone(rank, size, several):
+    ranks = [0, 1] if size > 2 else [1]
+    process_set = hvd.add_process_set(ranks)
+    try:
+        model, alone = multilayer(), multilayer()
+        train(model, distributed(model, process_set=process_set), own_batches(rank))
+        mine = [batch_of(rank, step) for step in range(STEPS)]
+        together = [torch.cat([batch_of(r, s) for r in ranks]) for s in range(STEPS)]
+        batches = together if rank in ranks else mine
+        train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), batches)
+        assert difference(model, alone) < 5e-6
+    finally:
+        hvd.remove_process_set(process_set)
+
+
+def test_adasum_combines_what_each_step_has_changed(rank, size):
+    model = multilayer()
+    before = [param.detach().clone() for param in model.parameters()]
+    own = copy.deepcopy(model)
+    train(own, torch.optim.SGD(own.parameters(), 0.1, 0.9), [batch_of(rank, 0)])
+    deltas = [new.detach() - old for new, old in zip(own.parameters(), before)]
+    expected = hvd.grouped_allreduce(deltas, op=hvd.Adasum)
+    train(model, distributed(model, op=hvd.Adasum), [batch_of(rank, 0)])
+    for param, old, delta in zip(model.parameters(), before, expected):
+        assert torch.allclose(param, old + delta, atol=1e-7)
+    assert same_everywhere(*model.parameters())
+
+
+def test_two_optimizers_at_once(rank, report_parity):
+    nets, alones = [multilayer(1), multilayer(2)], [multilayer(1), multilayer(2)]
+    optimizers = [distributed(net) for net in nets]
+    others = [torch.optim.SGD(net.parameters(), 0.1, 0.9) for net in alones]
+    for step in range(STEPS):
+        for models, opts, batch in (
+            (nets, optimizers, batch_of(rank, step)), (alones, others, joined_batch(step)),
+        ):  # fmt: skip
+            for opt in opts:
+                opt.zero_grad()
+            sum(loss_of(net, batch) for net in models).backward()
+            for opt in opts:
+                opt.step()
+    report_parity("PyTorch, two models", max(map(difference, nets, alones)), 5e-6)

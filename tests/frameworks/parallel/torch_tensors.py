@@ -1,0 +1,74 @@
+"""PyTorch tensors whose sums are known, and small models: every rank can make those of all."""
+
+import hashlib
+
+import torch
+
+import hvdlite.torch as hvd
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (*FLOATS, *INTEGERS)
+SHAPES = ((), (0,), (1,), (17,), (3, 0, 2), (3, 5, 7), (70_001,))
+
+
+def whole_numbers(dtype, shape, rank: int) -> torch.Tensor:
+    """Small whole numbers, exact in every dtype, and so are their sums over a few ranks."""
+    generator = torch.Generator().manual_seed(1000 * rank + len(shape))
+    low = 0 if dtype is torch.uint8 else -8
+    return torch.randint(low, 9, shape, generator=generator).to(dtype)
+
+
+def of_all_ranks(dtype, shape) -> torch.Tensor:
+    """What the ranks have, stacked, in a dtype that sums it exactly."""
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    return torch.stack([whole_numbers(dtype, shape, r).to(wide) for r in range(hvd.size())])
+
+
+def same_everywhere(*tensors) -> bool:
+    """Tell whether all ranks have the same bits."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return len(set(hvd.allgather_object(digest.digest()))) == 1
+
+
+def multilayer(seed: int = 1, dtype=torch.float32) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4)]
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def convolutional(seed: int = 1) -> torch.nn.Module:
+    """Its convolution's weights lie channels last; LeNet's shape otherwise."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 6 * 6, 10),
+    )
+
+
+def batch_of(rank: int, step: int, shape=(4, 6)) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def joined_batch(step: int, shape=(4, 6)) -> torch.Tensor:
+    return torch.cat([batch_of(r, step, shape) for r in range(hvd.size())])
+
+
+def loss_of(model, batch) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def train(model, optimizer, batches) -> None:
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
+def difference(model, other) -> float:
+    pairs = zip(model.parameters(), other.parameters())
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
