@@ -83,7 +83,7 @@ _DEFINED_IN = {
         "size",
     ),
 }
-_SUBMODULES = ("lightgbm", "mxnet", "numpy", "xgboost")
+_SUBMODULES = ("keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
 _MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}
 
 __all__ = ["__version__", *_MODULE_OF]

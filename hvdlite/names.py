@@ -28,12 +28,20 @@ def call_name(kind: str, process_set_id: int) -> str:
     The count is per place, so that one more unnamed call on some rank can't shift all later ones,
     and per process set, as ranks that are in several make more calls than others.
     """
+    place = place_of_call()
+    _calls[kind, place, process_set_id] += 1
+    return f"{place}#{_calls[kind, place, process_set_id] - 1}"
+
+
+def place_of_call() -> str:
+    """Return the file and line of the script that calls hvdlite, the same on every rank."""
     frame = sys._getframe(1)
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
-    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    _calls[kind, place, process_set_id] += 1
-    return f"{place}#{_calls[kind, place, process_set_id] - 1}"
+    file = os.path.basename(frame.f_code.co_filename)
+    if file.startswith("__autograph_generated"):  # by TensorFlow, with random letters in its name
+        file = frame.f_code.co_name
+    return f"{file}:{frame.f_lineno}"
 
 
 def group_names(name: str, n: int) -> List[str]:

@@ -29,6 +29,14 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
         add_process_set(process_set)
 
 
+def process_set_of(process_set_id: int) -> ProcessSet:
+    """Return the registered process set of that id; ValueError if there is none."""
+    if process_set_id not in _registered:
+        known = ", ".join(map(str, _registered))
+        raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
+    return _registered[process_set_id]
+
+
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Register a process set and return it. Collective: every rank of the job makes the call.
 

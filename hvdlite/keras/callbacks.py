@@ -1,0 +1,171 @@
+"""Callbacks for ``model.fit``, with Horovod's names: first weights, metrics, learning rates."""
+
+from typing import Callable, Optional, Union
+
+import keras
+import numpy as np
+
+from hvdlite import numpy as collectives
+from hvdlite import topology
+from hvdlite.keras.ops import broadcast_variables
+
+
+def _synced(model):
+    """Return the model when its variables hold what it has learned: JAX keeps that elsewhere."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    return model
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Start training with the model's and the optimizer's variables of rank ``root_rank``.
+
+    :param root_rank: whose variables all ranks shall have; random ones, or those of a checkpoint.
+    :param device: ignored.
+    """
+
+    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.broadcast_done = False
+        self._local: set = set()
+
+    def register_local_var(self, var) -> None:
+        """Leave a variable to each rank alone."""
+        self._local.add(id(var))
+
+    def on_train_begin(self, logs=None) -> None:
+        """Broadcast what is built by now."""
+        if self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        """Broadcast after the first batch what was built in it."""
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        if self.broadcast_done:
+            return
+        model = _synced(self.model)
+        if not model.optimizer.built:  # on some ranks: there is no checkpoint
+            model.optimizer.build(model.trainable_variables)
+        variables = [*model.variables, *model.optimizer.variables]
+        known = {id(each): each for each in variables if id(each) not in self._local}
+        broadcast_variables(list(known.values()), self.root_rank)
+        self.broadcast_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Average an epoch's metrics over ranks, for the callbacks after this one and for the history.
+
+    It is the mean of the ranks' means: right where all have equally many samples.
+
+    :param device: ignored.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Replace the values in ``logs``, all at once."""
+        names = sorted(name for name in logs or {} if np.ndim(logs[name]) == 0)
+        if names:
+            values = np.array([float(logs[name]) for name in names])
+            logs.update(zip(names, collectives.allreduce(values, "metrics").tolist()))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Set the learning rate to ``initial_lr * multiplier(epoch)``.
+
+    :param initial_lr: what is multiplied.
+    :param multiplier: a function of the epoch, or a number m, which means ``m ** (epoch - start)``.
+    :param start_epoch: the first epoch in which it acts; ``end_epoch``: the first no more.
+    :param staircase: once an epoch; else at each batch, with the epoch as a fraction.
+    :param momentum_correction: when the rate changes, scale what the optimizer's momentum has
+        gathered by as much (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
+    :param steps_per_epoch: batches of one rank; by default what ``fit`` knows.
+    :raises ValueError: no ``initial_lr``; without staircase: the steps are not known.
+    """
+
+    def __init__(
+        self, initial_lr: float, multiplier: Union[float, Callable[[float], float]],
+        start_epoch: int = 0, end_epoch: Optional[int] = None, staircase: bool = True,
+        momentum_correction: bool = True, steps_per_epoch: Optional[int] = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr is None: expected a learning rate")
+        self.initial_lr = initial_lr
+        self.multiplier = multiplier
+        if not callable(multiplier):
+            self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
+        self.start_epoch, self.end_epoch, self.staircase = start_epoch, end_epoch, staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self._epoch = 0
+
+    def on_train_begin(self, logs=None) -> None:
+        """Ask for the steps of an epoch."""
+        self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
+        if not self.staircase and not self.steps_per_epoch:
+            raise ValueError(
+                f"{type(self).__name__}: fit() does not know how many steps an epoch has: give "
+                "steps_per_epoch"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None) -> None:
+        """Set the rate of the batch."""
+        end = float("inf") if self.end_epoch is None else self.end_epoch
+        if self.start_epoch <= self._epoch < end and (batch == 0 or not self.staircase):
+            part = 0 if self.staircase else batch / self.steps_per_epoch
+            self._set(self.initial_lr * self.multiplier(self._epoch + part))
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Tell of the rate, as "lr"."""
+        if logs is not None:
+            logs["lr"] = self._rate()
+
+    def _rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(_synced(self.model).optimizer.learning_rate))
+
+    def _set(self, rate: float) -> None:
+        old, optimizer = self._rate(), self.model.optimizer
+        optimizer.learning_rate = rate
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if self.momentum_correction and getattr(optimizer, "momentum", 0) and old and rate != old:
+            gathered = getattr(optimizer, "momentums", None)  # of SGD; RMSprop hides its own
+            for variable in gathered or getattr(optimizer, "_momentums", ()):
+                variable.assign(variable * (rate / old))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
+
+    :param initial_lr: the rate after warming up: that of one process times the ranks.
+    :param warmup_epochs: how many epochs that takes.
+    :param momentum_correction: and ``steps_per_epoch``: as for LearningRateScheduleCallback.
+    :param verbose: 1: rank 0 prints a line when it is done.
+    """
+
+    def __init__(
+        self, initial_lr: float, warmup_epochs: int = 5, momentum_correction: bool = True,
+        steps_per_epoch: Optional[int] = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
+        def multiplier(epoch: float) -> float:
+            epoch += 1 / self.steps_per_epoch  # so that the last batch of an epoch has a round one
+            return (epoch * (topology.size() - 1) / warmup_epochs + 1) / topology.size()
+
+        super().__init__(
+            initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Tell of the rate, and that it will not rise any more."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.end_epoch - 1 and self.verbose and topology.rank() == 0:
+            print(f"\nEpoch {epoch + 1}: the learning rate has risen to {self._rate():g}.")

@@ -1,0 +1,93 @@
+"""Collectives on values of Keras: tensors of its backend, NumPy arrays, numbers. Outside graphs."""
+
+from typing import Optional, Sequence
+
+import numpy as np
+from keras import ops
+
+from hvdlite import numpy as collectives
+from hvdlite.keras.compression import NoneCompressor
+from hvdlite.names import owner_name
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average, op_of
+
+
+def _array(value) -> np.ndarray:
+    if isinstance(value, (float, list)):
+        return np.asarray(value, np.float32)  # as tensors of the backends would be
+    return np.asarray(ops.convert_to_numpy(value) if ops.is_tensor(value) else value)
+
+
+def allreduce(
+    value, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor=1.0,
+    postscale_factor=1.0, op: Optional[int] = None, compression=NoneCompressor,
+):  # fmt: skip
+    """Return ``op`` over all ranks of ``value``, by default the average, as a tensor.
+
+    :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
+    :param name: pairs the call with those of the other ranks; by default the line of the script.
+    :param average: True for Average, False for Sum; ``op`` says more.
+    :param prescale_factor: and ``postscale_factor``: what to multiply by before and after it.
+    :param compression: Compression.none or fp16, or a class like them.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
+    """
+    sent, context = compression.compress(ops.convert_to_tensor(_array(value)))
+    op, scales = op_of(average, op), (prescale_factor, postscale_factor)
+    reduced = collectives.allreduce(_array(sent), name, op, *scales)
+    return compression.decompress(ops.convert_to_tensor(reduced), context)
+
+
+def allgather(value, name: Optional[str] = None):
+    """Return the values of all ranks joined along the first dimension, as a tensor.
+
+    :param value: and all else as for :func:`allreduce`, but the first dimension may differ.
+    """
+    return ops.convert_to_tensor(collectives.allgather(_array(value), name))
+
+
+def broadcast(value, root_rank: int, name: Optional[str] = None):
+    """Return rank ``root_rank``'s value, as a tensor.
+
+    :param value: and ``name``, and errors: as for :func:`allreduce`.
+    """
+    return ops.convert_to_tensor(collectives.broadcast(_array(value), root_rank, name))
+
+
+def reducescatter(value, name: Optional[str] = None, op: int = Average):
+    """Return this rank's rows of what :func:`allreduce` would return, as a tensor.
+
+    :param value: and all others, and errors: as there.
+    """
+    return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
+
+
+def broadcast_variables(
+    variables: Sequence, root_rank: int = 0, process_set: ProcessSet = global_process_set
+) -> None:
+    """Replace variables of Keras on every rank by those of rank ``root_rank``.
+
+    :param variables: such as ``model.variables``, in the same order on every rank.
+    :param process_set: the ranks that take part.
+    :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
+    """
+    owner = owner_name("variables")
+    handles = [
+        collectives.broadcast_async(
+            ops.convert_to_numpy(variable), root_rank, f"{owner}.{i}", process_set
+        )
+        for i, variable in enumerate(variables)
+    ]
+    for variable, handle in zip(variables, handles):
+        variable.assign(handle.synchronize())
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Say what to use: Keras 3 knows no global variables.
+
+    :param root_rank: ignored.
+    :raises RuntimeError: always.
+    """
+    raise RuntimeError(
+        "Keras 3 has no global variables: use hvd.broadcast_variables(model.variables, root_rank), "
+        "or hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank)"
+    )

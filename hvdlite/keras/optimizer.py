@@ -1,0 +1,152 @@
+"""DistributedOptimizer: any optimizer of Keras 3, fed with gradients averaged over ranks."""
+
+import keras
+
+from hvdlite.keras.averaging import average
+from hvdlite.names import owner_name
+from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.reduce_ops import Average, op_of
+from hvdlite.training.codecs import NoneCompressor
+from hvdlite.training.reduction import Reduction, check_passes
+
+
+def DistributedOptimizer(
+    optimizer, name=None, device_dense="", device_sparse="", compression=NoneCompressor,
+    sparse_as_dense=False, gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1,
+    average_aggregated_gradients=False, num_groups=0, groups=None, process_set=global_process_set,
+    scale_local_gradients=True,
+):  # fmt: skip
+    """Return the optimizer; it now averages gradients over all ranks before it applies them::
+
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
+
+    It stays the same object, with its states, of a subclass of its class with the same name: a
+    saved model needs no hvdlite. Averaged gradients are clipped, as those of one process on all
+    ranks' batches joined would be.
+
+    :param optimizer: of Keras 3, on any backend; also a ``LossScaleOptimizer``. With a
+        ``mixed_float16`` policy it becomes one: all ranks must skip the same steps.
+    :param name: ignored, as ``device_dense`` and ``device_sparse`` are.
+    :param compression: Compression.none or fp16, or a class like them.
+    :param sparse_as_dense: send ``tf.IndexedSlices`` whole, not as the rows of all ranks.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
+        multiplied by f / size after it.
+    :param op: Average, Sum or Adasum.
+    :param backward_passes_per_step: how many passes are added up before they are sent.
+    :param average_aggregated_gradients: divide what was added up by the number of passes.
+    :param num_groups: or ``groups``: in how many groups they are sent; 0: by their bytes.
+    :param process_set: the ranks among which.
+    :param scale_local_gradients: divide the gradients of ``register_local_var`` by the ranks.
+    :raises ValueError: an argument that makes no sense; the optimizer is one already.
+    """
+    if isinstance(optimizer, _Distributed) or not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(f"expected a plain optimizer of Keras, got {type(optimizer).__name__}")
+    groups = num_groups if groups is None else groups
+    parts = len(groups) if isinstance(groups, (list, tuple)) else groups
+    reduction = Reduction(
+        compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
+    ).checked()
+    passes = check_passes(backward_passes_per_step)
+    mixed = keras.config.dtype_policy().name == "mixed_float16"
+    if mixed and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    if passes > 1:
+        _accumulate(optimizer, passes)
+    kind = type(optimizer)
+    settings = {
+        "__module__": kind.__module__,
+        "_reduction": reduction,
+        "_sum_of_passes": 1 if average_aggregated_gradients else passes,
+        "_scale_local": scale_local_gradients,
+    }
+    scales_loss = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    mixin = _DistributedLossScale if scales_loss else _Distributed
+    optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
+    object.__setattr__(optimizer, "_local", set())
+    object.__setattr__(optimizer, "_owner", owner_name("optimizer"))
+    return optimizer
+
+
+def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
+    """Do what :func:`DistributedOptimizer` does, but leave some layers to each rank alone.
+
+    :param optimizer: and all others: as there.
+    :param local_layers: a layer or several, whose gradients are not averaged.
+    """
+    optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
+    for layer in filter(None, layers):
+        for variable in layer.trainable_weights:
+            optimizer.register_local_var(variable)
+    return optimizer
+
+
+def undistributed(optimizer):
+    """Make a distributed optimizer a plain one again; return it."""
+    if isinstance(optimizer, _Distributed):
+        optimizer.__class__ = type(optimizer).__mro__[2]
+    return optimizer
+
+
+def _accumulate(optimizer, passes: int) -> None:
+    """Have Keras add up the gradients; it must know so before it builds the optimizer."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.built or inner.gradient_accumulation_steps:
+        raise ValueError(
+            "backward_passes_per_step: expected an optimizer that was not built yet, and without "
+            "gradient_accumulation_steps of its own"
+        )
+    inner.gradient_accumulation_steps = passes
+
+
+class _Distributed:
+    """What is added to an optimizer."""
+
+    _local: frozenset = frozenset()  # of a copy that Keras makes from its configuration
+    _owner = "optimizer"
+
+    def register_local_var(self, var) -> None:
+        """Keep the gradient of a variable that only this rank has."""
+        self._local.add(id(var))
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        object.__setattr__(self, "_updating", trainable_variables)  # some may have no gradient
+        if not self.gradient_accumulation_steps:
+            grads = self._averaged(grads, trainable_variables)
+        super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _clip_gradients(self, grads):
+        """Average here if Keras adds up several passes: this comes between that and their use."""
+        if self.gradient_accumulation_steps:
+            grads = [grad * self._sum_of_passes for grad in self._averaged(grads, self._updating)]
+        return super()._clip_gradients(grads)
+
+    def _averaged(self, grads, variables):
+        local = [id(variable) in self._local for variable in variables]
+        shared = [grad for grad, is_local in zip(grads, local) if not is_local]
+        averaged = iter(average(shared, self._owner, self._reduction))
+        size = self._reduction.process_set.size() if self._scale_local else 1
+        return [
+            (grad if grad is None else grad / size) if is_local else next(averaged)
+            for grad, is_local in zip(grads, local)
+        ]
+
+
+class _DistributedLossScale(_Distributed):
+    """What is added to a LossScaleOptimizer: an overflow on any rank must be one on all.
+
+    So its scaled gradients are averaged before it looks at them, at every pass.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        """Average, then do what the optimizer does."""
+        super().apply(self._of_step(grads, trainable_variables), trainable_variables)
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """Do the same where JAX keeps the state."""
+        grads = self._of_step(grads, None)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def _of_step(self, grads, variables):
+        grads = self._averaged(list(grads), variables or self._trainable_variables)
+        return [grad if grad is None else grad * self._sum_of_passes for grad in grads]

@@ -1,0 +1,176 @@
+"""Collectives with gradients, by the names that pair them; the gradients are Horovod's.
+
+The name of a gradient's collective is that of its own, with ".grad".
+"""
+
+from typing import List, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from hvdlite import numpy as collectives
+from hvdlite import topology
+from hvdlite.handles import Handle
+from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.reduce_ops import Average, Sum
+from hvdlite.row_splits import part_shape
+from hvdlite.tensorflow.exchange import run
+
+
+def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
+    """Reduce; so are the gradients, by the same operation."""
+
+    @tf.custom_gradient
+    def reduce_(*tensors):
+        def gradient(*grads):
+            return allreduce(_grad_names(names), list(grads), op, scales, process_set)
+
+        results = run(
+            lambda arrays: start_allreduce(names, arrays, op, scales, process_set),
+            tensors, [t.dtype for t in tensors], [t.shape for t in tensors],
+        )  # fmt: skip
+        return results, gradient
+
+    return list(reduce_(*tensors))
+
+
+def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handle:
+    """Start the allreduces of arrays; return one handle for all."""
+    return _all_of([
+        collectives.allreduce_async(array, name, op, *scales, process_set)
+        for name, array in zip(names, arrays)
+    ])  # fmt: skip
+
+
+def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
+    """Gather; a rank's gradient is its own rows of the average of all."""
+
+    @tf.custom_gradient
+    def gather(*tensors):
+        def gradient(*grads):
+            return [
+                _own_rows(f"{own}.grad", grad, tensor, process_set)
+                for own, grad, tensor in zip(names, grads, tensors)
+            ]
+
+        shapes = [tf.TensorShape([None]).concatenate(tensor.shape[1:]) for tensor in tensors]
+        results = run(
+            lambda arrays: collectives.grouped_allgather_async(arrays, name, process_set),
+            tensors, [t.dtype for t in tensors], shapes,
+        )  # fmt: skip
+        return results, gradient
+
+    return list(gather(*tensors))
+
+
+def _own_rows(name: str, grad, tensor, process_set: ProcessSet):
+    reduced = allreduce([name], [grad], Average, (1.0, 1.0), process_set)[0]
+    own = tf.reshape(tf.shape(tensor)[0] if tensor.shape.rank else 1, [1])
+    rows = allgather(f"{name}.rows", [f"{name}.rows"], [own], process_set)[0]
+    start = tf.reduce_sum(rows[: process_set.rank()])
+    return tf.reshape(reduced[start : start + own[0]], tf.shape(tensor))
+
+
+def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
+    """Broadcast; the root's gradient is the average of all, the others' is zero."""
+
+    @tf.custom_gradient
+    def broadcast_(tensor):
+        def gradient(grad):
+            reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
+            return reduced if topology.rank() == root_rank else tf.zeros_like(reduced)
+
+        results = run(
+            lambda arrays: start_broadcast([name], arrays, root_rank, process_set),
+            [tensor], [tensor.dtype], [tensor.shape],
+        )  # fmt: skip
+        return results[0], gradient
+
+    return broadcast_(tensor)
+
+
+def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> Handle:
+    """Start the broadcasts of arrays; return one handle for all."""
+    return _all_of([
+        collectives.broadcast_async(array, root_rank, name, process_set)
+        for name, array in zip(names, arrays)
+    ])  # fmt: skip
+
+
+def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
+    """Exchange rows; their gradients go back the same way. Returns them and how many came."""
+
+    @tf.custom_gradient
+    def exchange(tensor):
+        shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])
+        rows, received = run(
+            start, [tensor, splits], [tensor.dtype, tf.int64], [shape, [process_set.size()]]
+        )
+
+        def gradient(grad, _):
+            back, _ = alltoall(f"{name}.grad", grad, received, False, process_set)
+            left = tf.shape(tensor)[0] - tf.shape(back)[0]  # rows that were not sent have none
+            rest = tf.zeros(tf.concat([[left], tf.shape(tensor)[1:]], 0), back.dtype)
+            return tf.reshape(tf.concat([back, rest], 0), tf.shape(tensor))
+
+        return (rows, received), gradient
+
+    def start(arrays):
+        given = None if is_even else arrays[1]
+        handle = collectives.alltoall_async(arrays[0], given, name, process_set)
+        each = arrays[1].astype(np.int64)
+        return handle.then(lambda result: [result, each] if is_even else list(result))
+
+    return exchange(tensor)
+
+
+def reducescatter(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
+    """Reduce and scatter; the gradients are gathered, scaled as the result was."""
+    scale = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+
+    @tf.custom_gradient
+    def scatter(*tensors):
+        def gradient(*grads):
+            return [
+                allgather(f"{own}.grad", [f"{own}.grad"], [grad], process_set)[0]
+                * tf.cast(scale, grad.dtype)
+                for own, grad in zip(names, grads)
+            ]
+
+        def start(arrays):
+            return _all_of([
+                collectives.reducescatter_async(array, name, op, *scales, process_set)
+                for name, array in zip(names, arrays)
+            ])  # fmt: skip
+
+        shapes = [_part_shape(tensor.shape, process_set) for tensor in tensors]
+        return run(start, tensors, [t.dtype for t in tensors], shapes), gradient
+
+    return list(scatter(*tensors))
+
+
+def _part_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShape:
+    if shape.rank is None or (shape.rank and shape[0] is None):
+        return shape
+    return tf.TensorShape(part_shape(shape[:1], process_set)).concatenate(shape[1:])
+
+
+def _grad_names(names: Sequence[str]) -> List[str]:
+    return [f"{name}.grad" for name in names]
+
+
+def _all_of(handles: Sequence[Handle]) -> Handle:
+    """Return one handle for all; all have ended when it raises what went wrong with the first."""
+
+    def finish() -> List[np.ndarray]:
+        results, errors = [], []
+        for handle in handles:
+            try:
+                results.append(handle.synchronize())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
+
+    return Handle(lambda: all(handle.poll() for handle in handles), finish)

@@ -1,0 +1,76 @@
+"""How TensorFlow calls collectives on NumPy arrays: at once if eager, else by two nodes of a graph.
+
+The first node starts a collective, the second one waits for it. The first never waits for other
+ranks, where shapes are known, and is the only one that TensorFlow keeps in the order of the
+program: so ranks may come to their collectives in different orders.
+"""
+
+import itertools
+import weakref
+from collections import Counter
+from typing import Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from hvdlite.handles import Handle
+from hvdlite.names import call_name, place_of_call
+
+_names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
+_under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for
+_keys = itertools.count()
+
+
+def name_of(kind: str, name: Optional[str], process_set) -> str:
+    """Return the name that pairs a collective with those of the other ranks, without its kind.
+
+    In a graph each node has a name of its own, the same whenever the program is traced again.
+    """
+    if tf.executing_eagerly():
+        return call_name(kind, process_set.process_set_id) if name is None else name
+    name = place_of_call() if name is None else name
+    names = _names_in.setdefault(tf.compat.v1.get_default_graph(), Counter())
+    names[kind, name] += 1
+    count = names[kind, name] - 1
+    return f"{name}~{count}" if count else name
+
+
+def run(
+    start: Callable[[List[np.ndarray]], Handle],
+    tensors: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape],
+) -> List[tf.Tensor]:
+    """Return the results of a collective, whose dtypes and shapes, as far as known, are given.
+
+    :param start: starts it on the arrays of the tensors; its handle's result is a list of arrays.
+    """
+    if tf.executing_eagerly():
+        results = start([np.asarray(tensor) for tensor in tensors]).synchronize()
+        return [tf.convert_to_tensor(each, dtype) for each, dtype in zip(results, dtypes)]
+    return wait([begin(start, tensors)], dtypes, shapes)
+
+
+def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the node of a graph that starts a collective; its value is for :func:`wait`."""
+
+    def begin_now(*arrays):
+        key = next(_keys)
+        _under_way[key] = start(list(arrays))
+        return np.int64(key)
+
+    return tf.numpy_function(begin_now, list(tensors), tf.int64, stateful=True)
+
+
+def wait(begun: Sequence[tf.Tensor], dtypes, shapes) -> List[tf.Tensor]:
+    """Return the results of all collectives that were begun, one after the other."""
+
+    def wait_now(*keys):
+        handles = [_under_way.pop(int(key)) for key in keys]
+        return [each for handle in handles for each in handle.synchronize()]
+
+    results = tf.numpy_function(wait_now, list(begun), list(dtypes), stateful=False)
+    results = list(results) if isinstance(results, (list, tuple)) else [results]
+    for result, shape in zip(results, shapes):
+        result.set_shape(shape)
+    return results

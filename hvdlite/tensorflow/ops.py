@@ -1,0 +1,186 @@
+"""Collectives on TensorFlow's tensors, eagerly, inside ``tf.function`` and in sessions' graphs.
+
+They wait for the result, and can be differentiated. As in Horovod, the gradient of an allreduce is
+reduced by the same operation, and what a rank has sent by allgather or broadcast gets the average
+of all ranks' gradients. ``device_dense`` and ``device_sparse`` are taken and ignored: tensors are
+on the CPU. A ``name`` pairs a call with those of the other ranks; by default it is the line of the
+script. Element types: those of ``hvdlite.numpy``.
+"""
+
+from typing import List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from hvdlite import numpy as collectives
+from hvdlite import topology
+from hvdlite.names import group_names
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.reduce_ops import Average, Sum, op_of
+from hvdlite.tensorflow import differentiable
+from hvdlite.tensorflow.compression import NoneCompressor
+from hvdlite.tensorflow.exchange import name_of, run
+
+
+def allreduce(
+    tensor, average=None, device_dense="", device_sparse="", compression=NoneCompressor, op=None,
+    prescale_factor=1.0, postscale_factor=1.0, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
+):  # fmt: skip
+    """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
+
+    :param tensor: a tensor or variable of the same shape and dtype on every rank, or
+        ``tf.IndexedSlices``, which become those of all ranks; they take Sum and Average only.
+    :param average: True for Average, False for Sum; ``op`` says more.
+    :param compression: Compression.none or fp16, or a class like them.
+    :param op: Average (the default), Sum, Min, Max, Product or Adasum.
+    :raises ValueError: an argument that can't be right.
+    :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed; inside a graph
+        it is an error of TensorFlow's with the same text.
+    """
+    return grouped_allreduce(
+        [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
+        postscale_factor, process_set, ignore_name_scope, name,
+    )[0]  # fmt: skip
+
+
+def grouped_allreduce(
+    tensors: Sequence, average=None, device_dense="", device_sparse="",
+    compression=NoneCompressor, op=None, prescale_factor=1.0, postscale_factor=1.0,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
+    name: Optional[str] = None,
+) -> List:  # fmt: skip
+    """Do what :func:`allreduce` does for several tensors."""
+    op, name = op_of(average, op), name_of("allreduce", name, process_set)
+    scales = prescale_factor, postscale_factor
+    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+    results = [None] * len(tensors)
+    dense = [i for i, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
+    if dense:
+        sent = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
+        arrived = differentiable.allreduce(
+            [names[i] for i in dense], [each for each, _ in sent], op, scales, process_set
+        )
+        for i, reduced, (_, context) in zip(dense, arrived, sent):
+            results[i] = compression.decompress(reduced, context)
+    for i, slices in enumerate(tensors):
+        if results[i] is None:
+            results[i] = _allreduce_slices(names[i], slices, op, scales, process_set)
+    return results
+
+
+def _allreduce_slices(name, slices: tf.IndexedSlices, op, scales, process_set) -> tf.IndexedSlices:
+    if op not in (Sum, Average) or scales != (1.0, 1.0):
+        raise ValueError(
+            f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
+            "prescale_factor and postscale_factor; others need whole tensors, as with "
+            "sparse_as_dense=True"
+        )
+    names = [f"{name}.values", f"{name}.indices"]
+    values, indices = differentiable.allgather(
+        name, names, [slices.values, slices.indices], process_set
+    )
+    if op == Average:
+        values = values / tf.cast(process_set.size(), values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def allgather(
+    tensor, name: Optional[str] = None, ignore_name_scope=False,
+    process_set: ProcessSet = global_process_set,
+):  # fmt: skip
+    """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
+
+    :param tensor: of the same dtype, and of the same shape but for the first dimension; a 0-d one
+        counts as one row.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    """
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence, name: Optional[str] = None, ignore_name_scope=False,
+    process_set: ProcessSet = global_process_set,
+) -> List:  # fmt: skip
+    """Do what :func:`allgather` does for several tensors."""
+    name = name_of("allgather", name, process_set)
+    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+    tensors = [tf.convert_to_tensor(each) for each in tensors]
+    return differentiable.allgather(name, names, tensors, process_set)
+
+
+def broadcast(
+    tensor, root_rank: int, name: Optional[str] = None, ignore_name_scope=False,
+    process_set: ProcessSet = global_process_set,
+):  # fmt: skip
+    """Return rank ``root_rank``'s tensor; it has the same shape and dtype on every rank.
+
+    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
+    """
+    name = name_of("broadcast", name, process_set)
+    return differentiable.broadcast(name, tf.convert_to_tensor(tensor), root_rank, process_set)
+
+
+def alltoall(
+    tensor, splits=None, name: Optional[str] = None, ignore_name_scope=False,
+    process_set: ProcessSet = global_process_set,
+):  # fmt: skip
+    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+
+    :param splits: how many rows go to each rank; without it all ranks get equally many.
+    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`.
+    """
+    tensor, name = tf.convert_to_tensor(tensor), name_of("alltoall", name, process_set)
+    given = splits
+    if splits is None:
+        each = tf.shape(tensor)[0] // process_set.size()
+        splits = tf.fill([process_set.size()], each)
+    splits = tf.convert_to_tensor(splits)
+    rows, received = differentiable.alltoall(name, tensor, splits, given is None, process_set)
+    return rows if given is None else (rows, tf.cast(received, splits.dtype))
+
+
+def reducescatter(
+    tensor, device_dense="", compression=NoneCompressor, op=Average, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False, prescale_factor=1.0,
+    postscale_factor=1.0,
+):  # fmt: skip
+    """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
+
+    :param tensor: of at least one dimension; all arguments and errors are those of
+        :func:`allreduce`.
+    """
+    name = name_of("reducescatter", name, process_set)
+    scales = prescale_factor, postscale_factor
+    return _reducescatter([name], [tensor], compression, op, scales, process_set)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence, device_dense="", compression=NoneCompressor, op=Average,
+    process_set: ProcessSet = global_process_set, prescale_factor=1.0, postscale_factor=1.0,
+    name: Optional[str] = None,
+) -> List:  # fmt: skip
+    """Do what :func:`reducescatter` does for several tensors."""
+    names = group_names(name_of("reducescatter", name, process_set), len(tensors))
+    scales = prescale_factor, postscale_factor
+    return _reducescatter(names, tensors, compression, op, scales, process_set)
+
+
+def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
+    sent = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    arrived = differentiable.reducescatter(
+        names, [each for each, _ in sent], op, scales, process_set
+    )
+    return [compression.decompress(each, context) for each, (_, context) in zip(arrived, sent)]
+
+
+def join(process_set: ProcessSet = global_process_set):
+    """Say that this rank has no more data; return the last rank to say so, when all have."""
+    if topology.size() == 1:
+        return tf.constant(0)
+
+    def joined(_arrays):
+        return collectives.Handle(lambda: True, lambda: [np.int32(collectives.join(process_set))])
+
+    return run(joined, [], [tf.int32], [[]])[0]

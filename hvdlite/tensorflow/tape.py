@@ -1,0 +1,94 @@
+"""DistributedGradientTape: a tape whose gradients are averaged over ranks."""
+
+import tensorflow as tf
+
+from hvdlite.names import place_of_call
+from hvdlite.process_sets.process_set import global_process_set
+from hvdlite.reduce_ops import Average
+from hvdlite.tensorflow.compression import NoneCompressor
+from hvdlite.tensorflow.exchange import name_of
+from hvdlite.tensorflow.gradients import average, reduction_of, scaled_local
+
+
+def DistributedGradientTape(
+    gradtape, device_dense="", device_sparse="", compression=NoneCompressor, sparse_as_dense=False,
+    op=Average, gradient_predivide_factor=1.0, num_groups=0, groups=None,
+    process_set=global_process_set, scale_local_gradients=True,
+):  # fmt: skip
+    """Return the tape; its ``gradient`` is now averaged over all ranks::
+
+        with tf.GradientTape() as tape:
+            loss = ...
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+    It is the tape that was given, whose class is now a subclass of its own. Eagerly, gradients are
+    sent when backward has all of them; inside ``tf.function``, as soon as backward has a MiB.
+
+    :param gradtape: a ``tf.GradientTape``; ``device_dense`` and ``device_sparse`` are ignored.
+    :param compression: Compression.none or fp16, or a class like them.
+    :param sparse_as_dense: send ``tf.IndexedSlices`` whole, not as the rows of all ranks.
+    :param op: Average, Sum or Adasum.
+    :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and
+        multiplied by f / size after it.
+    :param num_groups: or ``groups``: in how many groups they are sent; 0: by their bytes.
+    :param process_set: the ranks among which.
+    :param scale_local_gradients: divide the gradients of ``register_local_source`` by the ranks.
+    :raises ValueError: an argument that makes no sense; the tape is one already.
+    """
+    if isinstance(gradtape, _Distributed) or not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"expected a plain tf.GradientTape, got {type(gradtape).__name__}")
+    kind = type(gradtape)
+    gradtape.__class__ = type(kind.__name__, (_Distributed, kind), {})
+    gradtape._reduction = reduction_of(
+        compression, sparse_as_dense, op, gradient_predivide_factor, groups, num_groups, process_set
+    )
+    gradtape._scale_local = scale_local_gradients
+    gradtape._local = set()
+    return gradtape
+
+
+def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs):
+    """Do what :func:`DistributedGradientTape` does, but leave some layers to each rank alone.
+
+    :param gradtape: and all others: as there.
+    :param local_layers: a layer or several, whose gradients are not averaged.
+    """
+    tape = DistributedGradientTape(gradtape, *args, **kwargs)
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
+    for layer in filter(None, layers):
+        for variable in layer.trainable_weights:
+            tape.register_local_source(variable)
+    return tape
+
+
+class _Distributed:
+    """What is added to a tape."""
+
+    def register_local_source(self, source) -> None:
+        """Keep the gradient of a variable that only this rank has."""
+        self._local.add(id(source))
+
+    def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
+        """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
+        kwargs.pop("use_generic_names", None)  # names never are TensorFlow's
+        place = place_of_call()
+        grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
+        flat = tf.nest.flatten(grads, expand_composites=False)
+        flat_sources = tf.nest.flatten(sources)
+        local = [id(source) in self._local for source in flat_sources]
+        shared = [grad for grad, is_local in zip(flat, local) if not is_local]
+        name = name_of("tape", f"tape.{place}", self._reduction.process_set)
+        averaged = iter(average(shared, name, self._reduction))
+        size = self._reduction.process_set.size() if self._scale_local else 1
+        results = [
+            scaled_local(grad, size) if is_local else next(averaged)
+            for grad, is_local in zip(flat, local)
+        ]
+        return tf.nest.pack_sequence_as(sources, results)
+
+    def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
+        """Return two lists of (variable, gradient): of this rank's own, and of those averaged."""
+        pairs = list(zip(sources, self.gradient(target, sources, output_gradients, **kwargs)))
+        own = [pair for pair in pairs if id(pair[0]) in self._local]
+        return own, [pair for pair in pairs if id(pair[0]) not in self._local]

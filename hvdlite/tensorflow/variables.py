@@ -1,0 +1,98 @@
+"""The same variables on every rank: eagerly, in ``tf.function``, and by a hook for sessions."""
+
+from typing import List, Optional, Sequence
+
+import tensorflow as tf
+
+from hvdlite.names import owner_name
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.tensorflow.differentiable import start_broadcast
+from hvdlite.tensorflow.exchange import name_of, run
+
+
+def broadcast_variables(
+    variables: Sequence, root_rank: int, process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+):  # fmt: skip
+    """Replace the variables of every rank by those of rank ``root_rank``.
+
+    :param variables: of TensorFlow or of Keras, in the same order on every rank.
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :param inplace: taken as in Horovod, and ignored.
+    :return: in a graph, an operation that does so.
+    :raises ValueError: ``root_rank`` does not take part.
+    :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
+    """
+    assigned = _assign(list(variables), root_rank, None, process_set)
+    return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+def broadcast_(
+    variables: Sequence, root_rank: int, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> List:  # fmt: skip
+    """Do what :func:`broadcast_variables` does; return the new values.
+
+    :param name: pairs the call with those of the other ranks.
+    """
+    with tf.control_dependencies(_assign(list(variables), root_rank, name, process_set)):
+        return [tf.identity(variable) for variable in variables]
+
+
+def _assign(variables: List, root_rank: int, name: Optional[str], process_set) -> List:
+    if not variables:
+        return []
+    if name is None:
+        name = owner_name("variables") if tf.executing_eagerly() else "variables"
+    name = name_of("broadcast", name, process_set)
+    names = [f"{name}.{i}" for i in range(len(variables))]
+    values = [tf.convert_to_tensor(variable) for variable in variables]
+    arrived = run(
+        lambda arrays: start_broadcast(names, arrays, root_rank, process_set),
+        values, [v.dtype for v in values], [v.shape for v in values],
+    )  # fmt: skip
+    return [_assigned(*each) for each in zip(variables, arrived)]
+
+
+def _assigned(variable, value):
+    result = variable.assign(value)
+    return value if result is None else result  # Keras's variables give nothing in a graph
+
+
+def broadcast_global_variables(root_rank: int):
+    """Return an operation of the default graph that broadcasts all its global variables.
+
+    :param root_rank: whose values all ranks shall have.
+    :raises RuntimeError: TensorFlow is eager: there are none then.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "there are no global variables while TensorFlow is eager: use "
+            "hvd.broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """A hook of a session: once it is made, all ranks get the global variables of one rank.
+
+    For ``tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])``, whether rank ``root_rank`` has
+    random weights or those of a checkpoint.
+
+    :param root_rank: whose values all ranks shall have.
+    :param device: ignored: variables are on the CPU.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.bcast_op = None
+
+    def begin(self) -> None:
+        """Add the broadcast to the graph, before the session makes it read-only."""
+        if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session, coord) -> None:
+        """Broadcast; also when a session was made again after an error."""
+        session.run(self.bcast_op)

@@ -1,0 +1,250 @@
+"""Keras 3 on ranks, on the backend that KERAS_BACKEND names: optimizer, callbacks, saved models."""
+
+import keras
+import numpy as np
+import pytest
+
+import hvdlite.keras as hvd
+
+SAMPLES, BATCH, EPOCHS = 96, 24, 3  # BATCH: of all ranks together; divided by 1 to 4 ranks
+BACKEND = keras.backend.backend()
+
+
+def data():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(SAMPLES, 6)).astype(np.float32)
+    return x, np.tanh(x.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def net(seed: int):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def fit(model, optimizer, x, y, batch: int, callbacks=(), epochs: int = EPOCHS):
+    model.compile(optimizer, "mse")
+    options = {"batch_size": batch, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(x, y, callbacks=list(callbacks), **options).history
+
+
+def own_part(array, rank: int, size: int):
+    """This rank's samples, in an order in which its batches are parts of the joined ones."""
+    return array[rank::size]
+
+
+def difference(model, other) -> float:
+    pairs = zip(model.get_weights(), other.get_weights())
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+def check_equal(model) -> None:
+    values = [*model.get_weights(), *optimizer_values(model)]
+    own = [(value + 0).tobytes() for value in values]  # PyTorch clears to -0.0 as well
+    assert all(other == own for other in hvd.allgather_object(own))
+
+
+def optimizer_values(model) -> list:
+    return [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.optimizer.variables]
+
+
+OPTIMIZERS = {
+    "momentum": lambda **o: keras.optimizers.SGD(0.1, momentum=0.9, **o),
+    "adam": lambda **o: keras.optimizers.Adam(0.01, **o),
+    "clipped": lambda **o: keras.optimizers.SGD(0.5, clipnorm=0.05, **o),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_training_is_that_of_one_process(kind, rank, size, report_parity):
+    x, y = data()
+    alone, model = net(0), net(rank)
+    fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
+    first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    mine = own_part(x, rank, size), own_part(y, rank, size)
+    fit(model, optimizer, *mine, BATCH // size, first)
+    check_equal(model)
+    report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_several_passes_a_step(mean, rank, size, report_parity):
+    """Two passes of half a batch are one of the whole."""
+    x, y = data()
+    alone, model = net(0), net(0)
+    fit(alone, keras.optimizers.SGD(0.1 if mean else 0.2), x, y, BATCH)
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), backward_passes_per_step=2, average_aggregated_gradients=mean
+    )
+    mine = own_part(x, rank, size), own_part(y, rank, size)
+    fit(model, optimizer, *mine, BATCH // size // 2)
+    check_equal(model)
+    report_parity(f"Keras on {BACKEND}, two passes", difference(model, alone), 2e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2},
+     {"compression": hvd.Compression.fp16}],
+    ids=lambda o: next(iter(o)),
+)  # fmt: skip
+def test_options(options, rank, size):
+    x, y = data()
+    rate = 0.1 * (size if "op" in options else 1)
+    alone, model = net(0), net(0)
+    fit(alone, keras.optimizers.SGD(rate), x, y, BATCH)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+    mine = own_part(x, rank, size), own_part(y, rank, size)
+    fit(model, optimizer, *mine, BATCH // size)
+    check_equal(model)
+    assert difference(model, alone) < (1e-2 if "compression" in options else 2e-5)
+
+
+@pytest.mark.usefixtures("several")
+def test_overflow_on_one_rank_skips_the_step_on_all(rank, size):
+    x, y = data()
+    model = net(0)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    bad = x.copy()
+    bad[0 if rank == 1 else slice(0, 0)] = np.inf  # in rank 1's first batch
+    fit(model, optimizer, bad, y, BATCH, epochs=1)
+    check_equal(model)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    assert int(optimizer.iterations) == SAMPLES // BATCH - 1
+    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == 4.0
+
+
+def test_mixed_precision_gets_the_loss_scale_outside():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_first_weights_and_metrics(rank, size):
+    x, y = data()
+    model = net(rank)
+    start = [w.copy() for w in net(size - 1).get_weights()]
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 0:
+                seen.append([w.copy() for w in self.model.get_weights()])
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(logs["loss"])
+
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(size - 1),
+        hvd.callbacks.MetricAverageCallback(), Look(),
+    ]  # fmt: skip
+    history = fit(model, keras.optimizers.SGD(0.0), x + rank, y, SAMPLES, callbacks, 1)
+    assert all((a == b).all() for a, b in zip(seen[0], start))
+    reference = net(size - 1)
+    reference.compile(loss="mse")
+    losses = [reference.evaluate(x + r, y, SAMPLES, verbose=0) for r in range(size)]
+    assert history["loss"] == [seen[1]] == [pytest.approx(np.mean(losses), rel=1e-5)]
+
+
+def rates_of(callback, optimizer, epochs: int, batches: int) -> list:
+    """The learning rate of each batch, and what the callback has done to the momentum gathered."""
+    rates = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+
+    x, y = data()
+    history = fit(net(0), optimizer, x, y, SAMPLES // batches, [callback, Look()], epochs)
+    assert history["lr"] == [pytest.approx(r) for r in rates[batches - 1 :: batches]]
+    return rates
+
+
+def test_warm_up(size):
+    warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
+    rates = rates_of(warm_up, hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), 3, 4)
+    rising = [0.4 / size * (1 + (i + 1) / 8 * (size - 1)) for i in range(8)]
+    assert rates == pytest.approx(rising + [0.4] * 4)
+
+
+def test_schedule():
+    halve = hvd.callbacks.LearningRateScheduleCallback(0.4, 0.5, start_epoch=1, end_epoch=3)
+    assert rates_of(halve, keras.optimizers.SGD(0.3), 4, 2) == pytest.approx(
+        [0.3, 0.3, 0.4, 0.4, 0.2, 0.2, 0.2, 0.2]
+    )
+    with pytest.raises(ValueError, match="initial_lr is None"):
+        hvd.callbacks.LearningRateScheduleCallback(None, 1)
+
+
+@pytest.mark.parametrize("correct", [False, True])
+def test_momentum_is_corrected_when_the_rate_changes(correct, size):
+    """Velocity is a sum of gradients times rates: the old part is scaled as the rate is."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.zeros((1, 1))])
+    change = hvd.callbacks.LearningRateScheduleCallback(
+        0.1, lambda epoch: [1, 10][int(epoch)], momentum_correction=correct
+    )
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.5), lambda y, p: keras.ops.mean(p))
+    x = np.ones((2, 1), np.float32)
+    model.fit(x, x, batch_size=2, epochs=2, verbose=0, callbacks=[change])
+    old = 0.5 * 0.1 * (10 if correct else 1)
+    assert model.get_weights()[0][0, 0] == pytest.approx(-(0.1 + (old + 1.0)))
+
+
+def test_a_saved_model_has_its_optimizer_back(rank, size, tmp_path):
+    x, y = data()
+    mine = own_part(x, rank, size), own_part(y, rank, size)
+    model = net(0)
+    fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), *mine, BATCH // size)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    plain = keras.models.load_model(path)
+    assert type(plain.optimizer) is type(keras.optimizers.Adam())
+    loaded = hvd.load_model(path)
+    for one in (model, loaded):
+        one.fit(*mine, batch_size=BATCH // size, shuffle=False, verbose=0)
+    check_equal(loaded)
+    assert difference(model, loaded) == 0
+
+
+def test_a_layer_of_this_rank_alone(rank, size):
+    model = net(0)
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0), local_layers=model.layers[0], scale_local_gradients=False
+    )
+    optimizer.build(model.trainable_variables)
+    grads = [keras.ops.full(v.shape, float(rank)) for v in model.trainable_variables]
+    before = model.get_weights()
+    optimizer.apply(grads)
+    steps = [float((b - a).mean()) for a, b in zip(model.get_weights(), before)]
+    assert steps == pytest.approx([rank, rank, (size - 1) / 2, (size - 1) / 2], abs=1e-6)
+
+
+def test_values(rank, size):
+    def numbers(tensor):
+        return keras.ops.convert_to_numpy(tensor).tolist()
+
+    assert numbers(hvd.allreduce([1.0, float(rank)])) == [1, (size - 1) / 2]
+    assert numbers(hvd.allreduce(float(rank), average=False)) == sum(range(size))
+    assert numbers(hvd.allgather(np.full((rank + 1,), rank))) == [
+        r for r in range(size) for _ in range(r + 1)
+    ]
+    assert numbers(hvd.broadcast(keras.ops.ones(2) * rank, size - 1)) == [size - 1] * 2
+    assert numbers(hvd.reducescatter(np.ones(size), op=hvd.Sum)) == [size]
+    with pytest.raises(RuntimeError, match="Keras 3 has no global variables"):
+        hvd.broadcast_global_variables(0)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got str"):
+        hvd.DistributedOptimizer("sgd")
+    with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got SGD"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD()))
+    with pytest.raises(ValueError, match="expected an optimizer that was not built yet"):
+        keras_own = keras.optimizers.SGD(gradient_accumulation_steps=2)
+        hvd.DistributedOptimizer(keras_own, backward_passes_per_step=2)
