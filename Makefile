@@ -5,6 +5,7 @@
 #   make test      make install, make test-c, pytest              (ARGS=...)
 #   make test-frameworks   examples and tests of PyTorch, Keras, TensorFlow and XGBoost, in an
 #                  environment of their own, .venv-frameworks    (ARGS=...)
+#   make test-long   as make test, with all of tests/parallel on 4 ranks, too
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
@@ -36,7 +37,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
 .PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report \
-        wheel test-wheel docs lint format clean
+        test-long wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -66,6 +67,9 @@ mnist: install
 
 test: install test-c
 	$(BIN)/pytest $(ARGS)
+
+test-long: install test-c
+	HVDLITE_TEST_LONG=1 $(BIN)/pytest $(ARGS)
 
 # Apart from .venv: they need NumPy 2, which MXNet does not take as it is.
 FRAMEWORKS      := .venv-frameworks
@@ -108,14 +112,18 @@ $(eval $(call flavour,asan,-O1 -fno-omit-frame-pointer -fsanitize=address -fsani
 $(eval $(call flavour,tsan,-O1 -fsanitize=thread))
 -include $(wildcard build/c/*/*.d build/c/*/*/*.d)
 
+RUNS := $(PROGRAMS:%=run-%)
+
 c-programs: $(PROGRAMS)
 
+# As many at once as there are cores: most of their time they wait.
 test-c:
-	@$(MAKE) -s --no-print-directory -j$(CORES) c-programs
-	@for p in $(PROGRAMS); do \
-	    timeout 300 $(FIXED) $$p >$$p.log 2>&1 && echo "ok     $$p" && continue; \
-	    status=$$?; cat $$p.log; echo "FAILED $$p (exit $$status)"; exit 1; \
-	done
+	@$(MAKE) -s --no-print-directory -j$(CORES) $(RUNS)
+
+$(RUNS): run-%: %
+	@timeout 300 $(FIXED) $< >$<.log 2>&1 || { \
+	    status=$$?; cat $<.log; echo "FAILED $< (exit $$status)"; exit 1; }
+	@echo "ok     $<"
 
 # --------------------------------------------------------------------------------- benchmarks
 PEERS   := .venv-peers/.stamp
