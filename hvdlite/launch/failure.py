@@ -62,6 +62,21 @@ def culprit(
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
 
 
+def who_stood_still(
+    first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, int]
+) -> Optional[Ending]:
+    """Return the rank that ``first`` failed for, as its error says, and that did nothing itself."""
+    name = waited_for.get(first.rank)
+    return next((e for e in endings if e.rank == name and e.ended), None)
+
+
+def report_standstill(late: Ending, first: Ending, last_lines: List[str]) -> List[str]:
+    """Return the lines that the user reads about a rank that others have waited for."""
+    ends = "; its last lines:" if last_lines else ", and had printed nothing"
+    head = f"hvdliterun: rank {late.label} on {late.host} stood still, and rank {first.label}"
+    return [f"{head} failed after {first.after:.1f} s{ends}", *(f"    {x}" for x in last_lines)]
+
+
 def exit_code(first: Ending) -> int:
     """Return the job's exit code; a rank that had only printed its traceback was to end with 1."""
     return 1 if first.ended else first.status

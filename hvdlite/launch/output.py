@@ -10,6 +10,7 @@ from typing import Deque, Dict, List, Optional, TextIO
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1
 _ANOTHER_LEFT = re.compile(r"rank \d+ left the job")  # as hvdlite's errors say it
+_STANDS_STILL = re.compile(r"Error: tensor .* submitted by .*, not by rank (\d+)[.;)]?(?:\s|$)")
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 
 
@@ -100,6 +101,7 @@ class Output:
         self._last: Dict[int, Deque[str]] = {}
         self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
         self.bereft: Dict[int, float] = {}  # when they last said that another had left
+        self.waited_for: Dict[int, int] = {}  # the one rank that their error says stood still
 
     def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
@@ -125,6 +127,8 @@ class Output:
         for line in lines:
             if line.startswith("Traceback (most recent call last)"):
                 self.troubled[rank] = time.monotonic()
+            elif _STANDS_STILL.search(line):
+                self.waited_for[rank] = int(_STANDS_STILL.search(line).group(1))
             elif _ANOTHER_LEFT.search(line):
                 self.bereft[rank] = time.monotonic()
             if not self._files:

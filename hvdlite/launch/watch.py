@@ -280,6 +280,10 @@ class Watch:
         first = self._first_failure(endings) if self._start_time else None
         if first:
             code = failure.exit_code(first)
+            late = failure.who_stood_still(first, endings, self._output.waited_for)
+            if late:
+                lines = self._output.last_lines(late.rank)
+                return code, failure.report_standstill(late, first, lines)
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)
         code = self._backend.exit_code()

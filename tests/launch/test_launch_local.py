@@ -119,6 +119,15 @@ def test_a_rank_that_fails_ends_the_job_and_is_named(how, code, says):
     assert report[-1] == "hvdliterun: the other 2 were ended"
 
 
+def test_the_rank_that_stood_still_is_blamed_after_a_stalls_shutdown():
+    stall = ["--stall-check-shutdown-time-seconds", 1]
+    done = call("-n", 4, *stall, sys.executable, SCRIPTS / "stands_still.py")
+    assert done.code == 1, done.err
+    assert "hvdliterun: rank 2 on " in done.err
+    assert "stood still, and rank " in done.err
+    assert done.err.rstrip().endswith("    computes on")
+
+
 ENDLESS = """
 import os, signal, sys, time, hvdlite as hvd, numpy as np
 hvd.init()

@@ -3,7 +3,14 @@ import os
 
 import pytest
 
-from hvdlite.launch.failure import Ending, culprit, exit_code, report
+from hvdlite.launch.failure import (
+    Ending,
+    culprit,
+    exit_code,
+    report,
+    report_standstill,
+    who_stood_still,
+)
 from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
 
 
@@ -127,3 +134,23 @@ def test_the_report_names_rank_host_code_and_last_lines():
     lines = report(ending(2, -11, False, 1.5), 139, ["a", "b"], 3)
     assert lines[0].startswith("hvdliterun: rank 2 on h2 was killed by SIGSEGV (exit code 139)")
     assert lines[1:] == ["    a", "    b", "hvdliterun: the other 3 were ended"]
+
+
+def test_who_stood_still_is_blamed_not_who_waited_for_it():
+    shown, _, _ = output()
+    text = b"hvdlite._native.HvdliteError: tensor 'allreduce.x' has waited for 5 s: submitted by "
+    for rank in (3, 0, 1):
+        shown.write(rank, str(rank), STDERR, b"Traceback (most recent call last):\n  ...\n")
+        shown.write(rank, str(rank), STDERR, text + b"ranks 0, 1, 3, not by rank 2\n")
+    shown.write(2, "2", STDOUT, b"computing\n")
+    endings = [ending(rank, 1, False, 7.0) for rank in (3, 0, 1)] + [ending(2, -15, True, 8.0)]
+    first = culprit(endings, shown.troubled, shown.bereft)
+    late = who_stood_still(first, endings, shown.waited_for)
+    assert late.rank == 2
+    assert report_standstill(late, first, shown.last_lines(2)) == [
+        f"hvdliterun: rank 2 on h2 stood still, and rank {first.rank} failed after 7.0 s; "
+        "its last lines:",
+        "    computing",
+    ]
+    died = [*endings[:3], ending(2, -9, False, 5.0)]
+    assert who_stood_still(endings[0], died, shown.waited_for) is None
