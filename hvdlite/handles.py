@@ -5,7 +5,7 @@ from typing import Any, Callable
 
 
 class Handle:
-    """A collective that may be under way: of NumPy arrays, or of MXNet arrays.
+    """A collective that may be under way, of any library's arrays.
 
     :param poll: tells whether it is over.
     :param finish: waits for that, and returns the result or raises what went wrong.
@@ -31,6 +31,8 @@ class Handle:
             return self._finish()
         finally:
             self._over = True
+
+    __call__ = synchronize  # as Horovod's scripts wait for sparse_allreduce_async of PyTorch
 
 
 def poll(handle: Handle) -> bool:

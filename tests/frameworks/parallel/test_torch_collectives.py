@@ -230,3 +230,5 @@ def test_sparse_allreduce(rank, size):
     expected = torch.full((size + 1, 3), 1 / size)
     expected[0] = 1
     assert torch.allclose(hvd.synchronize(handle).to_dense(), expected)
+    again = hvd.sparse_allreduce_async(tensor, name="rows", op=hvd.Sum)
+    assert torch.allclose(again().to_dense(), expected * size)

@@ -228,7 +228,7 @@ def test_the_hook_of_distributed_data_parallel(own_state, gloo, rank, report_par
         torch.optim.SGD(model.parameters(), 0.1, 0.9),
         [batch_of(rank, step) for step in range(6)],
     )
-    assert hvd.stats()["tensors"] >= before + 2 * 6  # several buckets a step
+    assert hvd.stats()["tensors"] >= before + 2 * 5  # after the first step several buckets
     batches = [joined_batch(step) for step in range(6)]
     train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), batches)
     report_parity("PyTorch, DDP's hook", difference(model, alone), 5e-6)
