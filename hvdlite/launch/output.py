@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Deque, Dict, List, Optional, TextIO
 
 LAST_LINES = 20
+MOST_HELD = 1000  # lines of a traceback
+_TRACEBACK = "Traceback (most recent call last):"
 STDOUT, STDERR = 0, 1
 _ANOTHER_LEFT = re.compile(r"rank \d+ left the job")  # as hvdlite's errors say it
 _STANDS_STILL = re.compile(r"Error: tensor .* submitted by .*, not by rank (\d+)[.;)]?(?:\s|$)")
@@ -91,6 +93,38 @@ def file_label(label: str) -> str:
     return f"rank.{label}" if label.isdigit() else label.replace(" ", ".")
 
 
+class Tracebacks:
+    """Holds a traceback back until its last line tells whose fault it is.
+
+    Of a rank that has only heard of another's failure that line alone is shown.
+    """
+
+    def __init__(self) -> None:
+        self._held: List[str] = []
+
+    def feed(self, line: str) -> List[str]:
+        """Return the lines that may be shown now."""
+        if line.endswith(_TRACEBACK) or (self._held and self._goes_on(line)):
+            self._held.append(line)
+            return []
+        held, self._held = self._held, []
+        if held and _names_another(line):
+            return [f"{line} (traceback folded: another rank is to blame)"]
+        return [*held, line]
+
+    def end(self) -> List[str]:
+        held, self._held = self._held, []
+        return held
+
+    def _goes_on(self, line: str) -> bool:
+        between = ("During handling of the above", "The above exception was")
+        return len(self._held) < MOST_HELD and (line[:1] in ("", " ") or line.startswith(between))
+
+
+def _names_another(line: str) -> bool:
+    return bool(_ANOTHER_LEFT.search(line) or _STANDS_STILL.search(line))
+
+
 class Output:
     """All that the ranks print, to the console or to files."""
 
@@ -98,6 +132,7 @@ class Output:
         self.console = console
         self._files = files
         self._lines: Dict[tuple, Lines] = {}
+        self._tracebacks: Dict[int, Tracebacks] = {}
         self._last: Dict[int, Deque[str]] = {}
         self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
         self.bereft: Dict[int, float] = {}  # when they last said that another had left
@@ -114,6 +149,8 @@ class Output:
         for stream in (STDOUT, STDERR):
             if (rank, stream) in self._lines:
                 self._show(rank, label, stream, self._lines[rank, stream].end())
+        if rank in self._tracebacks:
+            self._print(rank, label, STDERR, self._tracebacks[rank].end())
 
     def last_lines(self, rank: int) -> List[str]:
         return list(self._last.get(rank, ()))
@@ -131,5 +168,11 @@ class Output:
                 self.waited_for[rank] = int(_STANDS_STILL.search(line).group(1))
             elif _ANOTHER_LEFT.search(line):
                 self.bereft[rank] = time.monotonic()
-            if not self._files:
-                self.console.write(rank, label, stream, line)
+            shown = [line]
+            if stream == STDERR:
+                shown = self._tracebacks.setdefault(rank, Tracebacks()).feed(line)
+            self._print(rank, label, stream, shown)
+
+    def _print(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
+        for line in lines if not self._files else ():
+            self.console.write(rank, label, stream, line)

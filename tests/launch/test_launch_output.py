@@ -154,3 +154,31 @@ def test_who_stood_still_is_blamed_not_who_waited_for_it():
     ]
     died = [*endings[:3], ending(2, -9, False, 5.0)]
     assert who_stood_still(endings[0], died, shown.waited_for) is None
+
+
+TRACEBACK = b"Traceback (most recent call last):\n  File ...\n    x()\n"
+
+
+def test_the_traceback_of_who_only_heard_of_a_failure_is_folded_away():
+    shown, _, err = output()
+    for rank, last in ((1, b"KeyError: 'label'"), (0, b"E: rank 1 left the job (its script ...)")):
+        shown.write(rank, str(rank), STDERR, TRACEBACK)
+        assert f"[{rank}]" not in err.getvalue()
+        shown.write(rank, str(rank), STDERR, last + b"\n")
+    assert err.getvalue().splitlines() == [
+        "[1] Traceback (most recent call last):",
+        "[1]   File ...",
+        "[1]     x()",
+        "[1] KeyError: 'label'",
+        "[0] E: rank 1 left the job (its script ...) (traceback folded: another rank is to blame)",
+    ]
+    assert len(shown.last_lines(0)) == 4
+
+
+def test_a_traceback_that_is_cut_off_is_shown_at_the_end():
+    shown, _, err = output()
+    shown.write(0, "0", STDERR, TRACEBACK + b"Key")
+    shown.end(0, "0")
+    shown.write(1, "1", STDERR, TRACEBACK)
+    shown.end(1, "1")
+    assert len(err.getvalue().splitlines()) == 7
