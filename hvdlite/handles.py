@@ -1,7 +1,7 @@
 """Handles: what ``..._async`` calls return, for ``poll`` and ``synchronize``."""
 
 import functools
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
 
 
 class Handle:
@@ -71,12 +71,29 @@ def started(function: Callable, begin: Callable) -> Callable:
     return start
 
 
-def waiting(begin: Callable) -> Callable:
-    """Make a function that returns a handle wait for it; its ``start`` does not."""
+if TYPE_CHECKING:  # Python has these since 3.10
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+    T = TypeVar("T", covariant=True)
+
+    class Waiting(Protocol[P, T]):
+        """A function that waits, and the one that does not."""
+
+        start: Callable[P, Handle]
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+def waiting(begin: "Callable[P, T]") -> "Waiting[P, T]":
+    """Make a function that returns a handle wait for it; its ``start`` does not.
+
+    The function is annotated with what the handle's result is.
+    """
 
     @functools.wraps(begin)
     def function(*args, **kwargs):
         return begin(*args, **kwargs).synchronize()
 
-    function.start = started(begin, begin)
-    return function
+    vars(function).update(start=started(begin, begin))
+    return function  # type: ignore[return-value]

@@ -29,11 +29,11 @@ def _seconds(variable: str, default: float) -> float:
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 GOOD_END = "its script has ended"
 
-_own_comm: Optional[MPI.Comm] = None  # the job's, if init(list) made it: freed at the end
+_own_comm: Optional[MPI.Intracomm] = None  # the job's, if init(list) made it: freed at the end
 _joined = False  # ever
 
 
-def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -> None:
+def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=None) -> None:
     """Join the job. Collective: every rank of ``comm`` calls it. A second call does nothing.
 
     :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
@@ -65,7 +65,7 @@ def init(comm: Union[None, Sequence[int], MPI.Comm] = None, process_sets=None) -
     registry.begin(process_sets)
 
 
-def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Comm:
+def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
     ranks, size = list(ranks), MPI.COMM_WORLD.size
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
         raise ValueError(f"init({ranks}): expected different ranks from 0 to {size - 1}")
@@ -136,7 +136,12 @@ def _at_exit() -> None:
         clean = False  # the others wait for it in init(), and it would for them when MPI ends
     if not clean or (failed and failed.unsaid and _has_others()):
         _end_job(failed.code if failed else 1)
-    script_end.call_for_later_failures(lambda later: _has_others() and _end_job(later.code))
+    script_end.call_for_later_failures(_end_of_a_later_failure)
+
+
+def _end_of_a_later_failure(later: script_end.Failure) -> None:
+    if _has_others():
+        _end_job(later.code)
 
 
 def _has_others() -> bool:

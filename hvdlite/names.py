@@ -17,12 +17,12 @@ def forget() -> None:
     _owners.clear()
 
 
-def tensor_name(kind: str, name: Optional[str], process_set_id: int = 0) -> str:
+def tensor_name(kind: str, name: Optional[str], process_set_id: Optional[int] = 0) -> str:
     """Return ``kind.name``; without a name, :func:`call_name` stands for it."""
     return f"{kind}.{call_name(kind, process_set_id) if name is None else name}"
 
 
-def call_name(kind: str, process_set_id: int) -> str:
+def call_name(kind: str, process_set_id: Optional[int]) -> str:
     """Name an unnamed call: by the place in the script that makes it, and a count.
 
     The count is per place, so that one more unnamed call on some rank can't shift all later ones,

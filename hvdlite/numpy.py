@@ -10,7 +10,7 @@ dtype and may be the input itself. A call with several arrays does the same for 
 rank for which some of them fail is told of all of those.
 """
 
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
@@ -234,7 +234,10 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     return process_set.ranks[last[0]]
 
 
-def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Handle:
+# These return a Handle; @waiting makes of it what the functions above are annotated with.
+
+
+def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
     arrays = [_dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     if kind == lib.HVD_REDUCESCATTER:
@@ -246,7 +249,7 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Handle:
     return _start_all(kind, names, arrays, shapes, outs, details)
 
 
-def _gather(name, names, arrays, process_set, outs) -> Handle:
+def _gather(name, names, arrays, process_set, outs) -> Any:
     arrays = [_dense(array) for array in arrays]
     outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
@@ -257,7 +260,7 @@ def _gather(name, names, arrays, process_set, outs) -> Handle:
     return _start_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
 
 
-def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Handle:
+def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
     """Results of several share no memory while they are made, whatever the user gave as out."""
     alone, in_place = len(arrays) == 1, kind == lib.HVD_ALLREDUCE
     rooms = [
@@ -268,7 +271,7 @@ def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Handle:
     return _handle(start_all(kind, names, arrays, rooms, members), names, rooms, outs)
 
 
-def _handle(started: Started, names, rooms, outs) -> Handle:
+def _handle(started: Started, names, rooms, outs) -> Any:
     def finish() -> List[np.ndarray]:
         started.finish()
         return [_deliver(*each) for each in zip(names, rooms, outs)]

@@ -88,8 +88,8 @@ def _distutils() -> Iterator[bool]:
         yield False
         return
     package, version = types.ModuleType("distutils"), types.ModuleType("distutils.version")
-    package.version = version
-    version.LooseVersion = version.StrictVersion = _Version
+    vars(package).update(version=version)
+    vars(version).update(LooseVersion=_Version, StrictVersion=_Version)
     lent = {module.__name__: module for module in (package, version)}
     sys.modules.update(lent)
     try:

@@ -58,7 +58,7 @@ def join(memory: Optional[SharedMemory], owner: str) -> bool:
     number = 1 + owner_number("region")  # the same on every rank
     mine = memory and (topology.local_rank(), memory._address(), memory.used)
     parts = allgather_object(mine, f"region.{owner}")
-    if not all(parts):
+    if memory is None or not all(parts):
         return False
     mapped = memory._map(number, sorted(parts))
     return all(allgather_object(mapped, f"region.{owner}"))

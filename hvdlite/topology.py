@@ -6,11 +6,11 @@ from mpi4py import MPI
 
 from hvdlite._native import call, ffi, lib
 
-_comm: Optional[MPI.Comm] = None  # of the job
+_comm: Optional[MPI.Intracomm] = None  # of the job
 _homogeneous = False  # every host has as many ranks
 
 
-def enter(comm: MPI.Comm) -> None:
+def enter(comm: MPI.Intracomm) -> None:
     """Take the communicator of the job that this process has joined. Collective over it."""
     global _comm, _homogeneous
     _comm = comm
@@ -23,8 +23,9 @@ def leave() -> None:
     _comm = None
 
 
-def communicator() -> MPI.Comm:
+def communicator() -> MPI.Intracomm:
     """Return the communicator that ``init()`` was given."""
+    assert _comm is not None  # between init() and shutdown()
     return _comm
 
 

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
@@ -116,7 +116,11 @@ def main(arguments=None) -> None:
 
     comm = MPI.COMM_WORLD.Dup()
     opened = libraries(args.apis)
-    about = {**machine.describe(), "ranks": comm.size, "bandwidth": machine.memory_bandwidth(comm)}
+    about: Dict[str, Any] = {
+        **machine.describe(),
+        "ranks": comm.size,
+        "bandwidth": machine.memory_bandwidth(comm),
+    }
     rows = []
     with progress(plan(args), hidden=comm.rank > 0) as bar:
         for api, case in bar:

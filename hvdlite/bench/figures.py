@@ -1,6 +1,6 @@
 """The arithmetic of the bench: from seconds, bytes and ranks to the columns of the table."""
 
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def floor_seconds(kind: str, ranks: int, nbytes: int, bandwidth: float) -> float
 def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
     """Return a flat row: seconds, bytes per second, CPU seconds per GB that ranks bring."""
     p50 = percentile(sample.seconds, 50)
-    row = {
+    row: Dict[str, Any] = {
         "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,
         "label": case.label, "arrays": len(case.shapes), "bytes": case.nbytes, "ranks": ranks,
         "repeats": len(sample.seconds),
@@ -65,7 +65,7 @@ def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) 
     cpu = float(np.median(sample.cpu_seconds))
     if sample.alone:
         row["alone"] = percentile(sample.alone, 50)
-        row["speed_kept"] = percentile(np.divide(sample.alone, sample.seconds), 50)
+        row["speed_kept"] = percentile(np.divide(sample.alone, sample.seconds).tolist(), 50)
     if case.kind not in KINDS:  # a training step moves no data worth a rate
         return {**row, "cpu_seconds": cpu}
     brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks

@@ -60,8 +60,7 @@ class MXNetArrays(NumPyArrays):
         import mxnet as mx
 
         if dtype == "bfloat16":
-            dtype = np.dtype([("bfloat16", np.uint16)])  # as MXNet has it
-            return mx.nd.zeros(shape).astype(dtype)
+            return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))  # as MXNet has it
         return mx.nd.zeros(shape, dtype=dtype)
 
     def fill(self, array, value: float) -> None:

@@ -28,7 +28,7 @@ class Collective:
         self.arrays = [library.make(self.brought(shape), case.dtype) for shape in case.shapes]
         self.start = library.starter(case.kind)
         self.names = [f"{case.name}.{i}" for i in range(len(self.arrays))]
-        self.results = []
+        self.results: list = []
 
     def brought(self, shape) -> tuple:
         """Return the shape of what this rank brings, so that the result has equal parts."""

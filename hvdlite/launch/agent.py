@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from hvdlite import watched
 from hvdlite.launch import channel, environment, probe, shared_memory
@@ -102,7 +102,7 @@ class Agent:
 
     def __init__(self, link: channel.Channel):
         self._link: Optional[channel.Channel] = link
-        self._child: Optional[subprocess.Popen] = None
+        self._child: Any = None  # the program's subprocess.Popen, once it runs
         self._selector = selectors.DefaultSelector()
         self._ended = False  # by the launcher or the backend, not by itself
         self._kill_at = float("inf")
@@ -163,7 +163,7 @@ class Agent:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: List[str], order: dict) -> None:
-        own = os.environ
+        own = dict(os.environ)
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which know nothing of it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
@@ -215,6 +215,8 @@ class Agent:
             self._end()
 
     def _hear(self, _) -> None:
+        if not self._link:
+            return
         try:
             kinds = [kind for kind, _ in self._link.receive()]
         except (channel.BadFrame, channel.ChannelClosed):

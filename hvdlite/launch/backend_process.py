@@ -40,7 +40,7 @@ class BackendProcess:
 
     @property
     def pipes(self) -> List[IO[bytes]]:
-        return [self._process.stdout, self._process.stderr]
+        return [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
 
     def read(self, pipe: IO[bytes]) -> bool:
         """Take what has come on a pipe; False: it is at its end."""

@@ -56,6 +56,7 @@ def _search_path() -> List[str]:
 
 
 def _judge(report: Report) -> Report:
+    assert report.facts is not None
     theirs, ours = report.facts["versions"], probe.versions()
     if not theirs["hvdlite"]:
         return report._replace(

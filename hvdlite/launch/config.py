@@ -40,12 +40,13 @@ def _apply(parser, namespace, action: argparse.Action, value: Any) -> None:
     """Do what argparse does with an option and its text; a plain flag has only yes and no."""
     option = action.option_strings[-1]
     if action.nargs == 0:
-        values = [[]] if value else []
+        values: list = [[]] if value else []
     else:
         values = value if isinstance(value, list) else [value]
     for one in values:
         try:
-            converted = action.type(one) if action.type and action.nargs != 0 else one
+            convert = action.type if callable(action.type) and action.nargs != 0 else None
+            converted: Any = convert(one) if convert else one
         except (TypeError, ValueError):
             parser.error(f"{option} cannot be {one!r}")
         action(parser, namespace, converted, option)

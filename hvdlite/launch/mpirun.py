@@ -108,7 +108,8 @@ def plan(job: Job, where: str) -> Plan:
         itself finds out (its own settings, an allocation of Slurm, ...).
     """
     path, dialect = find()
-    argv, env = [path, "-n", str(job.processes)], {}
+    argv = [path, "-n", str(job.processes)]
+    env: Dict[str, str] = {}
     if where == "here":
         argv += dialect.hosts([("localhost", job.processes)])
     elif job.hosts:

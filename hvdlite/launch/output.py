@@ -5,7 +5,7 @@ import re
 import time
 from collections import deque
 from pathlib import Path
-from typing import Deque, Dict, List, Optional, TextIO
+from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 
 LAST_LINES = 20
 MOST_HELD = 1000  # lines of a traceback
@@ -73,7 +73,7 @@ class Files:
 
     def __init__(self, folder: str):
         self._folder = Path(folder)
-        self._open: Dict[str, object] = {}
+        self._open: Dict[str, BinaryIO] = {}
 
     def write(self, label: str, stream: int, data: bytes) -> None:
         name = f"{file_label(label)}/{('stdout', 'stderr')[stream]}"

@@ -19,7 +19,7 @@ class Role(NamedTuple):
     """A part in the job; ``index`` counts from 0 among its kind, as ``kv.rank`` does."""
 
     kind: str
-    index: int
+    index: int  # type: ignore[assignment]  # tuple has a method of that name
 
     @property
     def label(self) -> str:

@@ -32,6 +32,7 @@ def _follow(plan: Plan) -> int:
     process = subprocess.Popen(
         plan.argv, stdin=subprocess.PIPE, stdout=terminal, text=True, preexec_fn=os.setpgrp
     )
+    assert process.stdin and plan.script and plan.log  # of every plan that has a log
     process.stdin.write(plan.script)
     process.stdin.close()
     os.close(terminal)

@@ -17,8 +17,13 @@ def commands(job: Job) -> List[List[str]]:
     return [_command(job, name) for name in names]
 
 
+def _folder(job: Job) -> str:
+    assert job.sync_dir is not None  # otherwise nothing is copied
+    return job.sync_dir
+
+
 def _command(job: Job, host: str) -> List[str]:
-    folder = job.sync_dir.rstrip("/") + "/"
+    folder = _folder(job).rstrip("/") + "/"
     # The remote side makes the folder's parents first, which rsync itself does not.
     make = f"mkdir -p {shlex.quote(folder)} && rsync"
     argv = ["rsync", "-az", "--rsync-path", make]
@@ -39,9 +44,9 @@ def run(job: Job) -> None:
 
 def _copy(job: Job, host: str) -> Optional[str]:
     if is_here(host):
-        if os.path.realpath(job.sync_dir) == os.getcwd():
+        if os.path.realpath(_folder(job)) == os.getcwd():
             return None
-        os.makedirs(job.sync_dir, exist_ok=True)
+        os.makedirs(_folder(job), exist_ok=True)
     done = subprocess.run(_command(job, host), capture_output=True, text=True)
     if done.returncode == 0:
         return None

@@ -226,7 +226,7 @@ class Watch:
 
     def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye: bool = True) -> None:
         self._output.end(rank.number, rank.label)
-        after = time.monotonic() - self._start_time
+        after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
         rank.ending = failure.Ending(*who, code, ended, after, goodbye)
         if rank.ending.failed:
@@ -308,10 +308,14 @@ class Watch:
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         def since_start(moments: Dict[int, float]) -> Dict[int, float]:
-            return {rank: moment - self._start_time for rank, moment in moments.items()}
+            return {rank: self._since_start(moment) for rank, moment in moments.items()}
 
         signs = since_start(self._output.troubled), since_start(self._output.bereft)
         return failure.culprit(endings, *signs)
+
+    def _since_start(self, moment: float) -> float:
+        assert self._start_time is not None  # ranks end, and print, when they have begun
+        return moment - self._start_time
 
 
 def _print(lines: List[str]) -> None:

@@ -4,7 +4,7 @@ Codecs run in the C core, as a part of the allreduce (``training/codecs.py``). A
 static methods ``compress`` and ``decompress``, as Horovod has them, will do as well.
 """
 
-from typing import Any, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Compression:
     top_k = staticmethod(top_k)
 
 
-_TYPES = {
+_TYPES: Dict[str, Callable[..., Any]] = {
     "none": lambda: NoneCompressor,
     "fp16": lambda: FP16Compressor,
     "bf16": lambda: BF16Compressor,

@@ -112,7 +112,7 @@ def _sum_in_validation(estimator) -> None:
     def prepare_and_sum(event_handlers):
         return [_SumAtEnd(estimator.val_metrics), *prepare(event_handlers)]
 
-    prepare_and_sum.sums = True
+    vars(prepare_and_sum)["sums"] = True
     estimator._prepare_default_validation_handlers = prepare_and_sum
 
 

@@ -1,6 +1,6 @@
 """The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,7 @@ from hvdlite.process_sets.process_set import ProcessSet
 from hvdlite.training.reduction import Reduction, split, split_by_bytes
 
 
-def common_order(params: Dict[int, object]) -> List[int]:
+def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
     A trainer sorts by name, and Gluon's names count blocks per process: so it is natural order
@@ -33,7 +33,7 @@ def _facts(param) -> str:
 
 
 def agree_on_order(
-    owner: str, params: Dict[int, object], labels: Dict[int, int], process_set: ProcessSet
+    owner: str, params: Dict[int, Any], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
     """Raise unless all ranks come to their sparse gradients, each of which is waited for, alike."""
     sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
@@ -65,7 +65,7 @@ class Gradients:
         self._names: Dict[int, str] = {}
         self._sizes: Dict[int, int] = {}
 
-    def pair(self, params: Dict[int, object]) -> bool:
+    def pair(self, params: Dict[int, Any]) -> bool:
         """Pair parameters, given by their index, with those of the other ranks. Collective, once.
 
         All ranks check that they mean the same layers. Later calls do nothing, and return False.
@@ -95,7 +95,7 @@ class Gradients:
         self._names.clear()
         self._sizes.clear()
 
-    def in_order(self, indices: Sequence[int]) -> List[int]:
+    def in_order(self, indices: Iterable[int]) -> List[int]:
         """Return the indices of paired parameters in the order that all ranks have in common."""
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 

@@ -3,7 +3,7 @@
 import functools
 import numbers
 import os
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 import mxnet as mx
 
@@ -44,7 +44,7 @@ def unrecorded(method):
 class _Name(str):
     """A store's name; MXNet looks in it for whether the store is a distributed, synchronous one."""
 
-    def __contains__(self, part: str) -> bool:
+    def __contains__(self, part: str) -> bool:  # type: ignore[override]
         return part in ("dist", "_sync") or super().__contains__(part)
 
 
@@ -73,7 +73,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         self._sums: Dict[object, mx.nd.NDArray] = {}  # of what was pushed, for the optimizer
         self._last: Dict[str, mx.nd.NDArray] = {}  # that was under way, by tensor name
         self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
-        self._trainer = None
+        self._trainer: Any = None  # gluon's, that is served
         self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()

@@ -91,7 +91,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: Optional[int] = None,
-) -> List:
+) -> Sequence:
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
     if not len(tensors):
         return tensors
@@ -110,7 +110,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: Optional[int] = None,
-) -> List:
+) -> Sequence:
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
     name = tensor_name("allreduce", name, process_set.process_set_id)
     names = group_names(name, len(tensors))
@@ -180,7 +180,7 @@ def grouped_allgather(
     name: Optional[str] = None,
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
-) -> List:
+) -> Sequence:
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
     if not len(tensors):
         return tensors
@@ -223,7 +223,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> List:
+) -> Sequence:
     """Do what :func:`reducescatter` does for each of the tensors."""
     if not len(tensors):
         return tensors

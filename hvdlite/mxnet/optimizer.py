@@ -1,7 +1,7 @@
 """DistributedOptimizer: any MXNet optimizer, fed with gradients averaged over ranks."""
 
 import copy
-from typing import Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 import mxnet as mx
 
@@ -37,6 +37,10 @@ class DistributedOptimizer:
     :raises ValueError: an argument that makes no sense; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
+
+    _averaging: "_Averaging"
+    rescale_grad: float  # the optimizer's
+    param_dict: dict  # the optimizer's, too
 
     def __new__(
         cls, optimizer, gradient_predivide_factor=1.0, num_groups=0,
@@ -133,7 +137,7 @@ class _Averaging:
     def _average(self, grads: dict, params: dict) -> None:
         if params:
             self.gradients.pair(params)
-        chosen = {}
+        chosen: Dict[int, Sequence] = {}
         for index, grad in grads.items():
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
@@ -158,7 +162,7 @@ def _refuse_amp(params: dict) -> None:
 
 def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     kind = type(optimizer)
-    distributed = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
+    distributed: Any = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
     distributed._averaging, averaging.given = averaging, optimizer
     return distributed
@@ -167,7 +171,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
 def undistribute(optimizer: DistributedOptimizer):
     """Return the plain optimizer, with the attributes of the distributed one."""
     kind = type(optimizer).__mro__[2]
-    plain = object.__new__(kind)
+    plain: Any = object.__new__(kind)
     plain.__dict__ = {k: v for k, v in optimizer.__dict__.items() if k != "_averaging"}
     return plain
 

@@ -78,12 +78,13 @@ def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> No
     any of ``outs`` raises what went wrong; if an argument of any can't be right nothing is pushed.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
-    alive = [_fill(*each, kind) for each in zip(works, names, outs, details, sources, residuals)]
+    each = zip(works, names, outs, details, sources, residuals)
+    alive = [_fill(kind, *arguments) for arguments in each]
     if alive:
         call(lib.hvd_mxnet_push, _mxnet, works, len(alive))
 
 
-def _fill(work, name, out, details, source, residual, kind):
+def _fill(kind, work, name, out, details, source, residual):
     described = _describe(kind, name, **details)
     work.tensor, work.out = described[0], _handle(name, out)
     if source is not None:

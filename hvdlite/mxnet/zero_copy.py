@@ -107,6 +107,7 @@ class SharedGradients:
 
     def _move(self, param, is_new: bool) -> None:
         """Let the parameter's gradient live in the memory, with the value that it has."""
+        assert self._memory is not None  # there is some for what moves
         offset = self._memory.used
         memory = self._memory.take(_bytes(param))  # taken also if not used: so places stay alike
         if memory is None or not (is_new or _is_free(param)):

@@ -21,13 +21,13 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Union[Sequence[int], MPI.Comm]) -> None:
         self.process_set_id: Optional[int] = None  # the same on every rank
-        self.ranks: Optional[List[int]] = None  # sorted
+        self.ranks: List[int]  # sorted; None: told by the communicator when it is registered
         self.mpi_comm: Optional[MPI.Comm] = None
         self._group: Optional[int] = (
             None  # its number in the C library, None: this rank isn't in it
         )
         if isinstance(ranks_or_comm, MPI.Comm):
-            self.mpi_comm = ranks_or_comm
+            self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         elif _are_ranks(ranks_or_comm):
             self.ranks = sorted(ranks_or_comm)
         else:
@@ -72,7 +72,8 @@ class ProcessSet:
 
     def invalidate(self) -> None:
         """End the set, as its removal and the job's end do. Internal."""
-        self.process_set_id = self.ranks = self._group = self.mpi_comm = None
+        self.process_set_id = self._group = self.mpi_comm = None
+        self.ranks = None  # type: ignore[assignment]
 
     def _check_registered(self) -> None:
         if self.process_set_id is None:

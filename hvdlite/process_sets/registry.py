@@ -53,15 +53,15 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     if process_set.process_set_id is not None:
         raise ValueError(f"{process_set} is registered already")
     if process_set.mpi_comm is not None:
-        return _add_by_comm(process_set)
+        return _add_by_comm(process_set, process_set.mpi_comm)
     agree("process_set", [f"process set {process_set.ranks}"])
     _check(process_set.ranks)
     _register(process_set, process_set.ranks)
     return process_set
 
 
-def _add_by_comm(own: ProcessSet) -> ProcessSet:
-    everyone = MPI.Group.Translate_ranks(own.mpi_comm.group, None, topology.communicator().group)
+def _add_by_comm(own: ProcessSet, comm: MPI.Comm) -> ProcessSet:
+    everyone = MPI.Group.Translate_ranks(comm.group, None, topology.communicator().group)
     ranks = sorted(everyone)
     for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
         _check(list(other))
@@ -111,12 +111,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
-    if process_set.process_set_id in (0, None):
+    number = process_set.process_set_id
+    if number is None or number == 0:
         return False
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():
         _leave_group(process_set.group())
-    del _registered[process_set.process_set_id]
+    del _registered[number]
     process_set.invalidate()
     return True
 

@@ -18,7 +18,7 @@ class _Joined:
     """This process's membership: the arguments of XGBoost's ``init``, on rank 0 the tracker."""
 
     def __init__(self, host: Optional[str], options: Dict[str, Any]) -> None:
-        self.tracker = None
+        self.tracker: Any = None
         address = addresses_of_ranks()[0] if host is None else host
         arguments = result_of_root(lambda: self._start_tracker(address), 0, "xgboost.tracker")
         task = f"{topology.rank():08d}"  # XGBoost numbers its ranks in the order of these
