@@ -75,14 +75,12 @@ test-long: install test-c
 FRAMEWORKS      := .venv-frameworks
 FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
 FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
-CPU_TORCH       := --extra-index-url https://download.pytorch.org/whl/cpu
 
 test-frameworks: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pytest tests/frameworks $(ARGS)
 
 $(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml constraints/mpi.txt
 	tools/new-environment.sh "$(PYTHON)" $(FRAMEWORKS) 2
-	$(FRAMEWORKS_PIP) --no-deps $(CPU_TORCH) $$(grep -o '^torch=[^ ]*' requirements-frameworks.txt)
 	$(FRAMEWORKS_PIP) -r requirements.txt -r requirements-frameworks.txt \
 	    -c constraints/mpi.txt $(filter-out system,$(MPI))
 	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps -e .
