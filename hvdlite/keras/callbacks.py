@@ -1,6 +1,6 @@
 """Callbacks for ``model.fit``, with Horovod's names: first weights, metrics, learning rates."""
 
-from typing import Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import keras
 import numpy as np
@@ -96,12 +96,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if initial_lr is None:
             raise ValueError("initial_lr is None: expected a learning rate")
         self.initial_lr = initial_lr
-        self.multiplier = multiplier
+        self.multiplier: Any = multiplier
         if not callable(multiplier):
             self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
-        self.start_epoch, self.end_epoch, self.staircase = start_epoch, end_epoch, staircase
+        self.start_epoch, self.staircase = start_epoch, staircase
+        self.end_epoch: Any = end_epoch
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch: Any = steps_per_epoch
         self._epoch = 0
 
     def on_train_begin(self, logs=None) -> None:
@@ -136,8 +137,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         old, optimizer = self._rate(), self.model.optimizer
         optimizer.learning_rate = rate
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if self.momentum_correction and getattr(optimizer, "momentum", 0) and old and rate != old:
-            gathered = getattr(optimizer, "momentums", None)  # of SGD; RMSprop hides its own
+        if (
+            self.momentum_correction
+            and getattr(optimizer, "momentum", False)
+            and old
+            and rate != old
+        ):
+            gathered: Any = getattr(optimizer, "momentums", None)  # of SGD; RMSprop hides its own
             for variable in gathered or getattr(optimizer, "_momentums", ()):
                 variable.assign(variable * (rate / old))
 

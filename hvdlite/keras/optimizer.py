@@ -1,5 +1,7 @@
 """DistributedOptimizer: any optimizer of Keras 3, fed with gradients averaged over ranks."""
 
+from typing import Any
+
 import keras
 
 from hvdlite.keras.averaging import average
@@ -102,7 +104,7 @@ def _accumulate(optimizer, passes: int) -> None:
 class _Distributed:
     """What is added to an optimizer."""
 
-    _local: frozenset = frozenset()  # of a copy that Keras makes from its configuration
+    _local: Any = frozenset()  # a set; of a copy that Keras makes from its configuration
     _owner = "optimizer"
 
     def register_local_var(self, var) -> None:

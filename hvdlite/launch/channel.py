@@ -80,7 +80,7 @@ class Channel:
         :raises BadFrame: there is one that this side does not take.
         """
         try:
-            if self._shakes_hands:
+            if self._shakes_hands and isinstance(self.sock, ssl.SSLSocket):
                 self.sock.do_handshake()
                 self._shakes_hands = False
             data = self.sock.recv(READ)

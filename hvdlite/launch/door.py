@@ -69,8 +69,10 @@ class Door:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        for thing in [*self._strangers, *self._listeners]:
-            thing.close()
+        for link in self._strangers:
+            link.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
         try:

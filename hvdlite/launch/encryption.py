@@ -56,7 +56,7 @@ def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint decides
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     wrapped = context.wrap_socket(sock)
-    if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True)), fingerprint):
+    if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True) or b""), fingerprint):
         wrapped.close()
         raise ConnectionRefusedError("it has the certificate of another job")
     return wrapped

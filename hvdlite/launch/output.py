@@ -162,10 +162,11 @@ class Output:
     def _show(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
         self._last.setdefault(rank, deque(maxlen=LAST_LINES)).extend(lines)
         for line in lines:
+            still = _STANDS_STILL.search(line)
             if line.startswith("Traceback (most recent call last)"):
                 self.troubled[rank] = time.monotonic()
-            elif _STANDS_STILL.search(line):
-                self.waited_for[rank] = int(_STANDS_STILL.search(line).group(1))
+            elif still:
+                self.waited_for[rank] = int(still.group(1))
             elif _ANOTHER_LEFT.search(line):
                 self.bereft[rank] = time.monotonic()
             shown = [line]

@@ -37,7 +37,7 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
 def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handle:
     """Start the allreduces of arrays; return one handle for all."""
     return _all_of([
-        collectives.allreduce_async(array, name, op, *scales, process_set)
+        collectives.allreduce_async(array, name, op, scales[0], scales[1], process_set)
         for name, array in zip(names, arrays)
     ])  # fmt: skip
 

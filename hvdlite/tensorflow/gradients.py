@@ -1,11 +1,11 @@
 """Gradients that belong together, averaged over ranks: those of a tape or of an optimizer."""
 
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Average, op_of
 from hvdlite.tensorflow.differentiable import start_allreduce
 from hvdlite.tensorflow.exchange import begin, run, wait
@@ -17,7 +17,7 @@ from hvdlite.training.reduction import Reduction, split, split_by_bytes
 def reduction_of(
     compression=NoneCompressor, sparse_as_dense: bool = False, op: int = Average,
     gradient_predivide_factor: float = 1.0, groups=None, num_groups: int = 0,
-    process_set: Optional[ProcessSet] = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Reduction:  # fmt: skip
     """Return the reduction that Horovod's arguments ask for.
 

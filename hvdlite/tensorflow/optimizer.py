@@ -58,6 +58,8 @@ def DistributedOptimizer(
 class _Distributed:
     """What is added to an optimizer of ``tf.compat.v1.train``."""
 
+    _local: set
+
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""
         self._local.add(id(var))

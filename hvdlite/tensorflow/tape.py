@@ -65,6 +65,8 @@ def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs)
 class _Distributed:
     """What is added to a tape."""
 
+    _local: set
+
     def register_local_source(self, source) -> None:
         """Keep the gradient of a variable that only this rank has."""
         self._local.add(id(source))

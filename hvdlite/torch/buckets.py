@@ -98,6 +98,7 @@ class Bucket:
     def finish(self) -> None:
         """Wait until the gradients are there, or raise what went wrong."""
         started, self._started = self._started, None
+        assert started is not None
         compressed, self._sent = self._sent, None
         self._unwritten = set(range(len(self.params)))
         started.finish()

@@ -63,7 +63,7 @@ def splits_of_all(name: str, tensor, splits, process_set: ProcessSet) -> np.ndar
     """Return how many rows go from each rank (a row) to each other (a column). Collective."""
     process_set.group()  # only its ranks may go on
     check(name, tensor)  # before the other ranks wait for our splits
-    return all_splits(tensor.shape, splits, name, process_set)
+    return all_splits(tensor.shape, splits, name, process_set)[0]
 
 
 def received(matrix: np.ndarray, process_set: ProcessSet) -> torch.Tensor:

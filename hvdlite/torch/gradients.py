@@ -91,14 +91,13 @@ class Gradients:
         if thawed:
             self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
             self.add(thawed)
-        if self._buckets is None:
-            self._make_buckets()
-        for bucket in self._buckets:
+        buckets = self._made_buckets()
+        for bucket in buckets:
             if not bucket.is_started:
                 bucket.write_others()
                 self._start(bucket)
         errors = []
-        for bucket in self._buckets:
+        for bucket in buckets:
             try:
                 bucket.finish()
             except Exception as error:  # the others are waited for all the same
@@ -114,13 +113,18 @@ class Gradients:
 
     def average_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of all ranks' batches, as an optimizer that compares losses needs it."""
-        how = {"op": self._reduction.op, "process_set": self._reduction.process_set}
-        return ops.allreduce(loss, name=f"{self._owner}.loss", **how)
+        op, process_set = self._reduction.op, self._reduction.process_set
+        return ops.allreduce(loss, name=f"{self._owner}.loss", op=op, process_set=process_set)
 
     def _start(self, bucket: Bucket) -> None:
-        bucket.start(-self._buckets.index(bucket))
+        bucket.start(-self._made_buckets().index(bucket))
 
-    def _make_buckets(self) -> None:
+    def _made_buckets(self) -> List[Bucket]:
+        if self._buckets is None:
+            self._buckets = self._make_buckets()
+        return self._buckets
+
+    def _make_buckets(self) -> List[Bucket]:
         """Collective: what ranks found out in this step decides it, rank 0 where they differ."""
         names = {name: param for param, name in self._names.items()}
         process_set = self._reduction.process_set
@@ -134,22 +138,21 @@ class Gradients:
         self._sparse_names = {name for _, theirs in everyone for name in theirs}
         rows = [] if self._reduction.sparse_as_dense else self._sparse_names
         self._sparse = [param for name, param in names.items() if name in rows]
-        self._lay_out([names[name] for name in order if name not in rows])
+        return self._lay_out([names[name] for name in order if name not in rows])
 
-    def _lay_out(self, params: Sequence[torch.Tensor]) -> None:
+    def _lay_out(self, params: Sequence[torch.Tensor]) -> List[Bucket]:
         shared = can_share(self._reduction)
         memory = shared_memory.SharedMemory.reserve() if shared else None
-        self._buckets = [
+        buckets = [
             Bucket(self._name(group), group, self._reduction, memory)
             for group in self._split(params)
         ]
         self._places = {
-            param: (bucket, at)
-            for bucket in self._buckets
-            for at, param in enumerate(bucket.params)
+            param: (bucket, at) for bucket in buckets for at, param in enumerate(bucket.params)
         }
         if shared:
             shared_memory.join(memory, self._owner)
+        return buckets
 
     def _split(self, params: Sequence[torch.Tensor]) -> List[Sequence]:
         """Return groups of parameters of one dtype, the front layers first."""
@@ -157,7 +160,7 @@ class Gradients:
             return [[param] for param in params]
         chosen = {param for group in self._groups for param in group}
         groups = [*self._groups, [param for param in params if param not in chosen]]
-        runs = []
+        runs: List[Sequence] = []
         for group in groups:
             of_dtype = defaultdict(list)
             for param in group:

@@ -1,7 +1,7 @@
 """DistributedOptimizer: any PyTorch optimizer, fed with gradients averaged over ranks."""
 
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -71,7 +71,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ):
         _check_optimizer(optimizer)
         lists = groups if isinstance(groups, (list, tuple)) else ()
-        number = num_groups if groups is None or lists else groups
+        number: Any = num_groups if groups is None or lists else groups
         reduction = Reduction(
             compression, gradient_predivide_factor, number, op, process_set, sparse_as_dense
         )
@@ -86,6 +86,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return _distribute(optimizer, _AdasumOptimizer, _Deltas(owner, named, process_set))
         gradients = Gradients(owner, named, reduction, lists, passes)
         return _distribute(optimizer, DistributedOptimizer, gradients)
+
+    _synchronized: bool
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the optimizer that was given."""
@@ -114,7 +116,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         return super().step()
 
-    step.hooked = True  # or PyTorch would have hooks of steps called here, too
+    vars(step)["hooked"] = True  # or PyTorch would have hooks of steps called here, too
 
     def synchronize(self) -> None:
         """Wait until the gradients are those of all ranks. Collective.
@@ -191,7 +193,7 @@ class _AdasumOptimizer(DistributedOptimizer):
                 param.copy_(old + delta)
         return loss
 
-    step.hooked = True
+    vars(step)["hooked"] = True
 
     def skip_synchronize(self):
         """Raise: there is nothing to skip."""
@@ -248,7 +250,7 @@ def _check_groups(groups: Sequence) -> None:
 
 def _distribute(optimizer, kind: type, gradients) -> DistributedOptimizer:
     plain = type(optimizer)
-    distributed = object.__new__(type(plain.__name__, (kind, plain), {}))
+    distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
     distributed.__dict__.update(_gradients=gradients, _synchronized=False, _skipping=False)
     _keep_scheduler(distributed)
@@ -267,5 +269,5 @@ def _keep_scheduler(distributed) -> None:
         distributed._opt_called = True
         return type(distributed).step(distributed, closure)
 
-    step._wrapped_by_lr_sched = True
+    vars(step)["_wrapped_by_lr_sched"] = True
     distributed.__dict__["step"] = step
