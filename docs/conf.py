@@ -29,7 +29,7 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 # A role in a docstring that names nothing is an error; types are only shown.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
-autodoc_mock_imports = list(reference.FRAMEWORKS)
+autodoc_mock_imports = [*reference.FRAMEWORKS, "keras"]
 autodoc_preserve_defaults = True  # process_set=global_process_set, not its repr
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

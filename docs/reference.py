@@ -40,10 +40,10 @@ PAGES = (
     ("run", "Jobs from Python", ("launch.api",)),
     ("build", "What this build has", ("build_queries",)),
 )
-# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
+# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend. But
+# not Keras, whose version hvdlite.keras asks for.
 FRAMEWORKS = {
     "torch": "PyTorch",
-    "keras": "Keras",
     "tensorflow": "TensorFlow",
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
@@ -54,6 +54,7 @@ FRAMEWORK_PAGE = """\
 
 .. automodule:: hvdlite.{2}
    :members:
+   :no-index:
 """
 INDEX = """\
 Reference

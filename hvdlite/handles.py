@@ -64,7 +64,7 @@ def started(function: Callable, begin: Callable) -> Callable:
     start.__name__ = start.__qualname__ = f"{name}_async{in_place}"
     start.__annotations__ = {**function.__annotations__, "return": Handle}
     start.__doc__ = (
-        f"Start :func:`{function.__name__}`; return a handle, for :func:`.synchronize`.\n\n"
+        f"Start :func:`{function.__name__}`; return a handle, for :func:`hvdlite.synchronize`.\n\n"
         "    Arguments and errors are the same; what is wrong with an argument is raised here.\n"
         "    The arrays must stay as they are until the work is done.\n    "
     )

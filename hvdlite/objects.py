@@ -51,8 +51,8 @@ def allgather_object(
 ) -> List[Any]:
     """Return a list of the objects of all ranks, in the order of ranks.
 
-    :param obj: as for :func:`broadcast_object`; of another type on each rank, if you like.
-    :param name: and ``process_set``, and errors: as for :func:`broadcast_object`.
+    :param obj: as for :func:`.broadcast_object`; of another type on each rank, if you like.
+    :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
     """
     name = tensor_name("object", name, process_set.process_set_id)
     return [pickle.loads(data) for data in gather_bytes(_dumps(obj), name, process_set)]

@@ -18,7 +18,7 @@ def broadcast_object_fn(
     root_rank: int = 0, session=None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:  # fmt: skip
-    """Return a function that does what :func:`broadcast_object` does, with these arguments."""
+    """Return a function that does what :func:`.broadcast_object` does, with these arguments."""
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 
