@@ -11,6 +11,7 @@ import numpy as np
 from hvdlite._native import lib
 from hvdlite.collectives import gather_numbers
 from hvdlite.mxnet.push import (
+    Settings,
     describe_allreduce,
     push,
     push_group,
@@ -24,11 +25,11 @@ from hvdlite.row_splits import alike, fingerprint, part_shape, rows_of
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
     """Reduce in place."""
-    how = op, *scales, priority, process_set.group()
+    settings = Settings(op, *scales, priority, process_set.group())
     if len(names) == 1:
-        push_in_place(describe_allreduce(names[0], how), tensors[0])
+        push_in_place(describe_allreduce(names[0], settings), tensors[0])
     else:
-        push_group_in_place(names, tensors, how)
+        push_group_in_place(names, tensors, settings)
     return tensors
 
 

@@ -8,10 +8,10 @@ from typing import Any, Dict, Optional
 import mxnet as mx
 
 from hvdlite import lifecycle, topology
+from hvdlite._native import HvdliteValueError
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import (
-    KVStoreError,
     add_up,
     by_key,
     deliver,
@@ -105,7 +105,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def is_capable(capability: str) -> bool:
         """Tell whether the store can do that; MXNet knows one such word, ``optimizer``."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
-            raise KVStoreError(f"unknown capability '{capability}': expected 'optimizer'")
+            raise HvdliteValueError(f"unknown capability '{capability}': expected 'optimizer'")
         return True
 
     @unrecorded
@@ -175,7 +175,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             kept, ids = self._kept(name), ids_of[name]
             ids = ids * len(arrays) if len(ids) == 1 else ids
             if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
-                raise KVStoreError(
+                raise HvdliteValueError(
                     f"key '{name}': expected row_sparse arrays in out, and one array of row_ids or "
                     f"{len(arrays)}, got {len(ids)}; to get all rows use pull"
                 )
@@ -185,12 +185,12 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def set_gradient_compression(self, compression_params: dict) -> None:
         """Compress what is pushed on its way, as in ``{'type': 'fp16'}``; row_sparse arrays not.
 
-        :raises KVStoreError: an unknown type or option; the text names those that there are.
+        :raises HvdliteValueError: an unknown type or option; the text names those that there are.
         """
         try:
             self._reducer = Reducer(from_params(compression_params))
         except ValueError as error:
-            raise KVStoreError(str(error)) from None
+            raise HvdliteValueError(str(error)) from None
 
     def set_optimizer(self, optimizer) -> None:
         """Let this optimizer update what is kept with what is pushed, from now on.
@@ -260,7 +260,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _updater_with_states(self):
         if not hasattr(self._updater, "get_states"):
-            raise KVStoreError(
+            raise HvdliteValueError(
                 "the kvstore has no optimizer whose states it could save or load: call "
                 "set_optimizer first; a Trainer or Module that updates by itself has its own"
             )
@@ -268,7 +268,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     def _kept(self, key):
         if key not in self._values:
-            raise KVStoreError(
+            raise HvdliteValueError(
                 f"key '{key}' has no value in the kvstore: call init or broadcast first; after a "
                 "pushpull without optimizer only push and pull keep one"
             )
@@ -277,7 +277,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def _push(self, key, arrays: list, priority: int) -> None:
         kept = self._values.get(key) if self._updater is None else self._kept(key)
         if kept is not None and kept.shape != arrays[0].shape:
-            raise KVStoreError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
+            raise HvdliteValueError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
         if self._updater is None:
             self._values[key] = self._sum(key, arrays, kept, priority)
             return
@@ -341,7 +341,7 @@ def _check_plain(optimizer) -> None:
     if isinstance(optimizer, DistributedOptimizer) or not isinstance(
         optimizer, mx.optimizer.Optimizer
     ):
-        raise KVStoreError(
+        raise HvdliteValueError(
             f"expected a plain MXNet optimizer, got {type(optimizer).__name__}; a "
             "DistributedOptimizer averages by itself: use it with kvstore=None"
         )

@@ -6,11 +6,8 @@ from typing import Dict, List
 import mxnet as mx
 import numpy as np
 
+from hvdlite._native import HvdliteValueError
 from hvdlite.mxnet.sparse import is_sparse
-
-
-class KVStoreError(mx.MXNetError, ValueError):
-    """A wrong call of a kvstore: of MXNet's own stores an MXNetError, elsewhere a ValueError."""
 
 
 def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
@@ -23,7 +20,9 @@ def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
         return {key: _arrays_of(key, value)}
     if not isinstance(value, (list, tuple)) or len(key) != len(value):
         got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
-        raise KVStoreError(f"keys {list(key)}: expected a list of {len(key)} values, got {got}")
+        raise HvdliteValueError(
+            f"keys {list(key)}: expected a list of {len(key)} values, got {got}"
+        )
     joined: Dict[object, List[mx.nd.NDArray]] = {}
     for one, its_value in zip(key, value):
         joined.setdefault(one, []).extend(_arrays_of(one, its_value))
@@ -33,13 +32,15 @@ def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
 def _arrays_of(key, value) -> List[mx.nd.NDArray]:
     arrays = list(value) if isinstance(value, (list, tuple)) else [value]
     if not isinstance(key, (str, numbers.Integral)) or not arrays:
-        raise KVStoreError(f"key {key!r}: expected an int or a string, and at least one array")
+        raise HvdliteValueError(f"key {key!r}: expected an int or a string, and at least one array")
     for array in arrays:
         if not isinstance(array, mx.nd.NDArray):
             got = type(array).__name__
-            raise KVStoreError(f"key '{key}': expected an NDArray or a list of them, got {got}")
+            raise HvdliteValueError(
+                f"key '{key}': expected an NDArray or a list of them, got {got}"
+            )
         if array.stype not in ("default", "row_sparse"):
-            raise KVStoreError(
+            raise HvdliteValueError(
                 f"key '{key}' has storage type {array.stype}: expected dense or row_sparse; "
                 "convert it with tostype('default')"
             )
@@ -74,7 +75,7 @@ def some_rows(key, value, row_ids):
     if not len(ids):
         return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)
     if not 0 <= ids[0] <= ids[-1] < value.shape[0]:
-        raise KVStoreError(
+        raise HvdliteValueError(
             f"key '{key}': row_ids from {ids[0]} to {ids[-1]}: expected 0 to {value.shape[0] - 1}"
         )
     indices = mx.nd.array(ids, value.context, np.int64)

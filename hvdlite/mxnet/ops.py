@@ -23,7 +23,14 @@ from mxnet.autograd import is_recording
 
 from hvdlite._native import lib
 from hvdlite.mxnet import collectives, differentiable
-from hvdlite.mxnet.push import describe_allreduce, push_in_place, recent, validate
+from hvdlite.mxnet.push import (
+    Described,
+    Settings,
+    describe_allreduce,
+    push_in_place,
+    recent,
+    validate,
+)
 from hvdlite.names import call_name, group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Average, op_of
@@ -77,8 +84,8 @@ def allreduce_(
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     if name is None:
         name = call_name("allreduce", process_set.process_set_id)
-    how = average, op, prescale_factor, postscale_factor, priority, process_set.group()
-    push_in_place(_described(name, how), tensor)
+    arguments = average, op, prescale_factor, postscale_factor, priority, process_set.group()
+    push_in_place(_described(name, arguments), tensor)
     return tensor
 
 
@@ -282,9 +289,10 @@ def alltoall(
 
 
 @recent
-def _described(name, how):
-    average, op, *others = how
-    return how, *describe_allreduce(f"allreduce.{name}", (op_of(average, op), *others))[1:]
+def _described(name, arguments) -> Described:
+    average, op, *others = arguments
+    settings = Settings(op_of(average, op), *others)
+    return describe_allreduce(f"allreduce.{name}", settings)._replace(arguments=arguments)
 
 
 def _allreduce(names, tensors, op, scales, priority, process_set) -> List:

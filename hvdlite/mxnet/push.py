@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from typing import Any, List, NamedTuple
 
 import mxnet as mx
 
@@ -33,6 +34,25 @@ _NONE = itertools.repeat(None)  # for each of any number
 _MOST_NAMES = 8192  # whose descriptions are kept
 
 
+class Settings(NamedTuple):
+    """What the allreduces of one trainer or call have in common, whatever their tensors."""
+
+    op: int
+    prescale: float
+    postscale: float
+    priority: int
+    group: int
+
+
+class Described(NamedTuple):
+    """An allreduce of one name as the C library takes it, kept for the next training step."""
+
+    arguments: tuple  # what it was made from: another tuple means that it must be made again
+    tensor: Any  # hvd_tensor *
+    name: str
+    alive: List[Any]  # keeps what the tensor points to
+
+
 def push(kind, name, out, source=None, residual=None, **details) -> None:
     """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
 
@@ -46,27 +66,21 @@ def push(kind, name, out, source=None, residual=None, **details) -> None:
     push_group(kind, [name], [out], [details], [source], [residual])
 
 
-def push_in_place(described, array) -> None:
-    """Do what :func:`push` does for an allreduce, in less time: it is made for every gradient.
-
-    :param described: by :func:`describe_allreduce`.
-    """
+def push_in_place(described: Described, array) -> None:
+    """Do what :func:`push` does for an allreduce, in less time: every gradient comes here."""
     if not isinstance(array, _NDArray):
-        raise _no_array(described[2], array)
+        raise _no_array(described.name, array)
     error = own_error()
-    if _push_in_place(_mxnet, described[1], array.handle.value, error):
+    if _push_in_place(_mxnet, described.tensor, array.handle.value, error):
         raise exception_of(error)
 
 
-def push_group_in_place(names, arrays, how) -> None:
-    """Do what :func:`push_group` does for as many allreduces, in less time.
-
-    :param how: that of :func:`describe_allreduce`, the same for all.
-    """
-    described = [describe_allreduce(name, how) for name in names]
+def push_group_in_place(names, arrays, settings: Settings) -> None:
+    """Do what :func:`push_group` does for several allreduces with equal settings, in less time."""
+    described = [describe_allreduce(name, settings) for name in names]
     works = ffi.new("hvd_mxnet_work[]", len(described))
-    for work, array, (_how, tensor, name, _alive) in zip(works, arrays, described):
-        work.tensor, work.out = tensor, _handle(name, array)
+    for work, array, each in zip(works, arrays, described):
+        work.tensor, work.out = each.tensor, _handle(each.name, array)
     if described:
         call(lib.hvd_mxnet_push, _mxnet, works, len(described))
 
@@ -105,33 +119,29 @@ _described = functools.lru_cache(maxsize=_MOST_NAMES)(describe)  # C copies what
 
 
 def recent(make):
-    """Decorate ``make(name, how)``, which returns ``how`` and more: keep its last for each name.
+    """Decorate ``make(name, arguments) -> Described``: keep the last result for each name.
 
-    Does what lru_cache does for calls that come again in each step of training, in half its time.
+    A training step repeats the calls of the step before. lru_cache takes twice as long for them.
     """
     made = {}
 
     @functools.wraps(make)
-    def last_or_new(name, how):
+    def last_or_new(name, arguments) -> Described:
         last = made.get(name)
-        if last is None or last[0] != how:
+        if last is None or last.arguments != arguments:
             if len(made) >= _MOST_NAMES:
                 made.clear()
-            last = made[name] = make(name, how)
+            last = made[name] = make(name, arguments)
         return last
 
     return last_or_new
 
 
 @recent
-def describe_allreduce(name, how):
-    """Return what :func:`push_in_place` takes.
-
-    :param how: op, prescale, postscale, priority, group.
-    """
-    members = dict(zip(("op", "prescale", "postscale", "priority", "group"), how))
-    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **members)
-    return how, tensor, name, alive
+def describe_allreduce(name, settings: Settings) -> Described:
+    """Return what :func:`push_in_place` takes."""
+    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict())
+    return Described(settings, tensor, name, alive)
 
 
 def validate(kind, name, array, **details) -> None:

@@ -131,13 +131,6 @@ def _leave_group(group: int) -> None:
     lib.hvd_group_close(group)
 
 
-def process_set_by_id(process_set_id: int) -> ProcessSet:
-    """Return the registered set with that number; ValueError if there is none."""
-    if process_set_id not in _registered:
-        raise ValueError(f"there is no process set with number {process_set_id}")
-    return _registered[process_set_id]
-
-
 def process_sets() -> List[ProcessSet]:
     """Return the registered sets, that of all ranks first."""
     return [_registered[i] for i in sorted(_registered)]

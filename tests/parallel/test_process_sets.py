@@ -8,7 +8,7 @@ from versions import MXNET2
 
 import hvdlite as hvd
 import hvdlite.numpy
-from hvdlite.process_sets.registry import process_set_by_id, process_sets
+from hvdlite.process_sets.registry import process_set_of, process_sets
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_numbers_ranks_and_sizes(sets, rank):
     for process_set in sets:
         assert process_set.size() == len(process_set.ranks)
         assert process_set.included() == (rank in process_set.ranks)
-        assert process_set_by_id(process_set.process_set_id) is process_set
+        assert process_set_of(process_set.process_set_id) is process_set
         if process_set.included():
             assert process_set.rank() == process_set.ranks.index(rank)
         else:
