@@ -22,13 +22,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     :param root_rank: whose variables all ranks shall have; random ones, or those of a checkpoint.
     :param device: ignored.
+    :param local_variables: those that are left to each rank alone.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables=None) -> None:
         super().__init__()
         self.root_rank = root_rank
         self.broadcast_done = False
-        self._local: set = set()
+        self._local = {id(variable) for variable in local_variables or ()}
 
     def register_local_var(self, var) -> None:
         """Leave a variable to each rank alone."""

@@ -14,8 +14,8 @@ from hvdlite.training.reduction import Reduction, check_passes
 
 def DistributedOptimizer(
     optimizer, name=None, device_dense="", device_sparse="", compression=NoneCompressor,
-    sparse_as_dense=False, gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1,
-    average_aggregated_gradients=False, num_groups=0, groups=None, process_set=global_process_set,
+    sparse_as_dense=False, gradient_predivide_factor=1.0, op=Average, num_groups=0, groups=None,
+    backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set,
     scale_local_gradients=True,
 ):  # fmt: skip
     """Return the optimizer; it now averages gradients over all ranks before it applies them::
