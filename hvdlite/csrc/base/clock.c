@@ -13,7 +13,7 @@ double clock_now(void) {
 void clock_nap(double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds};
     t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
-    nanosleep(&t, NULL); /* a signal may end it early: every caller looks again */
+    nanosleep(&t, NULL); /* a signal may end it early: every caller checks again */
 }
 
 void clock_yield(void) { sched_yield(); }

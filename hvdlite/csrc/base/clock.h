@@ -1,7 +1,7 @@
 /* The one door to time: now, a nap, a yield.
  *
- * Seconds on the monotonic clock, the one that Python's time.monotonic() reads, so that
- * log lines of the core and timestamps of a script compare. Any thread. */
+ * Seconds on the monotonic clock. Python's time.monotonic() reads the same clock, so log lines of
+ * the core and timestamps of a script compare. Any thread. */
 #ifndef HVDLITE_BASE_CLOCK_H
 #define HVDLITE_BASE_CLOCK_H
 

@@ -26,7 +26,7 @@ void *free_list_take(struct free_list *s, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
 void free_list_give(struct free_list *s, void *block) {
     (void)s;
-    free(block); /* so that a use after it is found */
+    free(block); /* the address sanitizer then finds a use after it */
 }
 #else
 void free_list_give(struct free_list *s, void *block) {

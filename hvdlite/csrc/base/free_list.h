@@ -1,7 +1,7 @@
-/* Free list: blocks of one size, kept to be used again.
+/* Free list: blocks of one size, kept for reuse. Any thread.
  *
- * Any thread. What one thread allocates and another frees makes malloc slow, as it has both
- * wait for each other: a tenth of the time of pushing a small gradient. */
+ * malloc is slow for a block that one thread allocates and another frees, because the threads wait
+ * for each other: it took a tenth of the time of pushing a small gradient. */
 #ifndef HVDLITE_BASE_FREE_LIST_H
 #define HVDLITE_BASE_FREE_LIST_H
 
@@ -10,14 +10,15 @@
 #include <stddef.h>
 
 struct free_list {
-    struct monitor monitor; /* guards: */
-    void *first;            /* each block begins with the address of the next */
+    struct monitor monitor; /* guards `first` */
+    void *first;            /* each block starts with the address of the next */
 };
 
 void free_list_init(struct free_list *s);
-void free_list_destroy(struct free_list *s); /* frees what was given back */
+void free_list_destroy(struct free_list *s); /* frees all blocks on the list */
 
-/* `bytes`, the same in every call and at least a pointer's, not zeroed. NULL: no memory. */
+/* A block, not zeroed. `bytes` is the same in every call and at least sizeof(void *). NULL: no
+ * memory. */
 void *free_list_take(struct free_list *s, size_t bytes);
 void free_list_give(struct free_list *s, void *block);
 

@@ -1,6 +1,6 @@
 /* The one door to stderr: levelled lines that carry time and rank.
  *
- * A value, not a global: whoever logs was given one. Any thread; one write a line. */
+ * A value, not a global: each caller is given one. Any thread; one write a line. */
 #ifndef HVDLITE_BASE_LOG_H
 #define HVDLITE_BASE_LOG_H
 
@@ -19,7 +19,7 @@ enum log_level {
 
 struct log {
     enum log_level level; /* lines below it are dropped */
-    int rank, size;       /* size 0: not known yet, leave them out */
+    int rank, size;       /* size 0: not known yet; lines leave both out */
 };
 
 /* "trace" ... "off" in any case; `fallback` for NULL or anything else. */

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By 2^64 over the golden ratio, and the high bits, which depend on all, to the low ones: Knuth, "The
- * Art of Computer Programming", 6.4. No two numbers give the same. */
+/* Multiplies by 2^64 over the golden ratio and folds the high bits, which depend on all bits, into
+ * the low ones: Knuth, "The Art of Computer Programming", 6.4. Different numbers give different
+ * hashes. */
 static uint64_t mixed(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
     return x ^ x >> 32;

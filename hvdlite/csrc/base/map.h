@@ -1,7 +1,7 @@
 /* A hash map from names, or from numbers, to values.
  *
- * Its nodes live in the values, so that nothing is allocated for what comes and goes in every
- * step, and a name is hashed once, however often it is looked up. Not thread-safe. */
+ * The nodes live in the values, so an entry costs no allocation. A name is hashed once, however
+ * often it is looked up. Not thread-safe. */
 #ifndef HVDLITE_BASE_MAP_H
 #define HVDLITE_BASE_MAP_H
 
@@ -13,7 +13,7 @@
 struct map_node {
     struct map_node *next;
     uint64_t hash;   /* of the key */
-    const char *key; /* NULL: a number, which the hash tells */
+    const char *key; /* NULL: the key is a number, and the hash tells it */
     void *value;
 };
 
@@ -22,11 +22,11 @@ struct map {
     size_t nbuckets, count;
 };
 
-/* The key is not copied: it must live as long as the node is of use. */
+/* The key is not copied: it must outlive the node. */
 struct map_node map_node_of(const char *key, void *value);
-/* A map holds names alone or numbers alone. */
+/* A map holds only names or only numbers. */
 struct map_node map_node_of_number(uint64_t number, void *value);
-/* The same for another key that reads alike. */
+/* For another key with the same text; takes the hash of `like`. */
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
 
 /* A zeroed struct is an empty map. map_clear touches neither nodes nor values. */

@@ -1,7 +1,6 @@
-/* Scratch memory that grows and is kept, so that a collective pays no page faults but the first
- * time.
+/* Scratch memory that grows and is kept, so only the first collective pays for page faults.
  *
- * Used by one thread; every caller takes the whole of it. */
+ * One thread uses it; each caller takes all of it. */
 #ifndef HVDLITE_BASE_SCRATCH_H
 #define HVDLITE_BASE_SCRATCH_H
 

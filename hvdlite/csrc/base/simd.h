@@ -1,7 +1,7 @@
-/* SIMD: kernels that are compiled once for each generation of processors.
+/* SIMD: compiles a kernel once for each generation of processors.
  *
- * One binary serves old and new processors: the loader picks the widest clone that runs here.
- * Not under sanitizers, whose run-time is not there yet when the loader asks. */
+ * One binary serves old and new processors: the loader picks the widest clone that the processor
+ * runs. Off under sanitizers: their run-time is not ready when the loader picks. */
 #ifndef HVDLITE_BASE_SIMD_H
 #define HVDLITE_BASE_SIMD_H
 

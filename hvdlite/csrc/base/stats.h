@@ -1,6 +1,6 @@
 /* Counts of what this rank has sent and done, in all its groups together.
  *
- * Engine threads count, any thread reads. */
+ * Engine threads count; any thread reads. */
 #ifndef HVDLITE_BASE_STATS_H
 #define HVDLITE_BASE_STATS_H
 
@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 struct stats {
-    _Atomic uint64_t bytes_sent_mpi;    /* of tensors, by transfers to other ranks */
-    _Atomic uint64_t bytes_sent_window; /* of tensors, put where other ranks of this host read */
-    _Atomic uint64_t tensors, batches;  /* done without an error */
+    _Atomic uint64_t bytes_sent_mpi; /* of tensors, by transfers to other ranks */
+    /* of tensors, written where other ranks of this host read */
+    _Atomic uint64_t bytes_sent_window;
+    _Atomic uint64_t tensors, batches; /* done without an error */
 };
 
 #endif

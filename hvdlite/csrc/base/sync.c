@@ -41,7 +41,7 @@ void monitor_wait(struct monitor *m, double seconds) {
 
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err) {
-    /* Signals belong to the program's own threads: a handler of Python's must not run on ours. */
+    /* Signals are for the program's own threads: Python's handlers must not run on this one. */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);

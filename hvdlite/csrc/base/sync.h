@@ -1,6 +1,7 @@
 /* The one door to threads: a mutex with a condition, waits on the monotonic clock, and a thread.
  *
- * pthread calls that can only fail through our own defects are asserted, not returned. */
+ * A pthread call that only a defect of hvdlite can make fail is asserted; its code is not
+ * returned. */
 #ifndef HVDLITE_BASE_SYNC_H
 #define HVDLITE_BASE_SYNC_H
 
@@ -19,13 +20,13 @@ void monitor_destroy(struct monitor *m);
 void monitor_lock(struct monitor *m);
 void monitor_unlock(struct monitor *m);
 void monitor_notify(struct monitor *m); /* wakes all waiters; call it with the lock held */
-void monitor_wait(struct monitor *m, double seconds); /* lock held; may wake for no reason */
+void monitor_wait(struct monitor *m, double seconds); /* lock held; may return early */
 
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name,
                  hvd_error *err);
 void thread_join(pthread_t thread);
 
-/* Calls it in every process that is forked from this one from now on. */
+/* Calls `in_child` in every process that is forked from this one from now on. */
 int fork_watch(void (*in_child)(void), hvd_error *err);
 
 #endif

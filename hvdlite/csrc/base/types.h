@@ -14,7 +14,7 @@ typedef enum hvd_kind {
     HVD_ALLGATHER,
     HVD_REDUCESCATTER,
     HVD_ALLTOALL,
-    HVD_JOIN, /* no data of its own: until all ranks have joined, zeros stand in for this one's */
+    HVD_JOIN, /* has no data: until all ranks have joined, zeros stand in for this rank's tensors */
     HVD_KINDS
 } hvd_kind;
 
@@ -42,7 +42,7 @@ typedef enum hvd_op {
     HVD_OPS
 } hvd_op;
 
-/* How an allreduce of float32 travels (codec.h). */
+/* How an allreduce of float32 is encoded (codec.h). */
 typedef enum hvd_codec {
     HVD_CODEC_NONE = 0,
     HVD_CODEC_FLOAT16,
@@ -53,8 +53,8 @@ typedef enum hvd_codec {
     HVD_CODECS
 } hvd_codec;
 
-#define HVD_MAX_NAME 256 /* bytes of a tensor's name, the final zero included */
-#define HVD_MAX_DIMS 32  /* NumPy's limit, too */
+#define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */
+#define HVD_MAX_DIMS 32  /* NumPy's limit too */
 /* cdef end */
 
 /* Names as the user writes them; "?" for a value out of range. */
