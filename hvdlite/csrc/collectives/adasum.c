@@ -3,11 +3,11 @@
  *   Maleki, Musuvathi, Mytkowicz et al., "Scaling Distributed Training with Adaptive Summation"
  *   (2020), and its algorithm AdasumRVH: recursive vector halving, then doubling.
  *
- * Of two vectors, a of the lower ranks: (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b. Of 2^m ranks: of
- * the results of both halves. In step k a rank swaps half of what it holds with its partner at
- * distance 2^k, so that both hold one half of the two vectors; the products over whole vectors are
- * summed over the 2^(k+1) ranks that hold them. Then the halves go back. p = 4, vectors of 4 elements,
- * what each rank holds of the results; ab is that of a and b:
+ * Two vectors, a of the lower ranks, give (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b. 2^m ranks
+ * combine the results of their two halves. In step k a rank swaps half of what it holds with its
+ * partner at distance 2^k, so both hold one half of the two vectors. The 2^(k+1) ranks that hold
+ * the two vectors sum their products. Then the halves go back. p = 4, vectors of 4 elements; each
+ * column shows the results that a rank holds, ab is the result of a and b:
  *
  *            rank a        rank b        rank c        rank d
  *   start    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
@@ -16,9 +16,9 @@
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
- * When p is no power of two, ranks are folded before (coll.h). Every element of the result is computed
- * on one rank. Vectors stay in the accumulator type until the result goes back; products are
- * sums in double. A vector of norm 0 adds nothing, so that the other one stays as it is.
+ * When p is no power of two, ranks fold first (coll.h). One rank computes each element of the
+ * result. Vectors stay in the accumulator type until the result goes back; products are summed in
+ * double. A vector of norm 0 adds nothing: the result is the other vector.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; two more messages of S when p is no
  * power of two. */
@@ -30,14 +30,14 @@ struct adasum {
     const struct reduce_kernels *k;
     size_t n; /* elements */
     struct coll_fold fold;
-    char *mine, *theirs; /* accumulators: the whole vector; what a partner sends of its own */
+    char *mine, *theirs; /* accumulators: the whole vector; the partner's elements */
 };
 
 static int rank_of(const struct adasum *w, int position) {
     return coll_fold_rank(w->fold, position);
 }
 
-/* What a position holds when the steps of all distances below `distance` are done; in elements. */
+/* The elements that a position holds after all steps of a distance below `distance`. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
@@ -53,7 +53,7 @@ static int swap(const struct adasum *w, const void *out, size_t out_bytes, void 
     return coll_exchange(w->t, x, err);
 }
 
-/* The products over all that the positions up to `distance` from this one hold together. */
+/* Sums the products over the positions that hold the two vectors together. */
 static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int position, int distance,
                     hvd_error *err) {
     for (int d = 1; d <= distance; d *= 2) {
@@ -66,7 +66,8 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
-/* mine = Adasum of mine and theirs, in a range of elements; `first`: mine is a. */
+/* mine = Adasum of mine and theirs, in a range of elements. `first`: mine belongs to the lower
+ * ranks. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
     double x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa);
@@ -96,7 +97,7 @@ static int halve(const struct adasum *w, int position, int distance, hvd_error *
     return HVD_OK;
 }
 
-/* Finished elements come back, in the dtype itself. */
+/* Results go back in the dtype itself. */
 static int restore(const struct adasum *w, int position, int distance, hvd_error *err) {
     int partner = position ^ distance;
     size_t size = w->k->size;
@@ -135,7 +136,7 @@ int coll_adasum(struct transport *t, const struct coll_job *job, hvd_error *err)
     const struct reduce_kernels *k = job->reduce;
     struct adasum w = {.t = t, .job = job, .k = k, .n = job->bytes / k->size};
     w.fold = coll_fold(t->at.size);
-    bool in_place = k->wide == k->size; /* else the data is too narrow for its accumulators */
+    bool in_place = k->wide == k->size; /* else a dtype narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;

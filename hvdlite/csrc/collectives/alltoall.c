@@ -1,16 +1,16 @@
 /* Alltoall by messages: pairwise steps.
  *
- * In step d rank r sends to rank r + d and receives from rank r - d (mod p): all pairs of a step
- * are disjoint, so no link is asked twice. p = 4, what rank a sends and receives:
+ * In step d rank r sends to rank r + d and receives from rank r - d (mod p): the pairs of a step
+ * are disjoint, so no two share a link. p = 4; what rank a sends and receives:
  *
  *   step 1   ab -> b, da <- d
  *   step 2   ac -> c, ca <- c
  *   step 3   ad -> d, ba <- b
  *
- * Parts go in segments, as many in every step as the longest part of all has (those of shorter parts
- * are empty), and the segments of one step overlap with those of the next.
+ * Parts travel in segments. Every step has as many segments as the longest part of all; the last
+ * segments of shorter parts are empty. The segments of one step overlap with those of the next.
  *
- * Cost: (p-1) a + (p-1)/p S b, S = all parts of a rank, when they are equal. */
+ * Cost: (p-1) a + (p-1)/p S b, S = all parts of a rank, if they are equal. */
 #include "collectives/coll.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  *   root -> root + 1 -> ... -> root + p - 1 (mod p)
  *
- * Each rank passes a segment on while the next one comes in.
+ * Each rank sends a segment on while it receives the next.
  *
  * Cost: (p - 2 + n) (a + S/n b) for n segments: about S b for long data, every link used once. */
 #include "collectives/coll.h"

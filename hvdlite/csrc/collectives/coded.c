@@ -1,26 +1,27 @@
-/* Coded allreduce: three ways, by the codec and the number of ranks.
+/* Coded allreduce: three algorithms, chosen by the codec, the ranks and the hosts.
  *
- *   casts      the float16 or bfloat16 numbers go through an ordinary allreduce of their dtype
+ *   casts      an ordinary allreduce of the float16 or bfloat16 numbers
  *   gathered   an allgather of all messages; every rank decodes and adds all of them
- *   scattered  a pairwise exchange of words (pairwise.c): a rank counts one chunk of all messages
- *              and sends the counts, one byte a value (two beyond 127 ranks), to all. 2bit and 1bit only
+ *   scattered  a pairwise exchange of words (pairwise.c): a rank counts its chunk of all messages
+ *              and sends the counts to all, one byte a value (two beyond 127 ranks); 2bit, 1bit
  *
- * Sums are exact counts either way, so both give the same bits, and nothing is quantised twice.
+ * gathered and scattered both sum exact counts: they give the same bits and quantise nothing twice.
+ * Which of them is faster was measured (2bit and 1bit, 4,000 to 8 million values, two cores, Open
+ * MPI 5; medians, the two in turn):
  *
- * Which of the last two is faster was measured (2bit and 1bit, 4,000 to 8 million values, two cores,
- * Open MPI 5; medians, the two in turn):
- *
- *   hosts apart     bytes on a link decide. S bytes a message, k ranks on each of h hosts, p = k h, c
- *                   bytes of counts to one of words (2bit: 4, 1bit: 8): gathered (p - 1) S, scattered
- *                   k (p - k) / p (1 + c) S, so with one rank a host scattered when p > 1 + c. ms for a
- *                   million values on links of 200 Mbit/s, gathered / scattered: 2bit 26 / 40 on 2
- *                   hosts, 53 / 57 on 4, 106 / 76 on 6, 159 / 84 on 8; 1bit 13 / 29, 28 / 46, 55 / 66,
- *                   82 / 82.
- *   on one host     values decoded decide: gathered p on every rank for each of the tensor, scattered
- *                   two. ms for 2 million values, 2bit: equal on 2 ranks (5.7), 10.0 / 9.0 on 3,
- *                   13.6 / 10.4 on 4, 28 / 21 on 6; with the allgather on a window 10.2 / 9.1 on 4,
- *                   17 / 13 on 6. For 4,000 values the window's is faster, 0.28 / 0.41 on 4; both are
- *                   equal at about 8 KB of words. */
+ *   several hosts  The bytes on a link decide. Messages of S bytes, k ranks on each of h hosts,
+ *                  p = k h, c bytes of counts for a byte of words (2bit: 4, 1bit: 8): gathered sends
+ *                  (p - 1) S, scattered k (p - k) / p (1 + c) S. With one rank a host scattered
+ *                  wins when p > 1 + c. ms for a million values on links of 200 Mbit/s, gathered /
+ *                  scattered, on 2, 4, 6, 8 hosts:
+ *                    2bit  26 / 40, 53 / 57, 106 / 76, 159 / 84
+ *                    1bit  13 / 29, 28 / 46, 55 / 66, 82 / 82
+ *   one host       The values that a rank decodes decide: gathered p for each value of the tensor,
+ *                  scattered two. ms for 2 million values, 2bit, on 2, 3, 4, 6 ranks:
+ *                    by messages   5.7 / 5.7, 10.0 / 9.0, 13.6 / 10.4, 28 / 21
+ *                    by a window   on 4: 10.2 / 9.1, on 6: 17 / 13
+ *                  For 4,000 values the window is faster, 0.28 / 0.41 on 4; the two are equal at
+ *                  about 8 KB of words. */
 #include "collectives/coded.h"
 
 #include <string.h>
@@ -31,7 +32,7 @@ static size_t bytes_of(const struct coded_job *job) {
     return bytes;
 }
 
-/* All messages in a row: one where it is, more in `memory`. */
+/* All messages in a row: a single message where it lies, several in `memory`. */
 static void *pack(const struct coded_job *job, char *memory) {
     if (job->npieces == 1) return job->pieces[0].message;
     for (size_t i = 0, at = 0; i < job->npieces; i++) {
@@ -47,7 +48,7 @@ static struct codec_sum sum_of(const struct transport *t, const struct coded_job
                               job->final.scale / (double)job->final.divisor};
 }
 
-/* `sums`: one for every word or number of the packed messages. */
+/* `sums`: one for every element of the packed messages (a word, or the number of a cast). */
 static void decode_sums(const struct transport *t, const struct coded_job *job, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < job->npieces; i++) {
@@ -118,9 +119,9 @@ int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_e
     return HVD_OK;
 }
 
-enum { LEAST_SCATTERED = 8 * 1024 }; /* bytes of a message on one host */
+enum { LEAST_SCATTERED = 8 * 1024 }; /* bytes of all messages, on one host */
 
-/* By what was measured, on top; the same on every rank. */
+/* The measurements above decide; the same on every rank. */
 static bool better_scattered(const struct transport *t, const struct coded_job *job) {
     const struct reduce_kernels *kernels = codec_kernels(job->codec, t->at.size);
     if (!kernels || t->at.size <= 2) return false;

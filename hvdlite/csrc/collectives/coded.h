@@ -1,6 +1,4 @@
-/* The allreduce of coded tensors: messages in, the float32 sum of what they stand for out.
- *
- * As other algorithms, a function of the transport and a job. */
+/* The allreduce of coded tensors: messages in, the float32 sums of what they encode out. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
 #define HVDLITE_COLLECTIVES_CODED_H
 
@@ -8,7 +6,7 @@
 #include "kernels/codec.h"
 
 struct coded_piece {
-    void *message; /* codec_bytes(n); a cast's is overwritten */
+    void *message; /* codec_bytes(n); a cast's message is overwritten */
     float *out;    /* [n] */
     size_t n;
 };
@@ -30,14 +28,14 @@ struct coded_algorithm {
     int (*run)(struct transport *t, const struct coded_job *job, hvd_error *err);
 };
 
-/* The first row of the table that takes the job; the last one takes every job. */
+/* The first row of the table that takes the job; the last row takes every job. */
 const struct coded_algorithm *coded_choose(const struct transport *t, const struct coded_job *job);
 
 /* Chooses and runs. */
 int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err);
 
-/* Two ways for the codecs that have words, with the same result, of which the faster one is chosen.
- * scattered: codec_kernels() is not NULL, more than one rank. */
+/* Two algorithms for the codecs that have words, with the same result; coded_choose knows the
+ * faster one. scattered: codec_kernels() is not NULL, more than one rank. */
 int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err);
 int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err);
 

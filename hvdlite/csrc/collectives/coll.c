@@ -5,7 +5,8 @@
 
 static const size_t ANY = SIZE_MAX;
 
-/* In the order in which they are asked. Below the thresholds steps decide, above them bytes. */
+/* Rows are asked in this order. Below the thresholds the number of steps decides, above them the
+ * bytes. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
      .run = coll_direct_allreduce},
@@ -50,7 +51,7 @@ const struct coll_algorithm *coll_choose(const struct coll_job *job) {
     return row;
 }
 
-/* One rank: its own data is the result, but for the scales. */
+/* One rank: its own data, scaled, is the result. */
 static int run_alone(const struct coll_job *job, hvd_error *err) {
     if (job->in) memcpy(job->data, job->in, job->bytes);
     if (!job->reduce || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;

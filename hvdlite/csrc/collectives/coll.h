@@ -1,8 +1,8 @@
 /* Collectives: one algorithm a file, one row of the table each.
  *
- * An algorithm is a function of the transport and a job: no threads, no MPI, no MXNet, no
- * static state. It returns when this rank's part is done, with the same bits on every rank. Costs
- * on top of each file: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
+ * An algorithm is a function of the transport and a job: no threads, no MPI, no MXNet, no static
+ * state. It returns when this rank's work is done; the result has the same bits on every rank. Each
+ * file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
  * byte reduced.
  *
  *   batch     the tensors that one collective moves together
@@ -31,61 +31,59 @@ struct coll_piece {
     size_t bytes;
 };
 
-/* Equal on every rank, except for the pointers, the scratch, and what an alltoall's ranks have. */
+/* Equal on every rank, except for the pointers, the scratch, and an alltoall's parts. */
 struct coll_job {
     hvd_kind kind;
     void *data;   /* allreduce, broadcast: in place; else the output */
-    size_t bytes; /* of data; reducescatter: of `in`; alltoall: that all ranks send together */
+    size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
 
-    /* allreduce, broadcast on a window: the tensors themselves, `bytes` in all, instead of data */
+    /* allreduce, broadcast on a window: the tensors, `bytes` in all, instead of data */
     const struct coll_piece *pieces;
     size_t npieces;
-    char *const *memory; /* [local rank]: the parts of the region in which they all lie, or NULL */
+    char *const *memory; /* [local rank]: parts of the region in which all tensors lie, or NULL */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */
     double prescale;
     struct reduce_final final;
-    bool adasum; /* allreduce: not by `reduce`, but by the rule of adasum.c */
+    bool adasum; /* allreduce: by the rule of adasum.c instead of `reduce` */
 
     int root; /* broadcast */
 
     /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose sums have
-     * another size than what is summed (coded.c): the same; else NULL. */
+     * another size than its elements (coded.c): the same. Else NULL. */
     const void *in;
-    const size_t *in_end; /* reducescatter, alltoall: [rank]: where the part for it ends in `in` */
+    const size_t *in_end;   /* reducescatter, alltoall: [rank]: where its part ends in `in` */
     const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
-    size_t longest;         /* of all these parts on all ranks, bytes */
+    size_t longest;         /* bytes of the longest of these parts on all ranks */
 
-    struct window *window; /* of all ranks, when they are on one host, else NULL */
+    struct window *window; /* of all ranks, if they are on one host, else NULL */
 
-    struct scratch *scratch; /* the algorithm's own working memory, kept between calls */
+    struct scratch *scratch; /* working memory of the algorithm, kept between calls */
 };
 
 struct coll_algorithm {
     const char *name;
     hvd_kind kind;
-    bool own_accumulator; /* only for dtypes that are their own accumulators */
-    bool adasum;          /* for that operation; the others are for the others */
-    bool direct;          /* for jobs whose memory is shared; the others are for the others */
+    bool own_accumulator; /* only dtypes that are their own accumulators */
+    bool adasum;          /* only that operation; other rows take all others */
+    bool direct;          /* only jobs with `memory`; other rows take all others */
     bool on_window;       /* only where all ranks share a window */
-    size_t most_bytes;    /* this row takes jobs of up to so many */
+    size_t most_bytes;    /* no job of more bytes */
     int (*run)(struct transport *t, const struct coll_job *job, hvd_error *err);
 };
 
-/* The first row of the table that takes the job; every job is taken by some row. */
+/* The first row of the table that takes the job; some row takes every job. */
 const struct coll_algorithm *coll_choose(const struct coll_job *job);
 
 /* All rows, for tests and benchmarks. */
 const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job);
 
-/* Chooses and runs; with one rank only the scales are applied. */
+/* Chooses and runs. One rank alone: applies the scales. */
 int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err);
 
 /* ---- for the algorithms ---- */
 
-/* A chunk is the part of the data that one rank reduces; a segment the part of it in flight at
- * once. */
 enum { COLL_SEGMENT = 256 * 1024 };
 
 struct coll_range {
@@ -94,23 +92,23 @@ struct coll_range {
 
 static inline size_t coll_length(struct coll_range r) { return r.end - r.begin; }
 
-/* Cuts `bytes`, a whole number of elements, into n chunks that differ by one element at most. */
+/* Cuts `bytes`, a whole number of elements, into n chunks that differ by at most one element. */
 struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk);
 
-/* The part of a rank, by where each rank's ends. */
+/* A rank's part; end[i] is where the part of rank i ends. */
 static inline struct coll_range coll_part(const size_t *end, int rank) {
     return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
 }
 
-/* Segment k, of `length` bytes, of a range; shorter at its end, empty past it. */
+/* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
-/* How many of COLL_SEGMENT there are in so many bytes. */
+/* How many segments `bytes` have. */
 static inline size_t coll_segments(size_t bytes) {
     return (bytes + COLL_SEGMENT - 1) / COLL_SEGMENT;
 }
 
-/* What one rank sends to a peer and receives from another; either may be of 0 bytes. */
+/* What one rank sends to a peer and receives from another; either may have 0 bytes. */
 struct coll_exchange {
     const char *out;
     char *in;
@@ -118,34 +116,35 @@ struct coll_exchange {
     int to, from;
 };
 
-enum { COLL_IN_FLIGHT = 4 }; /* items each way */
+enum { COLL_IN_FLIGHT = 4 }; /* items in each direction */
 
-/* Exchanges of up to 2^30 bytes, in that order, several of them in flight; peers do theirs under the
- * same number. */
+/* Exchanges of up to 2^30 bytes in order, several in flight. A peer has the other end of an item
+ * under the same number. */
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
-    void (*received)(const void *arg, size_t i); /* when item i has come, in order; may be NULL */
+    void (*received)(const void *arg, size_t i); /* item i has arrived, in order; may be NULL */
     const void *arg;
-    /* How far receives and sends are posted ahead of the item that the rank waits for, at most
-     * COLL_IN_FLIGHT. send_ahead 0: item i is sent when it has come. */
+    /* How many items ahead of the awaited one receives and sends are posted, at most
+     * COLL_IN_FLIGHT. send_ahead 0: item i is sent after it has arrived. */
     size_t receive_ahead, send_ahead;
-    size_t reuse; /* item i comes to where item i - reuse was sent from; 0: nothing was */
+    size_t reuse; /* item i arrives where item i - reuse was sent from; 0: nowhere */
 };
 int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error *err);
 
 /* One exchange of any size, by segments. */
 int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
 
-/* The ranks that take part in steps of a power of two. When p is none, the first 2 (p - 2^m) ranks pair
- * up: the even one gives its data to the odd one, sits the steps out and gets the result at the end. */
+/* The ranks of algorithms whose steps need a power of two, 2^m. When p is none, the first
+ * 2 (p - 2^m) ranks pair up:  the even rank gives its data to the odd one, sits the steps out and
+ * gets the result at the end. */
 struct coll_fold {
     int positions; /* 2^m */
     int pairs;
 };
 struct coll_fold coll_fold(int size);
 
-/* Positions in the steps are 0 .. 2^m - 1; a rank that sits out has none. */
+/* Positions in the steps are 0 .. 2^m - 1; a rank that sits out has no position. */
 enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);

@@ -1,13 +1,13 @@
-/* Direct allreduce: of tensors that live where all ranks of the host can read and write them.
+/* Direct allreduce: of tensors in memory that all ranks of the host can read and write.
  *
- * Each rank adds its share of the elements from all ranks' memory, in the order of ranks, and writes
- * the sum into all of it. Nothing is staged, packed or copied. p = 2:
+ * Each rank adds its chunk of the elements from all ranks' memory, in the order of ranks, and
+ * writes the sum to the memory of all ranks. Nothing is staged or packed. p = 2:
  *
  *            memory of a            memory of b
  *   before   a0 a1                  b0 b1
  *   after    S0 S1                  S0 S1          rank a has written S0, rank b S1, in both
  *
- * Cost: 2 p S bytes of memory traffic in all, the least there can be: every input is read once and
+ * Cost: 2 p S bytes of memory traffic in all, the least possible: every input is read once and
  * every result written once; 2 flags. */
 #include "collectives/coll.h"
 
@@ -15,15 +15,15 @@
 
 enum {
     BLOCK = 4096
-}; /* bytes that are added at a time, and copied while the first cache has them */
+}; /* bytes that are added at a time, then copied while the first cache has them */
 
 struct direct {
     const struct coll_job *job;
     int n;           /* ranks */
-    const char **in; /* [n]: where the block is in their memory */
+    const char **in; /* [n]: where their block lies */
 };
 
-/* The sum of one block, at `offset` in every rank's memory, to every rank's memory. */
+/* Writes the sum of the block at `offset` of every rank's memory to all of them. */
 static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     const struct reduce_kernels *k = d->job->reduce;
     char *const *memory = d->job->memory;
@@ -33,7 +33,7 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }
 
-/* This rank's share of all pieces, as if they lay in a row. */
+/* Adds this rank's chunk of all tensors, as if they lay in a row. */
 static void add_share(const struct direct *d, struct coll_range share) {
     const char *own = d->job->memory[d->job->window->self];
     size_t begin = 0;

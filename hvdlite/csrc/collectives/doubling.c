@@ -1,25 +1,25 @@
-/* Recursive doubling: ranks exchange all they have with a partner twice as far away each step.
+/* Recursive doubling: in each step a rank exchanges its sums with a partner twice as far away.
  *
  *   Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
  *   Int. J. High Perform. Comput. Appl. 19 (2005).
  *
  * p = 4: after step 0 ranks 0, 1 have a+b and ranks 2, 3 have c+d; after step 1 all have
- * (a+b)+(c+d). When p is no power of two, ranks are folded before (coll.h).
+ * (a+b)+(c+d). When p is no power of two, ranks fold first (coll.h).
  *
- * Sums are exchanged in the accumulator type and rounded once. Both partners add the lower rank's
- * sum to the higher's in that order, so that all ranks have the same bits, NaN included.
+ * Sums travel in the accumulator type and are rounded once. Both partners add in the same order,
+ * the lower rank's sum first, so all ranks have the same bits, even of NaNs.
  *
  * Cost: ceil(log2 p) (a + S b + S g), two more messages when p is no power of two. */
 #include "collectives/coll.h"
 
 struct doubling {
     struct transport *t;
-    size_t n, bytes; /* elements; bytes of them in the accumulator type */
+    size_t n, bytes; /* elements; their bytes in the accumulator type */
     void *mine, *theirs;
     void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
-/* Sends all of mine, or nothing, and receives theirs, or nothing. */
+/* Sends all of mine and receives theirs; either may be left out. */
 static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
                 hvd_error *err) {
     struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};

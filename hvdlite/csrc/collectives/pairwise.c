@@ -1,9 +1,9 @@
-/* Pairwise exchange: every rank sends every other rank its part of that rank's chunk. Allreduce, and
- * the first half of it alone, reducescatter.
+/* Pairwise exchange: every rank sends every other rank its input of that rank's chunk. Allreduce,
+ * and its first half alone, reducescatter.
  *
- * Allreduce for dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers) and for
- * codes whose sums have another size. The inputs travel as they are. The owner of a chunk adds all p of
- * them in the accumulator, rounds once, and sends the finished chunk to everyone. p = 3, rank a owns
+ * Allreduce of dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers), and
+ * of codes whose sums have another size. The inputs travel as they are. The owner of a chunk adds
+ * all p inputs in the accumulator, rounds once, and sends the result to all. p = 3, rank a owns
  * chunk 0:
  *
  *            rank a             rank b             rank c
@@ -11,10 +11,11 @@
  *   reduce   S0                 S1                 S2
  *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
- * By segments: while segment k is being added and spread, segment k + 1 is exchanged.
+ * Chunks travel in segments: the exchange of segment k + 1 overlaps with adding and spreading
+ * segment k.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring's, in two steps; but every pair of ranks
- * talks, so with k ranks a host k times a ring's bytes cross between hosts. Reducescatter: half the
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But every pair of ranks
+ * talks: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half the
  * messages and bytes. */
 #include "collectives/coll.h"
 
@@ -23,15 +24,15 @@
 struct pairwise {
     struct transport *t;
     const struct coll_job *job;
-    const char *in;                        /* all chunks, as this rank has them */
-    char *out;                             /* where its own chunk, reduced, goes to */
-    size_t segment, nseg;                  /* bytes of one; number in the longest chunk */
-    char *slots[2];                        /* inputs of the other ranks for segment k, at k % 2 */
-    const char **inputs;                   /* [ranks]: the own one and those in the slots */
+    const char *in;                        /* this rank's input, all chunks */
+    char *out;                             /* where the result of its own chunk goes */
+    size_t segment, nseg;                  /* bytes of a segment; segments of the longest chunk */
+    char *slots[2];                        /* the other ranks' inputs of segment k, at k % 2 */
+    const char **inputs;                   /* [ranks]: this rank's input and those in the slots */
     struct transfer *exchange[2], *spread; /* 2 (p - 1) transfers each: sends, then receives */
 };
 
-/* The d-th peer to send to, and to receive from: in step d all pairs are disjoint. */
+/* The peers to send to and to receive from in step d: the pairs of a step are disjoint. */
 static int peer_to(const struct pairwise *w, int d) { return (w->t->at.rank + d) % w->t->at.size; }
 static int peer_from(const struct pairwise *w, int d) {
     return (w->t->at.rank + w->t->at.size - d) % w->t->at.size;
@@ -46,13 +47,13 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t 
     return coll_segment(chunk_of(w, chunk), w->segment, k);
 }
 
-/* Where the results of a range are. */
+/* Where the results of a range lie. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->job->reduce;
     return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
 }
 
-/* Where those of segment k of the own chunk go to. */
+/* Where the result of segment k of the own chunk lies. */
 static char *result(const struct pairwise *w, size_t k) {
     size_t first = results_of(w, chunk_of(w, w->t->at.rank)).begin;
     return w->out + (results_of(w, segment_of(w, w->t->at.rank, k)).begin - first);
@@ -119,7 +120,7 @@ static int run_segments(struct pairwise *w, hvd_error *err) {
     return wait_all(w, w->spread, err);
 }
 
-/* All peers' segments together are about one COLL_SEGMENT, so that they stay in the cache. */
+/* The segments of all peers are about one COLL_SEGMENT together, so they stay in the cache. */
 static size_t segment_bytes(int others) {
     size_t bytes = (size_t)COLL_SEGMENT / (size_t)others;
     return bytes < 8192 ? 8192 : bytes & ~(size_t)63;
@@ -129,7 +130,8 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     const struct coll_job *job = w->job;
     size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
     w->segment = segment_bytes((int)others);
-    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
+    /* chunk 0 is the longest */
+    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment;
     size_t slots = others * w->segment;
     void *memory;
     size_t pointers = (others + 1) * sizeof *w->inputs;

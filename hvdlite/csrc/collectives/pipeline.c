@@ -1,9 +1,9 @@
 /* Pipeline: exchanges in a fixed order, several of them in flight each way.
  *
- * The ring, the chain, alltoall and Adasum are made of it. Item i is sent and received under the same
- * number on all ranks. Receives are posted up to `receive_ahead` items ahead of the one that a rank
- * waits for, sends up to `send_ahead`. So the rank that is furthest behind finds all that it needs sent
- * and posted by the others, and no rank waits for one that waits for it.
+ * All algorithms by messages but pairwise use it. Item i has the same number on both ranks.
+ * Receives are posted up to `receive_ahead` items ahead of the item that a rank waits for, sends up
+ * to `send_ahead`. So the rank that is furthest behind finds the sends and receives that it needs
+ * posted by the others, and no two ranks wait for each other.
  *
  * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
 #include "collectives/coll.h"
@@ -17,7 +17,7 @@ struct flight {
 
 /* MPI forbids a receive into memory that a send still reads. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
-    if (i + COLL_IN_FLIGHT < f->sent) return HVD_OK; /* a later item has taken its place */
+    if (i + COLL_IN_FLIGHT < f->sent) return HVD_OK; /* a later item reuses its transfer */
     return transport_wait(f->t, &f->out[i % COLL_IN_FLIGHT], err);
 }
 

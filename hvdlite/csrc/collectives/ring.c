@@ -4,9 +4,9 @@
  *   J. Parallel Distrib. Comput. 69 (2009).
  *
  * The data is cut into p chunks. In each step every rank sends one chunk to its right neighbour and
- * receives one from its left. For p - 1 steps what comes in is added to what is there: then rank r
- * has the whole sum of chunk r + 1. For p - 1 more steps finished chunks go round and replace.
- * p = 3; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
+ * receives one from its left. In the first p - 1 steps a rank adds what it receives to its own
+ * data; then rank r has the whole sum of chunk r + 1. In p - 1 more steps the finished chunks go
+ * round and replace the data. p = 3; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
  *
  *            rank a             rank b             rank c
  *   start    a0 a1 a2           b0 b1 b2           c0 c1 c2
@@ -15,13 +15,13 @@
  *   step 2   S0 S1 .            .  S1 S2           S0 .  S2              sends chunk r - 2 = r + 1
  *   step 3   S0 S1 S2           S0 S1 S2           S0 S1 S2              sends chunk r - 3 = r
  *
- * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments, and a
- * segment goes on as soon as it has been added: item i of the pipeline is segment i % nseg of step
- * i / nseg, and the items of one step overlap with those of the next.
+ * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments, and a rank
+ * sends a segment on as soon as it has added it. Item i of the pipeline is segment i % nseg of step
+ * i / nseg; the items of one step overlap with those of the next.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the least bytes there can be, both directions of
- * every link busy. Restriction: sums travel in the dtype itself, so dtypes with a wider
- * accumulator, which would be rounded p - 1 times, go pairwise instead. */
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, both directions of every
+ * link busy. Restriction: sums travel in the dtype itself. Dtypes with a wider accumulator would be
+ * rounded p - 1 times: they go pairwise instead. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -30,8 +30,8 @@ struct ring {
     const struct coll_job *job;
     int rank, size;
     size_t nseg;  /* segments of the longest chunk */
-    size_t added; /* items before this one are added, the others replace */
-    char *slots;  /* COLL_IN_FLIGHT segments, where items to be added arrive */
+    size_t added; /* items before this one are added, later ones replace the data */
+    char *slots;  /* COLL_IN_FLIGHT segments: where items that are added arrive */
 };
 
 static struct coll_range chunk_range(const struct ring *r, int chunk) {
@@ -41,7 +41,7 @@ static struct coll_range chunk_range(const struct ring *r, int chunk) {
     return coll_part(job->part_end, chunk);
 }
 
-/* Where item i lies in the data: `back` 0 for the one sent, 1 for the one received. */
+/* Where item i lies in the data. back 0: the item sent; 1: the item received. */
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
     size_t p = (size_t)r->size, step = i / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
@@ -64,7 +64,7 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   .from = (r->rank + r->size - 1) % r->size};
 }
 
-/* Adds what has come. The last addition also scales, while the sum is in the cache. */
+/* Adds item i. The last addition also scales, while the sum is in the cache. */
 static void add_item(const void *arg, size_t i) {
     const struct ring *r = arg;
     struct coll_range range = item_range(r, i, 1);
@@ -78,7 +78,7 @@ static void add_item(const void *arg, size_t i) {
         k->narrow(data, data, n, r->job->final);
 }
 
-/* An item can be sent when the same segment has come one step before: nseg items. */
+/* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
 static int run_ring(struct transport *t, const struct coll_job *job, size_t adding,
                     hvd_error *err) {
     size_t longest = 0, others = (size_t)t->at.size - 1;

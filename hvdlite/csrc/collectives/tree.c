@@ -1,10 +1,10 @@
-/* Binomial tree broadcast: each step doubles the ranks that have the data.
+/* Binomial tree broadcast: each step doubles the number of ranks that have the data.
  *
- * Counting ranks from the root, in the step of distance d rank i < d sends to rank i + d:
+ * Ranks count from the root. In the step of distance d, rank i < d sends to rank i + d:
  *
  *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
  *
- * Cost: ceil(log2 p) (a + S b). For data so small that steps count; long data goes by a chain. */
+ * Cost: ceil(log2 p) (a + S b). For data so small that steps decide; long data takes the chain. */
 #include "collectives/coll.h"
 
 int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err) {

@@ -3,9 +3,9 @@
  *   The reduction by slices in shared memory is that of Jain et al., "Framework for Scalable
  *   Intra-Node Collective Operations using Shared Memory", SC'18; flags instead of barriers.
  *
- * The data goes in rounds of one slot. In a round every rank stages its input in its slot, but for
- * chunk r of rank r; rank r adds that chunk of its own memory and of all slots, in the order of ranks,
- * and leaves the sum in its memory and its slot; all take the other sums.
+ * The data goes in rounds of one slot. In a round every rank stages its input in its slot, all
+ * chunks but its own. Rank r adds chunk r of its own memory and of all slots, in the order of
+ * ranks, and writes the sum to its memory and its slot. Then every rank takes the other sums.
  * p = 3, what the slots hold; a0 is chunk 0 of rank a, S0 the sum a0 + b0 + c0:
  *
  *            slot of a          slot of b          slot of c
@@ -13,29 +13,29 @@
  *   reduce   S0 a1 a2           b0 S1 b2           c0 c1 S2
  *   take     rank a reads S1, S2, rank b S0, S2, rank c S0, S1
  *
- * The rounds overlap: round k is staged before round k - 1 is reduced and k - 2 taken, so that nobody
- * waits who has work. Tensors are packed straight into the slots and unpacked straight from them. The
- * slots, written through the caches, stay there: memory sees each input read and each result written
- * once. Large data may go past the caches (copy_policy.h). Small data is not cut: every rank adds all inputs
- * itself, one hop instead of two. Sums are made in the accumulator and rounded once; their order is the
- * ranks', whatever the size or what they were fused with.
+ * The rounds overlap: a rank stages round k before it reduces round k - 1 and takes round k - 2, so
+ * it waits only when it has no work. Tensors are packed straight into the slots and unpacked
+ * straight from them. The slots stay in the caches: memory sees one read of each input and one
+ * write of each result. Large data may bypass the caches (copy_policy.h). Small data is not cut:
+ * every rank adds all inputs itself, one hop instead of two. Sums are made in the accumulator and
+ * rounded once, in the order of ranks, whatever the size and the fusion.
  *
- * Cost on each rank: (p-1)/p S packed and as much unpacked, S added, at the bandwidth of the cache; 2
+ * Cost on each rank, at the bandwidth of the cache: (p-1)/p S packed, as much unpacked, S added; 2
  * flags a round. */
 #include "collectives/coll.h"
 
 #include "base/clock.h"
 
 enum {
-    SMALL = 16 * 1024,   /* bytes that are not cut */
-    LARGE = 1024 * 1024, /* bytes that take long enough to tell fast from slow */
-    STRETCH = 8,         /* rounds of large data that are written in one way */
-    BLOCK = 4096 /* bytes that are added at a time, and copied while the first cache has them */
+    SMALL = 16 * 1024,   /* bytes; no more than this is not cut into chunks */
+    LARGE = 1024 * 1024, /* bytes; this much takes long enough to tell fast copies from slow ones */
+    STRETCH = 8,         /* rounds of large data that are copied in one way */
+    BLOCK = 4096 /* bytes that are added at a time, then copied while the first cache has them */
 };
 
-/* How far the pieces have been gone through. */
+/* A position in the tensors of the batch. */
 struct cursor {
-    size_t piece, at; /* bytes of that piece */
+    size_t piece, at; /* bytes of that tensor */
 };
 
 struct pass {
@@ -44,22 +44,22 @@ struct pass {
     struct window *w;
     size_t rounds;
     struct cursor staged, reduced, taken;
-    copy_function *put; /* into a slot */
-    const char **in;    /* [ranks]: where they have the block that is added */
-    char *result;       /* of small data */
+    copy_function *put; /* copies into a slot */
+    const char **in;    /* [ranks]: where their block lies */
+    char *result;       /* the sums of small data */
 };
 
 static char *slot_of(const struct pass *p, int local_rank, uint64_t round) {
     return window_slot(p->w, local_rank, round);
 }
 
-/* Bytes that lie together in one piece. */
+/* Bytes that lie together in one tensor. */
 struct span {
     const struct coll_piece *piece;
     size_t at, bytes;
 };
 
-/* The next of them, at most `most`; the cursor moves behind them. */
+/* The next span, of at most `most` bytes; moves the cursor behind it. */
 static struct span next_span(const struct pass *p, struct cursor *c, size_t most) {
     const struct coll_piece *piece = &p->job->pieces[c->piece];
     size_t left = piece->bytes - c->at;
@@ -69,7 +69,7 @@ static struct span next_span(const struct pass *p, struct cursor *c, size_t most
     return span;
 }
 
-/* The next `bytes` of the pieces. */
+/* Packs the next `bytes` of the tensors. */
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct span span = next_span(p, c, bytes - done);
@@ -92,7 +92,7 @@ static void unpack(const struct pass *p, struct cursor *c, const char *from, siz
 
 /* ---- allreduce ---- */
 
-/* Bytes of round k, and the chunk of it that one rank adds. */
+/* Bytes of round k, and the chunk of them that one rank adds. */
 static size_t round_bytes(const struct pass *p, size_t k) {
     return coll_length(coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k));
 }
@@ -115,7 +115,7 @@ static int stage(struct pass *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Adds what all ranks have at an offset of the slots, in the order of ranks; `own` is this rank's. */
+/* Adds the block at an offset of all slots, in the order of ranks; `own` is this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->job->reduce;
@@ -125,8 +125,8 @@ static void add_block(const struct pass *p, uint64_t round, size_t offset, const
                p->job->final);
 }
 
-/* The next `bytes` of the pieces, from and to them and into the slot: in this order, as what is written
- * past the caches should not be read back. */
+/* Adds the next `bytes` of the tensors to the tensors and the slot. The slot comes last: it may be
+ * written past the caches and should not be read back. */
 static void add_own(struct pass *p, uint64_t round, size_t offset, size_t bytes) {
     char *slot = slot_of(p, p->w->self, round);
     for (size_t end = offset + bytes; offset < end;) {
@@ -166,14 +166,15 @@ static int take(struct pass *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Small data, one round: everyone adds everything. */
+/* Small data, one round: every rank adds everything. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     char *own = slot_of(p, p->w->self, round);
     HVD_TRY(transport_wait_slot(p->t, round, err));
     pack(p, &p->staged, own, p->job->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
-    window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
+    /* no rank waits for it, but all flags count the same rounds */
+    window_raise(p->w, WINDOW_REDUCED, round);
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->job->bytes, p->result);
     unpack(p, &p->taken, p->result, p->job->bytes);
@@ -194,7 +195,7 @@ static int open_pass(struct pass *p, struct transport *t, const struct coll_job 
     return HVD_OK;
 }
 
-/* The rounds from .. to - 1 and what of the two before them overlaps with these. */
+/* Stages the rounds from .. to - 1, and reduces and takes the rounds that overlap with them. */
 static int add_rounds(struct pass *p, size_t from, size_t to, hvd_error *err) {
     for (size_t k = from; k < to; k++) {
         if (k < p->rounds) HVD_TRY(stage(p, k, err));
@@ -208,7 +209,7 @@ static int add_in_rounds(struct pass *p, hvd_error *err) {
     return add_rounds(p, 0, p->rounds + 2, err);
 }
 
-/* Large data: slots are written in the way that has been the faster one lately, chosen for a stretch. */
+/* Large data: the copy policy chooses how a stretch writes the slots. */
 static int add_much(struct pass *p, hvd_error *err) {
     struct copy_policy *policy = &p->w->copy_policy;
     for (size_t from = 0, to; from < p->rounds; from = to) {
@@ -233,7 +234,8 @@ int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_e
     if (!job->bytes) return HVD_OK;
     HVD_TRY(open_pass(&p, t, job, job->bytes, err));
     HVD_TRY(add(&p, err));
-    transport_count_window(t, job->bytes); /* all but the own chunks, and the sums of those */
+    /* staged: all but the own chunks; reduced: the own chunks */
+    transport_count_window(t, job->bytes);
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -245,7 +247,7 @@ static void raise_staged(const struct pass *p, uint64_t round) {
     window_raise(p->w, WINDOW_REDUCED, round);
 }
 
-/* Broadcast on the root: the others take what it packs. */
+/* Broadcast on the root: packs what the others take. */
 static int give(struct pass *p, hvd_error *err) {
     for (size_t i = 0; i < p->job->npieces; i++) {
         const struct coll_piece *piece = &p->job->pieces[i];

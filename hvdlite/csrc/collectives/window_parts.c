@@ -1,19 +1,19 @@
 /* Window reducescatter and alltoall: every rank has a part for every other, through shared memory.
  *
- * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the next
- * segment of each part in the sub-slot of the rank that it is for; that rank takes it from there.
+ * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the
+ * next segment of each part in the sub-slot of its receiver; the receiver takes it from there.
  * p = 3; ab is what a has for b:
  *
  *            slot of a          slot of b          slot of c
  *   stage    ab ac              ba bc              ca cb
  *   take     a reads ba, ca     b reads ab, cb     c reads ac, bc
  *
- * To take is to copy (alltoall), or to add to one's own, in the order of ranks, rounded once
- * (reducescatter: the bits of a window allreduce). The rounds overlap: round k is staged before round
- * k - 1 is taken, and a rank waits only for those that have something for it.
+ * alltoall copies what it takes. reducescatter adds it in the order of ranks and rounds once, so it
+ * gives the bits of a window allreduce. The rounds overlap: a rank stages round k before it takes
+ * round k - 1, and waits only for ranks that have a part for it.
  *
- * Cost: 2 (p-1)/p S b of copies in the cache on each rank, S = all its parts, whose memory is read
- * and written once; 1 flag. */
+ * Cost on each rank, S = all its parts: 2 (p-1)/p S b of copies in the cache; memory is read and
+ * written once; 1 flag a round. */
 #include "collectives/coll.h"
 
 #include <string.h>
@@ -23,12 +23,12 @@ struct parts {
     const struct coll_job *job;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
-    const char **in;        /* [ranks]: reducescatter: where they have its segment */
+    const char **in;        /* reducescatter: [ranks]: where their segments lie */
 };
 
 typedef int take_round(const struct parts *p, size_t k, hvd_error *err);
 
-/* The sub-slot in which `from` stages what is for `to`. */
+/* The sub-slot in which `from` stages its segment for `to`. */
 static char *sub_slot(const struct parts *p, int from, int to, size_t k) {
     size_t offset = (size_t)(to < from ? to : to - 1);
     return window_slot(p->w, from, p->w->rounds + k) + offset * p->segment;
@@ -50,7 +50,8 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
         if (to != self) transport_count_window(p->t, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
-    window_raise(p->w, WINDOW_REDUCED, round); /* nobody waits for it, but flags never go back */
+    /* no rank waits for it, but all flags count the same rounds */
+    window_raise(p->w, WINDOW_REDUCED, round);
     return HVD_OK;
 }
 
