@@ -136,7 +136,7 @@ int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error 
 int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
 
 /* The ranks of algorithms whose steps need a power of two, 2^m. When p is none, the first
- * 2 (p - 2^m) ranks pair up:  the even rank gives its data to the odd one, sits the steps out and
+ * 2 (p - 2^m) ranks pair up: the even rank gives its data to the odd one, sits the steps out and
  * gets the result at the end. */
 struct coll_fold {
     int positions; /* 2^m */

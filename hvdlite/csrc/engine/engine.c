@@ -22,7 +22,7 @@ struct engine {
     double looked_for_stalls;
     /* Shared: */
     atomic_bool leaving, stopping, failed;
-    hvd_error cause;        /* of what has failed; written before that is set */
+    hvd_error cause;        /* the first cause of the failure; written before `failed` is set */
     struct monitor monitor; /* guards what follows */
     char reason[256];       /* why this rank leaves */
     bool ended;
@@ -30,9 +30,10 @@ struct engine {
 
 /* ---- the engine thread ---- */
 
-/* The first cause, in the same words on every rank. */
+/* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
-    hvd_error cause = e->negotiation.heard; /* without what this rank was doing meanwhile */
+    /* without what this rank was doing when it heard the cause */
+    hvd_error cause = e->negotiation.heard;
     if (!cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
@@ -60,7 +61,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     return negotiate_step(&e->negotiation, progress, err);
 }
 
-/* The transport's on_wait: the negotiation goes on while a batch is on the wire. */
+/* The transport's on_wait: negotiates while a batch is on the wire. */
 static int negotiate_meanwhile(void *arg, hvd_error *err) {
     bool progress;
     return negotiate(arg, &progress, err);
@@ -76,7 +77,8 @@ static int step(struct engine *e, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = negotiate_next_batch(&e->negotiation);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* first: who waits for the batch may stop the timeline then */
+    /* first: when the batch is done, its caller may stop the timeline */
+    if (*progress) note_progress(e);
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -98,10 +100,10 @@ static void report_stalls(struct engine *e, double now) {
     coordinator_stalled(e->negotiation.coordinator, now, report_stall, e);
 }
 
-/* Idle without pending work: yield for a moment, since work seldom comes alone and to be woken takes
- * longer than most of it. With pending work: the waiting policy. Then sleep until it rings: a look now
- * and then would take the core from training, more than ten times a step of a small network. Where not
- * every message rings, such looks there are, ever rarer ones. */
+/* Idle without pending work: yields for LINGER, because tensors seldom come alone and waking takes
+ * longer than most of them; then sleeps. Idle with pending work: follows the wait policy. If every
+ * message rings, it sleeps until one does: a poll every millisecond would take the core from
+ * training, more than ten times a step of a small network. Else it polls, ever more rarely. */
 static void idle(struct engine *e, unsigned ticket) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 0.5;
     double now = clock_now();
@@ -115,7 +117,7 @@ static void idle(struct engine *e, unsigned ticket) {
         clock_yield();
 }
 
-/* MPI sends only while it is called: the last words must get out before this thread ends. */
+/* MPI sends only while it is called: keeps calling until the last messages are out. */
 static void linger(struct engine *e) {
     static const double LINGER = 0.2, LOOK = 2e-3;
     struct message m;
@@ -197,7 +199,7 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
     return code;
 }
 
-/* Where the tensor lies, if it is to be reduced in place in memory that all ranks map. */
+/* Notes the region that holds the tensor, if it is reduced in place in one. */
 static void place(struct engine *e, struct tensor *tensor) {
     struct request *r = &tensor->request;
     tensor->region = NULL;
@@ -207,7 +209,7 @@ static void place(struct engine *e, struct tensor *tensor) {
     if (!tensor->region) r->offset = 0;
 }
 
-/* Here and not on the engine's thread, which is to move data. */
+/* On the caller's thread: the engine thread has data to move. */
 static int encode(struct tensor *tensor, hvd_error *err) {
     const struct request *r = &tensor->request;
     size_t n = request_count(r);
@@ -216,7 +218,7 @@ static int encode(struct tensor *tensor, hvd_error *err) {
     if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));
-    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* some, also for no values */
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
     if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
     int code =
         codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);

@@ -10,7 +10,7 @@ static bool brings_data(const struct executor *x, const struct request *r) {
     return r->kind != HVD_BROADCAST || r->root == x->t->at.rank;
 }
 
-/* One tensor: in its own memory. */
+/* One tensor runs in its own memory. */
 static void *own_memory(const struct executor *x, const struct tensor *tensor) {
     if (tensor->in != tensor->out && brings_data(x, &tensor->request) &&
         request_bytes(&tensor->request))
@@ -55,7 +55,7 @@ static int collective(struct executor *x, const struct coll_job *job, hvd_error 
     return coll_run(x->t, job, err);
 }
 
-/* By messages: one tensor in its own memory, more in the fusion buffer. */
+/* By messages: one tensor runs in its own memory, several in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
                           hvd_error *err) {
     if (batch->n == 1) {
@@ -69,7 +69,7 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
     return HVD_OK;
 }
 
-/* By the window: from and to the tensors themselves. */
+/* On a window: the collective reads and writes the tensors themselves. */
 static int run_pieces(struct executor *x, const struct batch *batch, struct coll_job *job,
                       hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
@@ -97,9 +97,9 @@ static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch
                                            : run_contiguous(x, batch, &job, err);
 }
 
-/* ---- from an input to an output, part by part ---- */
+/* ---- parts: from an input to an output ---- */
 
-/* Adds a part of `rows` behind those before it. */
+/* Appends a part of `rows` that begins at `end`; returns where it ends. */
 static size_t add_part(struct coll_job *job, size_t end, int64_t rows, size_t row_bytes) {
     size_t bytes = (size_t)rows * row_bytes;
     if (bytes > job->longest) job->longest = bytes;
@@ -185,7 +185,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
     if (first->request.kind == HVD_JOIN) {
-        memcpy(first->out, first->rows, sizeof *first->rows); /* who was the last */
+        memcpy(first->out, first->rows, sizeof *first->rows); /* the rank that joined last */
         return HVD_OK;
     }
     if (first->request.codec.kind) return run_coded(x, batch, err);
@@ -210,7 +210,7 @@ static void record(const struct executor *x, const struct batch *batch, double s
     }
 }
 
-/* Before anybody hears that the batch is done. */
+/* Counts before the batch completes. */
 static void count(const struct executor *x, const struct batch *batch) {
     if (!x->stats) return;
     atomic_fetch_add(&x->stats->tensors, batch->n);

@@ -1,7 +1,8 @@
 /* Execution of a batch: pack, one collective, unpack, complete.
  *
- * A batch of one tensor runs in place in the user's memory; more are copied into the
- * fusion buffer and back. One thread, the engine's; returns when the batch is done on this rank. */
+ * A batch of one tensor runs in place in the user's memory; several tensors are copied to the
+ * fusion buffer and back, except on a window. One thread, the engine's; returns when the batch is
+ * done on this rank. */
 #ifndef HVDLITE_ENGINE_EXECUTE_H
 #define HVDLITE_ENGINE_EXECUTE_H
 
@@ -17,14 +18,15 @@ struct executor {
     struct transport *t;
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;         /* NULL: none */
-    struct stats *stats;               /* NULL: nothing is counted */
-    struct scratch fusion, work, list; /* kept: the next batch pays no page faults */
-    _Atomic(const char *) algorithm;   /* the last one's name; NULL: none yet. Any thread reads */
+    struct timeline *timeline; /* NULL: none */
+    struct stats *stats;       /* NULL: nothing is counted */
+    /* kept between batches: only the first pays for page faults */
+    struct scratch fusion, work, list;
+    _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
 };
 
-/* Runs the batch and finishes its tensors. On an error, which names the batch, they are unfinished.
- */
+/* Runs the batch and finishes its tensors. On an error the text names the batch, and its tensors
+ * are not finished. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
 void execute_free(struct executor *x);
 

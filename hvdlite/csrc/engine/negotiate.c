@@ -40,7 +40,7 @@ struct batch *negotiate_next_batch(struct negotiation *n) {
 
 /* ---- this rank to the coordinator ---- */
 
-/* `asked` is the id that a RESEND asks for, else 0. */
+/* `asked`: the id of the RESEND that this answers, else 0. */
 static int say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked, hvd_error *err) {
     HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
     struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
@@ -105,7 +105,7 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 
 /* ---- every rank obeys ---- */
 
-/* What the item means: one of this rank's that waits for the coordinator's word. */
+/* Finds the tensor that an item names: one that this rank has told the coordinator. */
 static int find(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                 hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
@@ -127,17 +127,18 @@ static int senseless(const char *name, hvd_error *err) {
                      "what the coordinator says about tensor '%s' makes no sense", name);
 }
 
-/* Rows that come with the coordinator's word, or came with the id that the tensor was sent by. */
+/* How many rows the coordinator sends for the tensor, now or with its cached id. */
 static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
     if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
     return r->kind == HVD_JOIN ? 1 : 0;
 }
 
-/* What this rank has submitted, now with what was agreed on about it. */
+/* Adds to a submitted tensor what the ranks have agreed on. */
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
     struct request *r = &tensor->request;
-    uint32_t nrows = item->whole ? 0 : item->nrows; /* else they are the ranks that have joined */
+    /* whole: `rows` are the ranks that have joined */
+    uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return senseless(r->name, err);
@@ -146,7 +147,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if (expected && !tensor->rows) return senseless(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
-    if (!item->direct) r->region = 0; /* as the coordinator has it, when it fuses */
+    if (!item->direct) r->region = 0; /* fusion_fits compares it as the coordinator does */
     return HVD_OK;
 }
 
@@ -284,7 +285,7 @@ static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
 
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(say_submitted(n, err));
-    n->now = clock_now(); /* later than when any of these was submitted */
+    n->now = clock_now(); /* after every submission so far */
     HVD_TRY(send_said(n, progress, err));
     HVD_TRY(hear_all(n, progress, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
@@ -294,7 +295,7 @@ void negotiate_abort(struct negotiation *n, const hvd_error *why) {
     if (n->said_abort || (n->heard.code && !n->coordinator)) return;
     n->said_abort = true;
     struct wire_writer message = {0};
-    hvd_error ignored; /* the job is over: who can't be told finds out by the launcher */
+    hvd_error ignored; /* the job is over: a rank that can't be told learns it from the launcher */
     if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored)) {
         if (n->coordinator)
             tell_all(n, &message, &ignored);

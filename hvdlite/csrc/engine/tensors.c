@@ -11,14 +11,14 @@ struct list {
 struct tensors {
     struct monitor monitor; /* guards: */
     struct map names;
-    struct list fresh; /* added and not taken */
-    int corks;         /* until they are gone, none is taken */
+    struct list fresh; /* added, not yet taken */
+    int corks;         /* while there are any, no tensor is taken */
     bool closed;
     hvd_error why;
     /* The engine thread's own: */
     struct list taken;
-    struct list zeros; /* the table's own memory */
-    struct map ids;    /* of those taken that were sent by one */
+    struct list zeros; /* owned by the table */
+    struct map ids;    /* of taken tensors that were sent by a cache id */
 };
 
 struct tensors *tensors_new(void) {
@@ -33,14 +33,14 @@ static void unlink_tensor(struct list *list, struct tensor *tensor) {
     *(tensor->older ? &tensor->older->newer : &list->oldest) = tensor->newer;
 }
 
-/* Behind the newest: the tensor, and those that are linked behind it up to `last`. */
+/* Appends the linked tensors from `tensor` to `last`. */
 static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
     tensor->older = list->newest;
     *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
     list->newest = last;
 }
 
-/* What it has got since it was submitted. */
+/* Frees what the engine has added to the tensor since its submission. */
 static void strip(struct tensor *tensor) {
     free(tensor->rows);
     free(tensor->message);
@@ -70,7 +70,7 @@ void tensors_free(struct tensors *t) {
 
 /* ---- checks ---- */
 
-/* Rows that `to` gets from all; -1: the splits of some rank make no sense. */
+/* Rows that rank `to` receives; -1: some splits are negative, or the sum overflows. */
 static int64_t received_rows(const struct tensor *tensor, int to, int size) {
     const size_t n = (size_t)size;
     int64_t sum = 0;
@@ -86,7 +86,8 @@ static int check_splits(const struct tensor *tensor, int rank, int size, hvd_err
     const struct request *r = &tensor->request;
     const size_t n = (size_t)size;
     size_t row_bytes = request_row_bytes(r), limit = SIZE_MAX / 2 / (row_bytes ? row_bytes : 1);
-    int64_t total = 0, sent = 0; /* rows; no sum over ranks may overflow in bytes */
+    /* rows; their sums over ranks must not overflow, in bytes either */
+    int64_t total = 0, sent = 0;
     if (tensor->nsplits != n * n)
         return error_set(err, HVD_INVALID,
                          "tensor '%s': expected the splits of all %d ranks, %zu numbers, got %zu",
@@ -123,16 +124,16 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 
 /* ---- the table ---- */
 
-/* Puts it into the table where none of its name is. */
+/* Enters a tensor whose name is not in the table. */
 static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(map_put(&t->names, &tensor->node, err));
     append(&t->fresh, tensor, tensor);
     return HVD_OK;
 }
 
-/* Out of the names; the one behind it has its turn. */
+/* Removes the tensor's name and enters the tensor that is queued behind it. */
 static void forget(struct tensors *t, struct tensor *tensor) {
-    hvd_error none; /* there is room for a name: one has just gone */
+    hvd_error none; /* map_put does not fail: a name was just removed */
     map_remove(&t->names, &tensor->node);
     if (!tensor->behind) return;
     tensor->behind->last = tensor->last;

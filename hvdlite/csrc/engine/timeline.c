@@ -13,7 +13,7 @@ void timeline_destroy(struct timeline *t) { monitor_destroy(&t->monitor); }
 
 /* ---- writing, with the lock held ---- */
 
-/* After a write that failed there is nothing more: what follows would not fit what is there. */
+/* Writes nothing after a write that failed: the file would not be whole. */
 static void write_text(struct timeline *t, const char *text) {
     if (!t->failed && fwrite(text, 1, strlen(text), t->file) < strlen(text)) t->failed = errno;
 }
@@ -22,7 +22,7 @@ static long microseconds(const struct timeline *t, double time) {
     return (long)((time - t->origin) * 1e6);
 }
 
-/* A name as it may stand in JSON; cut when it is longer than the room for it. */
+/* A name for a JSON string; cut where `text` is full. */
 static void escape(const char *name, char *text, size_t size) {
     size_t used = 0;
     for (; *name && used + 7 < size; name++) {
@@ -35,7 +35,7 @@ static void escape(const char *name, char *text, size_t size) {
     text[used] = 0;
 }
 
-/* One end of a stretch of a tensor's track. */
+/* One end of a span in a tensor's track. */
 static void write_end(struct timeline *t, char begin_or_end, const char *what, const char *name,
                       double time, const char *rest) {
     char line[2 * 3 * HVD_MAX_NAME + 300]; /* the track of a tensor has its name twice */

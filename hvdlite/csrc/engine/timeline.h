@@ -1,6 +1,6 @@
 /* The timeline: when each tensor was submitted, agreed on and moved, as a file for a trace viewer.
  *
- * The one door to files. Events are those of the Trace Event Format that chrome://tracing and
+ * The one door to files. Events follow the Trace Event Format, which chrome://tracing and
  * ui.perfetto.dev read: a track a tensor, in microseconds since the start. Any thread. */
 #ifndef HVDLITE_ENGINE_TIMELINE_H
 #define HVDLITE_ENGINE_TIMELINE_H
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 struct timeline {
-    atomic_bool on; /* looked at before anything else: a timeline that is off costs nothing */
+    atomic_bool on;         /* read first: a timeline that is off costs nothing */
     struct monitor monitor; /* guards what follows */
     void *file;             /* a FILE; NULL: off */
     int failed;             /* errno of the first write that failed; 0: none */
@@ -21,28 +21,28 @@ struct timeline {
     bool marks_cycles;
 };
 
-/* What became of a tensor, and when: seconds of clock_now. */
+/* When a tensor reached each stage, in seconds of clock_now. */
 struct timeline_times {
     double submitted, decided, started, completed;
 };
 
 void timeline_init(struct timeline *t);
-void timeline_destroy(struct timeline *t); /* stop it before */
+void timeline_destroy(struct timeline *t); /* timeline_stop comes first */
 
-/* Overwrites the file. Fails when it is on already, or the file can't be written. */
+/* Overwrites the file. Fails when the timeline is on, or the file can't be written. */
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
                    hvd_error *err);
-/* The file is whole then, or, on a disk that is full, *err says so; nothing when it is off. */
+/* Ends the file. *err says so if a write failed, as on a full disk. Does nothing when it is off. */
 int timeline_stop(struct timeline *t, hvd_error *err);
 
 static inline bool timeline_on(struct timeline *t) {
     return atomic_load_explicit(&t->on, memory_order_relaxed);
 }
 
-/* fused: how many tensors went in the same batch, this one included. */
+/* fused: tensors in the batch, this one included. */
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                      size_t fused);
-/* The engine found something to do; kept only if the timeline marks cycles. */
+/* Marks a cycle in which the engine had work, if mark_cycles was set. */
 void timeline_cycle(struct timeline *t, double now);
 
 #endif
