@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct slot {
-    struct slot *newer, *older; /* by use */
+    struct slot *newer, *older; /* in order of use */
     struct cache_entry entry;
 };
 

@@ -1,9 +1,8 @@
-/* The response cache: what was agreed on for a name, so that the next time an id is enough.
+/* The response cache: what the ranks agreed on for a name, so that next time an id is enough.
  *
- * Used twice: a rank keeps its own requests, the coordinator keeps one of all ranks.
- * The coordinator gives ids and never gives one twice, so two caches that have dropped different
- * entries can only miss, never mistake one tensor for another. When full, the entry unused for
- * longest goes. Not thread-safe. */
+ * A rank caches its own requests; the coordinator has one cache for all ranks. The coordinator
+ * never gives an id twice. So two caches that dropped different entries can miss, but never take
+ * one tensor for another. A full cache drops the least recently used entry. Not thread-safe. */
 #ifndef HVDLITE_NEGOTIATION_CACHE_H
 #define HVDLITE_NEGOTIATION_CACHE_H
 
@@ -14,22 +13,22 @@ struct cache;
 
 struct cache_entry {
     uint64_t id;          /* from 1 */
-    struct map_node node; /* by its name */
+    struct map_node node; /* by name */
     struct map_node by_id;
-    uint32_t nrows;         /* where rows vary: number of ranks; else 0 */
+    uint32_t nrows;         /* number of ranks where rows vary, else 0 */
     int64_t *rows;          /* rows of every rank, owned by the cache */
-    struct request request; /* last, so that what each hit reads lies together */
+    struct request request; /* at the end, so that what each hit reads lies together */
 };
 
-/* capacity in tensors; 0 keeps nothing. NULL when memory is short. */
+/* capacity in tensors; 0 keeps nothing. NULL: no memory. */
 struct cache *cache_new(size_t capacity);
 void cache_free(struct cache *c);
 
-/* NULL: not there. A hit counts as use. The entry lives until the next cache_put. */
+/* NULL: no entry. A hit counts as use. The entry lives until the next cache_put. */
 const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like);
 const struct cache_entry *cache_by_id(struct cache *c, uint64_t id);
 
-/* Replaces what was kept for the request's name. `rows` is copied. */
+/* Replaces the entry of the request's name. Copies `rows`. */
 int cache_put(struct cache *c, uint64_t id, const struct request *request, const int64_t *rows,
               uint32_t nrows, hvd_error *err);
 

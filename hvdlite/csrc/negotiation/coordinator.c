@@ -11,13 +11,14 @@ struct coordinator {
     struct coordinator_config config;
     struct cache *cache;
     uint64_t last_id;       /* ids are never used twice */
-    struct waiting waiting; /* what some rank has not submitted */
-    bool look_again;        /* ... may have to fail: a rank has left since it was looked at */
-    uint64_t turns;         /* given out so far */
+    struct waiting waiting; /* tensors that some rank has not submitted */
+    /* a rank has left since the tensors were last checked: they may have to fail */
+    bool look_again;
+    uint64_t turns;         /* numbers given to tensors so far */
     struct pending **ready; /* submitted by all, not decided yet */
     size_t nready, ready_capacity;
-    int *left; /* [rank]: as which one it left, from 1; 0: it has not */
-    int *owed; /* [rank]: RESENDs that it has not answered */
+    int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
+    int *owed; /* [rank]: RESENDs that it has yet to answer */
     int nleft, nowed;
     bool *joined; /* [rank] */
     int njoined, last_joined;
@@ -68,12 +69,12 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
-    if (!p->direct) p->request.region = 0; /* a place that not every rank shares is of no use */
+    if (!p->direct) p->request.region = 0; /* of no use unless all ranks have it */
     c->ready[c->nready++] = p;
     return HVD_OK;
 }
 
-/* It waits for nobody: every rank has submitted it, or has joined. */
+/* Every rank has submitted it, or has joined. */
 static bool is_ready(const struct coordinator *c, const struct pending *p) {
     if (p->nsubmitted + c->njoined < c->config.size) return false;
     if (p->nsubmitted == c->config.size) return true;
@@ -82,7 +83,8 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* The rank's zeros are enough for what waited for it; when it was the last one, all is as before. */
+/* Makes ready what waited only for this rank. When the last rank joins, all ranks take part
+ * again. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;
@@ -97,7 +99,7 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
     return HVD_OK;
 }
 
-/* `name` is the request's, hashed before. */
+/* `name`: the node of the request's name, hashed before. */
 static int submit(struct coordinator *c, int rank, const struct request *request,
                   const struct map_node *name, uint64_t id, double now, hvd_error *err) {
     struct pending *p = waiting_find(&c->waiting, name);
@@ -152,16 +154,16 @@ void coordinator_leave(struct coordinator *c, int rank, const char *reason) {
 
 /* ---- what the coordinator decides ---- */
 
-/* Listed are the ranks that have submitted it: on others the name may stand for a round to come. */
+/* Lists the ranks that submitted it: on other ranks the name may stand for a later tensor. */
 static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
     struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
     for (int i = 0; i < p->size; i++)
-        if (p->submitted[i]) p->rows[item.nrows++] = i; /* its rows are of no use any more */
+        if (p->submitted[i]) p->rows[item.nrows++] = i; /* its rows are not needed any more */
     return wire_put(out, &item, err);
 }
 
-/* Of the ranks that have left without submitting it the one that left first; -1: there is none. */
+/* Of the ranks that left without submitting it, the one that left first; -1: none. */
 static int first_left(const struct coordinator *c, const struct pending *p) {
     int first = -1;
     for (int i = 0; i < c->config.size; i++)
@@ -179,7 +181,7 @@ static int fail_pending(struct coordinator *c, struct pending *p, const hvd_erro
     return code;
 }
 
-/* Fails what waits for a rank that has left: only what is new since the last look can, or all. */
+/* Fails tensors that wait for a rank that left: checks new tensors, or all if look_again. */
 static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
     waiting_seen(&c->waiting);
@@ -195,7 +197,7 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Fails what shall not be waited for any longer: the oldest come first. */
+/* Fails tensors that have waited longer than stall_failure. The oldest come first. */
 static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
     double limit = c->config.stall_failure;
@@ -203,7 +205,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
     if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
-    struct pending *failed = NULL; /* they may be what others wait for: freed last */
+    struct pending *failed = NULL; /* freed last: others may wait for them */
     int code = HVD_OK;
     for (struct pending *next; p && !code && now - p->since > limit; p = next) {
         hvd_error why = {.code = HVD_STALLED};
@@ -220,14 +222,14 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     return code;
 }
 
-/* Fails what can't or shall not be waited for any longer. */
+/* Fails tensors that can't run any more. */
 static int decide_waiting(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
     HVD_TRY(decide_left(c, out, err));
     return decide_stalled(c, now, out, err);
 }
 
-/* The first time, or changed: by its name, with the id that it will go by. */
+/* Sends the name and a new id: the tensor is new or has changed. */
 static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
                        hvd_error *err) {
     memcpy(item->request.name, p->request.name, sizeof item->request.name);
@@ -240,11 +242,11 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
     return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
 }
 
-/* For ranks that know nothing of it: all of the request. */
+/* Adds the whole request, for ranks that have joined. */
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* of use only where rows vary, and there nobody may be missing */
+    item->rows = p->rows; /* describe_tensor is for kinds whose rows do not vary */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
@@ -268,7 +270,7 @@ static int run_batch(struct coordinator *c, const struct pending *first, struct 
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* Links each tensor to the next one of its batch: `first` of each, NULL before. */
+/* Links the tensors of each batch, starting at first[batch], which is NULL before. */
 static void link_batches(struct pending *const *ready, size_t n, const size_t *batch,
                          struct pending **first) {
     for (size_t i = n; i-- > 0;) {
@@ -296,7 +298,8 @@ static int plan(struct coordinator *c, size_t n, struct wire_writer *out, hvd_er
     return code;
 }
 
-/* Fails what the ranks disagree about; what is left moves to the front. Returns its count. */
+/* Fails tensors on which the ranks disagree; moves the others to the front. *agreed: their
+ * count. */
 static int decide_conflicts(struct coordinator *c, size_t *agreed, struct wire_writer *out,
                             hvd_error *err) {
     *agreed = 0;

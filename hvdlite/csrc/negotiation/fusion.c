@@ -11,11 +11,11 @@ bool fusion_fits(const struct request *a, const struct request *b) {
            a->postscale == b->postscale && request_same_codec(a, b);
 }
 
-/* Batches that have room. */
+/* Batches that have room, the oldest first. */
 struct open {
     size_t n;
     struct batch_room {
-        size_t batch, first, left; /* its number, its first tensor, bytes */
+        size_t batch, first, left; /* its number; its first tensor; bytes */
     } of[FUSION_OPEN];
 };
 
@@ -24,7 +24,7 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* Full of batches that few fit into: the oldest is the one that most have been asked for. */
+/* Closes the oldest when full: most tensors did not fit into it. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

@@ -1,20 +1,21 @@
-/* The fusion planner: which ready tensors one collective moves together.
+/* The fusion planner: chooses the tensors that one collective moves together.
  *
- * Tensor fusion trades a copy in and out of a buffer for fewer, longer messages. */
+ * Tensor fusion trades a copy to and from a buffer for fewer, longer messages. */
 #ifndef HVDLITE_NEGOTIATION_FUSION_H
 #define HVDLITE_NEGOTIATION_FUSION_H
 
 #include "negotiation/request.h"
 
-/* One collective may move both. */
+/* One collective may move both tensors. */
 bool fusion_fits(const struct request *a, const struct request *b);
 
-/* Cuts n tensors, in the order in which they shall go, into batches: batch[i] is the batch of
- * tensor i, batches are numbered from 0 in the order of their first tensor, and the number of
- * batches is returned. A batch has one kind, dtype, codec, op, scales, root and region, and at most
- * `threshold` bytes unless it is a single tensor; threshold 0 fuses nothing. Only allreduces and
- * broadcasts are fused, and no Adasum, whose rule is for one tensor. Later tensors that fit are drawn
- * forward past others that do not, as long as their batch is one of the last FUSION_OPEN with room. */
+/* Cuts n tensors, in the order in which they shall run, into batches. batch[i] is the batch of
+ * tensor i. Batches are numbered from 0 in the order of their first tensor; their number is
+ * returned. All tensors of a batch have one kind, dtype, codec, op, scales, root and region. A
+ * batch has at most `threshold` bytes, unless it is a single tensor; threshold 0 fuses nothing.
+ * Only allreduces and broadcasts are fused; not Adasum, whose rule is for one tensor. A later
+ * tensor that fits is drawn forward past others that do not, if its batch is one of the last
+ * FUSION_OPEN with room. */
 enum { FUSION_OPEN = 32 };
 size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold, size_t *batch);
 

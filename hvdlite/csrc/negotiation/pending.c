@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One block: the struct, then its arrays. */
+/* One allocation: the struct, then its arrays. */
 struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
                             double now) {
     struct pending *p;
@@ -73,7 +73,7 @@ static int by_priority(const void *a, const void *b) {
     return (p->turn > q->turn) - (p->turn < q->turn);
 }
 
-/* What arrives in order of priority, as gradients do, is only looked at. */
+/* Gradients arrive in order of priority: then there is nothing to sort. */
 void pending_sort(struct pending **ready, size_t n) {
     size_t i = 1;
     while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;
@@ -107,7 +107,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
     }
 }
 
-/* The first field on which any two ranks differ. */
+/* The first field in which any two ranks differ. */
 static enum request_field conflicting_field(const struct pending *p) {
     enum request_field first = FIELD_NONE;
     for (int i = 0; i < p->size; i++) {

@@ -30,7 +30,7 @@ static int check_shape(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A reducescatter or alltoall deals out rows. */
+/* A reducescatter or alltoall needs rows. */
 static int check_rows(const struct request *r, hvd_error *err) {
     bool deals = r->kind == HVD_REDUCESCATTER || r->kind == HVD_ALLTOALL;
     if (!deals || r->ndim) return HVD_OK;

@@ -55,7 +55,7 @@ const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
 
 /* ---- reports ---- */
 
-/* Those that miss the same ranks side by side, the oldest first. */
+/* Sorts tensors that miss the same ranks side by side, the oldest first. */
 static int by_missing(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     int order = memcmp(p->submitted, q->submitted, (size_t)p->size * sizeof *p->submitted);
@@ -74,7 +74,7 @@ static size_t count_news(const struct waiting *w, double since, bool *late) {
     return n;
 }
 
-/* All that is younger but misses the same ranks is reported with the oldest. */
+/* Reports the oldest tensor for all that miss the same ranks. */
 static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
                           double now, double since, waiting_text *report, void *arg) {
     for (size_t i = 0, end; i < n; i = end) {
@@ -98,7 +98,7 @@ void waiting_report(struct waiting *w, int size, double now, double limit, waiti
     const struct pending **oldest = waiting_of_ranks(w, size);
     for (struct pending *p = w->first; sorted && p; p = p->next)
         if (is_news(p)) sorted[i++] = p;
-    if (sorted && oldest) { /* else without words: memory is short, and this is no help then */
+    if (sorted && oldest) { /* else memory is short: no report */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
         report_sorted(sorted, n, oldest, now, now - limit, report, arg);
     }

@@ -18,7 +18,7 @@ static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The callers have reserved the room. */
+/* The caller has reserved the room. */
 static void put_uint(struct wire_writer *w, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) w->data[w->size++] = (uint8_t)(value >> (8 * i));
 }
@@ -233,7 +233,7 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     uint64_t type;
     HVD_TRY(get_uint(r, 1, &type, err));
     item->type = (enum wire_type)type;
-    item->request.name[0] = 0; /* of the item before */
+    item->request.name[0] = 0; /* not the previous item's */
     switch (item->type) {
     case WIRE_REQUEST:
         HVD_TRY(get_uint(r, 8, &item->id, err));

@@ -1,20 +1,20 @@
 /* The wire format of negotiation messages: a version byte, then items.
  *
- * Every integer is little-endian; every length is checked against what is left of
- * the message before it is used, so a damaged or foreign message is an error, never a wild read.
+ * Integers are little-endian. Every length is checked against the rest of the message before it is
+ * used: a damaged or foreign message is an error, never a wild read.
  *
  * From a rank to the coordinator:
- *   - REQUEST: a tensor seen for the first time, or changed; id: what RESEND asked for, else 0
+ *   - REQUEST: a tensor that is new or has changed; id: of the RESEND that it answers, else 0
  *   - HIT: a cached tensor, by its id
  *   - LEAVE: this rank submits nothing any more, and why
  *   - ABORT: this rank can't go on
  * From the coordinator to all ranks:
  *   - TENSOR: one tensor of the batch that the next RUN closes
  *   - RUN: append the batch to the run log
- *   - FAIL: this tensor ends with an error on the ranks that are listed, those that had submitted
- *     it; on others the name may stand for a round to come
- *   - RESEND: rank `rank`: the id is not known here any more, send the whole request
- *   - ABORT: the job can't go on; everything pending ends with this error
+ *   - FAIL: the tensor ends with an error on the listed ranks, which have submitted it; on other
+ *     ranks the name may stand for a later tensor
+ *   - RESEND: rank `rank`: the coordinator has dropped the id; send the whole request
+ *   - ABORT: the job can't go on; all pending tensors end with this error
  *   - BYE: every rank has left: stop */
 #ifndef HVDLITE_NEGOTIATION_WIRE_H
 #define HVDLITE_NEGOTIATION_WIRE_H
@@ -33,22 +33,23 @@ enum wire_type {
     WIRE_BYE
 };
 
-/* One item, encoded or decoded. Fields that its type does not carry are ignored. */
+/* One item, encoded or decoded. Fields that its type lacks are ignored. */
 struct wire_item {
     enum wire_type type;
-    struct request request; /* REQUEST; TENSOR and FAIL carry only its name ("": go by the id) */
-    uint64_t id;            /* HIT, TENSOR (0: not cached), RESEND, REQUEST (0: not asked for) */
-    bool whole;             /* TENSOR: all of the request, for the ranks that have joined */
-    bool direct;            /* TENSOR: it lies at the same place of a region on every rank */
+    struct request request; /* REQUEST; TENSOR, FAIL: only its name ("": see the id) */
+    uint64_t id;            /* HIT, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
+    bool whole;             /* TENSOR: with the whole request, for ranks that have joined */
+    bool direct;            /* TENSOR: it lies at the same offset of a region on every rank */
     int32_t rank;           /* RESEND */
     hvd_error error;        /* LEAVE (text), ABORT, FAIL */
-    uint32_t nrows;         /* of rows: where they vary, those of every rank; else ranks: a join's
-                               last one, those that have joined (whole), those that fail (FAIL) */
-    const int64_t *rows;    /* decoded: valid until the next wire_next or wire_reader_free */
+    /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
+     * that have joined (whole), those whose tensor fails (FAIL) */
+    uint32_t nrows;
+    const int64_t *rows; /* decoded: valid until the next wire_next or wire_reader_free */
 };
 
 struct wire_writer {
-    uint8_t *data; /* owned; message is data[0 .. size) */
+    uint8_t *data; /* owned; the message is data[0 .. size) */
     size_t size, capacity;
 };
 
@@ -61,12 +62,12 @@ struct wire_reader {
 
 /* A zeroed writer is an empty message; size stays 0 until the first item. */
 int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err);
-void wire_reset(struct wire_writer *w); /* empty again, memory kept */
+void wire_reset(struct wire_writer *w); /* empty, memory kept */
 void wire_free(struct wire_writer *w);
 
-/* Fails when the version byte is not ours. */
+/* Fails on another version byte. */
 int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *err);
-/* Decodes the next item; *more is false at the end of the message. */
+/* Decodes the next item; *more: false at the end of the message. */
 int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_error *err);
 void wire_reader_free(struct wire_reader *r);
 
