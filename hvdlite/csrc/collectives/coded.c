@@ -10,10 +10,10 @@
  * MPI 5; medians, the two in turn):
  *
  *   several hosts  The bytes on a link decide. Messages of S bytes, k ranks on each of h hosts,
- *                  p = k h, c bytes of counts for a byte of words (2bit: 4, 1bit: 8): gathered sends
- *                  (p - 1) S, scattered k (p - k) / p (1 + c) S. With one rank a host scattered
- *                  wins when p > 1 + c. ms for a million values on links of 200 Mbit/s, gathered /
- *                  scattered, on 2, 4, 6, 8 hosts:
+ *                  p = k h, c bytes of counts for a byte of words (2bit: 4, 1bit: 8): gathered
+ *                  sends (p - 1) S, scattered k (p - k) / p (1 + c) S. With one rank a host
+ *                  scattered wins when p > 1 + c. ms for a million values on links of 200 Mbit/s,
+ *                  gathered / scattered, on 2, 4, 6, 8 hosts:
  *                    2bit  26 / 40, 53 / 57, 106 / 76, 159 / 84
  *                    1bit  13 / 29, 28 / 46, 55 / 66, 82 / 82
  *   one host       The values that a rank decodes decide: gathered p for each value of the tensor,

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 
 struct context {
-    struct job job; /* first: a job that is held is its context */
+    struct job job; /* first: context_release casts it back */
     bool forked;    /* a child has the memory, but neither the threads nor MPI */
-    int holds;      /* guarded by the lock, as a writer */
+    int holds;      /* written under the write lock */
 };
 
-/* The one pointer to the process's context; whoever uses it holds the lock for reading. */
+/* The one pointer to the process's context; it is used under the lock. */
 static struct context *current;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 
@@ -54,7 +54,7 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* This flag costs less than a system call that asks for the process's id in every call. */
+/* A flag costs less than asking for the process's id in every call. */
 static void in_child(void) {
     if (current) current->forked = true;
 }
@@ -70,7 +70,7 @@ int context_open(const void *mpi_comm, hvd_error *err) {
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = job_open(&c->job, mpi_comm, err);
-    if (!code) code = fork_watch(in_child, err); /* it may be called again without harm */
+    if (!code) code = fork_watch(in_child, err); /* calling it again does no harm */
     if (!code) {
         current = c;
     } else if (c) {

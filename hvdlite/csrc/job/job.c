@@ -17,9 +17,10 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
     return env_invalid("LOG_LEVEL", "trace, debug, info, warning, error, fatal or off", err);
 }
 
-/* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between yielding
- * ones, in 26 us through a futex. So by default spin about one futex, and yield while that is still
- * dear. What counts is how many ranks share the cores, not how many of them are in a group. */
+/* Measured on two cores: a flag passes in 0.2 us between spinning threads, in 2.3 us between
+ * yielding threads, in 26 us through a futex. So the default busy-waits for about the time of one
+ * futex, then yields while a futex would still cost much. All ranks of the host share the cores, so
+ * their number counts, not the group's. */
 static int read_wait(struct job *j, int local_size, hvd_error *err) {
     size_t spin = 30, yield = 300;
     HVD_TRY(env_size("SPIN_MICROSECONDS", &spin, err));
@@ -32,7 +33,8 @@ static int read_wait(struct job *j, int local_size, hvd_error *err) {
 static int read_config(struct job *j, hvd_error *err) {
     struct engine_config *config = &j->config;
     HVD_TRY(read_log_level(&config->log.level, err));
-    HVD_TRY(env_flag("WINDOW", &j->window, err)); /* again: the transport was opened before */
+    /* again, for the error: the transport is open now */
+    HVD_TRY(env_flag("WINDOW", &j->window, err));
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
@@ -133,7 +135,7 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC only says that a timeline may be started later, which it always may. */
+/* HVDLITE_TIMELINE=DYNAMIC allows a later start_timeline(), which is always allowed. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
     bool mark_cycles = false;
@@ -142,7 +144,8 @@ static int read_timeline(struct job *j, hvd_error *err) {
     return job_start_timeline(j, path, mark_cycles, err);
 }
 
-/* The world's transport comes first: by it all ranks learn that one can't read its environment. */
+/* Opens the world's transport first: through it all ranks learn if one can't read its
+ * environment. */
 static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
     HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, err));
     j->config.log.rank = world->transport->at.rank;
@@ -157,7 +160,8 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     *j = (struct job){.timeout = 300, .window = true};
-    env_flag("WINDOW", &j->window, NULL); /* what makes no sense is told when all are there */
+    /* read_config reports a wrong value, once all ranks hear of it */
+    env_flag("WINDOW", &j->window, NULL);
     j->config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
     timeline_init(&j->timeline);
@@ -177,7 +181,7 @@ static void close_timeline(struct job *j) {
     timeline_destroy(&j->timeline);
 }
 
-/* The world last: the other groups' last words are over by then. */
+/* Closes the world last: the engines of other groups have sent their last messages by then. */
 void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);

@@ -63,7 +63,7 @@ int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error
     struct job *job;
     struct group *g = NULL;
     HVD_TRY(
-        context_hold(&job, err)); /* not entered: who waits here must not keep others from work */
+        context_hold(&job, err)); /* not entered: a caller that waits here must not block others */
     int code = job_make_group(job, mpi_comm, ranks, &g, err);
     if (!code) code = context_add_group(job, g, group, err);
     if (code) group_close(g);

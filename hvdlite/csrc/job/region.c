@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 struct hvd_region {
-    struct region region; /* first: the engine knows no more */
-    int fd;               /* of this rank's part; others open it through /proc */
+    struct region region; /* first: hvd_region is a struct region to the engine */
+    int fd;               /* of this rank's part; other ranks open it through /proc */
 };
 
-/* The topology of a job that can have regions: all ranks in one window. */
+/* The topology, if all ranks share a window: else there are no regions. */
 static int where_on_window(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
@@ -43,7 +43,8 @@ void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->regio
 
 _Static_assert(HVD_REGION_ADDRESS == SHMEM_NAME, "a region's address is its memory's name");
 
-/* What is used of a part, with the rest of the last large page: mapped whole or not at all. */
+/* The used bytes of a part and the rest of their last large page, which is mapped whole or not at
+ * all. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
     size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;

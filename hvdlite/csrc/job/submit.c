@@ -34,7 +34,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     return HVD_OK;
 }
 
-/* All but the splits. */
+/* Checks the tensor and fills in `to`, without the splits. */
 static int write_down(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
@@ -69,7 +69,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code;
 }
 
-/* The group may be gone by now, and with it all that was corked. */
+/* Does nothing if the group is gone, and its corked tensors with it. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const size_t FIRST = sizeof(uint32_t); /* the word that tells of an infinity or NaN */
+/* bytes of the first word, which marks an infinity or NaN */
+static const size_t FIRST = sizeof(uint32_t);
 
 bool codec_is_cast(struct codec c) {
     return c.kind == HVD_CODEC_FLOAT16 || c.kind == HVD_CODEC_BFLOAT16;
@@ -50,7 +51,7 @@ size_t codec_bytes(struct codec c, size_t n) {
 
 /* ---- encoding ---- */
 
-/* Also sees a sum that overflows. */
+/* A sum that overflows is not finite either. */
 SIMD static bool all_finite(const float *restrict in, float scale, const float *restrict residual,
                             size_t n) {
     const uint32_t EXPONENT = 0x7f800000u;
@@ -107,7 +108,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
-/* The marks were counted with the words. */
+/* The kernels have counted the marks, too. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
     const struct reduce_kernels *k = codec_kernels(c, how.ranks);
     if (codec_is_cast(c)) {

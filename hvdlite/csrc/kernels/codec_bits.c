@@ -5,21 +5,22 @@
 
 enum { MOST_VALUES = 32 }; /* in a word */
 
-/* What a codec needs to know of its words: how many values, and what a count of them stands for. */
+/* What the words of a codec mean. */
 struct bits {
     size_t values;           /* in a word */
-    int32_t gain, bias_each; /* values of m ranks sum up to gain * count + m * bias_each */
+    int32_t gain, bias_each; /* values of m ranks add up to gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
-    struct reduce_kernels sum8, sum16; /* stored as int8 and int16 */
+    struct reduce_kernels sum8, sum16; /* results as int8 and int16 */
 };
 
-/* Where value i lies in a word whose bytes are in memory order, from the first byte's highest bits.
- * Formulas: with tables of the same numbers the compiler makes code that takes four times as long. */
+/* The lowest bit of value i in a word whose bytes lie in memory order, from the first byte's
+ * highest bits. Computed: with tables of these numbers the compiled code took four times as
+ * long. */
 static inline uint32_t place2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
 static inline uint32_t place1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 
-/* ---- encoding: masks instead of branches, so that the loops vectorise ---- */
+/* ---- encoding: masks instead of branches, so the loops vectorise ---- */
 
 static inline uint32_t encode_word2(const float *restrict in, float scale, float *restrict residual,
                                     size_t n, float t) {
@@ -40,7 +41,7 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
         float r = residual[i] + in[i] * scale;
         uint32_t up = -(uint32_t)(r > t);
         word |= (up & 1u) << place1(i);
-        residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u)); /* -1, or with `up` 1 */
+        residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u)); /* -1; if `up`, 1 */
     }
     return word;
 }
@@ -55,9 +56,9 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
 ENCODE(2, 16)
 ENCODE(1, 32)
 
-/* ---- adding: a word's values are counted in one int32 each ---- */
+/* ---- adding: one int32 counts each value of a word ---- */
 
-/* 11, 10, 00: 1, -1, 0. Shifts, because with masks it takes twice as long. */
+/* 11, 10, 00: 1, -1, 0. Shifts: masks took twice as long. */
 static inline int32_t value2(uint32_t word, size_t i) {
     return (int32_t)(2 * (word >> place2(i) & 1u) - (word >> place2(i) >> 1 & 1u));
 }
@@ -127,7 +128,7 @@ static const struct bits *bits_of(int kind) {
     return kind == HVD_CODEC_2BIT ? &TWO : &ONE;
 }
 
-/* What a count of one is worth. */
+/* The value of a count of one. */
 static float level_of(struct codec c, double factor) {
     return (float)((c.kind == HVD_CODEC_2BIT ? (double)(float)c.parameter : 1) * factor);
 }
@@ -144,7 +145,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
     bits_of(c.kind)->encode(in, scale, residual, n, (float)c.parameter, words);
 }
 
-/* By blocks whose counts stay in the first cache. */
+/* Works in blocks whose counts stay in the first cache. */
 void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
                        float *out, size_t n) {
     enum { BLOCK = 128 }; /* words */

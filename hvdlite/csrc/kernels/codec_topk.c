@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Magnitudes are compared by their bits, whose order is theirs: 31 bits in three digits. */
+/* Magnitudes compare like their bits: 31 bits in three digits. */
 enum { DIGITS = 3, DIGIT = 2048 };
 static const int SHIFT[DIGITS] = {20, 9, 0}, BITS[DIGITS] = {11, 11, 9};
 
@@ -23,13 +23,13 @@ SIMD static void add_scaled(float *restrict residual, const float *restrict in, 
     for (size_t i = 0; i < n; i++) residual[i] += in[i] * scale;
 }
 
-/* The values that may be among the largest, by index, and how large those must be. */
+/* The values that may be among the largest, and the bound that decides. */
 struct choice {
     const float *values;
     uint32_t *index; /* [count], rising */
     size_t count;
-    uint32_t least; /* magnitude: larger ones are taken, ... */
-    size_t equal;   /* ... and the first `equal` of those */
+    uint32_t least; /* magnitude: values above it are taken, ... */
+    size_t equal;   /* ... and the first `equal` of those that equal it */
 };
 
 static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uint32_t *least) {
@@ -41,8 +41,7 @@ static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uin
     return found;
 }
 
-/* Lists what is not smaller than `least`: c->count values. Without a branch, so one place more is
- * written to. */
+/* Lists the c->count values that are not below `least`. No branch, so it writes one entry more. */
 static void list(struct choice *c, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -51,8 +50,7 @@ static void list(struct choice *c, size_t n) {
     }
 }
 
-/* Makes `least` exact by one digit more: wanted counts those that share its digits so far and are to be
- * taken. */
+/* Extends `least` by one digit. *wanted: how many values to take of those that share its digits. */
 static void refine(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
@@ -64,7 +62,7 @@ static void refine(struct choice *c, int digit, size_t *wanted) {
     c->least |= bin << SHIFT[digit];
 }
 
-/* How many of the listed are surely taken: those whose first digit is larger. */
+/* The listed values that are taken for certain: their first digit is larger. */
 static size_t count_larger(const struct choice *c) {
     size_t larger = 0;
     uint32_t next = c->least + (1u << SHIFT[0]);

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/* How an element becomes its accumulator. */
+/* An element as its accumulator. */
 #define SAME(x) (x)
 
-/* a op b of two accumulators. U is what integers are computed in, where overflow wraps; signed
- * overflow is undefined in C. Without a branch, so that the compiler vectorises them. */
+/* a op b of two accumulators, without a branch, so the loops vectorise. Integers compute in U,
+ * where overflow wraps: signed overflow is undefined in C. */
 #define SUM(U, a, b) ((U)(a) + (U)(b))
 #define PRODUCT(U, a, b) ((U)(a) * (U)(b))
 #define MIN(U, a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
@@ -39,7 +39,7 @@
     COMBINE(DTYPE##_max, T, W, U, WIDE_OF, MAX)                                                    \
     COMBINE(DTYPE##_product, T, W, U, WIDE_OF, PRODUCT)
 
-/* Floating point: scale and divisor are one factor, rounded once to the accumulator. */
+/* Floating point: scale and divisor are one factor, rounded once to the accumulator type. */
 #define FLOAT_KERNELS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                             \
     KERNELS(DTYPE, T, W, W, WIDE_OF)                                                               \
     SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
@@ -59,13 +59,13 @@
         T *o = out;                                                                                \
         const T *x = a, *y = b;                                                                    \
         W before = (W)scale, after = (W)(final.scale / (double) final.divisor);                    \
-        _Pragma("GCC ivdep") /* out may be a or b, which spoils no vector */                       \
+        _Pragma("GCC ivdep") /* out may be a or b: safe in vectors */                              \
             for (size_t i = 0; i < n; i++) o[i] =                                                  \
                 (T)NARROW_OF(((W)WIDE_OF(x[i]) * before + (W)WIDE_OF(y[i]) * before) * after);     \
     }
 
-/* Integers: exact unless scaled, and scaled in double; out of range wraps instead of being
- * undefined. */
+/* Integers: exact unless scaled; scaled in double. Beyond int64 a value saturates, and NaN becomes
+ * 0, which C leaves undefined; then it wraps to its dtype. */
 static inline int64_t truncated(double x) {
     if (x != x) return 0;
     if (x >= 0x1p63) return INT64_MAX;
@@ -107,7 +107,7 @@ INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
 COMBINE(or, uint8_t, uint8_t, uint8_t, SAME, OR)
 COMBINE(and, uint8_t, uint8_t, uint8_t, SAME, AND)
 
-/* Any byte but 0 is true; scaling and averaging were refused before (request_check). */
+/* Any byte but 0 is true. request_check has refused scaling and averaging. */
 static void widen_truth(void *wide, const void *in, size_t n, double scale) {
     uint8_t *w = wide;
     const uint8_t *x = in;
@@ -130,7 +130,7 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* The operations in the order of hvd_op. */
+/* Operations in the order of hvd_op. */
 #define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR)                                    \
     {                                                                                              \
         ROW(DTYPE, SUMS, T, W, PAIR),     ROW(DTYPE, SUMS, T, W, PAIR),                            \
@@ -158,8 +158,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     return &ROWS[dtype][op];
 }
 
-/* Bytes of accumulators at a time: they stay in the first cache. An element's are up to 128, those of
- * the 32 values in a word of a codec. */
+/* Bytes of accumulators in a block: at least one element's, and few enough for the first cache. */
 enum { BLOCK = 4096 };
 
 static void reduce_block(const struct reduce_kernels *k, void *out, const char *const *in,
@@ -193,7 +192,8 @@ void reduce_combine(const struct reduce_kernels *k, void *wide, const void *in, 
 
 /* ---- vectors as a whole ---- */
 
-enum { LANES = 8 }; /* sums side by side, so that the compiler vectorises what order forbids */
+/* parallel sums: the compiler vectorises them, though it must keep the order of each */
+enum { LANES = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \
     do {                                                                                           \
