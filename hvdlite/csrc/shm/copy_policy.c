@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Steps. The slower way is tried again after SOONEST, each time that it has lost twice as late. */
+/* Stretches. The slower way is tried again after SOONEST; each time it loses, the pause doubles. */
 enum { FIRST_TRIALS = 6, SOONEST = 4, LATEST = 256 };
 
 static size_t size_class(size_t bytes) {
@@ -34,11 +34,11 @@ enum copy_way copy_policy_begin(struct copy_policy *s, size_t pass) {
     unsigned char *ways = s->board->ways[size];
     unsigned long stretch = r->stretches++;
     if (s->leads) ways[(stretch + 1) % 2] = (unsigned char)choose(r, stretch + 1);
-    unsigned char way = ways[stretch % 2]; /* from shared memory */
+    unsigned char way = ways[stretch % 2]; /* read from shared memory: check it */
     return way < COPY_WAYS ? (enum copy_way)way : COPY_CACHED;
 }
 
-/* Less than before counts at once: a stretch is slow for many reasons, but fast for one. */
+/* A faster stretch counts at once, a slower one only by a quarter: much can slow a stretch down. */
 void copy_policy_end(struct copy_policy *s, size_t pass, enum copy_way way, double seconds) {
     double *lately = &s->of_size[size_class(pass)].seconds[way];
     *lately = *lately > 0 && seconds > *lately ? *lately + (seconds - *lately) / 4 : seconds;
@@ -66,7 +66,7 @@ static void copy_nontemporal(void *to, const void *from, size_t bytes) {
     copy_cached(out, in, done);
     for (; bytes - done >= LINE; done += LINE) stream_line(out + done, in + done);
     copy_cached(out + done, in + done, bytes - done);
-    _mm_sfence(); /* else they may come after the flag */
+    _mm_sfence(); /* else these stores may become visible after the flag */
 }
 #else
 static void copy_nontemporal(void *to, const void *from, size_t bytes) {

@@ -10,8 +10,8 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
     syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
-/* Either the ringer sees `asleep`, or the sleeper sees the ring: all of it sequentially consistent. One
- * wakes it: it may wait long for a core, and others ring meanwhile. */
+/* Sequentially consistent: either the ringer sees `asleep`, or the sleeper sees the ring. Only one
+ * ringer wakes the sleeper, which may wait long for a core while others ring. */
 void doorbell_ring(struct doorbell *doorbell) {
     atomic_fetch_add(&doorbell->rings, 1);
     if (atomic_load(&doorbell->asleep) && atomic_exchange(&doorbell->asleep, 0))
@@ -24,6 +24,7 @@ void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) 
     struct timespec timeout = {.tv_sec = (time_t)seconds};
     timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
     atomic_store(&doorbell->asleep, 1);
-    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* not at all unless rings == ticket */
+    /* returns at once unless rings == ticket */
+    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout);
     atomic_store(&doorbell->asleep, 0);
 }

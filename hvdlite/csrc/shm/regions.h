@@ -1,7 +1,7 @@
 /* Regions: memory of this host's ranks in which tensors live, so that a collective needs no copy.
  *
- * A region is shared memory with one part a rank, all alike: what lies at one offset in every
- * part is one tensor. The table says where a pointer lies; any thread. */
+ * A region is shared memory with one part a rank, all of one size: a tensor lies at the same offset
+ * of every part. The table tells in which region a pointer lies; any thread. */
 #ifndef HVDLITE_SHM_REGIONS_H
 #define HVDLITE_SHM_REGIONS_H
 
@@ -10,32 +10,33 @@
 
 #include <stdint.h>
 
-/* Between parts. A power of two apart they would be read and written at half the speed: the first cache
- * of some processors tells lines apart by a few bits of their addresses (Lipp et al., "Take A Way:
- * Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A multiple of any small
- * page; so parts begin and end inside large ones. */
+/* Bytes between parts. At distances of a power of two reads and writes ran at half the speed: the
+ * first cache of some processors tells lines apart by a few bits of their addresses (Lipp et al.,
+ * "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A
+ * multiple of every small page size, but not of a large page: parts begin and end inside large
+ * pages. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {
     struct region *next;
-    int32_t id;   /* the same on every rank, not 0 */
+    int32_t id;   /* the same on every rank; not 0 */
     char *memory; /* n parts, `stride` bytes apart, in the order of local ranks */
     size_t stride;
     int n, self;
 };
 
 struct regions {
-    struct monitor monitor; /* guards the list; a region's members do not change */
+    struct monitor monitor; /* guards the list; the members of a region do not change */
     struct region *first;
 };
 
 void regions_init(struct regions *t);
-void regions_free(struct regions *t); /* forgets the regions, which stay their owners' */
+void regions_free(struct regions *t); /* does not free the regions */
 
 void regions_add(struct regions *t, struct region *region);
 void regions_remove(struct regions *t, struct region *region);
 
-/* The region in whose own part all of [memory, memory + bytes) lies, and the offset; NULL: none. */
+/* The region whose own part holds all of [memory, memory + bytes), and the offset; NULL: none. */
 const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
                                   int64_t *offset);
 

@@ -15,10 +15,11 @@
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1; earlier ones refuse it */
+#define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
 #endif
 
-/* MAP_POPULATE: a first touch costs 1.4 us a page, ten times as much as the copy that meets it. */
+/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy that causes
+ * it. */
 static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd_error *err) {
     *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (*memory != MAP_FAILED) return HVD_OK;
@@ -69,7 +70,8 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* In its file as in its large page, in every process: else the kernel can't map it by large pages. */
+/* A part lies in its file as in its large page, in every process: else the kernel can't map large
+ * pages. */
 static off_t place_in_file(const void *part) { return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE); }
 
 static bool map_part(void *part, size_t bytes, int fd, int populate) {
@@ -84,7 +86,7 @@ static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
                      strerror(errno));
 }
 
-/* Address space for `bytes`, at the beginning of a large page. */
+/* Address space for `bytes` that begins at a large page. */
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
@@ -109,7 +111,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* One at a time: the kernel stops at the first that it can't, such as one that nobody has written to. */
+/* One call a page: madvise stops at the first page that it can't collapse, such as one never
+ * written to. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)place_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)

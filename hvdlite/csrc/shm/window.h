@@ -1,9 +1,9 @@
 /* The window: memory that all ranks of one host map, made once and kept.
  *
- * Every rank has in it a doorbell, flags that tell the others how far it is, mailboxes to and
- * from local rank 0, and slots of staging memory through which data passes. Flags count rounds
- * (window collectives work in rounds of one slot a rank) and never go back; each stands alone on a
- * cache line with one writer, so that a wait costs the others nothing. */
+ * Each rank has in it a doorbell, flags that tell the others how far it is, mailboxes to and from
+ * local rank 0, and slots through which data passes. Window collectives work in rounds of one slot
+ * a rank; flags count rounds and never go back. Each flag has one writer and a cache line of its
+ * own, so waiting for it does not slow other ranks. */
 #ifndef HVDLITE_SHM_WINDOW_H
 #define HVDLITE_SHM_WINDOW_H
 
@@ -15,11 +15,11 @@
 
 enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024 };
 
-/* What a flag counts: the rounds in which this rank has ... */
+/* The rounds of which this rank has ... */
 enum window_flag {
-    WINDOW_STAGED,  /* put its input into its slot */
-    WINDOW_REDUCED, /* added its part, and put the sum into its slot */
-    WINDOW_TAKEN,   /* nothing more to read in anybody's slot */
+    WINDOW_STAGED,  /* ... written its input to its slot */
+    WINDOW_REDUCED, /* ... added its chunk and written the sum to its slot */
+    WINDOW_TAKEN,   /* ... read all it needs from all slots */
     WINDOW_FLAGS
 };
 
@@ -30,28 +30,28 @@ struct window_line {
 struct window_rank {
     struct doorbell doorbell;
     struct window_line flags[WINDOW_FLAGS];
-    struct mailbox to_leader, from_leader; /* local rank 0 */
-    struct copy_board board;               /* that of local rank 0 counts */
+    struct mailbox to_leader, from_leader; /* to and from local rank 0 */
+    struct copy_board board;               /* local rank 0's is the one in use */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
 };
 
 struct window {
     struct window_rank *ranks;      /* [n], mapped by all */
     int n, self;                    /* ranks of this host; this one's local rank */
-    uint64_t rounds;                /* done by this rank so far; equal on all between collectives */
-    struct copy_policy copy_policy; /* how much data is written to the slots */
+    uint64_t rounds;                /* done so far; equal on all ranks between collectives */
+    struct copy_policy copy_policy; /* chooses how large data is written to the slots */
 };
 
-/* The memory must be zeroed when the first rank comes. */
+/* The memory must be zeroed before the first rank calls window_init. */
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
-/* This rank has done the round. */
+/* Raises this rank's flag: the round is done. */
 void window_raise(struct window *w, enum window_flag flag, uint64_t round);
-/* That rank has. */
+/* That rank has raised the flag. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
-/* Slots are used in turns: a round's was used WINDOW_SLOTS rounds ago. */
+/* Slots take turns: the round WINDOW_SLOTS ago was in the same slot. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
     return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }

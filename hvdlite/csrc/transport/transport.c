@@ -6,7 +6,7 @@
 #include <assert.h>
 
 static const double LONGEST_DATA_NAP = 1e-3;  /* MPI moves data only while it is called */
-static const double LONGEST_DEAF_NAP = 10e-3; /* and wakes nobody */
+static const double LONGEST_DEAF_NAP = 10e-3; /* and some messages wake nobody */
 
 int transport_isend(struct transport *t, const void *data, size_t bytes, int to, struct transfer *x,
                     hvd_error *err) {
@@ -27,7 +27,7 @@ void transport_count_window(struct transport *t, size_t bytes) {
     if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_window, bytes);
 }
 
-/* One more look found nothing: negotiate meanwhile, wait as the policy says, give up in the end. */
+/* After a look without success: negotiates, waits as the policy says, fails after the timeout. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, const char *whom, int peer,
                         hvd_error *err) {
     if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));

@@ -18,7 +18,7 @@ struct queue {
 };
 
 struct local_rank {
-    struct transport transport;        /* first: a transport is its rank */
+    struct transport transport;        /* first: cast back by self() */
     struct monitor monitor;            /* guards everything below */
     struct queue messages, *transfers; /* [from] */
     unsigned events;
@@ -33,7 +33,7 @@ struct local_hub {
 
 static struct local_rank *self(struct transport *t) { return (struct local_rank *)t; }
 
-/* The hub is reachable from every rank: ranks lie in one array. */
+/* Ranks lie in one array, so each can reach the others. */
 static struct local_rank *peer(struct transport *t, int rank) {
     return self(t) - t->at.rank + rank;
 }
@@ -88,8 +88,8 @@ static int local_irecv(struct transport *t, void *data, size_t bytes, int from, 
     return check_broken(t, err);
 }
 
-/* Receives complete in the order of their tests: the collectives wait in the order of their posts.
- */
+/* Receives complete in the order of their tests: collectives wait in the order in which they
+ * post. */
 static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
@@ -145,10 +145,10 @@ static void local_wake(struct transport *t) {
     monitor_unlock(&r->monitor);
 }
 
-static void local_abandon(struct transport *t) { (void)t; /* data is copied in tests only */ }
+static void local_abandon(struct transport *t) { (void)t; /* receives copy in their test */ }
 
 static void local_close(struct transport *t, bool clean) {
-    (void)t; /* the hub frees everything at once: a peer may still send to a closed rank */
+    (void)t; /* the hub frees all ranks at once: a peer may still send to this one */
     (void)clean;
 }
 

@@ -1,7 +1,7 @@
 /* Ranks as threads of one process: the transport of the C tests.
  *
- * Every rank's transport comes from one hub. Sends are copied and complete at once, in
- * order; a fault can be put in, which real MPI seldom does on demand. */
+ * One hub has the transports of all ranks. Sends are copied and complete at once, in order. Tests
+ * can inject a fault, which MPI rarely shows on demand. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_LOCAL_H
 #define HVDLITE_TRANSPORT_TRANSPORT_LOCAL_H
 
@@ -9,14 +9,14 @@
 
 struct local_hub;
 
-/* per_host: ranks that count as one host, in blocks; 0: all of them. NULL: no memory. */
+/* per_host: consecutive ranks that count as one host; 0: all ranks. NULL: no memory. */
 struct local_hub *local_hub_new(int size, int per_host);
 void local_hub_free(struct local_hub *hub); /* after every rank's thread has ended */
 
-/* Gives the ranks of each host a window. Before they start; false: no memory. */
+/* Gives the ranks of each host a window, before they start. False: no memory. */
 bool local_hub_share(struct local_hub *hub);
 
-/* The transport of one rank; it belongs to the hub. */
+/* The transport of one rank; the hub owns it. */
 struct transport *local_hub_rank(struct local_hub *hub, int rank);
 
 /* From now on every data transfer of this rank fails with HVD_TRANSPORT. Any thread. */

@@ -11,7 +11,7 @@
 
 enum { TAG = 0 };
 
-/* A message on its way out: the copy lives until MPI has sent it. */
+/* A message being sent; MPI reads this copy. */
 struct outgoing {
     struct outgoing *next;
     MPI_Request request;
@@ -19,23 +19,23 @@ struct outgoing {
 };
 
 struct mpi_transport {
-    struct transport transport; /* first: a transport is its mpi_transport */
+    struct transport transport; /* first: cast back by self() */
     MPI_Comm data, control;
-    MPI_Request *requests; /* of the transfers under way, MPI_REQUEST_NULL where free */
+    MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL where free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
-    MPI_Request incoming;              /* of the one message that is coming in */
+    MPI_Request incoming;              /* of the one message that is arriving */
     struct message arriving;
-    struct host host; /* zeroed: this host has no window */
-    struct doorbell own_doorbell,
-        *doorbell; /* this rank's: in the window, or without one its own */
-    int *local_of; /* [rank]: its local rank, -1: it is not within reach of our window */
-    int *rank_of;  /* [local rank] */
+    struct host host;                        /* zeroed: this host has no window */
+    struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
+    int *local_of;                           /* [rank]: its local rank; -1: it is on another host */
+    int *rank_of;                            /* [local rank] */
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* `call` is C, of which users see the function's name; t: it is about what passes that rank, or NULL. */
+/* `call`: C source, of which the text shows the function's name. t: NULL unless the call concerns
+ * that peer. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -51,7 +51,7 @@ static int check(const struct transport *t, int peer, int code, const char *call
 
 /* ---- data ---- */
 
-/* A free place among the requests, kept by its number: the array may move. */
+/* Finds a free request, noted by its index: the array may move. */
 static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
     size_t i = 0, n = 2 * m->nrequests + 16;
     while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
@@ -139,7 +139,7 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     return send_by_mpi(m, to, data, size, err);
 }
 
-/* Starts to receive the next message, if there is one. */
+/* Starts to receive the next message, if any. */
 static int match(struct mpi_transport *m, hvd_error *err) {
     int found = 0, bytes;
     MPI_Message handle;
@@ -183,7 +183,8 @@ static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
-    /* MPI sends only while it is called; and nobody rings when a mailbox has room again. */
+    /* MPI sends only while it is called, and a reader that makes room in a mailbox does not
+     * ring. */
     bool waiting = m->outgoing || host_waits(&m->host);
     doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
@@ -214,7 +215,7 @@ static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *er
     TRY_MPI(MPI_Comm_rank(cross, &at->cross_rank));
     TRY_MPI(MPI_Comm_size(cross, &at->cross_size));
     TRY_MPI(MPI_Comm_free(&cross));
-    at->hosts = at->cross_size; /* on rank 0, the first of its host */
+    at->hosts = at->cross_size; /* right on rank 0, the first of its host */
     TRY_MPI(MPI_Bcast(&at->hosts, 1, MPI_INT, 0, m->control));
     return HVD_OK;
 }
@@ -240,7 +241,7 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     return HVD_OK;
 }
 
-/* Which ranks are on this host, in both directions. */
+/* The ranks of this host by local rank, and their local ranks. */
 static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
     struct topology *at = &m->transport.at;
     m->rank_of = calloc((size_t)at->local_size, sizeof *m->rank_of);
@@ -264,7 +265,7 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
         m->transport.window = &m->host.window;
         m->doorbell = &window_self(&m->host.window)->doorbell;
     }
-    /* Everybody is on this host: messages need no MPI, which wakes nobody. */
+    /* All ranks are on this host: no message takes MPI, which wakes nobody. */
     m->transport.rings = m->transport.window && at->local_size == at->size;
     return HVD_OK;
 }
@@ -284,9 +285,9 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
-    /* The others' last messages may wait for room in their mailboxes; they read until BYE. */
+    /* Last messages to others may wait for room; the others read until BYE. */
     while (clean && host_waits(&m->host) && !host_flush(&m->host, NULL)) clock_nap(1e-4);
-    /* Unclean: MPI may still read the copies, and dead ranks would be waited for. */
+    /* Unclean: MPI may still read the copies, and a dead rank would never receive them. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
         MPI_Wait(&o->request, MPI_STATUS_IGNORE);

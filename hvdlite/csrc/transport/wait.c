@@ -13,7 +13,7 @@ double waiter_next(struct waiter *w, double now, struct wait_policy policy, doub
     double waited = now - w->since;
     if (waited < policy.spin) return 0;
     if (waited < policy.yield) return -1;
-    double nap = waited / 8; /* late by an eighth of the wait at the most */
+    double nap = waited / 8; /* so it is late by at most an eighth of the wait */
     if (nap < SHORTEST_NAP) nap = SHORTEST_NAP;
     return nap < longest_nap ? nap : longest_nap;
 }
