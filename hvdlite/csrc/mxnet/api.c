@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Through memcpy: ISO C has no cast from an object pointer to a function pointer. */
+/* memcpy: ISO C has no cast from an object pointer to a function pointer. */
 static bool find(void *library, const char *name, void *function) {
     void *address = dlsym(library, name);
     memcpy(function, &address, sizeof address);
@@ -33,7 +33,7 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
             return error_set(err, HVD_UNSUPPORTED,
                              "this MXNet does not export %s: hvdlite needs MXNet 1.6 or later",
                              needed[i].name);
-    /* 2.0 has dropped the Ex, which told them from another MXNDArrayGetShape until then. */
+    /* MXNet 2.0 dropped the suffix Ex, which told them from an older MXNDArrayGetShape. */
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
         !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
         !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))

@@ -1,7 +1,7 @@
-/* MXNet's C API, as much of it as hvdlite calls: looked up in the library that Python has loaded.
+/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded.
  *
- * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0; no header of
- * MXNet's is needed. */
+ * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0. No header of MXNet is
+ * needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 
@@ -24,11 +24,12 @@ struct device {
 };
 
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
-/* FnProperty kAsync: an operation whose arrays are free runs at once, on the thread that pushes it;
- * another one on the worker of its device, which is no operator's if the device is nobody's: number
- * 15 of shared memory, since MXNet's profiler aborts at a CPU's number above the number of cores. */
+/* FnProperty kAsync: an operation whose arrays are free runs at once on the thread that pushes it;
+ * any other runs on its device's worker. NOBODYS_DEVICE is number 15 of shared memory, whose worker
+ * runs no operators. A CPU's number would not do: MXNet's profiler aborts where it is above the
+ * number of cores. */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
-/* kCPUPrioritized: on a pool of workers that runs no operators, the higher priority first. */
+/* kCPUPrioritized: on a pool of workers that runs no operators; higher priority first. */
 enum { CPU_PRIORITIZED = 3 };
 enum { DENSE = 0 }; /* storage type */
 
@@ -55,16 +56,16 @@ struct mxnet_api {
     int (*get_context)(NDArrayHandle, int *type, int *id);
     int (*wait_to_read)(NDArrayHandle);
     const char *(*last_error)(void);
-    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL where not
+    /* For oneDNN layouts. C++ symbols whose only argument is `this`, an NDArray::Chunk; NULL: not
      * exported. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
-    /* std::runtime_error, which dmlc::Error is without more members. */
+    /* std::runtime_error, which dmlc::Error extends without members. */
     void (*make_error)(void *error, const char *text);
     void (*destroy_error)(void *error);
 };
 
-/* libmxnet: the path of the library, which must be loaded. */
+/* libmxnet: the path of the library, which is already loaded. */
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
 #endif

@@ -8,7 +8,7 @@ static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error
 
 static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
     static const signed char DTYPES[] = {
-        /* by mshadow's type flag */
+        /* [mshadow's type flag] */
         HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32, HVD_INT8,    HVD_INT64,
         HVD_BOOL,    -1,          -1,          -1,        -1,        HVD_BFLOAT16};
     bool known = flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0;
@@ -44,7 +44,7 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
     return HVD_OK;
 }
 
-/* The shape's buffer is MXNet's, for this thread until its next call. */
+/* MXNet owns the shape's buffer, which lasts until this thread's next call. */
 static int read_shape(const struct mxnet_api *api, NDArrayHandle array, const char *name, int *rank,
                       int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
     int ndim = 0;
@@ -87,8 +87,8 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
                      name);
 }
 
-/* Without the symbols for oneDNN layouts, get_data mends the layout, but must not be called by an
- * operation that holds the array (it waits for it): so wait for the array here. */
+/* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,
+ * so an operation that holds the array must not call it: wait for the array here. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err) {
     void *data;
@@ -97,7 +97,7 @@ int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, 
                                                                    : HVD_OK;
 }
 
-/* NDArray's first member is the shared pointer to its chunk. */
+/* An NDArray's first member is the shared pointer to its chunk. */
 static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
 
 static int by_chunk(const void *a, const void *b) {
@@ -112,7 +112,8 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the count. */
+/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the
+ * count. */
 int mxnet_array_references(NDArrayHandle array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

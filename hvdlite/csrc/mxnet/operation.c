@@ -35,7 +35,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
     atomic_fetch_add(&lib->waiting, 1);
     *op = (struct operation){.lib = lib, .n = n};
     atomic_init(&op->left, n + 1);
-    for (int i = 0; i < n; i++) { /* not all of it: the tensor is large, and written later */
+    for (int i = 0; i < n; i++) { /* the tensors are large: the caller fills them in */
         op->collectives[i].op = op;
         op->collectives[i].tensor.splits = NULL;
         memset(op->collectives[i].arrays, 0, sizeof op->collectives[i].arrays);
@@ -73,7 +73,7 @@ static void append_error(hvd_error *all, const hvd_error *error) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    hvd_error *no_memory = &op->lib->no_memory; /* of all operations: nothing is appended to it */
+    hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations: append nothing to it */
     monitor_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
     if (!op->error) op->error = no_memory;
@@ -81,7 +81,7 @@ static void note_error(struct operation *op, const hvd_error *error) {
     monitor_unlock(&op->lib->reporting);
 }
 
-/* The last one to let go completes the operation, which may be gone after that; of what was dropped MXNet
+/* The last user completes the operation, which may free it. If MXNet dropped the operation, MXNet
  * raises the cause itself. */
 static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
@@ -109,9 +109,9 @@ static int submit(struct collective *m, hvd_error *err) {
 void operation_run3(void *run_context, struct on_complete *done, void *param) {
     (void)run_context;
     struct operation *op = param;
-    op->done = *done; /* theirs is on a stack */
+    op->done = *done; /* MXNet's copy is on its stack */
     op->ran = true;
-    hvd_mxnet *lib = op->lib; /* the operation may be gone when we have let go */
+    hvd_mxnet *lib = op->lib; /* the operation may be freed by the last let_go */
     int group = op->collectives[0].group;
     if (op->n > 1) hvd_cork(group, true);
     for (int i = 0; i < op->n; i++) {
@@ -129,7 +129,7 @@ void operation_run4(void *run_context, void *on_start, struct on_complete *done,
     operation_run3(run_context, done, param);
 }
 
-/* Else the other ranks would wait for what this one can't compute. */
+/* Submits without data: else the other ranks would wait for what this rank can't compute. */
 static void tell_dropped(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
         struct collective *m = &op->collectives[i];

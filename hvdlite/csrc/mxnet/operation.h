@@ -1,7 +1,7 @@
 /* Operation: one or more collectives that MXNet's engine runs as one, from its memory to its end.
  *
- * The caller's thread makes it, a thread of MXNet's runs it or drops it, the engine thread of hvdlite
- * completes it; who lets go last frees it. */
+ * The caller's thread makes it, one of MXNet's threads runs or drops it, hvdlite's engine thread
+ * completes it. The last of them frees it. */
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
@@ -16,10 +16,10 @@ struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
-    atomic_int waiting;       /* operations pushed and not yet run */
-    struct monitor reporting; /* MXNet's list of exceptions has no lock: report one at a time */
-    struct free_list memory;  /* of operations of one collective */
-    hvd_error no_memory;      /* what fails when there is none for its own error */
+    atomic_int waiting;       /* pushed, not yet run */
+    struct monitor reporting; /* taken around each error: MXNet's list of exceptions has no lock */
+    struct free_list memory;  /* for operations of one collective */
+    hvd_error no_memory;      /* of an operation without memory for its own error */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
@@ -27,34 +27,38 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 /* One collective of an operation. */
 struct collective {
     struct operation *op;
-    NDArrayHandle arrays[ARRAYS]; /* our own: the user's may be gone when we run. NULL: not given */
+    /* hvdlite's handles: the user's may be freed before the operation runs. NULL: not given */
+    NDArrayHandle arrays[ARRAYS];
     int group;
-    struct tensor tensor; /* with splits of its own */
+    struct tensor tensor; /* owns its splits */
 };
 
-/* What is pushed; MXNet's deleter ends it, inside the completion at the earliest. */
+/* What is pushed. MXNet's deleter ends it, inside the completion at the earliest. */
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    bool pushed, ran;  /* pushed and not run: MXNet dropped it, as an array of its has failed */
-    hvd_error *report; /* the naive engine ignores errors: the pusher, who waits, reads it here */
-    hvd_error *error;  /* of all collectives that failed, NULL: none has; under lib->reporting */
-    atomic_int left;   /* collectives that have not ended, and whoever submits them */
+    bool pushed, ran;  /* pushed, not run: MXNet dropped it because one of its arrays has failed */
+    hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
+    hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
+    /* users: collectives that have not ended, and the thread that submits them */
+    atomic_int left;
     int n;
     struct collective collectives[];
 };
 
-/* Not all of it is zeroed: a collective's tensor is large, and the caller writes it. */
+/* The caller fills in the collectives' tensors, which are not zeroed. */
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err);
 
-/* MXNet's deleter, and the end of what was not pushed: frees it now, or when its collectives have ended. */
+/* Ends an operation: MXNet's deleter, also for one that was not pushed. Frees it now, or after its
+ * collectives. */
 void operation_end(void *param);
 
-/* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 gives three arguments, later ones four. */
+/* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three arguments, later
+ * versions four. */
 async_function operation_run3;
 async_function4 operation_run4;
 
-/* The completion of a collective's tensor; arg: the collective. */
+/* Completes a collective's tensor; arg: the collective. */
 void operation_collective_ended(void *arg, const hvd_error *error);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps an array of the collective, NULL: none, in that role. The described one has been checked. */
+/* Keeps an array of the collective in that role; NULL: none. `described` is already checked. */
 static int keep_array(struct collective *m, enum array role, NDArrayHandle array,
                       NDArrayHandle described, hvd_error *err) {
     if (!array) return HVD_OK;
@@ -19,7 +19,7 @@ static int keep_array(struct collective *m, enum array role, NDArrayHandle array
                : HVD_OK;
 }
 
-/* Writes down what the tensor and the array say. */
+/* Fills in the collective's tensor from `tensor` and the array. */
 static int describe(struct collective *m, NDArrayHandle array, const hvd_tensor *tensor,
                     hvd_error *err) {
     int64_t dims[HVD_MAX_DIMS];
@@ -76,9 +76,9 @@ static bool is_coded(const struct operation *op) {
     return false;
 }
 
-/* Hands the operation to MXNet, which frees it from here on, also when the push fails. What it reads it
- * also writes to: the layout may have to be mended, the residual changes. All are different arrays.
- * To submit is a moment's work, to encode is more: that is left to MXNet's workers. */
+/* Hands the operation to MXNet, which frees it, even if the push fails. No two arrays share memory.
+ * All of them count as written: the layout may change, and so does the residual. Submitting is
+ * quick and runs at once; encoding takes longer and runs on MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE}, SHARED = {CPU, 0};
     static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
@@ -94,7 +94,7 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     return lib->naive ? err->code : HVD_OK;
 }
 
-/* Each as an operation of its own, in order. */
+/* Pushes each as an operation of its own, in order. */
 static int push_apart(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
     int code = HVD_OK;
     for (int i = 0; i < n && !code; i++) code = hvd_mxnet_push(lib, &works[i], 1, err);

@@ -1,9 +1,9 @@
 /* The MXNet binding: collectives as asynchronous operations of MXNet's engine.
  *
- * No header and no link of MXNet: its C API is looked up in the library that Python has
+ * Needs no header of MXNet and no link to it: its C API is looked up in the library that Python has
  * loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its arrays are free,
- * submits the tensor and returns; the engine thread completes it, and MXNet then runs what waits
- * for the array. An error is raised by MXNet at the user's next wait for the array. */
+ * submits the tensor and returns. hvdlite's engine thread completes it; then MXNet runs what waits
+ * for the array. MXNet raises an error at the user's next wait for the array. */
 #ifndef HVDLITE_MXNET_PUSH_H
 #define HVDLITE_MXNET_PUSH_H
 
@@ -12,40 +12,40 @@
 /* cdef begin */
 typedef struct hvd_mxnet hvd_mxnet;
 
-/* libmxnet: the path of the library that is loaded. callback_arguments: the arguments of its
- * asynchronous functions (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
+/* libmxnet: the path of the loaded library. callback_arguments: how many arguments its asynchronous
+ * functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 void hvd_mxnet_close(hvd_mxnet *lib);
 
-/* One collective on NDArrays, given by their handles, which the caller may free once it is pushed. Of
- * *tensor count name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter;
- * dtype, shape and memory are the arrays' own. */
+/* One collective on NDArrays, given by their handles, which the caller may free after the push. Of
+ * *tensor, name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter are
+ * used; dtype, shape and memory are those of the arrays. */
 typedef struct hvd_mxnet_work {
     void *in; /* NULL: in place in `out` */
     void *out;
-    void *residual; /* float32, as many values, for the codecs that need one; else NULL */
+    void *residual; /* float32, as many values; NULL where the codec needs none */
     const hvd_tensor *tensor;
 } hvd_mxnet_work;
 
-/* Pushes n collectives as one operation: they are submitted together when the arrays of all are free,
- * and end together; if some fail, MXNet raises what went wrong with those at the first wait for any of
- * the arrays. Those of which two share memory go one by one. Raises at once what can be known at once,
- * and then pushes nothing. With the naive engine it returns when the work is done, and the error is the
- * work's. */
+/* Pushes n collectives as one operation. They are submitted together when all arrays are free, and
+ * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays.
+ * Where two arrays share memory, the collectives are pushed one by one. A wrong argument fails at
+ * once and pushes nothing. The naive engine returns when the collectives are done, and the error is
+ * theirs. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 
-/* The same of one collective in place, of the array with that handle: Python has it as a number. */
+/* Pushes one collective in place; `array`: the handle as a number, as Python has it. */
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
                             hvd_error *err);
 
-/* What hvd_mxnet_push would refuse at once of an array; nothing is pushed. */
+/* Fails where hvd_mxnet_push would fail at once for this array; pushes nothing. */
 int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hvd_error *err);
 
-/* How many NDArrays, wherever they are, share the memory of this one. */
+/* How many NDArrays, anywhere in the process, share the memory of this one. */
 int hvd_mxnet_references(void *array);
 
-/* How many pushed operations MXNet has not run yet: they are still to be submitted. */
+/* Pushed operations that MXNet has not run: their tensors are not submitted yet. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */
 

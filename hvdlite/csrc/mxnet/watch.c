@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 struct hvd_mxnet_watch {
-    atomic_int users; /* MXNet, until its operation is over, and the one who asks */
+    atomic_int users; /* MXNet, until its operation is over, and the caller */
 };
 
 static void drop(void *param) {
@@ -33,7 +33,7 @@ hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd
                        "hvdlite_watch") == 0)
         return w;
     error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", api->last_error());
-    drop(w); /* MXNet has dropped its own */
+    drop(w); /* MXNet has dropped its own reference */
     return NULL;
 }
 
