@@ -1,7 +1,6 @@
 /* The harness of the C tests: checks that count and print, and the frame of every main().
  *
- * Include it before anything else. Checks may run on any thread; a program ends by itself, because
- * an alarm stops it when it hangs. */
+ * Include it first. Checks may run on any thread. An alarm ends a program that hangs. */
 #ifndef HVDLITE_CHECK_H
 #define HVDLITE_CHECK_H
 
@@ -19,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Under a sanitizer big data costs ten times as much: fewer of the big cases are run there. */
+/* Under a sanitizer big data costs ten times as much: run fewer of the big cases. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { CHECK_SLOW = 1 };
 #else
@@ -29,9 +28,9 @@ enum { CHECK_SLOW = 0 };
 enum { CHECK_SECONDS = 120, CHECK_MOST_LINES = 40 };
 
 static atomic_long check_passed, check_failed;
-static const char *check_running = "main"; /* written by main's thread alone */
+static const char *check_running = "main"; /* only main's thread writes it */
 
-/* Counts the check; prints what went wrong, as long as that is of use to the reader. */
+/* Counts the check; prints the first failures. */
 __attribute__((format(printf, 4, 5))) static inline bool
 check_report(bool good, const char *file, int line, const char *format, ...) {
     if (good) {
@@ -87,17 +86,16 @@ static inline bool check_code(const char *file, int line, const char *call, int 
 #define CHECK_TEXT(got, expected) check_same_text(__FILE__, __LINE__, (got), (expected))
 #define CHECK_HAS(got, part) check_part(__FILE__, __LINE__, (got), (part))
 
-/* A call that fills `err` (an hvd_error, no pointer): what it returned, and its text when it
- * failed. */
+/* The code and, on a failure, the text of a call that fills `err` (an hvd_error, no pointer). */
 #define CHECK_CODE(call, expected, err)                                                            \
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
 #define CHECK_OK(call, err) CHECK_CODE(call, HVD_OK, err)
 
-/* With more about the case than the line tells: CHECK_CASE(good, "%d ranks", p). */
+/* Says more about the case than the line does: CHECK_CASE(good, "%d ranks", p). */
 #define CHECK_CASE(condition, ...)                                                                 \
     check_report((condition), __FILE__, __LINE__, #condition " is false for " __VA_ARGS__)
 
-/* What a test can't go on without. */
+/* Ends the program: the test can't go on without this condition. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!CHECK(condition)) abort();                                                            \
@@ -124,7 +122,7 @@ static inline void check_begin(void) {
         test();                                                                                    \
     } while (0)
 
-/* What main returns. */
+/* The exit status of main. */
 static inline int check_end(const char *program) {
     long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
     if (failed)

@@ -18,7 +18,7 @@ static inline void *get(size_t bytes) {
     return memory;
 }
 
-/* Exactly as large as needed: a byte too far is seen by the address sanitizer. */
+/* Exactly as large as needed: the address sanitizer sees one byte too many. */
 static inline float *gradient(uint64_t *random, size_t n) {
     float *x = get(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)(2 * random_unit(random));

@@ -1,4 +1,4 @@
-/* Coded gradients of every rank, which every rank can make, and what their sum must be. */
+/* Coded gradients, which each rank can compute for all ranks, and their expected sum. */
 #ifndef HVDLITE_CODED_CASE_H
 #define HVDLITE_CODED_CASE_H
 
@@ -20,7 +20,7 @@ static inline void *coded_memory(size_t bytes) {
     return memory;
 }
 
-/* Quarters, so that sums of casts are exact in any order. */
+/* Quarters: sums of casts are exact in any order. */
 static inline void coded_gradient(int rank, size_t n, float *out) {
     uint64_t random = 1000 * n + (size_t)rank;
     for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;
@@ -37,7 +37,7 @@ static inline void coded_message(struct codec c, int rank, size_t n, bool bad, v
     free(residual);
 }
 
-/* The sum of p ranks' messages times the factor, decoded on the spot; bad: which rank has a NaN. */
+/* The sum of p ranks' messages times the factor, decoded here; bad: the rank that has a NaN. */
 static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double factor) {
     float *out = coded_memory(n * sizeof *out);
     size_t bytes = codec_bytes(c, n);
@@ -56,7 +56,7 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
     return out;
 }
 
-/* The same bits, but for the payload of a NaN. */
+/* The same bits, except for the payload of a NaN. */
 static inline bool coded_same(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) return false;

@@ -1,7 +1,7 @@
 /* One collective as a test: fill this rank's memory, run, compare with the serial result.
  *
- * Data repeats with a prime period, so that a segment in a wrong place shows and a large expected
- * result costs no more than a copy. */
+ * Data repeats with a prime period: a segment in the wrong place shows, and a large expected result
+ * costs no more than a copy. */
 #ifndef HVDLITE_COLL_CASE_H
 #define HVDLITE_COLL_CASE_H
 
@@ -18,7 +18,7 @@ struct coll_case {
     const struct coll_algorithm *row; /* NULL: coll_run */
     hvd_kind kind;
     int dtype;
-    size_t n;           /* elements; of one unit of `parts`; of a row of a reducescatter */
+    size_t n;           /* elements; in a unit of `parts`; in a row of a reducescatter */
     size_t rows;        /* reducescatter */
     struct scaling how; /* allreduce, reducescatter */
     int root;           /* broadcast */
@@ -40,7 +40,7 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
-/* PERIOD elements: rank r's input, or for r < 0 the allreduce's result. */
+/* PERIOD elements: the input of rank r; r < 0: the allreduce's result. */
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     for (size_t i = 0; i < PERIOD; i++)
         element_put(c->dtype, tile, i,
@@ -61,7 +61,7 @@ static inline bool filled(const unsigned char *data, size_t bytes, const unsigne
     return true;
 }
 
-/* The same where 1 / divisor was rounded: equal within the tolerance, element by element. */
+/* Equal within the tolerance, where 1 / divisor was rounded. */
 static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
                                  const unsigned char *tile) {
     for (size_t i = 0; i < n; i++) {
@@ -71,7 +71,7 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
     return true;
 }
 
-/* The data as two tensors. */
+/* Cuts the data into two tensors. */
 static inline void split_pieces(struct coll_piece whole[2], const struct coll_job *job,
                                 size_t element) {
     size_t front = job->bytes / element / 3 * element;
@@ -80,7 +80,7 @@ static inline void split_pieces(struct coll_piece whole[2], const struct coll_jo
     whole[1] = (struct coll_piece){data + front, data + front, job->bytes - front};
 }
 
-/* Every rank's data as memory that all of them map. */
+/* Gives the collective every rank's data as mapped memory. */
 static inline void map_all(struct coll_rank *self, struct coll_job *job) {
     self->data[self->rank] = job->data;
     ranks_meet(self->ranks);
@@ -172,7 +172,7 @@ static inline size_t longest_part(const size_t *end, int parts) {
     return longest;
 }
 
-/* Every part begins its rank's tile anew. */
+/* Each part begins with the start of its rank's tile. */
 static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
                             const size_t *part_end) {
     unsigned char tile[PERIOD * 8];
@@ -206,7 +206,7 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     slab_free(&out);
 }
 
-/* Element i of the result at the place i % PERIOD of the tile, from i = begin. */
+/* Element i of the result is element i % PERIOD of the tile, from i = begin. */
 static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
                                size_t begin, size_t n) {
     unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
@@ -246,12 +246,12 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     slab_free(&out);
 }
 
-/* What each pair of ranks has for each other begins a tile of its own. */
+/* The rows of each pair of ranks begin with the start of a tile of their own. */
 static inline void fill_pair(const struct coll_case *c, int from, int to, unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);
 }
 
-/* Rows past the splits are left over: the input is longer than what is sent of it. */
+/* The input has rows beyond the splits, which are not sent. */
 static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
     size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
@@ -299,7 +299,7 @@ static inline void check_case(struct coll_rank *self, const struct coll_case *c)
     }
 }
 
-/* By coll_run, and by every row of the table that takes it. */
+/* Runs coll_run, and every row of the table that takes the case. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -328,8 +328,8 @@ static inline void coll_rank_main(struct ranks *ranks, int rank, void *arg) {
 
 static inline void coll_cases_run(int size, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    ranks_run(size, coll_rank_main, &shared);           /* by messages, */
-    ranks_run_on_window(size, coll_rank_main, &shared); /* and by memory that they share */
+    ranks_run(size, coll_rank_main, &shared);           /* by messages */
+    ranks_run_on_window(size, coll_rank_main, &shared); /* and on a window */
 }
 
 #endif

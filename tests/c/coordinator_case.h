@@ -1,4 +1,4 @@
-/* A coordinator, what ranks tell it, and what it decides, decoded. */
+/* A coordinator, what ranks tell it, and its decoded decisions. */
 #ifndef HVDLITE_COORDINATOR_CASE_H
 #define HVDLITE_COORDINATOR_CASE_H
 
@@ -8,7 +8,7 @@
 
 enum { MOST_DECIDED = 64 };
 
-/* An item, its rows kept apart from the reader. */
+/* An item with its own copy of the rows. */
 struct decision {
     struct wire_item item;
     int64_t rows[16];
@@ -46,7 +46,7 @@ static inline void all_say(struct scene *s, int ranks, struct request r) {
     for (int i = 0; i < ranks; i++) says(s, i, r, 0);
 }
 
-/* Decides and decodes what was written since the last time. Returns the number of items. */
+/* Decides and decodes all that was written since the last call. Returns the number of items. */
 static inline int decide(struct scene *s, double now) {
     hvd_error err = {0};
     struct wire_reader r;
@@ -68,8 +68,8 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#5" by id, "Fa", "S", "B".
- */
+/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#5" by id, "Fa", "S",
+ * "B". */
 static inline const char *in_short(struct scene *s, char *text, size_t size) {
     size_t used = 0;
     text[0] = 0;
@@ -93,7 +93,7 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
     return text;
 }
 
-/* What was reported since the last look, each text behind the one before; their number. */
+/* The texts reported since the last call, in a row, and their number. */
 struct reports {
     char text[8][1024];
     int n;

@@ -1,7 +1,7 @@
 /* Elements of every dtype as doubles, and the slow reference of an allreduce.
  *
- * Inputs are small whole numbers, so that sums are exact in every accumulator and a result can be
- * demanded bit by bit. */
+ * Inputs are small whole numbers: sums are exact in every accumulator, so results must match bit by
+ * bit. */
 #ifndef HVDLITE_ELEMENTS_H
 #define HVDLITE_ELEMENTS_H
 
@@ -25,7 +25,7 @@ union element {
     double d;
 };
 
-/* Memory need not be aligned for get and put. */
+/* get and put take unaligned memory. */
 static inline double element_get(int dtype, const void *data, size_t i) {
     union element x = {0};
     memcpy(&x, (const unsigned char *)data + i * dtype_size(dtype), dtype_size(dtype));
@@ -61,8 +61,8 @@ struct scaling {
     double prescale, postscale;
 };
 
-/* What a rank puts in: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool); for a product, so that it
- * stays exact, powers of two from -4 to 4, few of them other than 1. */
+/* A rank's input: -100 .. 100 (0 .. 200 for uint8, 0 or 1 for bool). For a product: powers of two
+ * from -4 to 4, few of them other than 1, so that it stays exact. */
 static inline double sample(int dtype, int op, int rank, size_t i) {
     static const double FACTORS[] = {1, 1, 1, -1, 2, -2, 0.5, -0.5, 4, 0};
     static const double WHOLE_FACTORS[] = {1, 1, 1, 3, 2, 5, 1, 7, 1, 0};
@@ -80,7 +80,7 @@ static inline double combined(int dtype, int op, double a, double b) {
     return dtype == HVD_BOOL ? fmax(a, b) : a + b;
 }
 
-/* Element i of the allreduce of all ranks' samples, as the header of reduce.h promises it. */
+/* Element i of the allreduce of all ranks' samples, as reduce.h specifies it. */
 static inline double reduced_sample(int dtype, int ranks, struct scaling how, size_t i) {
     double result = 0;
     for (int r = 0; r < ranks; r++) {
@@ -92,7 +92,7 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return is_float(dtype) ? result : trunc(result);
 }
 
-/* How far a result may be from the reference: nothing, but where 1 / divisor was rounded first. */
+/* How far a result may be from the reference: 0, unless 1 / divisor was rounded first. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 
-static const double PATIENCE = 30; /* seconds; a core that takes longer has hung */
+static const double PATIENCE = 30; /* seconds; a core that takes longer hangs */
 
 struct member {
     struct ranks *ranks;
@@ -23,7 +23,7 @@ struct work {
     struct coll_case what;
     struct tensor tensor;
     struct member *owner;
-    unsigned char *in, *out; /* the same for work in place */
+    unsigned char *in, *out; /* the same memory for work in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
     int64_t splits[MOST_RANKS * MOST_RANKS];
@@ -42,7 +42,7 @@ static inline void member_start(struct member *m, struct ranks *ranks, int rank,
     REQUIRE(engine_start(&m->engine, rank_transport(ranks, rank), config, &err) == HVD_OK);
 }
 
-/* Leaves and waits for the others to do so. */
+/* Leaves, and waits until the others have left. */
 static inline void member_end(struct member *m) {
     engine_leave(m->engine, "done");
     CHECK_CASE(engine_ended(m->engine, PATIENCE), "rank %d of %d", m->rank, m->ranks->size);
@@ -121,7 +121,7 @@ static inline void work_fill(struct work *w) {
     w->error = (hvd_error){0};
 }
 
-/* Rows of the output; notes where they come from. */
+/* Rows of the output; notes which rank they come from. */
 static inline int64_t work_out_rows(struct work *w) {
     const struct coll_case *c = &w->what;
     int ranks = w->owner->ranks->size, rank = w->owner->rank;
@@ -141,7 +141,7 @@ static inline int64_t work_out_rows(struct work *w) {
     return rows;
 }
 
-/* In place, where the kind allows it, when asked for. */
+/* In place if asked for and the kind allows it. */
 static inline void work_init(struct work *w, struct member *m, struct coll_case c, const char *name,
                              bool in_place) {
     *w = (struct work){.what = c, .owner = m};
@@ -180,7 +180,7 @@ static inline int work_submit(struct work *w, hvd_error *err) {
     return code;
 }
 
-/* All that was submitted is complete. */
+/* Waits until all that was submitted has completed. */
 static inline bool member_wait(struct member *m) {
     double until = clock_now() + PATIENCE;
     monitor_lock(&m->monitor);
@@ -224,7 +224,7 @@ static inline struct coll_case plain_sum(size_t n) {
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = n, .how = {HVD_SUM, 1, 1}};
 }
 
-/* Submits one plain sum under the name and checks it: the job is in order. */
+/* Submits one plain sum under the name and checks it: the engine works. */
 static inline void check_in_order(struct member *m, const char *name) {
     struct work w;
     hvd_error err = {0};

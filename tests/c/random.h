@@ -1,4 +1,5 @@
-/* Random numbers for tests: the same on every machine, every rank its own sequence from a seed. */
+/* Random numbers for tests: the same on every machine; each rank gets its own sequence from a
+ * seed. */
 #ifndef HVDLITE_RANDOM_H
 #define HVDLITE_RANDOM_H
 

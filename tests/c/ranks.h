@@ -57,7 +57,7 @@ static inline void ranks_run(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, local_hub_new(size, 0), run, shared);
 }
 
-/* The same where all ranks share a window. */
+/* The same with a window that all ranks share. */
 static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
     struct local_hub *hub = local_hub_new(size, 0);
     REQUIRE(hub && local_hub_share(hub));

@@ -1,4 +1,4 @@
-/* Requests for tests of the layers that only look at them. */
+/* Requests for tests of the layers that do not move data. */
 #ifndef HVDLITE_REQUESTS_H
 #define HVDLITE_REQUESTS_H
 

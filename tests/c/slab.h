@@ -1,4 +1,5 @@
-/* Memory that is aligned to an element and no more; a byte out of it is seen. */
+/* Memory aligned to an element and no more; detects a write before it, and the address sanitizer
+ * one after it. */
 #ifndef HVDLITE_SLAB_H
 #define HVDLITE_SLAB_H
 
