@@ -72,42 +72,42 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
 }
 
 /* Cuts the data into two tensors. */
-static inline void split_pieces(struct coll_piece whole[2], const struct coll_job *job,
+static inline void split_pieces(struct coll_piece whole[2], const struct coll_args *args,
                                 size_t element) {
-    size_t front = job->bytes / element / 3 * element;
-    char *data = job->data;
+    size_t front = args->bytes / element / 3 * element;
+    char *data = args->data;
     whole[0] = (struct coll_piece){data, data, front};
-    whole[1] = (struct coll_piece){data + front, data + front, job->bytes - front};
+    whole[1] = (struct coll_piece){data + front, data + front, args->bytes - front};
 }
 
 /* Gives the collective every rank's data as mapped memory. */
-static inline void map_all(struct coll_rank *self, struct coll_job *job) {
-    self->data[self->rank] = job->data;
+static inline void map_all(struct coll_rank *self, struct coll_args *args) {
+    self->data[self->rank] = args->data;
     ranks_meet(self->ranks);
-    job->memory = (char *const *)self->data;
+    args->memory = (char *const *)self->data;
 }
 
-static inline int case_run(struct coll_rank *self, const struct coll_case *c, struct coll_job *job,
-                           hvd_error *err) {
+static inline int case_run(struct coll_rank *self, const struct coll_case *c,
+                           struct coll_args *args, hvd_error *err) {
     struct transport *t = rank_transport(self->ranks, self->rank);
-    job->kind = c->kind;
-    job->scratch = &self->scratch;
-    job->window = t->window;
+    args->kind = c->kind;
+    args->scratch = &self->scratch;
+    args->window = t->window;
     struct coll_piece whole[2];
-    split_pieces(whole, job, dtype_size(c->dtype));
-    job->pieces = whole;
-    job->npieces = 2;
-    if (c->row && c->row->direct && job->window) map_all(self, job);
+    split_pieces(whole, args, dtype_size(c->dtype));
+    args->pieces = whole;
+    args->npieces = 2;
+    if (c->row && c->row->direct && args->window) map_all(self, args);
     if (c->kind == HVD_ALLREDUCE || c->kind == HVD_REDUCESCATTER) {
-        job->adasum = c->how.op == HVD_ADASUM;
-        job->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
-        job->prescale = c->how.prescale;
-        job->final.scale = c->how.postscale;
-        job->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;
+        args->adasum = c->how.op == HVD_ADASUM;
+        args->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
+        args->prescale = c->how.prescale;
+        args->final.scale = c->how.postscale;
+        args->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;
     }
-    job->root = c->root;
-    if (c->row && !coll_takes(c->row, job)) return HVD_UNSUPPORTED;
-    return c->row ? c->row->run(t, job, err) : coll_run(t, job, err);
+    args->root = c->root;
+    if (c->row && !coll_takes(c->row, args)) return HVD_UNSUPPORTED;
+    return c->row ? c->row->run(t, args, err) : coll_run(t, args, err);
 }
 
 /* All ranks hold the same bits. */
@@ -133,9 +133,9 @@ static inline void check_allreduce(struct coll_rank *self, const struct coll_cas
     struct slab slab = slab_new(bytes, element);
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(slab.data, bytes, tile, PERIOD * element);
-    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    struct coll_args args = {.data = slab.data, .bytes = bytes};
     hvd_error err = {0};
-    int code = case_run(self, c, &job, &err);
+    int code = case_run(self, c, &args, &err);
     if (code != HVD_UNSUPPORTED) {
         fill_tile(c, self->ranks->size, -1, tile);
         bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
@@ -153,9 +153,9 @@ static inline void check_broadcast(struct coll_rank *self, const struct coll_cas
     struct slab slab = slab_new(bytes, element);
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(slab.data, bytes, tile, PERIOD * element);
-    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    struct coll_args args = {.data = slab.data, .bytes = bytes};
     hvd_error err = {0};
-    int code = case_run(self, c, &job, &err);
+    int code = case_run(self, c, &args, &err);
     if (code != HVD_UNSUPPORTED) {
         fill_tile(c, self->ranks->size, c->root, tile);
         check_result(self, c, filled(slab.data, bytes, tile, PERIOD * element), code, &err);
@@ -194,10 +194,10 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(in.data, own, tile, PERIOD * element);
     memset(out.data, 0x5a, total);
-    struct coll_job job = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
-    job.longest = longest_part(part_end, self->ranks->size);
+    struct coll_args args = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
+    args.longest = longest_part(part_end, self->ranks->size);
     hvd_error err = {0};
-    int code = case_run(self, c, &job, &err);
+    int code = case_run(self, c, &args, &err);
     if (code != HVD_UNSUPPORTED) {
         check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, &err);
         CHECK(filled(in.data, own, tile, PERIOD * element));
@@ -231,11 +231,11 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     fill_tile(c, ranks, self->rank, tile);
     fill(in.data, c->rows * row, tile, PERIOD * element);
     memset(out.data, 0x5a, coll_length(own));
-    struct coll_job job = {
+    struct coll_args args = {
         .data = out.data, .bytes = c->rows * row, .in = in.data, .in_end = in_end};
-    job.longest = longest_part(in_end, ranks);
+    args.longest = longest_part(in_end, ranks);
     hvd_error err = {0};
-    int code = case_run(self, c, &job, &err);
+    int code = case_run(self, c, &args, &err);
     if (code != HVD_UNSUPPORTED) {
         bool good =
             result_part(c, ranks, out.data, own.begin / element, coll_length(own) / element);
@@ -256,14 +256,14 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
     size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
     size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
     int ranks = self->ranks->size, rank = self->rank;
-    struct coll_job job = {.in_end = in_end, .part_end = part_end};
+    struct coll_args args = {.in_end = in_end, .part_end = part_end};
     for (int r = 0; r < ranks; r++) {
         in_end[r] = in_bytes += c->parts[rank * ranks + r] * unit;
         part_end[r] = out_bytes += c->parts[r * ranks + rank] * unit;
     }
     for (int i = 0; i < ranks * ranks; i++) {
-        job.bytes += c->parts[i] * unit;
-        if (c->parts[i] * unit > job.longest) job.longest = c->parts[i] * unit;
+        args.bytes += c->parts[i] * unit;
+        if (c->parts[i] * unit > args.longest) args.longest = c->parts[i] * unit;
     }
     unsigned char tile[PERIOD * 8];
     struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
@@ -274,10 +274,10 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
         fill_pair(c, rank, r, tile);
         fill(in.data + part.begin, coll_length(part), tile, PERIOD * element);
     }
-    job.in = in.data;
-    job.data = out.data;
+    args.in = in.data;
+    args.data = out.data;
     hvd_error err = {0};
-    int code = case_run(self, c, &job, &err);
+    int code = case_run(self, c, &args, &err);
     for (int r = 0; r < ranks && code != HVD_UNSUPPORTED; r++) {
         struct coll_range part = coll_part(part_end, r);
         fill_pair(c, r, rank, tile);

@@ -56,28 +56,28 @@ static void test_segments(void) {
     }
 }
 
-static const struct coll_algorithm *first_that_takes(const struct coll_job *job) {
+static const struct coll_algorithm *first_that_takes(const struct coll_args *args) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i < rows; i++)
-        if (coll_takes(&table[i], job)) return &table[i];
+        if (coll_takes(&table[i], args)) return &table[i];
     return NULL;
 }
 
-static void test_every_job_is_taken(void) {
+static void test_every_collective_is_taken(void) {
     static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
                                    1 << 16, 1 << 20, (size_t)1 << 40};
     for (int kind = 0; kind < HVD_JOIN; kind++) { /* which moves no data */
         for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
             for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
-                struct coll_job job = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
-                if (kind == HVD_ALLREDUCE) job.reduce = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
-                const struct coll_algorithm *row = first_that_takes(&job);
+                struct coll_args args = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
+                if (kind == HVD_ALLREDUCE) args.reduce = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
+                const struct coll_algorithm *row = first_that_takes(&args);
                 if (!CHECK(row != NULL)) continue;
-                CHECK(coll_choose(&job) == row);
-                CHECK(row->kind == job.kind && job.bytes <= row->most_bytes);
+                CHECK(coll_choose(&args) == row);
+                CHECK(row->kind == args.kind && args.bytes <= row->most_bytes);
                 if (kind != HVD_ALLREDUCE || !row->own_accumulator) continue;
-                CHECK_INT(job.reduce->size, job.reduce->wide);
+                CHECK_INT(args.reduce->size, args.reduce->wide);
             }
         }
     }
@@ -95,7 +95,7 @@ int main(void) {
     check_begin();
     RUN(test_chunks);
     RUN(test_segments);
-    RUN(test_every_job_is_taken);
+    RUN(test_every_collective_is_taken);
     RUN(test_names);
     return check_end("test_coll");
 }

@@ -66,9 +66,9 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
     model(vectors, ranks, n);
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {HVD_ADASUM, prescale, postscale}};
-    struct coll_job job = {.data = slab.data, .bytes = bytes};
+    struct coll_args args = {.data = slab.data, .bytes = bytes};
     hvd_error err = {0};
-    int code = case_run(self, &c, &job, &err);
+    int code = case_run(self, &c, &args, &err);
     bool good = true;
     for (size_t i = 0; i < n; i++) {
         double expected = vectors[0][i] * postscale, got = element_get(dtype, slab.data, i);
@@ -120,9 +120,9 @@ static void million(struct coll_rank *self) {
     for (size_t i = 0; i < N; i++) data[i] = (float)(i % 1013) - 506;
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = N, .how = {HVD_ADASUM, 1, 1}};
-    struct coll_job job = {.data = data, .bytes = N * sizeof *data};
+    struct coll_args args = {.data = data, .bytes = N * sizeof *data};
     hvd_error err = {0};
-    int code = case_run(self, &c, &job, &err);
+    int code = case_run(self, &c, &args, &err);
     bool good = true;
     for (size_t i = 0; i < N; i++)
         good &= fabs((double)data[i] - ((double)(i % 1013) - 506)) <= 1e-3;
@@ -145,10 +145,10 @@ static void unruly(struct coll_rank *self) {
         memset(data, 0xff, 16);
         struct coll_case c = {
             .kind = HVD_ALLREDUCE, .dtype = dtype, .n = 64, .how = {HVD_ADASUM, 1, 1}};
-        struct coll_job job = {.data = data, .bytes = 64 * dtype_size(dtype)};
+        struct coll_args args = {.data = data, .bytes = 64 * dtype_size(dtype)};
         hvd_error err = {0};
-        int code = case_run(self, &c, &job, &err);
-        check_result(self, &c, same_on_all(self, data, job.bytes), code, &err);
+        int code = case_run(self, &c, &args, &err);
+        check_result(self, &c, same_on_all(self, data, args.bytes), code, &err);
     }
 }
 

@@ -79,18 +79,18 @@ static void apart_case(struct coll_rank *self, size_t n) {
     struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
     struct transport *t = rank_transport(self->ranks, self->rank);
     struct coll_piece piece = {(const char *)in.data, (char *)out.data, bytes};
-    struct coll_job job = {.kind = HVD_ALLREDUCE, .bytes = bytes, .pieces = &piece, .npieces = 1};
+    struct coll_args args = {.kind = HVD_ALLREDUCE, .bytes = bytes, .pieces = &piece, .npieces = 1};
     hvd_error err = {0};
     fill_tile(&c, (int)p, self->rank, input);
     fill_tile(&c, (int)p, -1, sum);
     fill(in.data, bytes, input, sizeof input);
     memset(out.data, 0, bytes);
-    job.window = t->window;
-    job.scratch = &self->scratch;
-    job.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
-    job.prescale = 1;
-    job.final = (struct reduce_final){1, 1};
-    CHECK_OK(coll_window_allreduce(t, &job, &err), err);
+    args.window = t->window;
+    args.scratch = &self->scratch;
+    args.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
+    args.prescale = 1;
+    args.final = (struct reduce_final){1, 1};
+    CHECK_OK(coll_window_allreduce(t, &args, &err), err);
     CHECK(filled(out.data, bytes, sum, sizeof sum));
     CHECK(filled(in.data, bytes, input, sizeof input));
     slab_free(&in);
@@ -150,9 +150,9 @@ static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, boo
             fill_reals((float *)(void *)slab.data, n, self->rank);
         else
             fill_bits(slab.data, bytes, self->rank);
-        struct coll_job job = {.data = slab.data, .bytes = bytes};
+        struct coll_args args = {.data = slab.data, .bytes = bytes};
         hvd_error err = {0};
-        int code = case_run(self, &c, &job, &err);
+        int code = case_run(self, &c, &args, &err);
         if (code != HVD_UNSUPPORTED) {
             check_result(self, &c, same_on_all(self, slab.data, bytes), code, &err);
             if (reals) check_reals((float *)(void *)slab.data, n, self->ranks->size);

@@ -16,7 +16,7 @@ struct coded_case {
     size_t sizes[MOST_PIECES], npieces;
 };
 
-typedef int coded_way(struct transport *t, const struct coded_job *job, hvd_error *err);
+typedef int coded_way(struct transport *t, const struct coded_args *args, hvd_error *err);
 
 struct coded_rank {
     struct transport *t;
@@ -50,15 +50,15 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     struct coded_piece pieces[MOST_PIECES];
     hvd_error err = {0};
     make_pieces(c, self->t->at.rank, pieces);
-    struct coded_job job = {.codec = c->codec,
-                            .contributors = self->t->at.size,
-                            .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
-                            .pieces = pieces,
-                            .npieces = c->npieces,
-                            .window = self->t->window,
-                            .buffer = &self->buffer,
-                            .scratch = &self->scratch};
-    CHECK_OK(self->way(self->t, &job, &err), err);
+    struct coded_args args = {.codec = c->codec,
+                              .contributors = self->t->at.size,
+                              .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
+                              .pieces = pieces,
+                              .npieces = c->npieces,
+                              .window = self->t->window,
+                              .buffer = &self->buffer,
+                              .scratch = &self->scratch};
+    CHECK_OK(self->way(self->t, &args, &err), err);
     if (self->t->at.rank % 4 == 0) check_pieces(c, self->t, pieces); /* dear: all ranks' messages */
     for (size_t i = 0; i < c->npieces; i++) {
         free(pieces[i].message);

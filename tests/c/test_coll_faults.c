@@ -26,41 +26,41 @@ static int watch(void *arg, hvd_error *err) {
     return atomic_load(&w->fault->spread) ? error_set(err, HVD_STALLED, "told to stop") : HVD_OK;
 }
 
-static void make_job(const struct fault *f, int ranks, struct coll_job *job, size_t *part_end) {
+static void make_args(const struct fault *f, int ranks, struct coll_args *args, size_t *part_end) {
     size_t bytes = f->n * dtype_size(f->dtype);
-    job->kind = f->row->kind;
-    bool parts = job->kind != HVD_ALLREDUCE && job->kind != HVD_BROADCAST;
-    job->bytes = parts ? bytes * (size_t)ranks : bytes;
-    job->data = calloc(job->bytes, 1);
+    args->kind = f->row->kind;
+    bool parts = args->kind != HVD_ALLREDUCE && args->kind != HVD_BROADCAST;
+    args->bytes = parts ? bytes * (size_t)ranks : bytes;
+    args->data = calloc(args->bytes, 1);
     for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
-    job->part_end = job->in_end = part_end;
-    job->longest = bytes;
-    job->adasum = f->row->adasum;
-    job->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
-    job->prescale = job->final.scale = 1;
-    job->final.divisor = 1;
+    args->part_end = args->in_end = part_end;
+    args->longest = bytes;
+    args->adasum = f->row->adasum;
+    args->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
+    args->prescale = args->final.scale = 1;
+    args->final.divisor = 1;
 }
 
 static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct fault *f = arg;
     struct scratch scratch = {0};
-    struct coll_job job = {.scratch = &scratch};
+    struct coll_args args = {.scratch = &scratch};
     size_t part_end[MOST_RANKS];
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
     hvd_error err = {0};
-    make_job(f, ranks->size, &job, part_end);
-    void *in = calloc(job.bytes, 1); /* `in` must not lie inside data */
-    job.in = in;
+    make_args(f, ranks->size, &args, part_end);
+    void *in = calloc(args.bytes, 1); /* `in` must not lie inside data */
+    args.in = in;
     t->on_wait = watch;
     t->on_wait_arg = &watcher;
     if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
-    f->codes[rank] = coll_takes(f->row, &job) ? f->row->run(t, &job, &err) : HVD_UNSUPPORTED;
+    f->codes[rank] = coll_takes(f->row, &args) ? f->row->run(t, &args, &err) : HVD_UNSUPPORTED;
     memcpy(f->texts[rank], err.text, sizeof err.text);
     if (rank == f->broken) atomic_store(&f->spread, true);
     scratch_free(&scratch);
     free(in);
-    free(job.data);
+    free(args.data);
 }
 
 /* The broken rank may have been done before the fault; then so are all. */
@@ -114,10 +114,10 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     if (rank == 1) return; /* never comes */
     float data[10] = {0};
-    struct coll_job job = {.data = data, .bytes = sizeof data};
+    struct coll_args args = {.data = data, .bytes = sizeof data};
     hvd_error err = {0};
     t->timeout = 0.05;
-    CHECK_CODE(case_run(&self, c, &job, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(case_run(&self, c, &args, &err), HVD_TRANSPORT, err);
     CHECK_HAS(err.text, "rank 1");
     scratch_free(&self.scratch);
 }

@@ -68,8 +68,8 @@ static void same_bits(struct coll_rank *self) {
     for (int r = 0; r < ranks; r++) in_end[r] = coll_chunk(sizeof in, sizeof *in, ranks, r).end;
     struct coll_range own = coll_part(in_end, self->rank);
     struct coll_case c = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .how = {HVD_AVERAGE, 3, 1}};
-    struct coll_job reduce = {.data = all, .bytes = sizeof all};
-    struct coll_job scattered = {.data = part, .bytes = sizeof in, .in = in, .in_end = in_end};
+    struct coll_args reduce = {.data = all, .bytes = sizeof all};
+    struct coll_args scattered = {.data = part, .bytes = sizeof in, .in = in, .in_end = in_end};
     hvd_error err = {0};
     scattered.longest = longest_part(in_end, ranks);
     CHECK_OK(case_run(self, &c, &reduce, &err), err);

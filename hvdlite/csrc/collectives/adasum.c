@@ -26,7 +26,7 @@
 
 struct adasum {
     struct transport *t;
-    const struct coll_job *job;
+    const struct coll_args *args;
     const struct reduce_kernels *k;
     size_t n; /* elements */
     struct coll_fold fold;
@@ -103,7 +103,7 @@ static int restore(const struct adasum *w, int position, int distance, hvd_error
     size_t size = w->k->size;
     struct coll_range own = held_by(w, position, 2 * distance);
     struct coll_range other = held_by(w, partner, 2 * distance);
-    char *data = w->job->data;
+    char *data = w->args->data;
     return swap(w, data + own.begin * size, coll_length(own) * size, data + other.begin * size,
                 coll_length(other) * size, rank_of(w, partner), err);
 }
@@ -111,8 +111,8 @@ static int restore(const struct adasum *w, int position, int distance, hvd_error
 static int run_steps(const struct adasum *w, int position, hvd_error *err) {
     for (int d = 1; d < w->fold.positions; d *= 2) HVD_TRY(halve(w, position, d, err));
     struct coll_range own = held_by(w, position, w->fold.positions);
-    w->k->narrow((char *)w->job->data + own.begin * w->k->size, w->mine + own.begin * w->k->wide,
-                 coll_length(own), w->job->final);
+    w->k->narrow((char *)w->args->data + own.begin * w->k->size, w->mine + own.begin * w->k->wide,
+                 coll_length(own), w->args->final);
     for (int d = w->fold.positions / 2; d > 0; d /= 2) HVD_TRY(restore(w, position, d, err));
     return HVD_OK;
 }
@@ -123,26 +123,26 @@ static int run_all(const struct adasum *w, hvd_error *err) {
     if (position >= w->fold.pairs) return run_steps(w, position, err);
     if (position == COLL_SITS_OUT) {
         HVD_TRY(swap(w, w->mine, vector, NULL, 0, rank + 1, err));
-        return swap(w, NULL, 0, w->job->data, w->job->bytes, rank + 1, err);
+        return swap(w, NULL, 0, w->args->data, w->args->bytes, rank + 1, err);
     }
     struct coll_range all = {0, w->n};
     HVD_TRY(swap(w, NULL, 0, w->theirs, vector, rank - 1, err));
     blend(w, all, false, dots_of(w, all, false));
     HVD_TRY(run_steps(w, position, err));
-    return swap(w, w->job->data, w->job->bytes, NULL, 0, rank - 1, err);
+    return swap(w, w->args->data, w->args->bytes, NULL, 0, rank - 1, err);
 }
 
-int coll_adasum(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    const struct reduce_kernels *k = job->reduce;
-    struct adasum w = {.t = t, .job = job, .k = k, .n = job->bytes / k->size};
+int coll_adasum(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    const struct reduce_kernels *k = args->reduce;
+    struct adasum w = {.t = t, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(t->at.size);
     bool in_place = k->wide == k->size; /* else a dtype narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, theirs + (in_place ? 0 : vector), &memory, err));
+    HVD_TRY(scratch_get(args->scratch, theirs + (in_place ? 0 : vector), &memory, err));
     w.theirs = memory;
-    w.mine = in_place ? job->data : w.theirs + theirs;
-    if (!in_place || job->prescale != 1) k->widen(w.mine, job->data, w.n, job->prescale);
+    w.mine = in_place ? args->data : w.theirs + theirs;
+    if (!in_place || args->prescale != 1) k->widen(w.mine, args->data, w.n, args->prescale);
     return run_all(&w, err);
 }

@@ -16,7 +16,7 @@
 #include <string.h>
 
 struct alltoall {
-    const struct coll_job *job;
+    const struct coll_args *args;
     int rank, size;
     size_t nseg; /* segments a step */
 };
@@ -26,22 +26,23 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     int d = 1 + (int)(i / w->nseg), to = (w->rank + d) % w->size,
         from = (w->rank + w->size - d) % w->size;
     size_t k = i % w->nseg;
-    struct coll_range out = coll_segment(coll_part(w->job->in_end, to), COLL_SEGMENT, k);
-    struct coll_range in = coll_segment(coll_part(w->job->part_end, from), COLL_SEGMENT, k);
-    return (struct coll_exchange){(const char *)w->job->in + out.begin,
-                                  (char *)w->job->data + in.begin,
+    struct coll_range out = coll_segment(coll_part(w->args->in_end, to), COLL_SEGMENT, k);
+    struct coll_range in = coll_segment(coll_part(w->args->part_end, from), COLL_SEGMENT, k);
+    return (struct coll_exchange){(const char *)w->args->in + out.begin,
+                                  (char *)w->args->data + in.begin,
                                   coll_length(out),
                                   coll_length(in),
                                   to,
                                   from};
 }
 
-int coll_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct alltoall w = {.job = job, .rank = t->at.rank, .size = t->at.size};
-    struct coll_range from = coll_part(job->in_end, w.rank), to = coll_part(job->part_end, w.rank);
+int coll_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct alltoall w = {.args = args, .rank = t->at.rank, .size = t->at.size};
+    struct coll_range from = coll_part(args->in_end, w.rank),
+                      to = coll_part(args->part_end, w.rank);
     if (coll_length(to))
-        memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
-    w.nseg = coll_segments(job->longest);
+        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
+    w.nseg = coll_segments(args->longest);
     struct coll_pipeline p = {.items = w.nseg * (size_t)(w.size - 1),
                               .item = item_of,
                               .arg = &w,

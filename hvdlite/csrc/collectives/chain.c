@@ -8,15 +8,15 @@
 #include "collectives/coll.h"
 
 struct chain {
-    const struct coll_job *job;
+    const struct coll_args *args;
     int left, right;
     bool receives, sends;
 };
 
 static struct coll_exchange item_of(const void *arg, size_t k) {
     const struct chain *c = arg;
-    struct coll_range all = {0, c->job->bytes}, s = coll_segment(all, COLL_SEGMENT, k);
-    char *data = (char *)c->job->data + s.begin;
+    struct coll_range all = {0, c->args->bytes}, s = coll_segment(all, COLL_SEGMENT, k);
+    char *data = (char *)c->args->data + s.begin;
     return (struct coll_exchange){.out = data,
                                   .in = data,
                                   .out_bytes = c->sends ? coll_length(s) : 0,
@@ -25,14 +25,14 @@ static struct coll_exchange item_of(const void *arg, size_t k) {
                                   .from = c->left};
 }
 
-int coll_chain(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    int p = t->at.size, rank = t->at.rank, distance = (rank - job->root + p) % p;
-    struct chain c = {.job = job,
+int coll_chain(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    int p = t->at.size, rank = t->at.rank, distance = (rank - args->root + p) % p;
+    struct chain c = {.args = args,
                       .left = (rank + p - 1) % p,
                       .right = (rank + 1) % p,
                       .receives = distance > 0,
                       .sends = distance < p - 1};
-    struct coll_pipeline pipeline = {.items = coll_segments(job->bytes),
+    struct coll_pipeline pipeline = {.items = coll_segments(args->bytes),
                                      .item = item_of,
                                      .arg = &c,
                                      .receive_ahead = COLL_IN_FLIGHT,

@@ -26,117 +26,117 @@
 
 #include <string.h>
 
-static size_t bytes_of(const struct coded_job *job) {
+static size_t bytes_of(const struct coded_args *args) {
     size_t bytes = 0;
-    for (size_t i = 0; i < job->npieces; i++) bytes += codec_bytes(job->codec, job->pieces[i].n);
+    for (size_t i = 0; i < args->npieces; i++) bytes += codec_bytes(args->codec, args->pieces[i].n);
     return bytes;
 }
 
 /* All messages in a row: a single message where it lies, several in `memory`. */
-static void *pack(const struct coded_job *job, char *memory) {
-    if (job->npieces == 1) return job->pieces[0].message;
-    for (size_t i = 0, at = 0; i < job->npieces; i++) {
-        size_t bytes = codec_bytes(job->codec, job->pieces[i].n);
-        if (bytes) memcpy(memory + at, job->pieces[i].message, bytes);
+static void *pack(const struct coded_args *args, char *memory) {
+    if (args->npieces == 1) return args->pieces[0].message;
+    for (size_t i = 0, at = 0; i < args->npieces; i++) {
+        size_t bytes = codec_bytes(args->codec, args->pieces[i].n);
+        if (bytes) memcpy(memory + at, args->pieces[i].message, bytes);
         at += bytes;
     }
     return memory;
 }
 
-static struct codec_sum sum_of(const struct transport *t, const struct coded_job *job) {
-    return (struct codec_sum){t->at.size, job->contributors,
-                              job->final.scale / (double)job->final.divisor};
+static struct codec_sum sum_of(const struct transport *t, const struct coded_args *args) {
+    return (struct codec_sum){t->at.size, args->contributors,
+                              args->final.scale / (double)args->final.divisor};
 }
 
 /* `sums`: one for every element of the packed messages (a word, or the number of a cast). */
-static void decode_sums(const struct transport *t, const struct coded_job *job, const char *sums,
+static void decode_sums(const struct transport *t, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
-    for (size_t i = 0; i < job->npieces; i++) {
-        const struct coded_piece *piece = &job->pieces[i];
-        codec_decode_sum(job->codec, sums, sum_of(t, job), piece->out, piece->n);
-        sums += codec_bytes(job->codec, piece->n) / k->size * k->sum;
+    for (size_t i = 0; i < args->npieces; i++) {
+        const struct coded_piece *piece = &args->pieces[i];
+        codec_decode_sum(args->codec, sums, sum_of(t, args), piece->out, piece->n);
+        sums += codec_bytes(args->codec, piece->n) / k->size * k->sum;
     }
 }
 
-static int run_casts(struct transport *t, const struct coded_job *job, hvd_error *err) {
+static int run_casts(struct transport *t, const struct coded_args *args, hvd_error *err) {
     void *memory;
-    struct coll_job cast = {.kind = HVD_ALLREDUCE,
-                            .bytes = bytes_of(job),
-                            .reduce = codec_kernels(job->codec, t->at.size),
-                            .prescale = 1,
-                            .final = job->final,
-                            .npieces = 1,
-                            .window = job->window,
-                            .scratch = job->scratch};
-    HVD_TRY(scratch_get(job->buffer, cast.bytes, &memory, err));
-    cast.data = pack(job, memory);
+    struct coll_args cast = {.kind = HVD_ALLREDUCE,
+                             .bytes = bytes_of(args),
+                             .reduce = codec_kernels(args->codec, t->at.size),
+                             .prescale = 1,
+                             .final = args->final,
+                             .npieces = 1,
+                             .window = args->window,
+                             .scratch = args->scratch};
+    HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
+    cast.data = pack(args, memory);
     struct coll_piece whole = {cast.data, cast.data, cast.bytes};
     cast.pieces = &whole;
     HVD_TRY(coll_run(t, &cast, err));
-    decode_sums(t, job, cast.data, cast.reduce);
+    decode_sums(t, args, cast.data, cast.reduce);
     return HVD_OK;
 }
 
-int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err) {
-    size_t p = (size_t)t->at.size, bytes = bytes_of(job);
+int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_error *err) {
+    size_t p = (size_t)t->at.size, bytes = bytes_of(args);
     void *memory;
-    HVD_TRY(scratch_get(job->buffer, p * sizeof(size_t) + (p + 1) * bytes, &memory, err));
+    HVD_TRY(scratch_get(args->buffer, p * sizeof(size_t) + (p + 1) * bytes, &memory, err));
     size_t *part_end = memory;
     char *gathered = (char *)(part_end + p);
     for (size_t r = 0; r < p; r++) part_end[r] = (r + 1) * bytes;
-    struct coll_job gather = {.kind = HVD_ALLGATHER,
-                              .data = gathered,
-                              .bytes = p * bytes,
-                              .in = pack(job, gathered + p * bytes),
-                              .part_end = part_end,
-                              .longest = bytes,
-                              .window = job->window,
-                              .scratch = job->scratch};
+    struct coll_args gather = {.kind = HVD_ALLGATHER,
+                               .data = gathered,
+                               .bytes = p * bytes,
+                               .in = pack(args, gathered + p * bytes),
+                               .part_end = part_end,
+                               .longest = bytes,
+                               .window = args->window,
+                               .scratch = args->scratch};
     HVD_TRY(coll_run(t, &gather, err));
-    for (size_t i = 0; i < job->npieces; i++) {
-        const struct coded_piece *piece = &job->pieces[i];
-        codec_decode(job->codec, gathered, bytes, sum_of(t, job), piece->out, piece->n);
-        gathered += codec_bytes(job->codec, piece->n);
+    for (size_t i = 0; i < args->npieces; i++) {
+        const struct coded_piece *piece = &args->pieces[i];
+        codec_decode(args->codec, gathered, bytes, sum_of(t, args), piece->out, piece->n);
+        gathered += codec_bytes(args->codec, piece->n);
     }
     return HVD_OK;
 }
 
-int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err) {
-    const struct reduce_kernels *k = codec_kernels(job->codec, t->at.size);
-    size_t bytes = bytes_of(job), sums = bytes / k->size * k->sum;
+int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd_error *err) {
+    const struct reduce_kernels *k = codec_kernels(args->codec, t->at.size);
+    size_t bytes = bytes_of(args), sums = bytes / k->size * k->sum;
     void *memory;
-    HVD_TRY(scratch_get(job->buffer, sums + bytes, &memory, err));
-    struct coll_job scatter = {.kind = HVD_ALLREDUCE,
-                               .data = memory,
-                               .bytes = bytes,
-                               .in = pack(job, (char *)memory + sums),
-                               .reduce = k,
-                               .prescale = 1,
-                               .final = {1, 1},
-                               .scratch = job->scratch};
+    HVD_TRY(scratch_get(args->buffer, sums + bytes, &memory, err));
+    struct coll_args scatter = {.kind = HVD_ALLREDUCE,
+                                .data = memory,
+                                .bytes = bytes,
+                                .in = pack(args, (char *)memory + sums),
+                                .reduce = k,
+                                .prescale = 1,
+                                .final = {1, 1},
+                                .scratch = args->scratch};
     HVD_TRY(coll_pairwise_allreduce(t, &scatter, err));
-    decode_sums(t, job, memory, k);
+    decode_sums(t, args, memory, k);
     return HVD_OK;
 }
 
 enum { LEAST_SCATTERED = 8 * 1024 }; /* bytes of all messages, on one host */
 
 /* The measurements above decide; the same on every rank. */
-static bool better_scattered(const struct transport *t, const struct coded_job *job) {
-    const struct reduce_kernels *kernels = codec_kernels(job->codec, t->at.size);
+static bool better_scattered(const struct transport *t, const struct coded_args *args) {
+    const struct reduce_kernels *kernels = codec_kernels(args->codec, t->at.size);
     if (!kernels || t->at.size <= 2) return false;
-    if (t->at.hosts == 1) return bytes_of(job) >= LEAST_SCATTERED;
+    if (t->at.hosts == 1) return bytes_of(args) >= LEAST_SCATTERED;
     double p = t->at.size, k = p / t->at.hosts;
     double counts = (double)kernels->sum / (double)kernels->size;
     return k * (p - k) / p * (1 + counts) < p - 1;
 }
 
-static bool is_cast(const struct transport *t, const struct coded_job *job) {
+static bool is_cast(const struct transport *t, const struct coded_args *args) {
     (void)t;
-    return codec_is_cast(job->codec);
+    return codec_is_cast(args->codec);
 }
 
-static bool any(const struct transport *t, const struct coded_job *job) { return t && job; }
+static bool any(const struct transport *t, const struct coded_args *args) { return t && args; }
 
 static const struct coded_algorithm TABLE[] = {
     {"cast allreduce", is_cast, run_casts},
@@ -144,13 +144,14 @@ static const struct coded_algorithm TABLE[] = {
     {"gathered allreduce", any, coll_coded_gathered},
 };
 
-const struct coded_algorithm *coded_choose(const struct transport *t, const struct coded_job *job) {
+const struct coded_algorithm *coded_choose(const struct transport *t,
+                                           const struct coded_args *args) {
     const struct coded_algorithm *row = TABLE;
-    while (!row->takes(t, job)) row++;
+    while (!row->takes(t, args)) row++;
     return row;
 }
 
-int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err) {
-    const struct coded_algorithm *row = coded_choose(t, job);
-    return row->run(t, job, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
+int coll_coded(struct transport *t, const struct coded_args *args, hvd_error *err) {
+    const struct coded_algorithm *row = coded_choose(t, args);
+    return row->run(t, args, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
 }

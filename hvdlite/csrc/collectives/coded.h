@@ -12,31 +12,32 @@ struct coded_piece {
 };
 
 /* Equal on every rank but for the pointers. */
-struct coded_job {
+struct coded_args {
     struct codec codec;
     int contributors; /* ranks that bring data; the others have joined */
     struct reduce_final final;
     const struct coded_piece *pieces;
     size_t npieces;
-    struct window *window;            /* as in coll_job */
+    struct window *window;            /* as in coll_args */
     struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
 };
 
 struct coded_algorithm {
     const char *name;
-    bool (*takes)(const struct transport *t, const struct coded_job *job);
-    int (*run)(struct transport *t, const struct coded_job *job, hvd_error *err);
+    bool (*takes)(const struct transport *t, const struct coded_args *args);
+    int (*run)(struct transport *t, const struct coded_args *args, hvd_error *err);
 };
 
-/* The first row of the table that takes the job; the last row takes every job. */
-const struct coded_algorithm *coded_choose(const struct transport *t, const struct coded_job *job);
+/* The first row of the table that takes the collective; the last row takes every one. */
+const struct coded_algorithm *coded_choose(const struct transport *t,
+                                           const struct coded_args *args);
 
 /* Chooses and runs. */
-int coll_coded(struct transport *t, const struct coded_job *job, hvd_error *err);
+int coll_coded(struct transport *t, const struct coded_args *args, hvd_error *err);
 
 /* Two algorithms for the codecs that have words, with the same result; coded_choose knows the
  * faster one. scattered: codec_kernels() is not NULL, more than one rank. */
-int coll_coded_gathered(struct transport *t, const struct coded_job *job, hvd_error *err);
-int coll_coded_scattered(struct transport *t, const struct coded_job *job, hvd_error *err);
+int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_error *err);
+int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd_error *err);
 
 #endif

@@ -38,41 +38,41 @@ const struct coll_algorithm *coll_table(size_t *rows) {
     return TABLE;
 }
 
-bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job) {
-    if (row->kind != job->kind || job->bytes > row->most_bytes) return false;
-    if (row->on_window && !job->window) return false;
-    if (row->direct != (job->memory != NULL) || row->adasum != job->adasum) return false;
-    return !row->own_accumulator || job->reduce->size == job->reduce->wide;
+bool coll_takes(const struct coll_algorithm *row, const struct coll_args *args) {
+    if (row->kind != args->kind || args->bytes > row->most_bytes) return false;
+    if (row->on_window && !args->window) return false;
+    if (row->direct != (args->memory != NULL) || row->adasum != args->adasum) return false;
+    return !row->own_accumulator || args->reduce->size == args->reduce->wide;
 }
 
-const struct coll_algorithm *coll_choose(const struct coll_job *job) {
+const struct coll_algorithm *coll_choose(const struct coll_args *args) {
     const struct coll_algorithm *row = TABLE;
-    while (!coll_takes(row, job)) row++;
+    while (!coll_takes(row, args)) row++;
     return row;
 }
 
 /* One rank: its own data, scaled, is the result. */
-static int run_alone(const struct coll_job *job, hvd_error *err) {
-    if (job->in) memcpy(job->data, job->in, job->bytes);
-    if (!job->reduce || (job->prescale == 1 && job->final.scale == 1)) return HVD_OK;
-    const struct reduce_kernels *k = job->reduce;
+static int run_alone(const struct coll_args *args, hvd_error *err) {
+    if (args->in) memcpy(args->data, args->in, args->bytes);
+    if (!args->reduce || (args->prescale == 1 && args->final.scale == 1)) return HVD_OK;
+    const struct reduce_kernels *k = args->reduce;
     void *wide;
-    HVD_TRY(scratch_get(job->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));
-    struct coll_range all = {0, job->bytes}, part;
+    HVD_TRY(scratch_get(args->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));
+    struct coll_range all = {0, args->bytes}, part;
     for (size_t i = 0; coll_length(part = coll_segment(all, COLL_SEGMENT, i)); i++) {
-        char *data = (char *)job->data + part.begin;
-        k->widen(wide, data, coll_length(part) / k->size, job->prescale);
-        k->narrow(data, wide, coll_length(part) / k->size, job->final);
+        char *data = (char *)args->data + part.begin;
+        k->widen(wide, data, coll_length(part) / k->size, args->prescale);
+        k->narrow(data, wide, coll_length(part) / k->size, args->final);
     }
     return HVD_OK;
 }
 
-int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    if (!job->bytes) return HVD_OK;
-    if (t->at.size == 1) return run_alone(job, err);
-    const struct coll_algorithm *row = coll_choose(job);
-    int code = row->run(t, job, err);
-    return code ? error_while(err, "running a %s of %zu bytes", row->name, job->bytes) : HVD_OK;
+int coll_run(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    if (!args->bytes) return HVD_OK;
+    if (t->at.size == 1) return run_alone(args, err);
+    const struct coll_algorithm *row = coll_choose(args);
+    int code = row->run(t, args, err);
+    return code ? error_while(err, "running a %s of %zu bytes", row->name, args->bytes) : HVD_OK;
 }
 
 struct coll_range coll_chunk(size_t bytes, size_t element, int n, int chunk) {

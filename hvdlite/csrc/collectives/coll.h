@@ -1,9 +1,9 @@
 /* Collectives: one algorithm a file, one row of the table each.
  *
- * An algorithm is a function of the transport and a job: no threads, no MPI, no MXNet, no static
- * state. It returns when this rank's work is done; the result has the same bits on every rank. Each
- * file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte, g = seconds a
- * byte reduced.
+ * An algorithm is a function of the transport and its arguments: no threads, no MPI, no MXNet, no
+ * static state. It returns when this rank's work is done; the result has the same bits on every
+ * rank. Each file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte,
+ * g = seconds a byte reduced.
  *
  *   batch     the tensors that one collective moves together
  *   chunk     the part of a batch that one rank reduces
@@ -32,7 +32,7 @@ struct coll_piece {
 };
 
 /* Equal on every rank, except for the pointers, the scratch, and an alltoall's parts. */
-struct coll_job {
+struct coll_args {
     hvd_kind kind;
     void *data;   /* allreduce, broadcast: in place; else the output */
     size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
@@ -66,21 +66,21 @@ struct coll_algorithm {
     hvd_kind kind;
     bool own_accumulator; /* only dtypes that are their own accumulators */
     bool adasum;          /* only that operation; other rows take all others */
-    bool direct;          /* only jobs with `memory`; other rows take all others */
+    bool direct;          /* only with `memory`; other rows take all others */
     bool on_window;       /* only where all ranks share a window */
-    size_t most_bytes;    /* no job of more bytes */
-    int (*run)(struct transport *t, const struct coll_job *job, hvd_error *err);
+    size_t most_bytes;    /* at most so many bytes */
+    int (*run)(struct transport *t, const struct coll_args *args, hvd_error *err);
 };
 
-/* The first row of the table that takes the job; some row takes every job. */
-const struct coll_algorithm *coll_choose(const struct coll_job *job);
+/* The first row of the table that takes the collective; some row takes every one. */
+const struct coll_algorithm *coll_choose(const struct coll_args *args);
 
 /* All rows, for tests and benchmarks. */
 const struct coll_algorithm *coll_table(size_t *rows);
-bool coll_takes(const struct coll_algorithm *row, const struct coll_job *job);
+bool coll_takes(const struct coll_algorithm *row, const struct coll_args *args);
 
 /* Chooses and runs. One rank alone: applies the scales. */
-int coll_run(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_run(struct transport *t, const struct coll_args *args, hvd_error *err);
 
 /* ---- for the algorithms ---- */
 
@@ -149,20 +149,20 @@ enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
-int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_window_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_pairwise_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_adasum(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_tree(struct transport *t, const struct coll_job *job, hvd_error *err);
-int coll_chain(struct transport *t, const struct coll_job *job, hvd_error *err);
+int coll_direct_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_window_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_window_broadcast(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_window_allgather(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_window_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_window_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_ring_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_ring_allgather(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_pairwise_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_pairwise_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_adasum(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_doubling(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_tree(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_chain(struct transport *t, const struct coll_args *args, hvd_error *err);
 
 #endif

@@ -18,27 +18,27 @@ enum {
 }; /* bytes that are added at a time, then copied while the first cache has them */
 
 struct direct {
-    const struct coll_job *job;
+    const struct coll_args *args;
     int n;           /* ranks */
     const char **in; /* [n]: where their block lies */
 };
 
 /* Writes the sum of the block at `offset` of every rank's memory to all of them. */
 static void add_block(const struct direct *d, size_t offset, size_t bytes) {
-    const struct reduce_kernels *k = d->job->reduce;
-    char *const *memory = d->job->memory;
+    const struct reduce_kernels *k = d->args->reduce;
+    char *const *memory = d->args->memory;
     for (int i = 0; i < d->n; i++) d->in[i] = memory[i] + offset;
-    reduce_all(k, memory[0] + offset, d->in, d->n, bytes / k->size, d->job->prescale,
-               d->job->final);
+    reduce_all(k, memory[0] + offset, d->in, d->n, bytes / k->size, d->args->prescale,
+               d->args->final);
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
 }
 
 /* Adds this rank's chunk of all tensors, as if they lay in a row. */
 static void add_share(const struct direct *d, struct coll_range share) {
-    const char *own = d->job->memory[d->job->window->self];
+    const char *own = d->args->memory[d->args->window->self];
     size_t begin = 0;
-    for (size_t i = 0; i < d->job->npieces; i++) {
-        const struct coll_piece *piece = &d->job->pieces[i];
+    for (size_t i = 0; i < d->args->npieces; i++) {
+        const struct coll_piece *piece = &d->args->pieces[i];
         size_t offset = (size_t)(piece->in - own);
         size_t from = share.begin > begin ? share.begin - begin : 0;
         size_t to = share.end > begin ? share.end - begin : 0;
@@ -49,16 +49,16 @@ static void add_share(const struct direct *d, struct coll_range share) {
     }
 }
 
-int coll_direct_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct window *w = job->window;
-    struct direct d = {.job = job, .n = w->n};
+int coll_direct_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct window *w = args->window;
+    struct direct d = {.args = args, .n = w->n};
     void *memory;
-    if (!job->bytes) return HVD_OK;
-    HVD_TRY(scratch_get(job->scratch, (size_t)w->n * sizeof *d.in, &memory, err));
+    if (!args->bytes) return HVD_OK;
+    HVD_TRY(scratch_get(args->scratch, (size_t)w->n * sizeof *d.in, &memory, err));
     d.in = memory;
     window_raise(w, WINDOW_STAGED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_STAGED, w->rounds, err));
-    struct coll_range share = coll_chunk(job->bytes, job->reduce->size, w->n, w->self);
+    struct coll_range share = coll_chunk(args->bytes, args->reduce->size, w->n, w->self);
     add_share(&d, share);
     transport_count_window(t, coll_length(share) * (size_t)(w->n - 1));
     window_raise(w, WINDOW_REDUCED, w->rounds);

@@ -58,14 +58,14 @@ static int run_all(struct doubling *w, hvd_error *err) {
     return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 
-int coll_doubling(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    const struct reduce_kernels *k = job->reduce;
-    struct doubling w = {.t = t, .n = job->bytes / k->size, .combine = k->combine_wide};
+int coll_doubling(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    const struct reduce_kernels *k = args->reduce;
+    struct doubling w = {.t = t, .n = args->bytes / k->size, .combine = k->combine_wide};
     w.bytes = w.n * k->wide;
-    HVD_TRY(scratch_get(job->scratch, 2 * w.bytes, &w.mine, err));
+    HVD_TRY(scratch_get(args->scratch, 2 * w.bytes, &w.mine, err));
     w.theirs = (char *)w.mine + w.bytes;
-    k->widen(w.mine, job->data, w.n, job->prescale);
+    k->widen(w.mine, args->data, w.n, args->prescale);
     HVD_TRY(run_all(&w, err));
-    k->narrow(job->data, w.mine, w.n, job->final);
+    k->narrow(args->data, w.mine, w.n, args->final);
     return HVD_OK;
 }

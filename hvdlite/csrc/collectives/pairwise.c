@@ -23,7 +23,7 @@
 
 struct pairwise {
     struct transport *t;
-    const struct coll_job *job;
+    const struct coll_args *args;
     const char *in;                        /* this rank's input, all chunks */
     char *out;                             /* where the result of its own chunk goes */
     size_t segment, nseg;                  /* bytes of a segment; segments of the longest chunk */
@@ -39,8 +39,8 @@ static int peer_from(const struct pairwise *w, int d) {
 }
 
 static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
-    if (w->job->kind == HVD_REDUCESCATTER) return coll_part(w->job->in_end, chunk);
-    return coll_chunk(w->job->bytes, w->job->reduce->size, w->t->at.size, chunk);
+    if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
+    return coll_chunk(w->args->bytes, w->args->reduce->size, w->t->at.size, chunk);
 }
 
 static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
@@ -49,7 +49,7 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t 
 
 /* Where the results of a range lie. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
-    const struct reduce_kernels *k = w->job->reduce;
+    const struct reduce_kernels *k = w->args->reduce;
     return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
 }
 
@@ -92,8 +92,8 @@ static void reduce(struct pairwise *w, size_t k) {
     const char *slot = w->slots[k % 2];
     w->inputs[0] = w->in + own.begin;
     for (int d = 1; d < w->t->at.size; d++, slot += w->segment) w->inputs[d] = slot;
-    reduce_all(w->job->reduce, result(w, k), w->inputs, w->t->at.size,
-               coll_length(own) / w->job->reduce->size, w->job->prescale, w->job->final);
+    reduce_all(w->args->reduce, result(w, k), w->inputs, w->t->at.size,
+               coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
 static int post_spread(struct pairwise *w, size_t k, hvd_error *err) {
@@ -101,7 +101,7 @@ static int post_spread(struct pairwise *w, size_t k, hvd_error *err) {
     size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
     for (int d = 1; d <= others; d++) {
         struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
-        HVD_TRY(receive(w, (char *)w->job->data + theirs.begin, coll_length(theirs),
+        HVD_TRY(receive(w, (char *)w->args->data + theirs.begin, coll_length(theirs),
                         peer_from(w, d), &w->spread[others + d - 1], err));
         HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->spread[d - 1], err));
     }
@@ -115,7 +115,7 @@ static int run_segments(struct pairwise *w, hvd_error *err) {
         if (k + 1 < w->nseg) HVD_TRY(post_exchange(w, k + 1, err));
         reduce(w, k);
         HVD_TRY(wait_all(w, w->spread, err));
-        if (w->job->kind == HVD_ALLREDUCE) HVD_TRY(post_spread(w, k, err));
+        if (w->args->kind == HVD_ALLREDUCE) HVD_TRY(post_spread(w, k, err));
     }
     return wait_all(w, w->spread, err);
 }
@@ -127,7 +127,7 @@ static size_t segment_bytes(int others) {
 }
 
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
-    const struct coll_job *job = w->job;
+    const struct coll_args *args = w->args;
     size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
     w->segment = segment_bytes((int)others);
     /* chunk 0 is the longest */
@@ -135,7 +135,7 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     size_t slots = others * w->segment;
     void *memory;
     size_t pointers = (others + 1) * sizeof *w->inputs;
-    HVD_TRY(scratch_get(job->scratch, 2 * slots + pointers + 3 * transfers, &memory, err));
+    HVD_TRY(scratch_get(args->scratch, 2 * slots + pointers + 3 * transfers, &memory, err));
     char *at = memory;
     for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
     w->inputs = (const char **)(void *)at;
@@ -146,13 +146,13 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     return run_segments(w, err);
 }
 
-int coll_pairwise_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct pairwise w = {.t = t, .job = job, .in = job->in ? job->in : job->data};
-    w.out = (char *)job->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
+int coll_pairwise_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct pairwise w = {.t = t, .args = args, .in = args->in ? args->in : args->data};
+    w.out = (char *)args->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
     return run_pairwise(&w, err);
 }
 
-int coll_pairwise_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct pairwise w = {.t = t, .job = job, .in = job->in, .out = job->data};
+int coll_pairwise_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct pairwise w = {.t = t, .args = args, .in = args->in, .out = args->data};
     return run_pairwise(&w, err);
 }

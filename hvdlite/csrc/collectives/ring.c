@@ -27,7 +27,7 @@
 #include <string.h>
 
 struct ring {
-    const struct coll_job *job;
+    const struct coll_args *args;
     int rank, size;
     size_t nseg;  /* segments of the longest chunk */
     size_t added; /* items before this one are added, later ones replace the data */
@@ -35,10 +35,10 @@ struct ring {
 };
 
 static struct coll_range chunk_range(const struct ring *r, int chunk) {
-    const struct coll_job *job = r->job;
-    if (job->kind == HVD_ALLREDUCE)
-        return coll_chunk(job->bytes, job->reduce->size, r->size, chunk);
-    return coll_part(job->part_end, chunk);
+    const struct coll_args *args = r->args;
+    if (args->kind == HVD_ALLREDUCE)
+        return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
+    return coll_part(args->part_end, chunk);
 }
 
 /* Where item i lies in the data. back 0: the item sent; 1: the item received. */
@@ -55,7 +55,7 @@ static char *slot_of(const struct ring *r, size_t i) {
 static struct coll_exchange item_of(const void *arg, size_t i) {
     const struct ring *r = arg;
     struct coll_range out = item_range(r, i, 0), in = item_range(r, i, 1);
-    char *data = r->job->data;
+    char *data = r->args->data;
     return (struct coll_exchange){.out = data + out.begin,
                                   .in = i < r->added ? slot_of(r, i) : data + in.begin,
                                   .out_bytes = coll_length(out),
@@ -69,20 +69,20 @@ static void add_item(const void *arg, size_t i) {
     const struct ring *r = arg;
     struct coll_range range = item_range(r, i, 1);
     if (i >= r->added || !coll_length(range)) return;
-    const struct reduce_kernels *k = r->job->reduce;
-    char *data = (char *)r->job->data + range.begin;
+    const struct reduce_kernels *k = r->args->reduce;
+    char *data = (char *)r->args->data + range.begin;
     size_t n = coll_length(range) / k->size;
     k->combine(data, slot_of(r, i), n);
     bool whole = i + r->nseg >= r->added;
-    if (whole && (r->job->final.scale != 1 || r->job->final.divisor != 1))
-        k->narrow(data, data, n, r->job->final);
+    if (whole && (r->args->final.scale != 1 || r->args->final.divisor != 1))
+        k->narrow(data, data, n, r->args->final);
 }
 
 /* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
-static int run_ring(struct transport *t, const struct coll_job *job, size_t adding,
+static int run_ring(struct transport *t, const struct coll_args *args, size_t adding,
                     hvd_error *err) {
     size_t longest = 0, others = (size_t)t->at.size - 1;
-    struct ring r = {.job = job, .rank = t->at.rank, .size = t->at.size};
+    struct ring r = {.args = args, .rank = t->at.rank, .size = t->at.size};
     for (int i = 0; i < r.size; i++) {
         size_t length = coll_length(chunk_range(&r, i));
         if (length > longest) longest = length;
@@ -90,7 +90,7 @@ static int run_ring(struct transport *t, const struct coll_job *job, size_t addi
     r.nseg = coll_segments(longest);
     r.added = r.nseg * adding;
     void *slots = NULL;
-    if (adding) HVD_TRY(scratch_get(job->scratch, COLL_IN_FLIGHT * COLL_SEGMENT, &slots, err));
+    if (adding) HVD_TRY(scratch_get(args->scratch, COLL_IN_FLIGHT * COLL_SEGMENT, &slots, err));
     r.slots = slots;
     size_t ahead = r.nseg < COLL_IN_FLIGHT ? r.nseg : COLL_IN_FLIGHT;
     struct coll_pipeline p = {.items = r.nseg * (adding + others),
@@ -103,14 +103,15 @@ static int run_ring(struct transport *t, const struct coll_job *job, size_t addi
     return coll_pipeline(t, &p, err);
 }
 
-int coll_ring_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    const struct reduce_kernels *k = job->reduce;
-    if (job->prescale != 1) k->widen(job->data, job->data, job->bytes / k->size, job->prescale);
-    return run_ring(t, job, (size_t)t->at.size - 1, err);
+int coll_ring_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    const struct reduce_kernels *k = args->reduce;
+    if (args->prescale != 1)
+        k->widen(args->data, args->data, args->bytes / k->size, args->prescale);
+    return run_ring(t, args, (size_t)t->at.size - 1, err);
 }
 
-int coll_ring_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct coll_range own = coll_part(job->part_end, t->at.rank);
-    if (coll_length(own)) memcpy((char *)job->data + own.begin, job->in, coll_length(own));
-    return run_ring(t, job, 0, err);
+int coll_ring_allgather(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct coll_range own = coll_part(args->part_end, t->at.rank);
+    if (coll_length(own)) memcpy((char *)args->data + own.begin, args->in, coll_length(own));
+    return run_ring(t, args, 0, err);
 }

@@ -40,7 +40,7 @@ struct cursor {
 
 struct pass {
     struct transport *t;
-    const struct coll_job *job;
+    const struct coll_args *args;
     struct window *w;
     size_t rounds;
     struct cursor staged, reduced, taken;
@@ -61,7 +61,7 @@ struct span {
 
 /* The next span, of at most `most` bytes; moves the cursor behind it. */
 static struct span next_span(const struct pass *p, struct cursor *c, size_t most) {
-    const struct coll_piece *piece = &p->job->pieces[c->piece];
+    const struct coll_piece *piece = &p->args->pieces[c->piece];
     size_t left = piece->bytes - c->at;
     struct span span = {piece, c->at, left < most ? left : most};
     c->at += span.bytes;
@@ -94,11 +94,11 @@ static void unpack(const struct pass *p, struct cursor *c, const char *from, siz
 
 /* Bytes of round k, and the chunk of them that one rank adds. */
 static size_t round_bytes(const struct pass *p, size_t k) {
-    return coll_length(coll_segment((struct coll_range){0, p->job->bytes}, WINDOW_SLOT, k));
+    return coll_length(coll_segment((struct coll_range){0, p->args->bytes}, WINDOW_SLOT, k));
 }
 
 static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank) {
-    return coll_chunk(round_bytes(p, k), p->job->reduce->size, p->w->n, local_rank);
+    return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->w->n, local_rank);
 }
 
 static int stage(struct pass *p, size_t k, hvd_error *err) {
@@ -118,11 +118,11 @@ static int stage(struct pass *p, size_t k, hvd_error *err) {
 /* Adds the block at an offset of all slots, in the order of ranks; `own` is this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
-    const struct reduce_kernels *kernels = p->job->reduce;
+    const struct reduce_kernels *kernels = p->args->reduce;
     for (int i = 0; i < p->w->n; i++)
         p->in[i] = i == p->w->self ? own : slot_of(p, i, round) + offset;
-    reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->job->prescale,
-               p->job->final);
+    reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->args->prescale,
+               p->args->final);
 }
 
 /* Adds the next `bytes` of the tensors to the tensors and the slot. The slot comes last: it may be
@@ -171,25 +171,25 @@ static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     char *own = slot_of(p, p->w->self, round);
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    pack(p, &p->staged, own, p->job->bytes);
+    pack(p, &p->staged, own, p->args->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
     /* no rank waits for it, but all flags count the same rounds */
     window_raise(p->w, WINDOW_REDUCED, round);
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
-    add_block(p, round, 0, own, p->job->bytes, p->result);
-    unpack(p, &p->taken, p->result, p->job->bytes);
+    add_block(p, round, 0, own, p->args->bytes, p->result);
+    unpack(p, &p->taken, p->result, p->args->bytes);
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
-static int open_pass(struct pass *p, struct transport *t, const struct coll_job *job,
+static int open_pass(struct pass *p, struct transport *t, const struct coll_args *args,
                      size_t longest, hvd_error *err) {
-    *p = (struct pass){.t = t, .job = job, .w = job->window, .put = copy_cached};
+    *p = (struct pass){.t = t, .args = args, .w = args->window, .put = copy_cached};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
-    if (job->kind != HVD_ALLREDUCE) return HVD_OK;
+    if (args->kind != HVD_ALLREDUCE) return HVD_OK;
     size_t pointers = (size_t)p->w->n * sizeof *p->in;
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, pointers + SMALL, &memory, err));
+    HVD_TRY(scratch_get(args->scratch, pointers + SMALL, &memory, err));
     p->in = memory;
     p->result = (char *)memory + pointers;
     return HVD_OK;
@@ -214,28 +214,28 @@ static int add_much(struct pass *p, hvd_error *err) {
     struct copy_policy *policy = &p->w->copy_policy;
     for (size_t from = 0, to; from < p->rounds; from = to) {
         to = p->rounds - from < 2 * STRETCH ? p->rounds + 2 : from + STRETCH;
-        enum copy_way way = copy_policy_begin(policy, p->job->bytes);
+        enum copy_way way = copy_policy_begin(policy, p->args->bytes);
         double began = clock_now();
         p->put = copy_function_of(way);
         HVD_TRY(add_rounds(p, from, to, err));
         double bytes = (double)((to - from) * WINDOW_SLOT);
-        copy_policy_end(policy, p->job->bytes, way, (clock_now() - began) / bytes);
+        copy_policy_end(policy, p->args->bytes, way, (clock_now() - began) / bytes);
     }
     return HVD_OK;
 }
 
 static int add(struct pass *p, hvd_error *err) {
-    if (p->job->bytes <= SMALL) return add_at_once(p, err);
-    return p->job->bytes < LARGE ? add_in_rounds(p, err) : add_much(p, err);
+    if (p->args->bytes <= SMALL) return add_at_once(p, err);
+    return p->args->bytes < LARGE ? add_in_rounds(p, err) : add_much(p, err);
 }
 
-int coll_window_allreduce(struct transport *t, const struct coll_job *job, hvd_error *err) {
+int coll_window_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
     struct pass p;
-    if (!job->bytes) return HVD_OK;
-    HVD_TRY(open_pass(&p, t, job, job->bytes, err));
+    if (!args->bytes) return HVD_OK;
+    HVD_TRY(open_pass(&p, t, args, args->bytes, err));
     HVD_TRY(add(&p, err));
     /* staged: all but the own chunks; reduced: the own chunks */
-    transport_count_window(t, job->bytes);
+    transport_count_window(t, args->bytes);
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -249,11 +249,11 @@ static void raise_staged(const struct pass *p, uint64_t round) {
 
 /* Broadcast on the root: packs what the others take. */
 static int give(struct pass *p, hvd_error *err) {
-    for (size_t i = 0; i < p->job->npieces; i++) {
-        const struct coll_piece *piece = &p->job->pieces[i];
+    for (size_t i = 0; i < p->args->npieces; i++) {
+        const struct coll_piece *piece = &p->args->pieces[i];
         if (piece->in != piece->out) copy_cached(piece->out, piece->in, piece->bytes);
     }
-    transport_count_window(p->t, p->job->bytes);
+    transport_count_window(p->t, p->args->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
         HVD_TRY(transport_wait_slot(p->t, round, err));
@@ -268,26 +268,27 @@ static int receive(struct pass *p, hvd_error *err) {
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
         raise_staged(p, round);
-        HVD_TRY(transport_wait_flag(p->t, p->job->root, WINDOW_STAGED, round, err));
-        unpack(p, &p->taken, slot_of(p, p->job->root, round), round_bytes(p, k));
+        HVD_TRY(transport_wait_flag(p->t, p->args->root, WINDOW_STAGED, round, err));
+        unpack(p, &p->taken, slot_of(p, p->args->root, round), round_bytes(p, k));
         window_raise(p->w, WINDOW_TAKEN, round);
     }
     return HVD_OK;
 }
 
-int coll_window_broadcast(struct transport *t, const struct coll_job *job, hvd_error *err) {
+int coll_window_broadcast(struct transport *t, const struct coll_args *args, hvd_error *err) {
     struct pass p;
-    HVD_TRY(open_pass(&p, t, job, job->bytes, err));
-    HVD_TRY(t->at.rank == job->root ? give(&p, err) : receive(&p, err));
+    HVD_TRY(open_pass(&p, t, args, args->bytes, err));
+    HVD_TRY(t->at.rank == args->root ? give(&p, err) : receive(&p, err));
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
 
 static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range piece = coll_segment(coll_part(p->job->part_end, p->w->self), WINDOW_SLOT, k);
+    struct coll_range piece =
+        coll_segment(coll_part(p->args->part_end, p->w->self), WINDOW_SLOT, k);
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    copy_cached(slot_of(p, p->w->self, round), (const char *)p->job->data + piece.begin,
+    copy_cached(slot_of(p, p->w->self, round), (const char *)p->args->data + piece.begin,
                 coll_length(piece));
     raise_staged(p, round);
     return HVD_OK;
@@ -299,19 +300,19 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     for (int d = 1; d < p->w->n; d++) {
         int local_rank = (p->w->self + d) % p->w->n;
         struct coll_range piece =
-            coll_segment(coll_part(p->job->part_end, local_rank), WINDOW_SLOT, k);
-        copy_cached((char *)p->job->data + piece.begin, slot_of(p, local_rank, round),
+            coll_segment(coll_part(p->args->part_end, local_rank), WINDOW_SLOT, k);
+        copy_cached((char *)p->args->data + piece.begin, slot_of(p, local_rank, round),
                     coll_length(piece));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
-int coll_window_allgather(struct transport *t, const struct coll_job *job, hvd_error *err) {
+int coll_window_allgather(struct transport *t, const struct coll_args *args, hvd_error *err) {
     struct pass p;
-    struct coll_range own = coll_part(job->part_end, t->at.rank);
-    HVD_TRY(open_pass(&p, t, job, job->longest, err));
-    copy_cached((char *)job->data + own.begin, job->in, coll_length(own));
+    struct coll_range own = coll_part(args->part_end, t->at.rank);
+    HVD_TRY(open_pass(&p, t, args, args->longest, err));
+    copy_cached((char *)args->data + own.begin, args->in, coll_length(own));
     transport_count_window(t, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));

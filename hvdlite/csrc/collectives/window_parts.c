@@ -20,7 +20,7 @@
 
 struct parts {
     struct transport *t;
-    const struct coll_job *job;
+    const struct coll_args *args;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
     const char **in;        /* reducescatter: [ranks]: where their segments lie */
@@ -35,7 +35,7 @@ static char *sub_slot(const struct parts *p, int from, int to, size_t k) {
 }
 
 static struct coll_range in_segment(const struct parts *p, int to, size_t k) {
-    return coll_segment(coll_part(p->job->in_end, to), p->segment, k);
+    return coll_segment(coll_part(p->args->in_end, to), p->segment, k);
 }
 
 static int stage(const struct parts *p, size_t k, hvd_error *err) {
@@ -45,7 +45,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     for (int to = 0; to < p->w->n; to++) {
         struct coll_range range = in_segment(p, to, k);
         if (to != self && coll_length(range))
-            memcpy(sub_slot(p, self, to, k), (const char *)p->job->in + range.begin,
+            memcpy(sub_slot(p, self, to, k), (const char *)p->args->in + range.begin,
                    coll_length(range));
         if (to != self) transport_count_window(p->t, coll_length(range));
     }
@@ -61,16 +61,16 @@ static int await_staged(const struct parts *p, int local_rank, size_t k, hvd_err
 }
 
 static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
-    const struct reduce_kernels *kernels = p->job->reduce;
+    const struct reduce_kernels *kernels = p->args->reduce;
     int self = p->w->self;
     struct coll_range own = in_segment(p, self, k);
     size_t n = coll_length(own) / kernels->size;
     for (int i = 0; n && i < p->w->n; i++) {
         HVD_TRY(await_staged(p, i, k, err));
-        p->in[i] = i == self ? (const char *)p->job->in + own.begin : sub_slot(p, i, self, k);
+        p->in[i] = i == self ? (const char *)p->args->in + own.begin : sub_slot(p, i, self, k);
     }
-    char *out = (char *)p->job->data + own.begin - coll_part(p->job->in_end, self).begin;
-    if (n) reduce_all(kernels, out, p->in, p->w->n, n, p->job->prescale, p->job->final);
+    char *out = (char *)p->args->data + own.begin - coll_part(p->args->in_end, self).begin;
+    if (n) reduce_all(kernels, out, p->in, p->w->n, n, p->args->prescale, p->args->final);
     return HVD_OK;
 }
 
@@ -78,10 +78,10 @@ static int copy_segments(const struct parts *p, size_t k, hvd_error *err) {
     int self = p->w->self;
     for (int d = 1; d < p->w->n; d++) {
         int from = (self + d) % p->w->n;
-        struct coll_range range = coll_segment(coll_part(p->job->part_end, from), p->segment, k);
+        struct coll_range range = coll_segment(coll_part(p->args->part_end, from), p->segment, k);
         if (!coll_length(range)) continue;
         HVD_TRY(await_staged(p, from, k, err));
-        memcpy((char *)p->job->data + range.begin, sub_slot(p, from, self, k), coll_length(range));
+        memcpy((char *)p->args->data + range.begin, sub_slot(p, from, self, k), coll_length(range));
     }
     return HVD_OK;
 }
@@ -97,26 +97,26 @@ static int run_rounds(struct parts *p, take_round *take, hvd_error *err) {
     return HVD_OK;
 }
 
-static struct parts open_parts(struct transport *t, const struct coll_job *job) {
-    struct parts p = {.t = t, .job = job, .w = job->window};
+static struct parts open_parts(struct transport *t, const struct coll_args *args) {
+    struct parts p = {.t = t, .args = args, .w = args->window};
     p.segment = (size_t)WINDOW_SLOT / (size_t)(p.w->n - 1) & ~(size_t)63;
-    p.rounds = (job->longest + p.segment - 1) / p.segment;
+    p.rounds = (args->longest + p.segment - 1) / p.segment;
     return p;
 }
 
-int coll_window_reducescatter(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct parts p = open_parts(t, job);
+int coll_window_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct parts p = open_parts(t, args);
     void *memory;
-    HVD_TRY(scratch_get(job->scratch, (size_t)p.w->n * sizeof *p.in, &memory, err));
+    HVD_TRY(scratch_get(args->scratch, (size_t)p.w->n * sizeof *p.in, &memory, err));
     p.in = memory;
     return run_rounds(&p, add_segment, err);
 }
 
-int coll_window_alltoall(struct transport *t, const struct coll_job *job, hvd_error *err) {
-    struct parts p = open_parts(t, job);
-    struct coll_range from = coll_part(job->in_end, t->at.rank),
-                      to = coll_part(job->part_end, t->at.rank);
+int coll_window_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err) {
+    struct parts p = open_parts(t, args);
+    struct coll_range from = coll_part(args->in_end, t->at.rank),
+                      to = coll_part(args->part_end, t->at.rank);
     if (coll_length(to))
-        memcpy((char *)job->data + to.begin, (const char *)job->in + from.begin, coll_length(to));
+        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
     return run_rounds(&p, copy_segments, err);
 }

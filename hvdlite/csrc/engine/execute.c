@@ -37,40 +37,40 @@ static void unpack(const struct executor *x, const struct batch *batch, const ch
     }
 }
 
-static struct coll_job job_of(struct executor *x, const struct request *r) {
-    struct coll_job job = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
-    if (x->t->at.local_size == x->t->at.size) job.window = x->t->window;
-    if (!request_reduces(r)) return job;
-    job.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
-    job.prescale = r->prescale;
-    job.final.scale = r->postscale;
-    job.final.divisor = r->op == HVD_AVERAGE ? r->contributors : 1;
-    job.adasum = r->op == HVD_ADASUM;
-    if (job.adasum) job.window = NULL; /* by messages, in place */
-    return job;
+static struct coll_args args_of(struct executor *x, const struct request *r) {
+    struct coll_args args = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
+    if (x->t->at.local_size == x->t->at.size) args.window = x->t->window;
+    if (!request_reduces(r)) return args;
+    args.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
+    args.prescale = r->prescale;
+    args.final.scale = r->postscale;
+    args.final.divisor = r->op == HVD_AVERAGE ? r->contributors : 1;
+    args.adasum = r->op == HVD_ADASUM;
+    if (args.adasum) args.window = NULL; /* by messages, in place */
+    return args;
 }
 
-static int collective(struct executor *x, const struct coll_job *job, hvd_error *err) {
-    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(job)->name);
-    return coll_run(x->t, job, err);
+static int collective(struct executor *x, const struct coll_args *args, hvd_error *err) {
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(args)->name);
+    return coll_run(x->t, args, err);
 }
 
 /* By messages: one tensor runs in its own memory, several in the fusion buffer. */
-static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_job *job,
+static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_args *args,
                           hvd_error *err) {
     if (batch->n == 1) {
-        job->data = own_memory(x, batch->tensors[0]);
-        return collective(x, job, err);
+        args->data = own_memory(x, batch->tensors[0]);
+        return collective(x, args, err);
     }
-    HVD_TRY(scratch_get(&x->fusion, job->bytes ? job->bytes : 1, &job->data, err));
-    pack(x, batch, job->data);
-    HVD_TRY(collective(x, job, err));
-    unpack(x, batch, job->data);
+    HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
+    pack(x, batch, args->data);
+    HVD_TRY(collective(x, args, err));
+    unpack(x, batch, args->data);
     return HVD_OK;
 }
 
 /* On a window: the collective reads and writes the tensors themselves. */
-static int run_pieces(struct executor *x, const struct batch *batch, struct coll_job *job,
+static int run_pieces(struct executor *x, const struct batch *batch, struct coll_args *args,
                       hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
     size_t parts = first->direct ? (size_t)first->region->n : 0;
@@ -84,29 +84,29 @@ static int run_pieces(struct executor *x, const struct batch *batch, struct coll
         pieces[i] = (struct coll_piece){tensor->in, tensor->out, request_bytes(&tensor->request)};
     }
     for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
-    job->pieces = pieces;
-    job->npieces = batch->n;
-    job->memory = parts ? part : NULL;
-    return collective(x, job, err);
+    args->pieces = pieces;
+    args->npieces = batch->n;
+    args->memory = parts ? part : NULL;
+    return collective(x, args, err);
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
-    struct coll_job job = job_of(x, &batch->tensors[0]->request);
-    for (size_t i = 0; i < batch->n; i++) job.bytes += request_bytes(&batch->tensors[i]->request);
-    return job.window && x->t->at.size > 1 ? run_pieces(x, batch, &job, err)
-                                           : run_contiguous(x, batch, &job, err);
+    struct coll_args args = args_of(x, &batch->tensors[0]->request);
+    for (size_t i = 0; i < batch->n; i++) args.bytes += request_bytes(&batch->tensors[i]->request);
+    return args.window && x->t->at.size > 1 ? run_pieces(x, batch, &args, err)
+                                            : run_contiguous(x, batch, &args, err);
 }
 
 /* ---- parts: from an input to an output ---- */
 
 /* Appends a part of `rows` that begins at `end`; returns where it ends. */
-static size_t add_part(struct coll_job *job, size_t end, int64_t rows, size_t row_bytes) {
+static size_t add_part(struct coll_args *args, size_t end, int64_t rows, size_t row_bytes) {
     size_t bytes = (size_t)rows * row_bytes;
-    if (bytes > job->longest) job->longest = bytes;
+    if (bytes > args->longest) args->longest = bytes;
     return end + bytes;
 }
 
-static int allgather_parts(struct coll_job *job, const struct tensor *tensor, int self, int size,
+static int allgather_parts(struct coll_args *args, const struct tensor *tensor, int self, int size,
                            size_t *part_end, hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request);
     int64_t room = tensor->out_rows;
@@ -114,7 +114,7 @@ static int allgather_parts(struct coll_job *job, const struct tensor *tensor, in
     for (int i = 0; i < size && fits; i++) {
         fits = tensor->rows[i] >= 0 && tensor->rows[i] <= room;
         if (fits) room -= tensor->rows[i];
-        part_end[i] = job->bytes = add_part(job, job->bytes, tensor->rows[i], row_bytes);
+        part_end[i] = args->bytes = add_part(args, args->bytes, tensor->rows[i], row_bytes);
     }
     if (fits && room == 0) return HVD_OK;
     return error_set(err, HVD_INTERNAL,
@@ -122,19 +122,19 @@ static int allgather_parts(struct coll_job *job, const struct tensor *tensor, in
                      tensor->out_rows);
 }
 
-static void reducescatter_parts(struct coll_job *job, const struct request *r, int size,
+static void reducescatter_parts(struct coll_args *args, const struct request *r, int size,
                                 size_t *in_end) {
     size_t row_bytes = request_row_bytes(r);
     for (int i = 0; i < size; i++)
-        in_end[i] = job->bytes =
-            add_part(job, job->bytes, request_part_rows(r, i, size), row_bytes);
+        in_end[i] = args->bytes =
+            add_part(args, args->bytes, request_part_rows(r, i, size), row_bytes);
 }
 
-static void alltoall_parts(struct coll_job *job, const struct tensor *tensor,
+static void alltoall_parts(struct coll_args *args, const struct tensor *tensor,
                            const struct topology *at, size_t *in_end, size_t *part_end) {
     size_t row_bytes = request_row_bytes(&tensor->request), n = (size_t)at->size, in = 0, out = 0;
     for (size_t i = 0; i < n * n; i++)
-        job->bytes = add_part(job, job->bytes, tensor->splits[i], row_bytes);
+        args->bytes = add_part(args, args->bytes, tensor->splits[i], row_bytes);
     for (size_t i = 0; i < n; i++) {
         in_end[i] = in = in + (size_t)tensor->splits[(size_t)at->rank * n + i] * row_bytes;
         part_end[i] = out = out + (size_t)tensor->splits[i * n + (size_t)at->rank] * row_bytes;
@@ -143,20 +143,20 @@ static void alltoall_parts(struct coll_job *job, const struct tensor *tensor,
 
 static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error *err) {
     const size_t size = (size_t)x->t->at.size;
-    struct coll_job job = job_of(x, &tensor->request);
+    struct coll_args args = args_of(x, &tensor->request);
     void *ends;
     HVD_TRY(scratch_get(&x->fusion, 2 * size * sizeof(size_t), &ends, err));
     size_t *in_end = ends, *part_end = in_end + size;
-    job.in = tensor->in;
-    job.data = tensor->out;
-    job.in_end = in_end;
-    job.part_end = part_end;
-    if (job.kind == HVD_ALLGATHER)
-        HVD_TRY(allgather_parts(&job, tensor, x->t->at.rank, x->t->at.size, part_end, err));
-    if (job.kind == HVD_REDUCESCATTER)
-        reducescatter_parts(&job, &tensor->request, x->t->at.size, in_end);
-    if (job.kind == HVD_ALLTOALL) alltoall_parts(&job, tensor, &x->t->at, in_end, part_end);
-    return collective(x, &job, err);
+    args.in = tensor->in;
+    args.data = tensor->out;
+    args.in_end = in_end;
+    args.part_end = part_end;
+    if (args.kind == HVD_ALLGATHER)
+        HVD_TRY(allgather_parts(&args, tensor, x->t->at.rank, x->t->at.size, part_end, err));
+    if (args.kind == HVD_REDUCESCATTER)
+        reducescatter_parts(&args, &tensor->request, x->t->at.size, in_end);
+    if (args.kind == HVD_ALLTOALL) alltoall_parts(&args, tensor, &x->t->at, in_end, part_end);
+    return collective(x, &args, err);
 }
 
 static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
@@ -169,17 +169,17 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
         size_t n = request_count(&tensor->request);
         pieces[i] = (struct coded_piece){tensor->message, tensor->out, n};
     }
-    struct coll_job plain = job_of(x, r);
-    struct coded_job job = {.codec = r->codec,
-                            .contributors = r->contributors,
-                            .final = plain.final,
-                            .pieces = pieces,
-                            .npieces = batch->n,
-                            .window = plain.window,
-                            .buffer = &x->fusion,
-                            .scratch = &x->work};
-    if (x->t->at.size > 1) atomic_store(&x->algorithm, coded_choose(x->t, &job)->name);
-    return coll_coded(x->t, &job, err);
+    struct coll_args plain = args_of(x, r);
+    struct coded_args args = {.codec = r->codec,
+                              .contributors = r->contributors,
+                              .final = plain.final,
+                              .pieces = pieces,
+                              .npieces = batch->n,
+                              .window = plain.window,
+                              .buffer = &x->fusion,
+                              .scratch = &x->work};
+    if (x->t->at.size > 1) atomic_store(&x->algorithm, coded_choose(x->t, &args)->name);
+    return coll_coded(x->t, &args, err);
 }
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
