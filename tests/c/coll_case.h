@@ -72,12 +72,12 @@ static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
 }
 
 /* Cuts the data into two tensors. */
-static inline void split_pieces(struct coll_piece whole[2], const struct coll_args *args,
-                                size_t element) {
+static inline void split_tensors(struct coll_tensor whole[2], const struct coll_args *args,
+                                 size_t element) {
     size_t front = args->bytes / element / 3 * element;
     char *data = args->data;
-    whole[0] = (struct coll_piece){data, data, front};
-    whole[1] = (struct coll_piece){data + front, data + front, args->bytes - front};
+    whole[0] = (struct coll_tensor){data, data, front};
+    whole[1] = (struct coll_tensor){data + front, data + front, args->bytes - front};
 }
 
 /* Gives the collective every rank's data as mapped memory. */
@@ -93,10 +93,10 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c,
     args->kind = c->kind;
     args->scratch = &self->scratch;
     args->window = t->window;
-    struct coll_piece whole[2];
-    split_pieces(whole, args, dtype_size(c->dtype));
-    args->pieces = whole;
-    args->npieces = 2;
+    struct coll_tensor whole[2];
+    split_tensors(whole, args, dtype_size(c->dtype));
+    args->tensors = whole;
+    args->ntensors = 2;
     if (c->row && c->row->direct && args->window) map_all(self, args);
     if (c->kind == HVD_ALLREDUCE || c->kind == HVD_REDUCESCATTER) {
         args->adasum = c->how.op == HVD_ADASUM;

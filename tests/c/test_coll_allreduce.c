@@ -78,8 +78,9 @@ static void apart_case(struct coll_rank *self, size_t n) {
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
     struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
     struct transport *t = rank_transport(self->ranks, self->rank);
-    struct coll_piece piece = {(const char *)in.data, (char *)out.data, bytes};
-    struct coll_args args = {.kind = HVD_ALLREDUCE, .bytes = bytes, .pieces = &piece, .npieces = 1};
+    struct coll_tensor tensor = {(const char *)in.data, (char *)out.data, bytes};
+    struct coll_args args = {
+        .kind = HVD_ALLREDUCE, .bytes = bytes, .tensors = &tensor, .ntensors = 1};
     hvd_error err = {0};
     fill_tile(&c, (int)p, self->rank, input);
     fill_tile(&c, (int)p, -1, sum);

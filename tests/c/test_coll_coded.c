@@ -6,14 +6,14 @@
 #include "collectives/coded.h"
 #include "ranks.h"
 
-enum { MOST_PIECES = 5 };
+enum { MOST_TENSORS = 5 };
 
 struct coded_case {
     struct codec codec;
     hvd_op op;
     double scale;
-    int bad; /* the rank that has a NaN in the first piece; -1: none */
-    size_t sizes[MOST_PIECES], npieces;
+    int bad; /* the rank that has a NaN in the first tensor; -1: none */
+    size_t sizes[MOST_TENSORS], ntensors;
 };
 
 typedef int coded_way(struct transport *t, const struct coded_args *args, hvd_error *err);
@@ -24,53 +24,54 @@ struct coded_rank {
     struct scratch buffer, scratch;
 };
 
-static void make_pieces(const struct coded_case *c, int rank, struct coded_piece *pieces) {
-    for (size_t i = 0; i < c->npieces; i++) {
+static void make_tensors(const struct coded_case *c, int rank, struct coded_tensor *tensors) {
+    for (size_t i = 0; i < c->ntensors; i++) {
         size_t n = c->sizes[i];
-        pieces[i] = (struct coded_piece){coded_memory(codec_bytes(c->codec, n)),
-                                         coded_memory(n * sizeof(float)), n};
-        coded_message(c->codec, rank, n, i == 0 && c->bad == rank, pieces[i].message);
+        tensors[i] = (struct coded_tensor){coded_memory(codec_bytes(c->codec, n)),
+                                           coded_memory(n * sizeof(float)), n};
+        coded_message(c->codec, rank, n, i == 0 && c->bad == rank, tensors[i].message);
     }
 }
 
-static void check_pieces(const struct coded_case *c, const struct transport *t,
-                         const struct coded_piece *pieces) {
+static void check_tensors(const struct coded_case *c, const struct transport *t,
+                          const struct coded_tensor *tensors) {
     double factor = c->scale / (c->op == HVD_AVERAGE ? t->at.size : 1);
-    for (size_t i = 0; i < c->npieces; i++) {
-        float *expected = coded_sum(c->codec, t->at.size, i ? -1 : c->bad, pieces[i].n, factor);
-        CHECK_CASE(coded_same(pieces[i].out, expected, pieces[i].n),
-                   "%s, %d ranks on %d hosts, rank %d, piece %zu of %zu with %zu values",
-                   codec_name(c->codec.kind), t->at.size, t->at.hosts, t->at.rank, i, c->npieces,
-                   pieces[i].n);
+    for (size_t i = 0; i < c->ntensors; i++) {
+        float *expected = coded_sum(c->codec, t->at.size, i ? -1 : c->bad, tensors[i].n, factor);
+        CHECK_CASE(coded_same(tensors[i].out, expected, tensors[i].n),
+                   "%s, %d ranks on %d hosts, rank %d, tensor %zu of %zu with %zu values",
+                   codec_name(c->codec.kind), t->at.size, t->at.hosts, t->at.rank, i, c->ntensors,
+                   tensors[i].n);
         free(expected);
     }
 }
 
 static void run_case(struct coded_rank *self, const struct coded_case *c) {
-    struct coded_piece pieces[MOST_PIECES];
+    struct coded_tensor tensors[MOST_TENSORS];
     hvd_error err = {0};
-    make_pieces(c, self->t->at.rank, pieces);
+    make_tensors(c, self->t->at.rank, tensors);
     struct coded_args args = {.codec = c->codec,
                               .contributors = self->t->at.size,
                               .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
-                              .pieces = pieces,
-                              .npieces = c->npieces,
+                              .tensors = tensors,
+                              .ntensors = c->ntensors,
                               .window = self->t->window,
                               .buffer = &self->buffer,
                               .scratch = &self->scratch};
     CHECK_OK(self->way(self->t, &args, &err), err);
-    if (self->t->at.rank % 4 == 0) check_pieces(c, self->t, pieces); /* dear: all ranks' messages */
-    for (size_t i = 0; i < c->npieces; i++) {
-        free(pieces[i].message);
-        free(pieces[i].out);
+    if (self->t->at.rank % 4 == 0)
+        check_tensors(c, self->t, tensors); /* dear: all ranks' messages */
+    for (size_t i = 0; i < c->ntensors; i++) {
+        free(tensors[i].message);
+        free(tensors[i].out);
     }
 }
 
 /* Batches of one and of more tensors, without values, of a word less and more, of several segments. */
 static const struct coded_case SHAPES[] = {
-    {.sizes = {0}, .npieces = 1},       {.sizes = {1}, .npieces = 1},
-    {.sizes = {1000}, .npieces = 1},    {.sizes = {31, 0, 1, 33, 17}, .npieces = 5},
-    {.sizes = {5001, 5}, .npieces = 2},
+    {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},
+    {.sizes = {1000}, .ntensors = 1},    {.sizes = {31, 0, 1, 33, 17}, .ntensors = 5},
+    {.sizes = {5001, 5}, .ntensors = 2},
 };
 
 static bool allowed(coded_way *way, struct codec c, int p) {
@@ -123,7 +124,7 @@ static void long_case(struct ranks *ranks, int rank, void *way) {
                            .scale = 1,
                            .bad = -1,
                            .sizes = {5000001},
-                           .npieces = 1};
+                           .ntensors = 1};
     run_case(&self, &c);
     scratch_free(&self.buffer);
     scratch_free(&self.scratch);
@@ -147,7 +148,7 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
     struct count *count = shared;
     struct coded_rank self = {.t = rank_transport(ranks, rank), .way = coll_coded};
     struct coded_case c = {
-        .codec = count->codec, .scale = 1, .bad = -1, .sizes = {count->n}, .npieces = 1};
+        .codec = count->codec, .scale = 1, .bad = -1, .sizes = {count->n}, .ntensors = 1};
     self.t->stats = &count->stats;
     run_case(&self, &c);
     scratch_free(&self.buffer);

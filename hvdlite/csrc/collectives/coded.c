@@ -28,16 +28,17 @@
 
 static size_t bytes_of(const struct coded_args *args) {
     size_t bytes = 0;
-    for (size_t i = 0; i < args->npieces; i++) bytes += codec_bytes(args->codec, args->pieces[i].n);
+    for (size_t i = 0; i < args->ntensors; i++)
+        bytes += codec_bytes(args->codec, args->tensors[i].n);
     return bytes;
 }
 
 /* All messages in a row: a single message where it lies, several in `memory`. */
 static void *pack(const struct coded_args *args, char *memory) {
-    if (args->npieces == 1) return args->pieces[0].message;
-    for (size_t i = 0, at = 0; i < args->npieces; i++) {
-        size_t bytes = codec_bytes(args->codec, args->pieces[i].n);
-        if (bytes) memcpy(memory + at, args->pieces[i].message, bytes);
+    if (args->ntensors == 1) return args->tensors[0].message;
+    for (size_t i = 0, at = 0; i < args->ntensors; i++) {
+        size_t bytes = codec_bytes(args->codec, args->tensors[i].n);
+        if (bytes) memcpy(memory + at, args->tensors[i].message, bytes);
         at += bytes;
     }
     return memory;
@@ -51,10 +52,10 @@ static struct codec_sum sum_of(const struct transport *t, const struct coded_arg
 /* `sums`: one for every element of the packed messages (a word, or the number of a cast). */
 static void decode_sums(const struct transport *t, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
-    for (size_t i = 0; i < args->npieces; i++) {
-        const struct coded_piece *piece = &args->pieces[i];
-        codec_decode_sum(args->codec, sums, sum_of(t, args), piece->out, piece->n);
-        sums += codec_bytes(args->codec, piece->n) / k->size * k->sum;
+    for (size_t i = 0; i < args->ntensors; i++) {
+        const struct coded_tensor *tensor = &args->tensors[i];
+        codec_decode_sum(args->codec, sums, sum_of(t, args), tensor->out, tensor->n);
+        sums += codec_bytes(args->codec, tensor->n) / k->size * k->sum;
     }
 }
 
@@ -65,13 +66,13 @@ static int run_casts(struct transport *t, const struct coded_args *args, hvd_err
                              .reduce = codec_kernels(args->codec, t->at.size),
                              .prescale = 1,
                              .final = args->final,
-                             .npieces = 1,
+                             .ntensors = 1,
                              .window = args->window,
                              .scratch = args->scratch};
     HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
     cast.data = pack(args, memory);
-    struct coll_piece whole = {cast.data, cast.data, cast.bytes};
-    cast.pieces = &whole;
+    struct coll_tensor whole = {cast.data, cast.data, cast.bytes};
+    cast.tensors = &whole;
     HVD_TRY(coll_run(t, &cast, err));
     decode_sums(t, args, cast.data, cast.reduce);
     return HVD_OK;
@@ -93,10 +94,10 @@ int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_
                                .window = args->window,
                                .scratch = args->scratch};
     HVD_TRY(coll_run(t, &gather, err));
-    for (size_t i = 0; i < args->npieces; i++) {
-        const struct coded_piece *piece = &args->pieces[i];
-        codec_decode(args->codec, gathered, bytes, sum_of(t, args), piece->out, piece->n);
-        gathered += codec_bytes(args->codec, piece->n);
+    for (size_t i = 0; i < args->ntensors; i++) {
+        const struct coded_tensor *tensor = &args->tensors[i];
+        codec_decode(args->codec, gathered, bytes, sum_of(t, args), tensor->out, tensor->n);
+        gathered += codec_bytes(args->codec, tensor->n);
     }
     return HVD_OK;
 }

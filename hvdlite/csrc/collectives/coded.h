@@ -5,7 +5,7 @@
 #include "collectives/coll.h"
 #include "kernels/codec.h"
 
-struct coded_piece {
+struct coded_tensor {
     void *message; /* codec_bytes(n); a cast's message is overwritten */
     float *out;    /* [n] */
     size_t n;
@@ -16,8 +16,8 @@ struct coded_args {
     struct codec codec;
     int contributors; /* ranks that bring data; the others have joined */
     struct reduce_final final;
-    const struct coded_piece *pieces;
-    size_t npieces;
+    const struct coded_tensor *tensors;
+    size_t ntensors;
     struct window *window;            /* as in coll_args */
     struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
 };

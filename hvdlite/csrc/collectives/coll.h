@@ -25,7 +25,7 @@
 #include "transport/transport.h"
 
 /* One tensor of a batch: `in` may be `out`. */
-struct coll_piece {
+struct coll_tensor {
     const char *in;
     char *out;
     size_t bytes;
@@ -38,8 +38,8 @@ struct coll_args {
     size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
 
     /* allreduce, broadcast on a window: the tensors, `bytes` in all, instead of data */
-    const struct coll_piece *pieces;
-    size_t npieces;
+    const struct coll_tensor *tensors;
+    size_t ntensors;
     char *const *memory; /* [local rank]: parts of the region in which all tensors lie, or NULL */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */

@@ -34,18 +34,18 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
 }
 
 /* Adds this rank's chunk of all tensors, as if they lay in a row. */
-static void add_share(const struct direct *d, struct coll_range share) {
+static void add_chunk(const struct direct *d, struct coll_range chunk) {
     const char *own = d->args->memory[d->args->window->self];
     size_t begin = 0;
-    for (size_t i = 0; i < d->args->npieces; i++) {
-        const struct coll_piece *piece = &d->args->pieces[i];
-        size_t offset = (size_t)(piece->in - own);
-        size_t from = share.begin > begin ? share.begin - begin : 0;
-        size_t to = share.end > begin ? share.end - begin : 0;
-        if (to > piece->bytes) to = piece->bytes;
+    for (size_t i = 0; i < d->args->ntensors; i++) {
+        const struct coll_tensor *tensor = &d->args->tensors[i];
+        size_t offset = (size_t)(tensor->in - own);
+        size_t from = chunk.begin > begin ? chunk.begin - begin : 0;
+        size_t to = chunk.end > begin ? chunk.end - begin : 0;
+        if (to > tensor->bytes) to = tensor->bytes;
         for (; from < to; from += BLOCK)
             add_block(d, offset + from, to - from < BLOCK ? to - from : BLOCK);
-        begin += piece->bytes;
+        begin += tensor->bytes;
     }
 }
 
@@ -58,9 +58,9 @@ int coll_direct_allreduce(struct transport *t, const struct coll_args *args, hvd
     d.in = memory;
     window_raise(w, WINDOW_STAGED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_STAGED, w->rounds, err));
-    struct coll_range share = coll_chunk(args->bytes, args->reduce->size, w->n, w->self);
-    add_share(&d, share);
-    transport_count_window(t, coll_length(share) * (size_t)(w->n - 1));
+    struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, w->n, w->self);
+    add_chunk(&d, chunk);
+    transport_count_window(t, coll_length(chunk) * (size_t)(w->n - 1));
     window_raise(w, WINDOW_REDUCED, w->rounds);
     HVD_TRY(transport_wait_flags(t, WINDOW_REDUCED, w->rounds, err));
     window_raise(w, WINDOW_TAKEN, w->rounds++);

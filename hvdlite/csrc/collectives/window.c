@@ -35,7 +35,7 @@ enum {
 
 /* A position in the tensors of the batch. */
 struct cursor {
-    size_t piece, at; /* bytes of that tensor */
+    size_t tensor, at; /* bytes of that tensor */
 };
 
 struct pass {
@@ -55,17 +55,17 @@ static char *slot_of(const struct pass *p, int local_rank, uint64_t round) {
 
 /* Bytes that lie together in one tensor. */
 struct span {
-    const struct coll_piece *piece;
+    const struct coll_tensor *tensor;
     size_t at, bytes;
 };
 
 /* The next span, of at most `most` bytes; moves the cursor behind it. */
 static struct span next_span(const struct pass *p, struct cursor *c, size_t most) {
-    const struct coll_piece *piece = &p->args->pieces[c->piece];
-    size_t left = piece->bytes - c->at;
-    struct span span = {piece, c->at, left < most ? left : most};
+    const struct coll_tensor *tensor = &p->args->tensors[c->tensor];
+    size_t left = tensor->bytes - c->at;
+    struct span span = {tensor, c->at, left < most ? left : most};
     c->at += span.bytes;
-    if (c->at == piece->bytes) *c = (struct cursor){c->piece + 1, 0};
+    if (c->at == tensor->bytes) *c = (struct cursor){c->tensor + 1, 0};
     return span;
 }
 
@@ -73,7 +73,7 @@ static struct span next_span(const struct pass *p, struct cursor *c, size_t most
 static void pack(const struct pass *p, struct cursor *c, char *to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct span span = next_span(p, c, bytes - done);
-        p->put(to + done, span.piece->in + span.at, span.bytes);
+        p->put(to + done, span.tensor->in + span.at, span.bytes);
         done += span.bytes;
     }
 }
@@ -85,7 +85,7 @@ static void skip(const struct pass *p, struct cursor *c, size_t bytes) {
 static void unpack(const struct pass *p, struct cursor *c, const char *from, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct span span = next_span(p, c, bytes - done);
-        copy_cached(span.piece->out + span.at, from + done, span.bytes);
+        copy_cached(span.tensor->out + span.at, from + done, span.bytes);
         done += span.bytes;
     }
 }
@@ -131,8 +131,8 @@ static void add_own(struct pass *p, uint64_t round, size_t offset, size_t bytes)
     char *slot = slot_of(p, p->w->self, round);
     for (size_t end = offset + bytes; offset < end;) {
         struct span span = next_span(p, &p->reduced, end - offset < BLOCK ? end - offset : BLOCK);
-        char *sum = span.piece->out + span.at;
-        add_block(p, round, offset, span.piece->in + span.at, span.bytes, sum);
+        char *sum = span.tensor->out + span.at;
+        add_block(p, round, offset, span.tensor->in + span.at, span.bytes, sum);
         p->put(slot + offset, sum, span.bytes);
         offset += span.bytes;
     }
@@ -249,9 +249,9 @@ static void raise_staged(const struct pass *p, uint64_t round) {
 
 /* Broadcast on the root: packs what the others take. */
 static int give(struct pass *p, hvd_error *err) {
-    for (size_t i = 0; i < p->args->npieces; i++) {
-        const struct coll_piece *piece = &p->args->pieces[i];
-        if (piece->in != piece->out) copy_cached(piece->out, piece->in, piece->bytes);
+    for (size_t i = 0; i < p->args->ntensors; i++) {
+        const struct coll_tensor *tensor = &p->args->tensors[i];
+        if (tensor->in != tensor->out) copy_cached(tensor->out, tensor->in, tensor->bytes);
     }
     transport_count_window(p->t, p->args->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
@@ -285,11 +285,11 @@ int coll_window_broadcast(struct transport *t, const struct coll_args *args, hvd
 
 static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    struct coll_range piece =
+    struct coll_range segment =
         coll_segment(coll_part(p->args->part_end, p->w->self), WINDOW_SLOT, k);
     HVD_TRY(transport_wait_slot(p->t, round, err));
-    copy_cached(slot_of(p, p->w->self, round), (const char *)p->args->data + piece.begin,
-                coll_length(piece));
+    copy_cached(slot_of(p, p->w->self, round), (const char *)p->args->data + segment.begin,
+                coll_length(segment));
     raise_staged(p, round);
     return HVD_OK;
 }
@@ -299,10 +299,10 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     for (int d = 1; d < p->w->n; d++) {
         int local_rank = (p->w->self + d) % p->w->n;
-        struct coll_range piece =
+        struct coll_range segment =
             coll_segment(coll_part(p->args->part_end, local_rank), WINDOW_SLOT, k);
-        copy_cached((char *)p->args->data + piece.begin, slot_of(p, local_rank, round),
-                    coll_length(piece));
+        copy_cached((char *)p->args->data + segment.begin, slot_of(p, local_rank, round),
+                    coll_length(segment));
     }
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;

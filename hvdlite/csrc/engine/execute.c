@@ -70,22 +70,22 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
 }
 
 /* On a window: the collective reads and writes the tensors themselves. */
-static int run_pieces(struct executor *x, const struct batch *batch, struct coll_args *args,
-                      hvd_error *err) {
+static int run_on_window(struct executor *x, const struct batch *batch, struct coll_args *args,
+                         hvd_error *err) {
     const struct tensor *first = batch->tensors[0];
     size_t parts = first->direct ? (size_t)first->region->n : 0;
     void *memory;
-    HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_piece) + parts * sizeof(char *),
+    HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_tensor) + parts * sizeof(char *),
                         &memory, err));
-    struct coll_piece *pieces = memory;
-    char **part = (char **)(void *)(pieces + batch->n);
+    struct coll_tensor *tensors = memory;
+    char **part = (char **)(void *)(tensors + batch->n);
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->tensors[i];
-        pieces[i] = (struct coll_piece){tensor->in, tensor->out, request_bytes(&tensor->request)};
+        tensors[i] = (struct coll_tensor){tensor->in, tensor->out, request_bytes(&tensor->request)};
     }
     for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
-    args->pieces = pieces;
-    args->npieces = batch->n;
+    args->tensors = tensors;
+    args->ntensors = batch->n;
     args->memory = parts ? part : NULL;
     return collective(x, args, err);
 }
@@ -93,7 +93,7 @@ static int run_pieces(struct executor *x, const struct batch *batch, struct coll
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct coll_args args = args_of(x, &batch->tensors[0]->request);
     for (size_t i = 0; i < batch->n; i++) args.bytes += request_bytes(&batch->tensors[i]->request);
-    return args.window && x->t->at.size > 1 ? run_pieces(x, batch, &args, err)
+    return args.window && x->t->at.size > 1 ? run_on_window(x, batch, &args, err)
                                             : run_contiguous(x, batch, &args, err);
 }
 
@@ -162,19 +162,19 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
 static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct request *r = &batch->tensors[0]->request;
     void *memory;
-    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_piece), &memory, err));
-    struct coded_piece *pieces = memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_tensor), &memory, err));
+    struct coded_tensor *tensors = memory;
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->tensors[i];
         size_t n = request_count(&tensor->request);
-        pieces[i] = (struct coded_piece){tensor->message, tensor->out, n};
+        tensors[i] = (struct coded_tensor){tensor->message, tensor->out, n};
     }
     struct coll_args plain = args_of(x, r);
     struct coded_args args = {.codec = r->codec,
                               .contributors = r->contributors,
                               .final = plain.final,
-                              .pieces = pieces,
-                              .npieces = batch->n,
+                              .tensors = tensors,
+                              .ntensors = batch->n,
                               .window = plain.window,
                               .buffer = &x->fusion,
                               .scratch = &x->work};
