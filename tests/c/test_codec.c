@@ -43,7 +43,7 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     codec_decode(c, messages, bytes, (struct codec_sum){p, p, 1}, out, N);
     for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
     if (codec_kernels(c, p)) {
-        uint8_t *sum = get(bytes / 4 * codec_kernels(c, p)->sum);
+        uint8_t *sum = get(bytes / 4 * codec_kernels(c, p)->result);
         add_messages(c, messages, p, N, sum);
         memset(out, 0, sizeof out);
         codec_decode_sum(c, sum, (struct codec_sum){p, p, 1}, out, N);

@@ -104,7 +104,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     size_t bytes = codec_bytes(c, n);
     uint8_t *messages = messages_of(c, p, n);
     float *out = get(n * 4), *from_sum = get(n * 4);
-    void *sum = get(bytes / 4 * codec_kernels(c, p)->sum);
+    void *sum = get(bytes / 4 * codec_kernels(c, p)->result);
     codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
     double quantum = c.kind == HVD_CODEC_2BIT ? c.parameter : 1;
     for (size_t i = 0; i < n; i++) {

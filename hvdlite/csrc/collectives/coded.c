@@ -55,7 +55,7 @@ static void decode_sums(const struct transport *t, const struct coded_args *args
     for (size_t i = 0; i < args->ntensors; i++) {
         const struct coded_tensor *tensor = &args->tensors[i];
         codec_decode_sum(args->codec, sums, sum_of(t, args), tensor->out, tensor->n);
-        sums += codec_bytes(args->codec, tensor->n) / k->size * k->sum;
+        sums += codec_bytes(args->codec, tensor->n) / k->size * k->result;
     }
 }
 
@@ -104,7 +104,7 @@ int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_
 
 int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd_error *err) {
     const struct reduce_kernels *k = codec_kernels(args->codec, t->at.size);
-    size_t bytes = bytes_of(args), sums = bytes / k->size * k->sum;
+    size_t bytes = bytes_of(args), sums = bytes / k->size * k->result;
     void *memory;
     HVD_TRY(scratch_get(args->buffer, sums + bytes, &memory, err));
     struct coll_args scatter = {.kind = HVD_ALLREDUCE,
@@ -128,7 +128,7 @@ static bool better_scattered(const struct transport *t, const struct coded_args 
     if (!kernels || t->at.size <= 2) return false;
     if (t->at.hosts == 1) return bytes_of(args) >= LEAST_SCATTERED;
     double p = t->at.size, k = p / t->at.hosts;
-    double counts = (double)kernels->sum / (double)kernels->size;
+    double counts = (double)kernels->result / (double)kernels->size;
     return k * (p - k) / p * (1 + counts) < p - 1;
 }
 

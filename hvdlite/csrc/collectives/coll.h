@@ -49,8 +49,8 @@ struct coll_args {
 
     int root; /* broadcast */
 
-    /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose sums have
-     * another size than its elements (coded.c): the same. Else NULL. */
+    /* allgather, reducescatter, alltoall: the input, not inside data. Allreduce whose results have
+     * another size than its elements: the same. Else NULL. */
     const void *in;
     const size_t *in_end;   /* reducescatter, alltoall: [rank]: where its part ends in `in` */
     const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */

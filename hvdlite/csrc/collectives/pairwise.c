@@ -2,9 +2,9 @@
  * and its first half alone, reducescatter.
  *
  * Allreduce of dtypes whose sum needs a wider accumulator (float16, bfloat16, small integers), and
- * of codes whose sums have another size. The inputs travel as they are. The owner of a chunk adds
- * all p inputs in the accumulator, rounds once, and sends the result to all. p = 3, rank a owns
- * chunk 0:
+ * of kernels whose results have another size than their elements. The inputs travel as they are.
+ * The owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to
+ * all. p = 3, rank a owns chunk 0:
  *
  *            rank a             rank b             rank c
  *   exchange a0 b0 c0           a1 b1 c1           a2 b2 c2
@@ -50,7 +50,7 @@ static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t 
 /* Where the results of a range lie. */
 static struct coll_range results_of(const struct pairwise *w, struct coll_range range) {
     const struct reduce_kernels *k = w->args->reduce;
-    return (struct coll_range){range.begin / k->size * k->sum, range.end / k->size * k->sum};
+    return (struct coll_range){range.begin / k->size * k->result, range.end / k->size * k->result};
 }
 
 /* Where the result of segment k of the own chunk lies. */

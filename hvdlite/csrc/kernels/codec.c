@@ -116,9 +116,9 @@ void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, flo
         return;
     }
     int16_t marks = 0;
-    memcpy(&marks, sum, k->sum / codec_bits_values(c.kind));
+    memcpy(&marks, sum, k->result / codec_bits_values(c.kind));
     if (marks)
         fill_with_nan(out, n);
     else
-        codec_bits_decode_sum(c, (const char *)sum + k->sum, how, out, n);
+        codec_bits_decode_sum(c, (const char *)sum + k->result, how, out, n);
 }

@@ -116,7 +116,7 @@ FLOATS(32)
 #define SUM(WIDTH, VALUES, BITS)                                                                   \
     {.size = sizeof(uint32_t),                                                                     \
      .wide = (VALUES) * sizeof(int32_t),                                                           \
-     .sum = (VALUES) * sizeof(int##BITS##_t),                                                      \
+     .result = (VALUES) * sizeof(int##BITS##_t),                                                   \
      .widen = widen##WIDTH,                                                                        \
      .combine = combine##WIDTH,                                                                    \
      .combine_wide = combine_wide##WIDTH,                                                          \

@@ -123,7 +123,7 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
 #define ROW(DTYPE, NAME, T, W, PAIR)                                                               \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
-     .sum = sizeof(T),                                                                             \
+     .result = sizeof(T),                                                                          \
      .widen = widen_##DTYPE,                                                                       \
      .combine = combine_##NAME,                                                                    \
      .combine_wide = combine_wide_##NAME,                                                          \
@@ -166,7 +166,7 @@ static void reduce_block(const struct reduce_kernels *k, void *out, const char *
     _Alignas(64) unsigned char sum[BLOCK], scaled[BLOCK];
     k->widen(sum, in[0] + at * k->size, n, scale);
     for (int i = 1; i < inputs; i++) reduce_combine(k, sum, in[i] + at * k->size, n, scale, scaled);
-    k->narrow((char *)out + at * k->sum, sum, n, final);
+    k->narrow((char *)out + at * k->result, sum, n, final);
 }
 
 void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,

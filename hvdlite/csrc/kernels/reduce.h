@@ -19,9 +19,9 @@ struct reduce_final {
 
 /* n counts elements; arrays may be the same, but must not overlap otherwise. */
 struct reduce_kernels {
-    size_t size; /* bytes of an element */
-    size_t wide; /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
-    size_t sum;  /* bytes of a result, which narrow stores */
+    size_t size;   /* bytes of an element */
+    size_t wide;   /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
+    size_t result; /* bytes of a result, which narrow stores */
     void (*widen)(void *wide, const void *in, size_t n, double scale); /* wide = in * scale */
     void (*combine)(void *wide, const void *in, size_t n);             /* wide = wide op in */
     void (*combine_wide)(void *out, const void *a, const void *b,
