@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == sizeof(struct tensor),
+               "the request is last: all before its dims is zeroed");
+
 static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct request *r = &to->request;
     if (strlen(from->name) >= sizeof r->name)
@@ -14,7 +17,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     if (from->ndim < 0 || from->ndim > HVD_MAX_DIMS)
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
                          from->name, from->ndim, HVD_MAX_DIMS);
-    memset(to, 0, offsetof(struct tensor, request.dims)); /* the rest is room, mostly not used */
+    memset(to, 0, offsetof(struct tensor, request.dims));
     strcpy(r->name, from->name);
     r->kind = from->kind;
     r->dtype = from->dtype;

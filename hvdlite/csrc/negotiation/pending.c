@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(offsetof(struct pending, request) + sizeof(struct request) == sizeof(struct pending),
+               "the request is last: the rest is zeroed, the request copied");
+
 /* One allocation: the struct, then its arrays. */
 struct pending *pending_new(const struct request *first, int size, const int *job_ranks,
                             double now) {

@@ -30,6 +30,9 @@ struct request {
 
 /* Copies a request that has passed request_check. */
 void request_copy(struct request *to, const struct request *from);
+_Static_assert(offsetof(struct request, dims) + sizeof(int64_t[HVD_MAX_DIMS]) + HVD_MAX_NAME ==
+                   sizeof(struct request),
+               "dims and name are last: the room that copies leave out");
 
 /* What ranks can disagree on, in the order of comparison. */
 enum request_field {
