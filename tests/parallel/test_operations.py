@@ -174,5 +174,5 @@ def test_adasum_is_for_floats(library):
     for dtype in ("int32", "uint8", "bool"):
         with pytest.raises(ValueError, match="'allreduce.x' is .*floating-point dtype for op=Ada"):
             library.collectives.allreduce(library.make([1, 0], dtype), op=hvd.Adasum, name="x")
-    with pytest.raises(ValueError, match="op=Adasum is an allreduce's alone"):
+    with pytest.raises(ValueError, match="op=Adasum is only for an allreduce, not for reducescat"):
         library.collectives.reducescatter(library.make([1.0, 0.0], "float32"), op=hvd.Adasum)

@@ -56,7 +56,7 @@ static int leave_if_asked(struct engine *e, hvd_error *err) {
 
 static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     if (atomic_load(&e->stopping))
-        return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job's end");
+        return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job ended");
     HVD_TRY(leave_if_asked(e, err));
     return negotiate_step(&e->negotiation, progress, err);
 }
@@ -90,7 +90,7 @@ static void report_stall(void *arg, const char *text) {
     log_line(
         &e->log, LOG_WARNING,
         "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets when "
-        "this is said)",
+        "this is reported)",
         text);
 }
 

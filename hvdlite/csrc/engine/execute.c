@@ -118,7 +118,8 @@ static int allgather_parts(struct coll_args *args, const struct tensor *tensor, 
     }
     if (fits && room == 0) return HVD_OK;
     return error_set(err, HVD_INTERNAL,
-                     "the output has room for %" PRId64 " rows, the ranks bring others",
+                     "the output has room for %" PRId64
+                     " rows, which is not the sum of the ranks' rows",
                      tensor->out_rows);
 }
 

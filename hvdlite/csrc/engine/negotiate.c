@@ -111,9 +111,9 @@ static int find(struct negotiation *n, const struct wire_item *item, struct tens
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
                                : tensors_find_id(n->tensors, item->id);
     if (*out && (*out)->stage == TENSOR_SAID) return HVD_OK;
-    return error_set(err, HVD_INTERNAL, "the coordinator means tensor '%s' (id %llu), %s",
+    return error_set(err, HVD_INTERNAL, "the coordinator names tensor '%s' (id %llu), %s",
                      item->request.name, (unsigned long long)item->id,
-                     *out ? "which does not wait for it" : "which this rank does not have");
+                     *out ? "which waits for no decision" : "which this rank does not have");
 }
 
 static bool lists_us(const struct negotiation *n, const struct wire_item *item) {
@@ -124,7 +124,8 @@ static bool lists_us(const struct negotiation *n, const struct wire_item *item) 
 
 static int senseless(const char *name, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
-                     "what the coordinator says about tensor '%s' makes no sense", name);
+                     "the coordinator's decision on tensor '%s' does not fit this rank's tensor",
+                     name);
 }
 
 /* How many rows the coordinator sends for the tensor, now or with its cached id. */

@@ -38,8 +38,9 @@ int context_enter_group(int id, const char *name, struct group **out, hvd_error 
     *out = job_group(&current->job, id);
     if (*out) return HVD_OK;
     context_leave();
-    return error_set(err, HVD_INVALID, "tensor '%s': there is no process set of number %d", name,
-                     id);
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': there is no process set %d: it was removed, or never added",
+                     name, id);
 }
 
 struct job *context_job(void) { return &current->job; }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name, api->last_error());
+    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name, api->last_error());
 }
 
 static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
@@ -83,8 +83,8 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
     for (int i = 0; i < ndim; i++) values *= (size_t)dims[i];
     if (dtype == HVD_FLOAT32 && values == count) return HVD_OK;
     return error_set(err, HVD_INVALID,
-                     "tensor '%s': its residual has not as many float32 values as it has itself",
-                     name);
+                     "tensor '%s': expected a residual of %zu float32 values, got %zu of %s", name,
+                     count, values, dtype_name(dtype));
 }
 
 /* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,
@@ -123,7 +123,8 @@ int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const c
                        void **data, hvd_error *err) {
     if (api->is_blocked && api->is_blocked(chunk_of(array))) api->unblock(chunk_of(array));
     if (api->get_data(array, data))
-        return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet gives no data: %s", name,
+        return error_set(err, HVD_INTERNAL,
+                         "tensor '%s': MXNet failed to give the array's memory: %s", name,
                          api->last_error());
     return HVD_OK;
 }

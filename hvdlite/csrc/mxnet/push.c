@@ -14,7 +14,7 @@ static int keep_array(struct collective *m, enum array role, NDArrayHandle array
     if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, name, err));
     HVD_TRY(mxnet_array_settle_layout(api, array, name, err));
     return api->shallow_copy(array, &m->arrays[role])
-               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet says: %s", name,
+               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name,
                            api->last_error())
                : HVD_OK;
 }
@@ -90,7 +90,8 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     if (lib->api.push(lib->function, op, operation_end, coded ? &SHARED : &APART, NULL, 0, arrays,
                       n, coded ? &BY_WORKERS : &AT_ONCE, op->collectives[0].tensor.request.priority,
                       "hvdlite", false))
-        return error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", lib->api.last_error());
+        return error_set(err, HVD_INTERNAL, "MXNet refused the operation: %s",
+                         lib->api.last_error());
     return lib->naive ? err->code : HVD_OK;
 }
 

@@ -32,7 +32,7 @@ hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd
     if (api->push_sync(do_nothing, w, drop, &APART, arrays, n, NULL, 0, &AT_ONCE, 0,
                        "hvdlite_watch") == 0)
         return w;
-    error_set(err, HVD_INTERNAL, "MXNet takes no operation: %s", api->last_error());
+    error_set(err, HVD_INTERNAL, "MXNet refused the operation: %s", api->last_error());
     drop(w); /* MXNet has dropped its own reference */
     return NULL;
 }

@@ -136,8 +136,7 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
     free(failed);
     error_set(err, HVD_FAILED,
-              "tensor '%s': no data from %s: what computes it has failed there; the error that "
-              "is raised there says why",
+              "tensor '%s': no data from %s: an operator failed there; its error says why",
               p->request.name, ranks);
 }
 

@@ -43,7 +43,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
 /* The request of a rank that has submitted it. */
 struct request pending_of(const struct pending *p, int rank);
 
-/* "tensor 'x' has no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
+/* "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
  * 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 

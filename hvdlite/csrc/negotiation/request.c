@@ -20,7 +20,9 @@ static int check_shape(const struct request *r, hvd_error *err) {
     uint64_t limit = (uint64_t)INT64_MAX / dtype_size(r->dtype), count = 1;
     for (int i = 0; i < r->ndim; i++) {
         if (r->dims[i] < 0)
-            return error_set(err, HVD_INVALID, "tensor '%s' has dimension %d of size %" PRId64,
+            return error_set(err, HVD_INVALID,
+                             "tensor '%s' has dimension %d of size %" PRId64
+                             ": expected at least 0",
                              r->name, i, r->dims[i]);
         if (r->dims[i] && count > limit / (uint64_t)r->dims[i])
             return error_set(err, HVD_INVALID,
@@ -34,18 +36,20 @@ static int check_shape(const struct request *r, hvd_error *err) {
 static int check_rows(const struct request *r, hvd_error *err) {
     bool deals = r->kind == HVD_REDUCESCATTER || r->kind == HVD_ALLTOALL;
     if (!deals || r->ndim) return HVD_OK;
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s' is 0-d: expected at least one dimension, whose rows the %s deals "
-                     "out to the ranks",
-                     r->name, kind_name(r->kind));
+    return error_set(
+        err, HVD_INVALID,
+        "tensor '%s' is 0-d: expected at least one dimension, since %s splits the first "
+        "one among the ranks",
+        r->name, kind_name(r->kind));
 }
 
 static int check_op(const struct request *r, hvd_error *err) {
     if (!request_reduces(r)) return HVD_OK;
     bool is_float = r->dtype >= HVD_FLOAT16 && r->dtype <= HVD_FLOAT64;
     if (r->op == HVD_ADASUM && r->kind != HVD_ALLREDUCE)
-        return error_set(err, HVD_UNSUPPORTED, "tensor '%s': op=Adasum is an allreduce's alone",
-                         r->name);
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s': op=Adasum is only for an allreduce, not for %s", r->name,
+                         kind_name(r->kind));
     if (r->op == HVD_ADASUM && !is_float)
         return error_set(err, HVD_UNSUPPORTED,
                          "tensor '%s' is %s: expected a floating-point dtype for op=Adasum; use "

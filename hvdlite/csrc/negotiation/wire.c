@@ -219,11 +219,11 @@ int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *e
     uint64_t version;
     HVD_TRY(get_uint(r, 1, &version, err));
     if (version != WIRE_VERSION)
-        return error_set(
-            err, HVD_INTERNAL,
-            "a rank speaks version %d of hvdlite's messages, this one version %d: install the same "
-            "hvdlite on every host",
-            (int)version, WIRE_VERSION);
+        return error_set(err, HVD_INTERNAL,
+                         "another rank sent a message of version %d, this rank's hvdlite reads "
+                         "version %d: install "
+                         "the same hvdlite on every host",
+                         (int)version, WIRE_VERSION);
     return HVD_OK;
 }
 

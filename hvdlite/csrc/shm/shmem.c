@@ -132,8 +132,9 @@ void shmem_address(int fd, char address[SHMEM_NAME]) {
 static int attach(void *part, size_t bytes, int fd, const char *address, hvd_error *err) {
     struct stat file;
     if (fstat(fd, &file) || file.st_size < place_in_file(part) + (off_t)bytes)
-        return error_set(err, HVD_NO_MEMORY, "%s has not the %zu bytes that another rank shares",
-                         address, bytes);
+        return error_set(err, HVD_NO_MEMORY,
+                         "%s is smaller than the %zu bytes that another rank shares", address,
+                         bytes);
     return map_part(part, bytes, fd, MAP_POPULATE)
                ? HVD_OK
                : error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
