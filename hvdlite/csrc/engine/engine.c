@@ -200,7 +200,7 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
 }
 
 /* Notes the region that holds the tensor, if it is reduced in place in one. */
-static void place(struct engine *e, struct tensor *tensor) {
+static void find_region(struct engine *e, struct tensor *tensor) {
     struct request *r = &tensor->request;
     tensor->region = NULL;
     if (r->kind == HVD_ALLREDUCE && !r->codec.kind && tensor->in == tensor->out)
@@ -236,7 +236,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
 
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
-    place(e, tensor);
+    find_region(e, tensor);
     return encode(tensor, err);
 }
 

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool brings_data(const struct executor *x, const struct request *r) {
+static bool has_data(const struct executor *x, const struct request *r) {
     return r->kind != HVD_BROADCAST || r->root == x->t->at.rank;
 }
 
 /* One tensor runs in its own memory. */
 static void *own_memory(const struct executor *x, const struct tensor *tensor) {
-    if (tensor->in != tensor->out && brings_data(x, &tensor->request) &&
+    if (tensor->in != tensor->out && has_data(x, &tensor->request) &&
         request_bytes(&tensor->request))
         memcpy(tensor->out, tensor->in, request_bytes(&tensor->request));
     return tensor->out;
@@ -22,7 +22,7 @@ static void pack(const struct executor *x, const struct batch *batch, char *to) 
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->tensors[i];
         size_t bytes = request_bytes(&tensor->request);
-        if (bytes && brings_data(x, &tensor->request)) memcpy(to, tensor->in, bytes);
+        if (bytes && has_data(x, &tensor->request)) memcpy(to, tensor->in, bytes);
         to += bytes;
     }
 }
@@ -31,7 +31,7 @@ static void unpack(const struct executor *x, const struct batch *batch, const ch
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->tensors[i];
         size_t bytes = request_bytes(&tensor->request);
-        bool has_it = tensor->request.kind == HVD_BROADCAST && brings_data(x, &tensor->request);
+        bool has_it = tensor->request.kind == HVD_BROADCAST && has_data(x, &tensor->request);
         if (bytes && (!has_it || tensor->in != tensor->out)) memcpy(tensor->out, from, bytes);
         from += bytes;
     }

@@ -116,13 +116,13 @@ static int find(struct negotiation *n, const struct wire_item *item, struct tens
                      *out ? "which waits for no decision" : "which this rank does not have");
 }
 
-static bool lists_us(const struct negotiation *n, const struct wire_item *item) {
+static bool lists_this_rank(const struct negotiation *n, const struct wire_item *item) {
     bool ours = false;
     for (uint32_t i = 0; i < item->nrows; i++) ours |= item->rows[i] == n->t->at.rank;
     return ours;
 }
 
-static int senseless(const char *name, hvd_error *err) {
+static int contradiction(const char *name, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
                      "the coordinator's decision on tensor '%s' does not fit this rank's tensor",
                      name);
@@ -142,10 +142,10 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
-        return senseless(r->name, err);
+        return contradiction(r->name, err);
     tensor->direct = item->direct;
     HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
-    if (expected && !tensor->rows) return senseless(r->name, err);
+    if (expected && !tensor->rows) return contradiction(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!item->direct) r->region = 0; /* fusion_fits compares it as the coordinator does */
@@ -155,15 +155,15 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
 static int add_zeros(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                      hvd_error *err) {
     HVD_TRY(request_check(&item->request, n->t->at.size, err));
-    if (!request_takes_zeros(&item->request)) return senseless(item->request.name, err);
+    if (!request_takes_zeros(&item->request)) return contradiction(item->request.name, err);
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
 static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     struct tensor *tensor;
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
-    if (joined >= size) return senseless(item->request.name, err);
-    if (item->whole && lists_us(n, item)) {
+    if (joined >= size) return contradiction(item->request.name, err);
+    if (item->whole && lists_this_rank(n, item)) {
         HVD_TRY(add_zeros(n, item, &tensor, err));
     } else {
         HVD_TRY(find(n, item, &tensor, err));
@@ -171,7 +171,7 @@ static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_
     }
     tensor->request.contributors = (int32_t)(size - joined);
     if (n->nopen && !fusion_fits(&n->open[0]->request, &tensor->request))
-        return senseless(tensor->request.name, err);
+        return contradiction(tensor->request.name, err);
     if (n->nopen == n->open_capacity) {
         size_t capacity = 2 * n->open_capacity + 16;
         struct tensor **open = realloc(n->open, capacity * sizeof *open);
@@ -206,7 +206,7 @@ static int resend(struct negotiation *n, const struct wire_item *item, hvd_error
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    if (!lists_us(n, item)) return HVD_OK;
+    if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
     HVD_TRY(find(n, item, &tensor, err));
     tensors_finish(n->tensors, tensor, &item->error);

@@ -41,7 +41,7 @@ static void append(struct list *list, struct tensor *tensor, struct tensor *last
 }
 
 /* Frees what the engine has added to the tensor since its submission. */
-static void strip(struct tensor *tensor) {
+static void free_additions(struct tensor *tensor) {
     free(tensor->rows);
     free(tensor->message);
     tensor->rows = NULL;
@@ -49,7 +49,7 @@ static void strip(struct tensor *tensor) {
 }
 
 static void free_zeros(struct tensor *tensor) {
-    strip(tensor);
+    free_additions(tensor);
     free(tensor->out);
     free(tensor);
 }
@@ -250,7 +250,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     monitor_lock(&t->monitor);
     forget(t, tensor);
     monitor_unlock(&t->monitor);
-    strip(tensor);
+    free_additions(tensor);
     tensor->complete(tensor->arg, error); /* which may free it */
 }
 

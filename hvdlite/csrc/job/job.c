@@ -110,7 +110,7 @@ struct group *job_take(struct job *j, int id) {
 
 /* ---- the job ---- */
 
-static void introduce(const struct job *j, const struct transport *t) {
+static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
         log_line(&j->config.log, LOG_WARNING, "everything goes through MPI, which is slower: %s",
                  t->no_window.text);
@@ -154,7 +154,7 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     if (!code) code = read_wait(j, world->transport->at.local_size, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_mpi_agree(world->transport, code, err));
-    introduce(j, world->transport);
+    log_start(j, world->transport);
     return start_group(j, world, NULL, err);
 }
 

@@ -38,7 +38,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
 }
 
 /* Checks the tensor and fills in `to`, without the splits. */
-static int write_down(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
+static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
     HVD_TRY(context_enter_group(from->group, from->name, &g, err));
@@ -49,7 +49,7 @@ static int write_down(const hvd_tensor *from, struct tensor *to, hvd_error *err)
 }
 
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
-    HVD_TRY(write_down(from, to, err));
+    HVD_TRY(check_and_translate(from, to, err));
     if (!from->nsplits) return HVD_OK;
     size_t bytes = from->nsplits * sizeof *from->splits;
     int64_t *splits = malloc(bytes);
@@ -61,7 +61,7 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
 
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
     struct tensor ignored;
-    return write_down(tensor, &ignored, err);
+    return check_and_translate(tensor, &ignored, err);
 }
 
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {

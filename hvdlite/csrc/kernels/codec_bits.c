@@ -17,8 +17,8 @@ struct bits {
 /* The lowest bit of value i in a word whose bytes lie in memory order, from the first byte's
  * highest bits. Computed: with tables of these numbers the compiled code took four times as
  * long. */
-static inline uint32_t place2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
-static inline uint32_t place1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
+static inline uint32_t shift2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
+static inline uint32_t shift1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 
 /* ---- encoding: masks instead of branches, so the loops vectorise ---- */
 
@@ -28,7 +28,7 @@ static inline uint32_t encode_word2(const float *restrict in, float scale, float
     for (size_t i = 0; i < n; i++) {
         float r = residual[i] + in[i] * scale;
         uint32_t up = -(uint32_t)(r >= t), down = -(uint32_t)(r <= -t);
-        word |= ((up & 3u) | (down & 2u)) << place2(i);
+        word |= ((up & 3u) | (down & 2u)) << shift2(i);
         residual[i] = r - float_of_bits((up & plus) | (down & minus));
     }
     return word;
@@ -40,7 +40,7 @@ static inline uint32_t encode_word1(const float *restrict in, float scale, float
     for (size_t i = 0; i < n; i++) {
         float r = residual[i] + in[i] * scale;
         uint32_t up = -(uint32_t)(r > t);
-        word |= (up & 1u) << place1(i);
+        word |= (up & 1u) << shift1(i);
         residual[i] = r - float_of_bits(0xbf800000u ^ (up & 0x80000000u)); /* -1; if `up`, 1 */
     }
     return word;
@@ -60,10 +60,10 @@ ENCODE(1, 32)
 
 /* 11, 10, 00: 1, -1, 0. Shifts: masks took twice as long. */
 static inline int32_t value2(uint32_t word, size_t i) {
-    return (int32_t)(2 * (word >> place2(i) & 1u) - (word >> place2(i) >> 1 & 1u));
+    return (int32_t)(2 * (word >> shift2(i) & 1u) - (word >> shift2(i) >> 1 & 1u));
 }
 
-static inline int32_t value1(uint32_t word, size_t i) { return (int32_t)(word >> place1(i) & 1u); }
+static inline int32_t value1(uint32_t word, size_t i) { return (int32_t)(word >> shift1(i) & 1u); }
 
 #define KERNELS(WIDTH, VALUES)                                                                     \
     SIMD static void widen##WIDTH(void *wide, const void *in, size_t n, double scale) {            \

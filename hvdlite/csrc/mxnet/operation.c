@@ -130,7 +130,7 @@ void operation_run4(void *run_context, void *on_start, struct on_complete *done,
 }
 
 /* Submits without data: else the other ranks would wait for what this rank can't compute. */
-static void tell_dropped(struct operation *op) {
+static void submit_without_data(struct operation *op) {
     for (int i = 0; i < op->n; i++) {
         struct collective *m = &op->collectives[i];
         hvd_error err; /* there is no job any more */
@@ -144,7 +144,7 @@ void operation_end(void *param) {
     struct operation *op = param;
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
     if (op->pushed && !op->ran)
-        tell_dropped(op);
+        submit_without_data(op);
     else
         free_operation(op);
 }

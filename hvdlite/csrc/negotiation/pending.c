@@ -55,7 +55,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
     p->conflict |= p->failed || p->other[rank];
     if (p->nsubmitted == 0) p->id = id;
     if (p->nsubmitted == 0) p->direct = request->region != 0;
-    p->direct &= request_same_place(&p->request, request);
+    p->direct &= request_same_offset(&p->request, request);
     if (p->id != id) p->id = 0;
     p->rows[rank] = request_rows(request);
     p->submitted[rank] = true;

@@ -162,13 +162,13 @@ bool request_takes_zeros(const struct request *r) {
            (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
 }
 
-bool request_same_place(const struct request *a, const struct request *b) {
+bool request_same_offset(const struct request *a, const struct request *b) {
     return a->region == b->region && a->offset == b->offset;
 }
 
 bool request_same(const struct request *a, const struct request *b) {
     return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) &&
-           request_same_place(a, b) && strcmp(a->name, b->name) == 0;
+           request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
 }
 
 const char *field_name(enum request_field field) {

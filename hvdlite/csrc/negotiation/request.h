@@ -67,7 +67,7 @@ int64_t request_part_rows(const struct request *r, int rank, int size);
 bool request_takes_zeros(const struct request *r);
 
 /* Both lie at the same offset of the same region. */
-bool request_same_place(const struct request *a, const struct request *b);
+bool request_same_offset(const struct request *a, const struct request *b);
 
 bool request_same_codec(const struct request *a, const struct request *b);
 

@@ -62,14 +62,16 @@ static int by_missing(const void *a, const void *b) {
     return order ? order : (p->turn > q->turn) - (p->turn < q->turn);
 }
 
-static bool is_news(const struct pending *p) { return !p->warned && p->request.kind != HVD_JOIN; }
+static bool is_unreported(const struct pending *p) {
+    return !p->warned && p->request.kind != HVD_JOIN;
+}
 
-static size_t count_news(const struct waiting *w, double since, bool *late) {
+static size_t count_unreported(const struct waiting *w, double since, bool *late) {
     size_t n = 0;
     *late = false;
     for (const struct pending *p = w->first; p; p = p->next) {
-        n += is_news(p);
-        *late |= is_news(p) && p->since < since;
+        n += is_unreported(p);
+        *late |= is_unreported(p) && p->since < since;
     }
     return n;
 }
@@ -92,12 +94,12 @@ static void report_sorted(struct pending **sorted, size_t n, const struct pendin
 void waiting_report(struct waiting *w, int size, double now, double limit, waiting_text *report,
                     void *arg) {
     bool late;
-    size_t n = count_news(w, now - limit, &late), i = 0;
+    size_t n = count_unreported(w, now - limit, &late), i = 0;
     if (!late) return;
     struct pending **sorted = malloc(n * sizeof(struct pending *));
     const struct pending **oldest = waiting_of_ranks(w, size);
     for (struct pending *p = w->first; sorted && p; p = p->next)
-        if (is_news(p)) sorted[i++] = p;
+        if (is_unreported(p)) sorted[i++] = p;
     if (sorted && oldest) { /* else memory is short: no report */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
         report_sorted(sorted, n, oldest, now, now - limit, report, arg);

@@ -150,7 +150,7 @@ static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *e
 }
 
 static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim, place, failed;
+    uint64_t dim, offset, failed;
     HVD_TRY(get_text(r, q->name, sizeof q->name, err));
     HVD_TRY(get_int(r, 1, &q->kind, err));
     HVD_TRY(get_int(r, 1, &q->dtype, err));
@@ -161,8 +161,8 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
     HVD_TRY(get_int(r, 4, &q->region, err));
-    HVD_TRY(get_uint(r, 8, &place, err));
-    q->offset = (int64_t)place;
+    HVD_TRY(get_uint(r, 8, &offset, err));
+    q->offset = (int64_t)offset;
     HVD_TRY(get_double(r, &q->prescale, err));
     HVD_TRY(get_double(r, &q->postscale, err));
     HVD_TRY(get_int(r, 1, &q->codec.kind, err));

@@ -72,15 +72,17 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* A part lies in its file as in its large page, in every process: else the kernel can't map large
  * pages. */
-static off_t place_in_file(const void *part) { return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE); }
+static off_t offset_in_file(const void *part) {
+    return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
+}
 
 static bool map_part(void *part, size_t bytes, int fd, int populate) {
     return mmap(part, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | populate, fd,
-                place_in_file(part)) != MAP_FAILED;
+                offset_in_file(part)) != MAP_FAILED;
 }
 
 static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
-    if (ftruncate(fd, place_in_file(part) + (off_t)bytes) == 0 && map_part(part, bytes, fd, 0))
+    if (ftruncate(fd, offset_in_file(part) + (off_t)bytes) == 0 && map_part(part, bytes, fd, 0))
         return HVD_OK;
     return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of memory to share: %s", bytes,
                      strerror(errno));
@@ -91,7 +93,7 @@ static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
     if (space == MAP_FAILED) return NULL;
-    size_t before = (SHMEM_LARGE_PAGE - (size_t)place_in_file(space)) % SHMEM_LARGE_PAGE;
+    size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(space)) % SHMEM_LARGE_PAGE;
     if (before) munmap(space, before);
     munmap(space + before + bytes, SHMEM_LARGE_PAGE - before);
     return space + before;
@@ -114,14 +116,14 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
 /* One call a page: madvise stops at the first page that it can't collapse, such as one never
  * written to. */
 void shmem_collapse(void *part, size_t bytes) {
-    size_t before = (SHMEM_LARGE_PAGE - (size_t)place_in_file(part)) % SHMEM_LARGE_PAGE;
+    size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)
         madvise((char *)part + at, SHMEM_LARGE_PAGE, MADV_COLLAPSE);
 }
 
 size_t shmem_whole_pages(const void *part, size_t bytes) {
     if (!bytes) return 0;
-    size_t end = (size_t)place_in_file(part) + bytes;
+    size_t end = (size_t)offset_in_file(part) + bytes;
     return bytes + (SHMEM_LARGE_PAGE - end % SHMEM_LARGE_PAGE) % SHMEM_LARGE_PAGE;
 }
 
@@ -131,7 +133,7 @@ void shmem_address(int fd, char address[SHMEM_NAME]) {
 
 static int attach(void *part, size_t bytes, int fd, const char *address, hvd_error *err) {
     struct stat file;
-    if (fstat(fd, &file) || file.st_size < place_in_file(part) + (off_t)bytes)
+    if (fstat(fd, &file) || file.st_size < offset_in_file(part) + (off_t)bytes)
         return error_set(err, HVD_NO_MEMORY,
                          "%s is smaller than the %zu bytes that another rank shares", address,
                          bytes);
