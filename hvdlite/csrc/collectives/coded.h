@@ -1,4 +1,6 @@
-/* The allreduce of coded tensors: messages in, the float32 sums of what they encode out. */
+/* The allreduce of coded tensors: messages in, the float32 sums of what they encode out.
+ *
+ * Like the algorithms of coll.h, a function of the transport and its arguments. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
 #define HVDLITE_COLLECTIVES_CODED_H
 

@@ -183,8 +183,7 @@ static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
-    /* MPI sends only while it is called, and a reader that makes room in a mailbox does not
-     * ring. */
+    /* MPI sends only while it is called, and room in a mailbox rings nobody. */
     bool waiting = m->outgoing || host_waits(&m->host);
     doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
