@@ -28,7 +28,7 @@ static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd
                      strerror(errno));
 }
 
-/* hvdliterun removes what a killed job leaves by the job's number, which it has given to the job. */
+/* The name has the job's number from hvdliterun, which removes what a killed job leaves. */
 static void new_name(char name[SHMEM_NAME]) {
     const char *job = env_text("JOB");
     snprintf(name, SHMEM_NAME, "/hvdlite-%.16s%s%ld-%.9f", job ? job : "", job ? "-" : "",
