@@ -1,8 +1,8 @@
 /* The public C interface of hvdlite: one job a process, tensors in, completions out.
  *
  * Python sees what lies between the markers, through cffi. A function that can fail returns an
- * hvd_code and fills *err. Any thread may call any function. In a child that was forked after
- * hvd_init all calls fail. */
+ * hvd_code and fills *err. Any thread may call any function. In a child forked later all calls
+ * fail. */
 #ifndef HVDLITE_HVD_H
 #define HVDLITE_HVD_H
 
@@ -19,7 +19,7 @@ typedef struct hvd_topology {
     int cross_rank, cross_size; /* among the ranks with this local rank, one a host */
 } hvd_topology;
 
-/* One tensor to communicate. hvd_start copies all of it but the memory of `in`, `out` and
+/* One tensor to communicate. hvd_start copies it, except the memory of `in`, `out` and
  * `residual`. */
 typedef struct hvd_tensor {
     const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
@@ -55,8 +55,7 @@ typedef struct hvd_tensor {
 /* A tensor under way. */
 typedef struct hvd_handle hvd_handle;
 
-/* Collective over the MPI communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*.
- */
+/* Collective over the communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*. */
 int hvd_init(const void *mpi_comm, hvd_error *err);
 
 /* 1 between hvd_init and hvd_close, else 0. */
@@ -78,8 +77,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
  * freed. 0: the tensor is not done yet. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 
-/* What this rank has done since hvd_init, in all groups. Bytes are those of tensors, without the
- * negotiation's. */
+/* What this rank has done since hvd_init, in all groups. Bytes of tensors, without negotiation. */
 typedef struct hvd_stats {
     uint64_t bytes_sent_mpi;    /* given to MPI for other ranks */
     uint64_t bytes_sent_window; /* put into shared memory for other ranks of this host */
@@ -94,12 +92,10 @@ typedef struct hvd_region hvd_region;
 #define HVD_REGION_ADDRESS 64
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
-/* The address by which other ranks join the first `used` bytes. Moves these bytes to large pages
- * where the kernel can. */
+/* By which other ranks join the first `used` bytes. Moves these to large pages where it can. */
 void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
 /* Maps the regions of the other ranks, all as large as this one; addresses[i] and used[i] are those
- * of local rank i. The id is not 0 and the same on all ranks. Call it once; a failure changes
- * nothing. */
+ * of local rank i. The id: not 0, the same on all ranks. Once; a failure changes nothing. */
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err);
 void hvd_region_close(hvd_region *region); /* no tensor may be under way in it */
@@ -124,8 +120,7 @@ void hvd_leave(const char *reason);
 int hvd_wait_end(double seconds);
 void hvd_close(void);
 
-/* The versions of the MPI that this library was compiled for and of the MPI that it is linked
- * to. */
+/* The MPI that this library was compiled for, and the MPI that it is linked to. */
 void hvd_mpi_built_for(char *text, size_t size);
 void hvd_mpi_loaded(char *text, size_t size);
 /* cdef end */
@@ -139,8 +134,7 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 /* Submits a prepared tensor to the group; see engine_submit. */
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err);
 
-/* Tensors submitted while the group is corked reach the other ranks in one message. Cork it only
- * for moments. */
+/* Tensors submitted to a corked group reach the other ranks in one message. Cork for moments. */
 void hvd_cork(int group, bool corked);
 
 #endif

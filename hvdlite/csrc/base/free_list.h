@@ -17,8 +17,7 @@ struct free_list {
 void free_list_init(struct free_list *s);
 void free_list_destroy(struct free_list *s); /* frees all blocks on the list */
 
-/* A block, not zeroed. `bytes` is the same in every call and at least sizeof(void *). NULL: no
- * memory. */
+/* A block, not zeroed; `bytes`: at least sizeof(void *), always the same. NULL: no memory. */
 void *free_list_take(struct free_list *s, size_t bytes);
 void free_list_give(struct free_list *s, void *block);
 

@@ -1,7 +1,6 @@
 /* The one door to threads: a mutex with a condition, waits on the monotonic clock, and a thread.
  *
- * A pthread call that only a defect of hvdlite can make fail is asserted; its code is not
- * returned. */
+ * pthread calls that fail only through a defect of hvdlite are asserted. */
 #ifndef HVDLITE_BASE_SYNC_H
 #define HVDLITE_BASE_SYNC_H
 

@@ -20,8 +20,7 @@
  * result. Vectors stay in the accumulator type until the result goes back; products are summed in
  * double. A vector of norm 0 adds nothing: the result is the other vector.
  *
- * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; two more messages of S when p is no
- * power of two. */
+ * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; else two more messages of S. */
 #include "collectives/coll.h"
 
 struct adasum {
@@ -66,8 +65,7 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
-/* mine = Adasum of mine and theirs, in a range of elements. `first`: mine belongs to the lower
- * ranks. */
+/* mine = Adasum of mine and theirs, in a range of elements. `first`: mine is the lower ranks'. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
     double x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa);

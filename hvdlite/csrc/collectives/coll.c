@@ -5,8 +5,7 @@
 
 static const size_t ANY = SIZE_MAX;
 
-/* Rows are asked in this order. Below the thresholds the number of steps decides, above them the
- * bytes. */
+/* Asked in this order. Below the thresholds the number of steps decides, above them the bytes. */
 static const struct coll_algorithm TABLE[] = {
     {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
      .run = coll_direct_allreduce},

@@ -118,8 +118,7 @@ struct coll_exchange {
 
 enum { COLL_IN_FLIGHT = 4 }; /* items in each direction */
 
-/* Exchanges of up to 2^30 bytes in order, several in flight. A peer has the other end of an item
- * under the same number. */
+/* Exchanges of up to 2^30 bytes in order, several in flight; both ends number an item alike. */
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
@@ -136,8 +135,8 @@ int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error 
 int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
 
 /* The ranks of algorithms whose steps need a power of two, 2^m. When p is none, the first
- * 2 (p - 2^m) ranks pair up: the even rank gives its data to the odd one, sits the steps out and
- * gets the result at the end. */
+ * 2 (p - 2^m) ranks pair up: the even rank gives its data to the odd one, sits out and gets the
+ * result. */
 struct coll_fold {
     int positions; /* 2^m */
     int pairs;

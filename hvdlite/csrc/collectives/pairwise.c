@@ -11,12 +11,11 @@
  *   reduce   S0                 S1                 S2
  *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
- * Chunks travel in segments: the exchange of segment k + 1 overlaps with adding and spreading
- * segment k.
+ * Chunks travel in segments: segment k + 1 is exchanged while k is added and spread.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But every pair of ranks
- * talks: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half the
- * messages and bytes. */
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But all pairs of ranks
+ * talk: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half of
+ * both. */
 #include "collectives/coll.h"
 
 #include <string.h>

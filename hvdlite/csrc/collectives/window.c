@@ -20,8 +20,7 @@
  * every rank adds all inputs itself, one hop instead of two. Sums are made in the accumulator and
  * rounded once, in the order of ranks, whatever the size and the fusion.
  *
- * Cost on each rank, at the bandwidth of the cache: (p-1)/p S packed, as much unpacked, S added; 2
- * flags a round. */
+ * Cost on each rank, in the cache: (p-1)/p S packed, as much unpacked, S added; 2 flags a round. */
 #include "collectives/coll.h"
 
 #include "base/clock.h"

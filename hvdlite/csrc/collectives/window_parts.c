@@ -12,8 +12,8 @@
  * gives the bits of a window allreduce. The rounds overlap: a rank stages round k before it takes
  * round k - 1, and waits only for ranks that have a part for it.
  *
- * Cost on each rank, S = all its parts: 2 (p-1)/p S b of copies in the cache; memory is read and
- * written once; 1 flag a round. */
+ * Cost on each rank, S = all its parts: 2 (p-1)/p S b in the cache, S read and written; 1 flag a
+ * round. */
 #include "collectives/coll.h"
 
 #include <string.h>

@@ -27,15 +27,13 @@ struct engine_config {
     struct timeline *timeline; /* the caller owns it; NULL: none */
 };
 
-/* Starts the thread; collective over the ranks of the transport. The caller owns the transport and
- * closes it after engine_stop. */
+/* Starts the thread; collective. The caller owns the transport and closes it after engine_stop. */
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. The caller has passed the tensor's request to request_check; the rest is checked
- * here. Finds the tensor's region and encodes it where it has a codec. The tensor and all that it
- * points to must live until it completes. On an error nothing is submitted and `complete` is not
- * called. */
+/* Any thread. The request has passed request_check; the rest is checked here. Finds the tensor's
+ * region; encodes it if it has a codec. The tensor and all that it points to must live until it
+ * completes. On an error nothing is submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
 /* While corked, the engine takes no submitted tensor; then it takes all at once. Calls nest. */

@@ -1,8 +1,8 @@
 /* Execution of a batch: pack, one collective, unpack, complete.
  *
  * A batch of one tensor runs in place in the user's memory; several tensors are copied to the
- * fusion buffer and back, except on a window. One thread, the engine's; returns when the batch is
- * done on this rank. */
+ * fusion buffer and back, except on a window. The engine's thread; returns when this rank is
+ * done. */
 #ifndef HVDLITE_ENGINE_EXECUTE_H
 #define HVDLITE_ENGINE_EXECUTE_H
 
@@ -25,8 +25,7 @@ struct executor {
     _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
 };
 
-/* Runs the batch and finishes its tensors. On an error the text names the batch, and its tensors
- * are not finished. */
+/* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
 void execute_free(struct executor *x);
 

@@ -1,9 +1,9 @@
 /* Negotiation: between this rank and the coordinator, up to the run log.
  *
- * Submitted tensors become items of a message to the coordinator, whole the first time, a cache id
- * later. The coordinator's decisions become batches in the run log, or errors. Rank 0 drives the
- * coordinator from here and talks to it like every rank, but without the transport. One thread, the
- * engine's; nothing blocks. */
+ * Submitted tensors become items of a message to the coordinator, whole the first time, a cache
+ * id later. The coordinator's decisions become batches in the run log, or errors. Rank 0 drives
+ * the coordinator from here and talks to it without the transport. The engine's thread; nothing
+ * blocks. */
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 

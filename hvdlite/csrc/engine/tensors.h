@@ -63,24 +63,23 @@ size_t tensors_count(struct tensors *t); /* added, not finished */
 /* While corked, tensors_take returns NULL. Any thread; calls nest. */
 void tensors_cork(struct tensors *t, bool corked);
 
-/* The engine thread. The oldest tensor added since the last call, linked to the later ones by
- * `newer`; NULL: none. */
+/* The engine thread. The oldest tensor added since the last call, linked by `newer`; NULL: none. */
 struct tensor *tensors_take(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not there */
 struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* the same; id: not 0 */
 /* Notes that the taken tensor is sent by this id; 0: whole. */
 int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 
-/* The engine thread. Makes zeros, without a name, for a tensor that the other ranks reduce;
- * tensors_finish frees them. */
+/* The engine thread. Zeros, without a name, for what other ranks reduce; tensors_finish frees
+ * them. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 
 /* Removes a taken tensor from the table and completes it with the error or NULL. */
 void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *error);
 
-/* Later submissions fail with the error of the first call; tensors in the table stay. Any
- * thread. */
+/* Any thread. Later submissions fail with the error of the first call; tensors in the table
+ * stay. */
 void tensors_refuse(struct tensors *t, const hvd_error *error);
 
 /* tensors_refuse; then finishes all tensors with the error. */

@@ -1,7 +1,7 @@
 /* Context: this process's one job, and the lock of the one pointer to it.
  *
- * Any thread. Between a successful enter and its leave the job stays, and so do its groups. In a
- * forked child all calls fail. */
+ * Any thread. Between enter and leave the job and its groups stay. In a forked child all calls
+ * fail. */
 #ifndef HVDLITE_JOB_CONTEXT_H
 #define HVDLITE_JOB_CONTEXT_H
 

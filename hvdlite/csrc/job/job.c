@@ -144,8 +144,7 @@ static int read_timeline(struct job *j, hvd_error *err) {
     return job_start_timeline(j, path, mark_cycles, err);
 }
 
-/* Opens the world's transport first: through it all ranks learn if one can't read its
- * environment. */
+/* World's transport first: through it all ranks learn if one can't read its environment. */
 static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
     HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, err));
     j->config.log.rank = world->transport->at.rank;

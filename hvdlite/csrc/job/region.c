@@ -43,8 +43,7 @@ void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->regio
 
 _Static_assert(HVD_REGION_ADDRESS == SHMEM_NAME, "a region's address is its memory's name");
 
-/* The used bytes of a part and the rest of their last large page, which is mapped whole or not at
- * all. */
+/* The used bytes of a part, up to the end of their last large page: it is mapped whole or not. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
     size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;

@@ -53,8 +53,7 @@ struct codec_sum {
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
                   float *out, size_t n);
 
-/* Kernels that add the messages of so many ranks: element is a word, of a cast a number. NULL: this
- * codec has none. */
+/* Kernels that add the messages of so many ranks, by words, or a cast's numbers. NULL: none. */
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
 /* Decodes the sum that these kernels made of all messages. A cast's sum includes the factor. */

@@ -15,8 +15,7 @@ struct bits {
 };
 
 /* The lowest bit of value i in a word whose bytes lie in memory order, from the first byte's
- * highest bits. Computed: with tables of these numbers the compiled code took four times as
- * long. */
+ * highest bits. Computed: tables of these numbers took four times as long. */
 static inline uint32_t shift2(size_t i) { return (uint32_t)(8 * (i / 4) + 6 - 2 * (i % 4)); }
 static inline uint32_t shift1(size_t i) { return (uint32_t)(8 * (i / 8) + 7 - i % 8); }
 

@@ -4,8 +4,8 @@
  * and bfloat16 in float32, 8- and 16-bit integers in int32, int32 in int64. The other dtypes are
  * their own accumulators. bool: Sum and Max are logical or, Min and Product logical and. Integers
  * wrap as in NumPy; their averages and scaled values truncate toward zero. In Min and Max NaN wins
- * over any number, as in NumPy. The compiler vectorises all loops, so arrays need no more alignment
- * than their elements. */
+ * over any number, as in NumPy. The compiler vectorises all loops: arrays need only the alignment
+ * of elements. */
 #ifndef HVDLITE_KERNELS_REDUCE_H
 #define HVDLITE_KERNELS_REDUCE_H
 
@@ -47,8 +47,7 @@ struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, co
 void reduce_blend(const struct reduce_kernels *k, void *out, double x, const void *a, double y,
                   const void *b, size_t n);
 
-/* out = final((in[0] * scale) op (in[1] * scale) op ...), in this order; out may be one of the
- * inputs. */
+/* out = final((in[0] * scale) op (in[1] * scale) op ...), in this order; out may be an input. */
 void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in, int inputs,
                 size_t n, double scale, struct reduce_final final);
 

@@ -1,7 +1,6 @@
 /* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded.
  *
- * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0. No header of MXNet is
- * needed. */
+ * Types and signatures as in MXNet's c_api.h and engine.h, 1.6 to 2.0; no header is needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 
@@ -12,8 +11,7 @@
 
 typedef void *NDArrayHandle;
 
-/* mxnet::engine::CallbackOnComplete: three words, the same in all versions. `error` is a
- * dmlc::Error. */
+/* mxnet::engine::CallbackOnComplete: three words in all versions. `error`: a dmlc::Error. */
 struct on_complete {
     void (*call)(void *engine, void *param, const void *error);
     void *engine, *param;
@@ -26,8 +24,7 @@ struct device {
 enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
 /* FnProperty kAsync: an operation whose arrays are free runs at once on the thread that pushes it;
  * any other runs on its device's worker. NOBODYS_DEVICE is number 15 of shared memory, whose worker
- * runs no operators. A CPU's number would not do: MXNet's profiler aborts where it is above the
- * number of cores. */
+ * runs no operators. MXNet's profiler aborts at a CPU's number above the cores. */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
 /* kCPUPrioritized: on a pool of workers that runs no operators; higher priority first. */
 enum { CPU_PRIORITIZED = 3 };
@@ -56,8 +53,7 @@ struct mxnet_api {
     int (*get_context)(NDArrayHandle, int *type, int *id);
     int (*wait_to_read)(NDArrayHandle);
     const char *(*last_error)(void);
-    /* For oneDNN layouts. C++ symbols whose only argument is `this`, an NDArray::Chunk; NULL: not
-     * exported. */
+    /* oneDNN layouts. C++ symbols that take only `this`, an NDArray::Chunk; NULL: not exported. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
     /* std::runtime_error, which dmlc::Error extends without members. */

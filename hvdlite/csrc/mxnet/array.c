@@ -112,8 +112,7 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* The shared pointer's second word is libstdc++'s control block: a virtual table, then the
- * count. */
+/* Its second word is libstdc++'s control block: a virtual table, then the count. */
 int mxnet_array_references(NDArrayHandle array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

@@ -25,8 +25,7 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err);
 
-/* The array's memory in plain layout; valid only while an operation of MXNet's engine holds the
- * array. */
+/* The array's memory in plain layout; valid while an operation of MXNet's engine holds it. */
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err);
 

@@ -81,8 +81,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     monitor_unlock(&op->lib->reporting);
 }
 
-/* The last user completes the operation, which may free it. If MXNet dropped the operation, MXNet
- * raises the cause itself. */
+/* The last user completes the operation, which may free it. MXNet itself raises why it dropped
+ * one. */
 static void let_go(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }

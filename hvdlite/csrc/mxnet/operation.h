@@ -49,12 +49,12 @@ struct operation {
 /* The caller fills in the collectives' tensors, which are not zeroed. */
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err);
 
-/* Ends an operation: MXNet's deleter, also for one that was not pushed. Frees it now, or after its
+/* Ends an operation, also one not pushed: MXNet's deleter. Frees it now or after its
  * collectives. */
 void operation_end(void *param);
 
 /* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three arguments, later
- * versions four. */
+ * four. */
 async_function operation_run3;
 async_function4 operation_run4;
 

@@ -28,11 +28,11 @@ typedef struct hvd_mxnet_work {
     const hvd_tensor *tensor;
 } hvd_mxnet_work;
 
-/* Pushes n collectives as one operation. They are submitted together when all arrays are free, and
- * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays.
- * Where two arrays share memory, the collectives are pushed one by one. A wrong argument fails at
- * once and pushes nothing. The naive engine returns when the collectives are done, and the error is
- * theirs. */
+/* Pushes n collectives as one operation. They are submitted together when all arrays are free,
+ * and end together. If some fail, MXNet raises their errors at the first wait for any of the
+ * arrays. Where two arrays share memory, the collectives are pushed one by one. A wrong argument
+ * fails at once and pushes nothing. With the naive engine it returns when they are done, with
+ * their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 
 /* Pushes one collective in place; `array`: the handle as a number, as Python has it. */

@@ -10,8 +10,7 @@
 /* cdef begin */
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
 
-/* Watches the operations on n arrays, given by their handles, that were pushed so far; NULL: see
- * *err. */
+/* Watches what was pushed so far on n arrays, given by their handles; NULL: see *err. */
 hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);
 /* 1: they are done, or have failed; 0: not yet. */
 int hvd_mxnet_watch_done(hvd_mxnet_watch *w);

@@ -83,8 +83,7 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* Makes ready what waited only for this rank. When the last rank joins, all ranks take part
- * again. */
+/* Makes ready what waited only for this rank. After the last rank's join none counts as joined. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;
@@ -298,8 +297,7 @@ static int plan(struct coordinator *c, size_t n, struct wire_writer *out, hvd_er
     return code;
 }
 
-/* Fails tensors on which the ranks disagree; moves the others to the front. *agreed: their
- * count. */
+/* Fails tensors on which ranks disagree; moves the others, *agreed in number, to the front. */
 static int decide_conflicts(struct coordinator *c, size_t *agreed, struct wire_writer *out,
                             hvd_error *err) {
     *agreed = 0;

@@ -1,10 +1,9 @@
 /* The coordinator: hears what each rank has submitted and decides what runs, in which order.
  *
- * Pure: messages and `now` in, items of one message to all ranks out (wire.h). It lives on the
- * lowest rank; only that rank's engine thread calls it. When the last rank has submitted a tensor,
- * the tensor runs, or fails with the same error on every rank. A rank that has left submits
- * nothing, so tensors that wait for it fail at once. Ready tensors run by priority, then by
- * arrival. */
+ * Pure: messages and `now` in, items of one message to all ranks out (wire.h). The lowest rank's
+ * engine thread calls it. When the last rank has submitted a tensor, the tensor runs, or fails with
+ * the same error on every rank. A rank that has left submits nothing, so tensors that wait for it
+ * fail at once. Ready tensors run by priority, then by arrival. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 

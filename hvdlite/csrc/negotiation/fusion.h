@@ -13,9 +13,8 @@ bool fusion_fits(const struct request *a, const struct request *b);
  * tensor i. Batches are numbered from 0 in the order of their first tensor; their number is
  * returned. All tensors of a batch have one kind, dtype, codec, op, scales, root and region. A
  * batch has at most `threshold` bytes, unless it is a single tensor; threshold 0 fuses nothing.
- * Only allreduces and broadcasts are fused; not Adasum, whose rule is for one tensor. A later
- * tensor that fits is drawn forward past others that do not, if its batch is one of the last
- * FUSION_OPEN with room. */
+ * Only allreduces and broadcasts are fused; not Adasum, whose rule is for one tensor. A tensor that
+ * fits is drawn forward past others, into one of the last FUSION_OPEN batches with room. */
 enum { FUSION_OPEN = 32 };
 size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold, size_t *batch);
 

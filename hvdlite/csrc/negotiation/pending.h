@@ -47,16 +47,15 @@ struct request pending_of(const struct pending *p, int rank);
  * 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
-/* Names only the first rank that left without submitting it. So all ranks get the same text, though
- * others may leave meanwhile. */
+/* Names only the first rank that left without submitting it, so that all ranks get one text. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
 /* Some ranks have joined, and zeros can't stand in for their tensors. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for
- * 'broadcast.w')". Users look for what the missing ranks do instead. oldest[rank]: the tensor that
- * it waits for, or NULL. */
+ * 'broadcast.w')". Users look for what the missing ranks do instead. oldest[rank]: its wait, or
+ * NULL. */
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
                           double now, char *text, size_t size);
 

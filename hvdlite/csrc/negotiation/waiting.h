@@ -23,8 +23,8 @@ void waiting_free(struct waiting *w);
 /* All tensors that wait now count as seen. */
 void waiting_seen(struct waiting *w);
 
-/* [rank]: the oldest tensor that the rank has submitted and waits for; NULL: none. The caller frees
- * the array. NULL: no memory. */
+/* [rank]: the oldest tensor it waits for; NULL: none. To be freed by the caller. NULL: no
+ * memory. */
 const struct pending **waiting_of_ranks(const struct waiting *w, int size);
 
 /* Reports tensors that have waited for more than `limit` seconds, each once: one text for all that

@@ -41,8 +41,7 @@ struct copy_policy {
     struct copy_record of_size[COPY_SIZES];
 };
 
-/* Begins a stretch of a pass of `pass` bytes; returns the way to take. No rank is two stretches
- * ahead of another. */
+/* Begins a stretch of a pass of `pass` bytes, at most one ahead of other ranks; returns the way. */
 enum copy_way copy_policy_begin(struct copy_policy *s, size_t pass);
 /* Ends the stretch, which took so many seconds a byte. */
 void copy_policy_end(struct copy_policy *s, size_t pass, enum copy_way way, double seconds);

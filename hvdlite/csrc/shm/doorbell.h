@@ -1,8 +1,7 @@
 /* A doorbell: wakes a sleeping rank, also from another process of its host.
  *
  * The one door to futexes: MPI can only be polled, but a thread can sleep on a word of shared
- * memory. A zeroed struct is a doorbell. It has one sleeper; any thread of any process may ring
- * it. */
+ * memory. Zeroed, it is ready. One thread sleeps on it, any thread of any process rings. */
 #ifndef HVDLITE_SHM_DOORBELL_H
 #define HVDLITE_SHM_DOORBELL_H
 
@@ -15,8 +14,7 @@ struct doorbell {
 };
 
 void doorbell_ring(struct doorbell *doorbell);
-/* Take a ticket, look for work, sleep on the ticket: a ring since the ticket ends the sleep at
- * once. */
+/* Take a ticket, look for work, sleep on the ticket: a ring in between ends the sleep at once. */
 unsigned doorbell_listen(struct doorbell *doorbell);
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds);
 

@@ -13,8 +13,7 @@
 /* Bytes between parts. At distances of a power of two reads and writes ran at half the speed: the
  * first cache of some processors tells lines apart by a few bits of their addresses (Lipp et al.,
  * "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A
- * multiple of every small page size, but not of a large page: parts begin and end inside large
- * pages. */
+ * multiple of small pages, not of large ones: parts begin and end inside these. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {

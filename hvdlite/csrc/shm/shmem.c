@@ -18,8 +18,7 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
 #endif
 
-/* MAP_POPULATE: the first touch of a page costs 1.4 us, ten times as much as the copy that causes
- * it. */
+/* MAP_POPULATE: a page's first touch costs 1.4 us, ten times as much as the copy that causes it. */
 static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd_error *err) {
     *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (*memory != MAP_FAILED) return HVD_OK;
@@ -70,8 +69,7 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* A part lies in its file as in its large page, in every process: else the kernel can't map large
- * pages. */
+/* A part's offset in its file is that in its large page, else the kernel can't map large pages. */
 static off_t offset_in_file(const void *part) {
     return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
 }
@@ -113,8 +111,7 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* One call a page: madvise stops at the first page that it can't collapse, such as one never
- * written to. */
+/* One call a page: madvise stops at a page that it can't collapse, such as one never written. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)

@@ -1,8 +1,7 @@
 /* Shared memory: made by one process of a host, mapped by others, gone when the last of them ends.
  *
  * The one door to shm_open and mmap. Mode 0600. Nothing is left behind, not even after kill -9: a
- * name in /dev/shm is unlinked as soon as all processes have mapped it, and reserved memory has no
- * name. */
+ * name in /dev/shm is unlinked once all have mapped it, and reserved memory has no name. */
 #ifndef HVDLITE_SHM_SHMEM_H
 #define HVDLITE_SHM_SHMEM_H
 
@@ -20,15 +19,12 @@ void shmem_unlink(const char *name);
 void shmem_close(void *memory, size_t bytes);
 
 /* Reserves addresses for `n` parts of `bytes`. Part `self` is zeroed memory of this process; the
- * other parts must be attached. Pages exist once they are written to, and take no room in
- * /dev/shm. */
+ * other parts must be attached. Pages exist once written to, and not in /dev/shm. */
 int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_error *err);
-/* The address by which another process of this user and host attaches this part, while this process
- * runs. */
+/* The address by which another process of this user and host attaches it, while this one runs. */
 void shmem_address(int fd, char address[SHMEM_NAME]);
-/* Moves the first `bytes` of a part, as far as they fill large pages, onto such pages, where the
- * kernel can; before others attach them. It took 8 % off the sum of 2 x 100 MB (2 cores of a
- * Xeon). */
+/* Before others attach them: moves the first `bytes` of a part onto large pages where the kernel
+ * can. It took 8 % off the sum of 2 x 100 MB (2 cores of a Xeon). */
 void shmem_collapse(void *part, size_t bytes);
 /* `bytes` of a part, rounded up to the end of their last large page. */
 size_t shmem_whole_pages(const void *part, size_t bytes);

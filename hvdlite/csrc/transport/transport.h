@@ -2,9 +2,8 @@
  *
  * Two implementations: transport_mpi (processes) and transport_local (ranks as threads of one
  * process, for tests). Two lanes that never mix: `transfers` move data between buffers that both
- * sides have ready, matched in order for each pair of ranks; `messages` carry the negotiation
- * and are copied. Only the engine's thread calls these functions; any thread may call
- * transport_wake. */
+ * sides have ready, matched in order for each pair of ranks; `messages` carry the negotiation and
+ * are copied. Only the engine's thread calls these functions, except transport_wake. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 

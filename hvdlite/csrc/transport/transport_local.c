@@ -88,8 +88,7 @@ static int local_irecv(struct transport *t, void *data, size_t bytes, int from, 
     return check_broken(t, err);
 }
 
-/* Receives complete in the order of their tests: collectives wait in the order in which they
- * post. */
+/* Receives complete in the order of their tests: collectives wait in the order of their posts. */
 static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);

@@ -34,8 +34,8 @@ struct mpi_transport {
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* `call`: C source, of which the text shows the function's name. t: NULL unless the call concerns
- * that peer. */
+/* `call`: C source; the text shows the function's name. t: NULL unless the call concerns that
+ * peer. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";

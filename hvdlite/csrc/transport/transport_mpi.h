@@ -16,8 +16,8 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, hv
  * before the engine starts: else ranks would wait for one that can't start. */
 int transport_mpi_agree(struct transport *t, int code, hvd_error *err);
 
-/* "Open MPI 5.0.11": the MPI that this file was compiled for; the MPI that it is linked to. Both
- * work before MPI is initialised. */
+/* "Open MPI 5.0.11": the MPI compiled for; the MPI linked to. Both work before MPI is
+ * initialised. */
 void transport_mpi_built_for(char *text, size_t size);
 void transport_mpi_loaded(char *text, size_t size);
 
