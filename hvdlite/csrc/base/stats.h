@@ -8,10 +8,9 @@
 #include <stdint.h>
 
 struct stats {
-    _Atomic uint64_t bytes_sent_mpi; /* of tensors, by transfers to other ranks */
-    /* of tensors, written where other ranks of this host read */
-    _Atomic uint64_t bytes_sent_window;
-    _Atomic uint64_t tensors, batches; /* done without an error */
+    _Atomic uint64_t bytes_sent_mpi;    /* of tensors, by transfers to other ranks */
+    _Atomic uint64_t bytes_sent_window; /* of tensors, for other ranks of this host */
+    _Atomic uint64_t tensors, batches;  /* done without an error */
 };
 
 #endif

@@ -129,8 +129,7 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     const struct coll_args *args = w->args;
     size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
     w->segment = segment_bytes((int)others);
-    /* chunk 0 is the longest */
-    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment;
+    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
     size_t slots = others * w->segment;
     void *memory;
     size_t pointers = (others + 1) * sizeof *w->inputs;

@@ -172,8 +172,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
     HVD_TRY(transport_wait_slot(p->t, round, err));
     pack(p, &p->staged, own, p->args->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
-    /* no rank waits for it, but all flags count the same rounds */
-    window_raise(p->w, WINDOW_REDUCED, round);
+    window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
     HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, p->result);
     unpack(p, &p->taken, p->result, p->args->bytes);
@@ -233,8 +232,7 @@ int coll_window_allreduce(struct transport *t, const struct coll_args *args, hvd
     if (!args->bytes) return HVD_OK;
     HVD_TRY(open_pass(&p, t, args, args->bytes, err));
     HVD_TRY(add(&p, err));
-    /* staged: all but the own chunks; reduced: the own chunks */
-    transport_count_window(t, args->bytes);
+    transport_count_window(t, args->bytes); /* staged, and the own chunks reduced */
     p.w->rounds += p.rounds;
     return HVD_OK;
 }

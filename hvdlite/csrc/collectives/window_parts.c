@@ -50,8 +50,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
         if (to != self) transport_count_window(p->t, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
-    /* no rank waits for it, but all flags count the same rounds */
-    window_raise(p->w, WINDOW_REDUCED, round);
+    window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
     return HVD_OK;
 }
 

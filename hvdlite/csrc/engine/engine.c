@@ -32,8 +32,7 @@ struct engine {
 
 /* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
-    /* without what this rank was doing when it heard the cause */
-    hvd_error cause = e->negotiation.heard;
+    hvd_error cause = e->negotiation.heard; /* without what this rank was doing */
     if (!cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
@@ -77,8 +76,7 @@ static int step(struct engine *e, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = negotiate_next_batch(&e->negotiation);
     *progress = *progress || batch;
-    /* first: when the batch is done, its caller may stop the timeline */
-    if (*progress) note_progress(e);
+    if (*progress) note_progress(e); /* first: the batch may end the timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);

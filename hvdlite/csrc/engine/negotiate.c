@@ -138,8 +138,7 @@ static uint32_t rows_expected(const struct negotiation *n, const struct request 
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
     struct request *r = &tensor->request;
-    /* whole: `rows` are the ranks that have joined */
-    uint32_t nrows = item->whole ? 0 : item->nrows;
+    uint32_t nrows = item->whole ? 0 : item->nrows; /* else ranks that have joined */
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return contradiction(r->name, err);

@@ -86,8 +86,7 @@ static int check_splits(const struct tensor *tensor, int rank, int size, hvd_err
     const struct request *r = &tensor->request;
     const size_t n = (size_t)size;
     size_t row_bytes = request_row_bytes(r), limit = SIZE_MAX / 2 / (row_bytes ? row_bytes : 1);
-    /* rows; their sums over ranks must not overflow, in bytes either */
-    int64_t total = 0, sent = 0;
+    int64_t total = 0, sent = 0; /* rows; no sum over ranks may overflow in bytes */
     if (tensor->nsplits != n * n)
         return error_set(err, HVD_INVALID,
                          "tensor '%s': expected the splits of all %d ranks, %zu numbers, got %zu",

@@ -38,11 +38,9 @@ struct tensor {
     uint64_t id;                  /* the cache id that it was sent by; 0: sent whole */
     struct map_node node, by_id;  /* by name; by id */
     struct tensor *newer, *older; /* neighbours in the table's list */
-    /* queued: the next tensor of its name, entered when this one, which failed, is done */
-    struct tensor *behind;
-    /* valid in the first tensor of a name: the last one queued, maybe itself */
-    struct tensor *last;
-    struct request request; /* at the end: its used part has no fixed size */
+    struct tensor *behind;        /* queued until this one, which failed, is done */
+    struct tensor *last;          /* in the first of a name: the last one queued, or itself */
+    struct request request;       /* at the end: its used part has no fixed size */
 };
 
 struct tensors;

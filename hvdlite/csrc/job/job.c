@@ -33,8 +33,7 @@ static int read_wait(struct job *j, int local_size, hvd_error *err) {
 static int read_config(struct job *j, hvd_error *err) {
     struct engine_config *config = &j->config;
     HVD_TRY(read_log_level(&config->log.level, err));
-    /* again, for the error: the transport is open now */
-    HVD_TRY(env_flag("WINDOW", &j->window, err));
+    HVD_TRY(env_flag("WINDOW", &j->window, err)); /* again, for the error */
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
@@ -159,8 +158,7 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     *j = (struct job){.timeout = 300, .window = true};
-    /* read_config reports a wrong value, once all ranks hear of it */
-    env_flag("WINDOW", &j->window, NULL);
+    env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
     j->config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
     timeline_init(&j->timeline);

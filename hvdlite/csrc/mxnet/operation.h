@@ -40,8 +40,7 @@ struct operation {
     bool pushed, ran;  /* pushed, not run: MXNet dropped it because one of its arrays has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
     hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
-    /* users: collectives that have not ended, and the thread that submits them */
-    atomic_int left;
+    atomic_int left;   /* collectives that have not ended, and their submitting thread */
     int n;
     struct collective collectives[];
 };

@@ -12,8 +12,7 @@ struct coordinator {
     struct cache *cache;
     uint64_t last_id;       /* ids are never used twice */
     struct waiting waiting; /* tensors that some rank has not submitted */
-    /* a rank has left since the tensors were last checked: they may have to fail */
-    bool look_again;
+    bool look_again;        /* a rank has left since all waiting tensors were checked */
     uint64_t turns;         /* numbers given to tensors so far */
     struct pending **ready; /* submitted by all, not decided yet */
     size_t nready, ready_capacity;

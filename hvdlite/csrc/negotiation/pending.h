@@ -14,15 +14,14 @@ struct pending {
     bool *submitted;        /* [rank] */
     int size, nsubmitted;   /* ranks; how many have submitted */
     const int *job_ranks;   /* [rank]: its rank in the job, for texts; NULL: the same */
-    /* the cache id, if every rank so far sent it; 0: some rank sent a whole request */
-    uint64_t id;
-    bool direct;   /* every rank's tensor so far lies at the same offset of a region */
-    bool joined;   /* some ranks have joined instead of submitting it */
-    bool failed;   /* some rank has no data for it */
-    bool conflict; /* `failed`, or some rank's request conflicts with the first */
-    double since;  /* when the first rank submitted it */
-    bool warned;   /* a stall was reported */
-    uint64_t turn; /* by arrival; once ready, by readiness */
+    uint64_t id;            /* the cache id; 0: some rank so far sent a whole request */
+    bool direct;            /* every rank's tensor so far lies at the same offset of a region */
+    bool joined;            /* some ranks have joined instead of submitting it */
+    bool failed;            /* some rank has no data for it */
+    bool conflict;          /* `failed`, or some rank's request conflicts with the first */
+    double since;           /* when the first rank submitted it */
+    bool warned;            /* a stall was reported */
+    uint64_t turn;          /* by arrival; once ready, by readiness */
     struct pending *next, *older; /* in order of arrival; once ready, `next` is that of its batch */
     struct request request;       /* of the first rank; at the end, see request_copy */
 };

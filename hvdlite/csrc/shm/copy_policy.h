@@ -37,8 +37,7 @@ struct copy_record {
 struct copy_policy {
     struct copy_board *board; /* zeroed before the first stretch; the leader writes it */
     bool leads;
-    /* by the logarithm of the pass's bytes; only the leader's counts */
-    struct copy_record of_size[COPY_SIZES];
+    struct copy_record of_size[COPY_SIZES]; /* by log of the pass's bytes; the leader's counts */
 };
 
 /* Begins a stretch of a pass of `pass` bytes, at most one ahead of other ranks; returns the way. */

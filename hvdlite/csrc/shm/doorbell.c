@@ -24,7 +24,6 @@ void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) 
     struct timespec timeout = {.tv_sec = (time_t)seconds};
     timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
     atomic_store(&doorbell->asleep, 1);
-    /* returns at once unless rings == ticket */
-    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout);
+    futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* only if rings == ticket */
     atomic_store(&doorbell->asleep, 0);
 }
