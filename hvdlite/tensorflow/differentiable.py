@@ -78,7 +78,10 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
     def broadcast_(tensor):
         def gradient(grad):
             reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
-            return reduced if topology.rank() == root_rank else tf.zeros_like(reduced)
+            if topology.rank() == root_rank:
+                return reduced
+            with tf.control_dependencies([reduced]):  # else a session leaves it out on this rank
+                return tf.zeros_like(grad)
 
         results = run(
             lambda arrays: start_broadcast([name], arrays, root_rank, process_set),

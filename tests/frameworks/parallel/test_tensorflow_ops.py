@@ -239,6 +239,19 @@ def test_gradients(traced, rank, size):
     np.testing.assert_allclose(got, rows[:, None] * np.ones(2))
 
 
+def test_a_session_that_asks_for_gradients_alone(rank, size):
+    """All ranks take part in a broadcast's gradient, also those to which it gives zeros."""
+    with tf.Graph().as_default():
+        x = tf.constant([rank + 1.0, 2.0])
+        y = [hvd.broadcast(x, root) for root in range(size)]
+        z = [hvd.allgather(x), hvd.alltoall(tf.tile(x, [size]))]
+        grads = [tf.gradients(each, x, tf.ones_like(each))[0] for each in [*y, *z]]
+        with tf.compat.v1.Session() as session:
+            found = [session.run(grad).tolist() for grad in grads]
+    own = [[float(rank == root)] * 2 for root in range(size)]
+    assert found == [*own, [1, 1], [size, size]]
+
+
 def test_objects_and_join(rank, size):
     assert hvd.broadcast_object({"of": rank}, size - 1) == {"of": size - 1}
     assert hvd.broadcast_object_fn(root_rank=0)(rank) == 0
