@@ -28,6 +28,8 @@ def run(
     env: Optional[Dict[str, str]] = None,
     launcher: Optional[str] = None,
     verbose: bool = False,
+    use_gloo: bool = False,
+    use_mpi: bool = False,
 ) -> List[Any]:
     """Call ``function(*args, **kwargs)`` on ``np`` new ranks; return what each returned, by rank.
 
@@ -42,7 +44,8 @@ def run(
     :param env: variables for all ranks, beside those of this process.
     :param launcher: ``local``, ``ssh``, ``slurm``, ... as for hvdliterun; None: what it would take.
     :param verbose: say what is run.
-    :raises ValueError: the function can't be sent.
+    :param use_gloo: and ``use_mpi``: Horovod's choice of a transport; there is MPI only.
+    :raises ValueError: the function can't be sent, or ``use_gloo`` is asked for.
     :raises JobFailed: a rank raised or died; all others have been ended.
 
     >>> import hvdlite as hvd
@@ -52,6 +55,8 @@ def run(
     >>> hvd.run(where, np=2)
     [(0, 2), (1, 2)]
     """
+    if use_gloo:
+        raise ValueError("run(use_gloo=True): hvdlite runs over MPI only; leave use_gloo out")
     given = host_lists.parse_list(hosts) if hosts else []
     job = Job(
         command=[sys.executable, "-m", "hvdlite.launch.task"],

@@ -42,3 +42,9 @@ def test_what_cannot_be_sent_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="pip install cloudpickle"):
         pack(lambda: 1, (), {})
+
+
+def test_horovods_choice_of_a_transport():
+    assert hvd.run(divmod, args=(7, 2), np=1, use_mpi=True, use_gloo=False) == [(3, 1)]
+    with pytest.raises(ValueError, match="over MPI only"):
+        hvd.run(divmod, args=(7, 2), np=1, use_gloo=True)
