@@ -1,18 +1,18 @@
-"""Tells MXNet of the kvstore ``dist_sync_mpi``, in whichever order the two are imported.
+"""Registers the kvstore ``dist_sync_mpi`` with MXNet, whichever of the two is imported first.
 
-It imports neither MXNet nor MPI: the store's own module comes when a store is asked for. Besides
-MXNet's registry of stores these places in MXNet are replaced, for this store only:
+This module imports neither MXNet nor MPI; creating a store imports the store's module. Besides the
+entry in MXNet's registry of stores, these functions of MXNet are replaced, for this store only:
 
-* ``gluon.Trainer()`` puts the weights of all ranks in step, so that the first gradient is right;
-  else it would do so at the first step, when it has been computed.
-* ``Trainer`` refuses another batch size where an optimizer on a server could not hear of it; here
-  there is no server.
-* ``_create_kvstore``: Trainer and Module update weights by themselves unless they are told to leave
-  it to the store; then gradients can be clipped in between, and states load without hvdlite.
-* ``_initialize_kvstore``: Module puts its weights in step although it updates them by itself.
-* ``mx.profiler``: where there are no servers, what is meant for them is a warning, not an error.
+* ``gluon.Trainer()`` makes the weights of all ranks equal, so that the first gradient is right.
+  MXNet's would do so at the first step, after that gradient has been computed.
+* ``Trainer._check_and_rescale_grad`` accepts another batch size. MXNet's refuses it, because an
+  optimizer on a server would not learn of it; here there is no server.
+* ``_create_kvstore``: Trainer and Module update weights themselves unless told to leave it to the
+  store. So gradients can be clipped before the update, and states load without hvdlite.
+* ``_initialize_kvstore``: Module makes its weights equal although it updates them itself.
+* ``mx.profiler``: commands for servers are a warning where there are no servers, not an error.
 
-And ``mx.kv.create`` refuses a name that MXNet does not know, for which it makes a local store.
+And ``mx.kv.create`` refuses an unknown name; MXNet's would make a local store of it.
 """
 
 import functools
@@ -31,7 +31,7 @@ _LOCAL = ("local", "device", "nccl", "teststore", "local_allreduce_cpu", "local_
 
 
 class _Maker:
-    """What the registry holds for a name of ours, in place of a class."""
+    """Stands in MXNet's registry for the class of a store."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class _Maker:
 
 
 def register(mxnet) -> None:
-    """Make the store known to the MXNet that is imported; a second call does nothing."""
+    """Register the store with the imported MXNet; a second call does nothing."""
     registry = mxnet.kvstore.KVStoreBase.kv_registry
     if NAME in registry:
         return
@@ -79,7 +79,7 @@ def _is_ours(store) -> bool:
 
 
 def _as_store(kvstore, registry):
-    """Return a store for a name of ours, and what is given for all else."""
+    """Return a new store for a name of ours; return anything else as it is."""
     maker = registry.get(kvstore.lower()) if isinstance(kvstore, str) else None
     return maker() if isinstance(maker, _Maker) else kvstore
 
@@ -116,7 +116,7 @@ def _check_and_rescale_grad(check):
     @functools.wraps(check)
     def check_and_rescale_grad(self, scale):
         if _is_ours(self._kvstore):
-            self._optimizer.rescale_grad = scale  # of this very optimizer, also on the store
+            self._optimizer.rescale_grad = scale  # the store uses this very optimizer
         else:
             check(self, scale)
 
@@ -127,7 +127,7 @@ def _create_kvstore(create, registry):
     @functools.wraps(create)
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str):
-            kvstore = kvstore.lower()  # MXNet looks for 'dist' before it does so itself
+            kvstore = kvstore.lower()  # MXNet looks for 'dist' before it lowers the name
             _check_known(kvstore, registry)
         store, on_store = create(_as_store(kvstore, registry), num_device, arg_params)
         if _is_ours(store) and "MXNET_UPDATE_ON_KVSTORE" not in os.environ:
@@ -152,11 +152,11 @@ def _of_servers(call, profiler):
     @functools.wraps(call)
     def without_servers(*args, **kwargs):
         asked = "server" in (*args, kwargs.get("profile_process"))
-        if not asked or profiler.profiler_kvstore_handle:  # of the last store that MXNet made
+        if not asked or profiler.profiler_kvstore_handle:  # MXNet has made a store with servers
             return call(*args, **kwargs)
         warnings.warn(
-            "there are no servers to profile: with this kvstore each rank does what they would do; "
-            "use profile_process='worker'",
+            "there are no servers to profile: with this kvstore each rank does their work; use "
+            "profile_process='worker'",
             stacklevel=2,
         )
         return None

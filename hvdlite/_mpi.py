@@ -1,9 +1,9 @@
-"""One MPI in the process: the C library is taken that runs on the MPI which mpi4py has loaded.
+"""Loads the C library that fits the MPI which mpi4py has loaded.
 
-mpi4py's wheel chooses a libmpi when it is imported. A C library is compiled for one MPI: hvdlite's
-wheel has one for Open MPI and one for MPICH, an installation from source only that of its mpicc. To
-another MPI a communicator means nothing (using it there crashes). So a difference is found here, at
-import, and becomes an ImportError whose one sentence names both sides and the way out.
+mpi4py's wheel chooses a libmpi at its import. A C library is compiled for one MPI: hvdlite's wheel
+has one for Open MPI and one for MPICH, an installation from source only one for its mpicc. A
+communicator of one MPI crashes another. So a difference is an ImportError at import, whose text
+names both MPIs and says what to do.
 """
 
 import importlib
@@ -17,7 +17,7 @@ _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' na
 def load() -> Tuple[Any, Any]:
     """Return the C library as cffi's ``(ffi, lib)``; imports mpi4py.MPI, which initializes MPI."""
     try:
-        # Before the C library: the loader then gives it the libmpi that is there already.
+        # Before the C library: the loader then binds the C library to this libmpi.
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
         raise ImportError(
@@ -46,15 +46,15 @@ def load() -> Tuple[Any, Any]:
 
 
 def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
-    """Say what is wrong if the C library and mpi4py do not share one MPI; None if they do.
+    """Return the error text if the C library and mpi4py do not share one MPI; None if they do.
 
-    ``built_for`` is what mpi.h called itself when the C library was compiled. ``loaded`` and
-    ``theirs`` are what MPI_Get_library_version says to the C library (its first line will do) and
-    to mpi4py; it is not enough to know what was linked, as Open MPI 4 exports its symbols globally
-    and so takes over the calls of a C library that was linked to MPICH.
+    ``built_for`` is the name in the mpi.h that compiled the C library. ``loaded`` and ``theirs``
+    are what MPI_Get_library_version returns to the C library (the first line suffices) and to
+    mpi4py. The linked library alone proves nothing: Open MPI 4 exports its symbols globally and so
+    takes over the calls of a C library linked to MPICH.
 
-    Within one ABI the versions may differ: Open MPI 4 and 5 share theirs (libmpi.so.40), and so do
-    MPICH and all that derive from it (libmpi.so.12).
+    Versions with one ABI fit: Open MPI 4 and 5 (libmpi.so.40), MPICH and all MPIs derived from it
+    (libmpi.so.12).
 
     >>> mismatch("Open MPI 5.0.11", "Open MPI v4.1.4", "Open MPI v4.1.4, package: Debian")
     """
@@ -65,7 +65,7 @@ def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
 
 
 def not_built(theirs: str, package: Path) -> str:
-    """Say what to do if the folder of hvdlite has no C library for the MPI of mpi4py."""
+    """Return the error text if hvdlite's folder has no C library for mpi4py's MPI."""
     names = [name for mpi, name in _NAMES.items() if any(package.glob(f"_hvdlite_{mpi}.*"))]
     if not names:
         return "hvdlite's C library is not built: run `make install`, or `pip install .`"

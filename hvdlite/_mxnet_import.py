@@ -1,6 +1,6 @@
-"""What ``import mxnet`` finds before it and gets after it, in whichever order hvdlite is imported.
+"""Prepares ``import mxnet`` and registers the kvstore after it, whichever is imported first.
 
-Nothing is imported here before MXNet is: hvdlite is for NumPy arrays, and for launchers, as well.
+This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
 """
 
 import importlib.abc
@@ -10,7 +10,7 @@ from hvdlite import _kvstore_hooks
 
 
 def watch() -> None:
-    """Register the kvstore now if MXNet is imported, else as soon as it is."""
+    """Register the kvstore now if MXNet is imported, else right after its import."""
     if sys.modules.get("mxnet"):
         _kvstore_hooks.register(sys.modules["mxnet"])
     elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
@@ -18,7 +18,7 @@ def watch() -> None:
 
 
 class _MXNetFinder(importlib.abc.MetaPathFinder):
-    """Has MXNet found by the others, and does before and after its import what it lacks."""
+    """Lets the other finders find MXNet, and wraps its import."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "mxnet":

@@ -1,4 +1,4 @@
-"""The C library for the rest of the package: its only importer, and the one check of its codes."""
+"""The only importer of the C library, and the only place that turns its codes into exceptions."""
 
 import functools
 import sys
@@ -10,9 +10,9 @@ ffi, lib = _mpi.load()
 
 
 class HvdliteError(RuntimeError):
-    """Work on several ranks that could not be done; the text names the tensor and the ranks.
+    """A collective failed; the text names the tensor and the ranks.
 
-    Where MXNet is imported it is an ``MXNetError``, too, which scripts for Horovod catch.
+    If MXNet is imported it is an ``MXNetError`` as well, because scripts for Horovod catch those.
     """
 
     def __new__(cls, *text):
@@ -21,7 +21,7 @@ class HvdliteError(RuntimeError):
 
 
 class HvdliteValueError(HvdliteError, ValueError):
-    """An argument, or what the ranks bring together, that can't be right; a ValueError, too."""
+    """An argument is wrong, or the ranks' arguments do not fit together; a ValueError as well."""
 
 
 @functools.lru_cache(maxsize=None)
@@ -32,7 +32,7 @@ def _as_both(kind: type, other: type) -> type:
     return type(kind.__name__, (kind, other), names)
 
 
-# What the caller got wrong is a ValueError, as in Horovod; all else is the job's.
+# A mistake of the caller is a ValueError, as in Horovod; all else is a failure of the job.
 _ERRORS = {
     lib.HVD_INVALID: HvdliteValueError,
     lib.HVD_UNSUPPORTED: HvdliteValueError,
@@ -48,7 +48,7 @@ def new_error():
 
 
 def exception_of(error) -> Exception:
-    """Return what to raise for an ``hvd_error *`` that a failed call has filled."""
+    """Return the exception for an ``hvd_error *`` that a failed call has filled."""
     return _ERRORS.get(error.code, HvdliteError)(ffi.string(error.text).decode(errors="replace"))
 
 
@@ -56,7 +56,7 @@ _own = threading.local()
 
 
 def own_error():
-    """Return this thread's ``hvd_error *``, which its next call may fill again."""
+    """Return this thread's ``hvd_error *``; the thread's next call reuses it."""
     try:
         return _own.error
     except AttributeError:
@@ -67,16 +67,16 @@ def own_error():
 def c_text(text: str, what: str):
     """Return the text as a ``char[]``, in UTF-8.
 
-    :param what: what the error calls it, "the tensor name".
-    :raises ValueError: there is a NUL in it, where C would cut it.
+    :param what: what an error calls the text, as in "the tensor name".
+    :raises ValueError: the text has a NUL, where C would cut it.
     """
     if "\0" in text:
-        raise ValueError(f"{what} {text!r} has a NUL character in it: leave that out")
+        raise ValueError(f"{what} {text!r} has a NUL character: leave it out")
     return ffi.new("char[]", text.encode())
 
 
 def call(function, *args) -> None:
-    """Call a C function whose last argument is an ``hvd_error *``; raise what it reports."""
+    """Call a C function whose last argument is an ``hvd_error *``; raise the error it reports."""
     error = own_error()
     if function(*args, error):  # HVD_OK is 0
         raise exception_of(error)

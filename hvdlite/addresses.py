@@ -1,4 +1,4 @@
-"""Under which address the other ranks reach this host, for libraries with sockets of their own."""
+"""The address of each rank's host, for libraries that open their own sockets."""
 
 import socket
 from typing import Dict, List
@@ -9,9 +9,9 @@ from hvdlite.objects import allgather_object
 
 
 def addresses_of_ranks() -> List[str]:
-    """Return an IPv4 address for each rank, under which the others reach its host. Collective.
+    """Return for each rank the IPv4 address at which other ranks reach its host. Collective.
 
-    Where all ranks are on one host it is the loopback: nothing listens to the network then.
+    If all ranks are on one host it is the loopback, so that nothing listens on the network.
     """
     everyone = allgather_object((socket.gethostname(), probe.interfaces()), "addresses")
     if topology.local_size() == topology.size():
@@ -22,7 +22,7 @@ def addresses_of_ranks() -> List[str]:
 
 
 def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
-    """Return the address from which this host would send to the first other one that it knows."""
+    """Return the address from which this host sends to the first reachable other host."""
     for interfaces in others:
         for address in interfaces.values():
             if address in own.values():  # the loopback, or a bridge that every host has

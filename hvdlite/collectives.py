@@ -1,4 +1,4 @@
-"""Collectives as the C library takes them: described, started, waited for. Memory is anybody's."""
+"""Describes, starts and waits for collectives of the C library, on memory of any library."""
 
 from typing import Any, Dict, List, NamedTuple, Sequence
 
@@ -32,13 +32,13 @@ class Memory(NamedTuple):
     owner: Any  # keeps the memory as long as it is in use
 
 
-_abandoned: list = []  # memory of work that nobody has waited for to the end: it must stay
+_abandoned: list = []  # memory of collectives that nobody waited for: C may still write to it
 
 
 def describe(kind: int, name: str, splits=None, **members):
-    """Return an ``hvd_tensor *``, and what it points to, which the caller holds on to.
+    """Return an ``hvd_tensor *``, and what it points to; the caller keeps both alive.
 
-    :param splits: how many rows go from each rank to each other: an int64 matrix.
+    :param splits: an int64 matrix: ``splits[i, j]`` rows go from rank i to rank j.
     :param members: more members of ``hvd_tensor``.
     """
     alive = [c_text(name, "the tensor name")]
@@ -56,7 +56,7 @@ def memory_of(array: np.ndarray) -> Memory:
 
 
 def is_known(dtype: np.dtype) -> bool:
-    """Tell whether the C library has the element type; ml_dtypes' bfloat16 is known by its name."""
+    """Tell whether the C library has the element type; ml_dtypes' bfloat16 is found by name."""
     return dtype in DTYPES or dtype.name == "bfloat16"
 
 
@@ -72,7 +72,7 @@ def run_all(
     outs: Sequence[np.ndarray],
     members: Sequence[dict],
 ) -> None:
-    """Do several at once. All have ended when this returns, or raises what went wrong with any."""
+    """Do several at once. When this returns, or raises the errors of some, all have ended."""
     start_all(kind, names, arrays, outs, members).finish()
 
 
@@ -82,20 +82,20 @@ def start_all(kind, names, arrays, outs, members) -> "Started":
 
 
 class Started:
-    """Several collectives that have been started at once.
+    """Several collectives that were started at once.
 
     :param kind: one of lib.HVD_ALLREDUCE, ...
-    :param names: one a tensor; unique among what is under way.
+    :param names: one a tensor; unique among the tensors in work.
     :param arrays: and ``outs``: a :class:`Memory` for each.
     :param members: more members of ``hvd_tensor`` for each.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._memory = (arrays, outs)  # lives at least as long
-        self._handles: dict = {}  # of those that are not known to have ended
+        self._memory = (arrays, outs)  # C reads and writes it until the collectives have ended
+        self._handles: dict = {}  # of the collectives that may still run
         self._errors: Dict[int, Exception] = {}
         described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
-        if len(described) > 1:  # before any of them is sent
+        if len(described) > 1:  # raises before any of them is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
         for number, (tensor, _alive) in enumerate(described):
@@ -108,9 +108,9 @@ class Started:
         return all(self._ended(number, 0) for number in list(self._handles))
 
     def finish(self) -> None:
-        """Wait until all have ended; raise what went wrong with any."""
+        """Wait until all have ended; raise the errors of those that failed."""
         for number in list(self._handles):
-            while not self._ended(number, 0.1):  # in short waits: Ctrl-C gets through
+            while not self._ended(number, 0.1):  # short waits let Ctrl-C through
                 pass
         self._raise()
 
@@ -157,7 +157,7 @@ def _describe(kind: int, name: str, array: Memory, out: Memory, members: dict):
 def gather_numbers(
     numbers: Sequence, name: str, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
-    """Return what every rank gives for ``numbers``, as many everywhere: one row a rank."""
+    """Gather ``numbers``, equally many on every rank, into one row a rank."""
     mine = np.array([numbers], np.int64)
     everyone = np.empty((process_set.size(), *mine.shape[1:]), np.int64)
     run(
@@ -170,7 +170,7 @@ def gather_numbers(
 def gather_bytes(
     data: bytes, name: str, process_set: ProcessSet = global_process_set
 ) -> List[bytes]:
-    """Return what every rank gives for ``data``, in the order of ranks."""
+    """Gather ``data`` of every rank, in the order of ranks."""
     lengths = gather_numbers([len(data)], name, process_set)[:, 0]
     mine, everyone = np.frombuffer(data, np.uint8), np.empty(lengths.sum(), np.uint8)
     run(

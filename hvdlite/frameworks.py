@@ -1,7 +1,7 @@
-"""What each framework (MXNet, PyTorch, ...) does with its queued work when a job waits or ends.
+"""How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-A framework's folder registers itself by ``lifecycle.at_end`` when it is imported; nothing here
-knows any framework.
+A framework's folder registers itself by ``lifecycle.at_end`` at its import. Nothing here names a
+framework.
 """
 
 from typing import Callable, List, NamedTuple
@@ -24,13 +24,13 @@ def register(
 
 
 def wait_all() -> None:
-    """Wait until all that frameworks have queued is done; raises their errors."""
+    """Wait until the frameworks have done all queued work; raise their errors."""
     for framework in _frameworks:
         framework.wait()
 
 
 def submit_all() -> None:
-    """Submit all that frameworks have queued, while the job still stands."""
+    """Submit all work that frameworks have queued, before this process leaves the job."""
     for framework in _frameworks:
         framework.submit()
 

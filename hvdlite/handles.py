@@ -1,14 +1,14 @@
-"""Handles: what ``..._async`` calls return, for ``poll`` and ``synchronize``."""
+"""The handles that ``..._async`` calls return, for ``poll`` and ``synchronize``."""
 
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
 
 
 class Handle:
-    """A collective that may be under way, of any library's arrays.
+    """A started collective, on arrays of any library.
 
-    :param poll: tells whether it is over.
-    :param finish: waits for that, and returns the result or raises what went wrong.
+    :param poll: tells whether the collective has ended.
+    :param finish: waits for the end, and returns the result or raises the error.
     """
 
     def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
@@ -17,16 +17,16 @@ class Handle:
         self._over = False
 
     def then(self, function: Callable[[Any], Any]) -> "Handle":
-        """Return a handle whose result is ``function`` of this one's."""
+        """Return a handle whose result is ``function(result of this handle)``."""
         return Handle(self.poll, lambda: function(self.synchronize()))
 
     def poll(self) -> bool:
-        """Return at once whether it is over, well or not."""
+        """Return at once whether the collective has ended, with a result or an error."""
         self._over = self._over or self._poll()
         return self._over
 
     def synchronize(self):
-        """Wait, and return what the call without ``_async`` returns, or raise what it raises."""
+        """Wait; return or raise what the call without ``_async`` does."""
         try:
             return self._finish()
         finally:
@@ -36,24 +36,24 @@ class Handle:
 
 
 def poll(handle: Handle) -> bool:
-    """Return at once whether the collective of an ``..._async`` call is over, well or not.
+    """Return at once whether a collective has ended, with a result or an error.
 
-    :param handle: what the call has returned.
+    :param handle: returned by an ``..._async`` call.
     """
     return handle.poll()
 
 
 def synchronize(handle: Handle):
-    """Wait for an ``..._async`` call; return the result, or raise what went wrong.
+    """Wait for a collective; return its result or raise its error.
 
-    :param handle: what the call has returned.
-    :raises hvdlite.HvdliteError: of NumPy arrays; MXNetError of MXNet arrays.
+    :param handle: returned by an ``..._async`` call.
+    :raises hvdlite.HvdliteError: for NumPy arrays; MXNetError for MXNet arrays.
     """
     return handle.synchronize()
 
 
 def started(function: Callable, begin: Callable) -> Callable:
-    """Return ``begin``, which takes the arguments of ``function``, as its asynchronous form."""
+    """Return ``begin`` as the asynchronous form of ``function``; both take the same arguments."""
     name = function.__name__.rstrip("_")
     in_place = function.__name__[len(name) :]
 
@@ -65,8 +65,8 @@ def started(function: Callable, begin: Callable) -> Callable:
     start.__annotations__ = {**function.__annotations__, "return": Handle}
     start.__doc__ = (
         f"Start :func:`{function.__name__}`; return a handle, for :func:`hvdlite.synchronize`.\n\n"
-        "    Arguments and errors are the same; what is wrong with an argument is raised here.\n"
-        "    The arrays must stay as they are until the work is done.\n    "
+        "    Arguments and errors are the same; a wrong argument raises here.\n"
+        "    Do not change the arrays until the work is done.\n    "
     )
     return start
 
@@ -78,7 +78,7 @@ if TYPE_CHECKING:  # Python has these since 3.10
     T = TypeVar("T", covariant=True)
 
     class Waiting(Protocol[P, T]):
-        """A function that waits, and the one that does not."""
+        """A function that waits; its ``start`` returns the handle at once."""
 
         start: Callable[P, Handle]
 
@@ -86,9 +86,9 @@ if TYPE_CHECKING:  # Python has these since 3.10
 
 
 def waiting(begin: "Callable[P, T]") -> "Waiting[P, T]":
-    """Make a function that returns a handle wait for it; its ``start`` does not.
+    """Make a function that returns a handle wait for it; ``start`` is the form that returns it.
 
-    The function is annotated with what the handle's result is.
+    The annotation of the function is the type of the handle's result.
     """
 
     @functools.wraps(begin)

@@ -20,16 +20,16 @@ def _seconds(variable: str, default: float) -> float:
         value = float(text) if text else default
     except ValueError:
         value = -1
-    if not 0 <= value < float("inf"):  # what is not a number is not at least 0
+    if not 0 <= value < float("inf"):  # False for NaN, too
         raise ValueError(f"{variable} is '{text}': expected a number of seconds, at least 0")
     return value
 
 
-# A script that failed waits so long for the other ranks to hear of it before it ends the job.
+# A failed script waits this long for the other ranks to learn of it, then it ends the job.
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 GOOD_END = "its script has ended"
 
-_own_comm: Optional[MPI.Intracomm] = None  # the job's, if init(list) made it: freed at the end
+_own_comm: Optional[MPI.Intracomm] = None  # made by init(list), freed with the job
 _joined = False  # ever
 
 
@@ -39,8 +39,8 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
     :param comm: None for all processes that mpirun started, a list of ranks of MPI.COMM_WORLD (only
         those ranks call init), or an mpi4py communicator. hvdlite works on duplicates of it.
     :param process_sets: a list of :class:`ProcessSet` to register at once, the same on every rank.
-        "dynamic" is taken as in Horovod; ``add_process_set`` may be called in any case.
-    :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable makes no sense.
+        Horovod's "dynamic" is accepted; ``add_process_set`` works with and without it.
+    :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable is wrong.
 
     >>> import hvdlite as hvd
     >>> hvd.init()
@@ -79,8 +79,8 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
 def shutdown() -> None:
     """Leave the job. Collective: returns when every rank has left, by this call or by its exit.
 
-    What all ranks have submitted is still done; what still needs this rank fails on the others.
-    ``init()`` may be called again afterwards. Without a job it does nothing.
+    Tensors that all ranks have submitted are still reduced; tensors that wait for this rank fail on
+    the other ranks. ``init()`` may be called again afterwards. Without a job the call does nothing.
     """
     if is_initialized():
         frameworks.submit_all()
@@ -88,11 +88,11 @@ def shutdown() -> None:
 
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:
-    """Leave and free everything; False, and nothing freed, if other ranks stay for too long."""
+    """Leave and free everything. Return False, and free nothing, if other ranks stay too long."""
     global _own_comm
     lib.hvd_leave(reason.replace("\0", "\\0").encode(errors="replace"))
     deadline = time.monotonic() + patience
-    while not lib.hvd_wait_end(0.1):  # in short waits: Ctrl-C gets through between them
+    while not lib.hvd_wait_end(0.1):  # short waits let Ctrl-C through
         if time.monotonic() > deadline:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK
@@ -106,11 +106,12 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register how a framework waits for its work, what it does before this process leaves the job,
-    and after it has at exit.
+    """Register how a framework waits, and what it does before and after this process leaves.
 
-    The job is then left before exit functions registered so far run: MXNet's waits for all its
-    operations, so those that can't complete must have been ended before.
+    From now on this process leaves the job before the exit functions registered so far run. MXNet's
+    exit function waits for all its operations, so operations that can't complete must fail first.
+
+    :param after: called at exit only.
     """
     frameworks.register(wait, before, after)
     _run_first_at_exit()
@@ -131,9 +132,9 @@ def _at_exit() -> None:
         if clean:
             frameworks.after_exit()
     elif failed and not _joined and _has_others():
-        if isinstance(failed.error, HvdliteError):  # another rank is to blame: it is heard first
+        if isinstance(failed.error, HvdliteError):  # another rank failed first: let it report
             time.sleep(EXIT_PATIENCE_SECONDS)
-        clean = False  # the others wait for it in init(), and it would for them when MPI ends
+        clean = False  # the others wait in init(), and MPI_Finalize would wait for them
     if not clean or (failed and failed.unsaid and _has_others()):
         _end_job(failed.code if failed else 1)
     script_end.call_for_later_failures(_end_of_a_later_failure)
@@ -149,12 +150,12 @@ def _has_others() -> bool:
 
 
 def _end_job(code: int) -> None:
-    """Kill all ranks: MPI is broken, or others compute on and MPI_Finalize would wait for them."""
+    """Kill all ranks: MPI is broken, or MPI_Finalize would wait for ranks that still compute."""
     print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    if watched.by_an_agent():  # it ends the others, and cleans up after them;
-        os._exit(code)  # to MPI_Abort some mpiruns kill at once all there is, without a warning
+    if watched.by_an_agent():  # the agent ends the other ranks and cleans up after them
+        os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
     MPI.COMM_WORLD.Abort(code)
 
 

@@ -8,7 +8,7 @@ logger = logging.getLogger("hvdlite")
 
 
 def _follow_environment() -> None:
-    """Show on stderr what ``HVDLITE_LOG_LEVEL`` asks for; else the script's own settings decide."""
+    """Log to stderr at ``HVDLITE_LOG_LEVEL``; if it is not set, the script configures logging."""
     name = os.environ.get("HVDLITE_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
     levels = {"TRACE": logging.DEBUG, "OFF": logging.CRITICAL + 1}
     level = levels.get(name.upper(), logging.getLevelName(name.upper()))

@@ -26,14 +26,14 @@ def stats() -> Dict[str, int]:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write from now on when each tensor was submitted, agreed on and moved to a file.
+    """Write to a file, from now on, when each tensor was submitted, agreed on and moved.
 
-    The file is one that https://ui.perfetto.dev and chrome://tracing show; ``HVDLITE_TIMELINE``
-    names one for the whole job.
+    https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` names a file
+    for the whole job.
 
-    :param file_path: a path with "{rank}" in it gives every rank a file of its own; one without is
-        written by rank 0 alone.
-    :param mark_cycles: mark each time that the background thread found something to do.
+    :param file_path: with "{rank}" in the path each rank writes its own file; without it only rank
+        0 writes.
+    :param mark_cycles: mark each time that the background engine found work.
     :raises ValueError: the timeline is on already, the file can't be written, or there is no job.
     """
     path = c_text(os.fsdecode(file_path), "the timeline's path")
@@ -41,7 +41,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """End the timeline; its file is complete then. ``shutdown()`` does so, too.
+    """End the timeline and complete its file. ``shutdown()`` does so, too.
 
     :raises ValueError: the disk was full; or before ``init()`` and after ``shutdown()``.
     """

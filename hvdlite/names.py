@@ -1,4 +1,4 @@
-"""Names that pair tensors across ranks: the same on every rank, whatever else a rank has done."""
+"""Names that pair tensors across ranks; other work of a rank does not change them."""
 
 import os
 import re
@@ -7,64 +7,64 @@ from collections import Counter
 from typing import List, Optional
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_calls: Counter = Counter()  # unnamed calls at each place in the user's script
-_owners: Counter = Counter()  # trainers, optimizers, ... made so far
+_calls: Counter = Counter()  # unnamed calls at each line of the user's script
+_owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
 
 
 def forget() -> None:
-    """Count from 0 again: a new job begins, whose ranks may have taken part in different ones."""
+    """Count from 0 again for a new job: its ranks may have been in different jobs before."""
     _calls.clear()
     _owners.clear()
 
 
 def tensor_name(kind: str, name: Optional[str], process_set_id: Optional[int] = 0) -> str:
-    """Return ``kind.name``; without a name, :func:`call_name` stands for it."""
+    """Return ``kind.name``; the default name is :func:`call_name`."""
     return f"{kind}.{call_name(kind, process_set_id) if name is None else name}"
 
 
 def call_name(kind: str, process_set_id: Optional[int]) -> str:
-    """Name an unnamed call: by the place in the script that makes it, and a count.
+    """Name an unnamed call after the line of the script that makes it, and a count.
 
-    The count is per place, so that one more unnamed call on some rank can't shift all later ones,
-    and per process set, as ranks that are in several make more calls than others.
+    Each line has its own count, so that an extra unnamed call on one rank does not rename all later
+    calls. Each process set has its own, because ranks in several sets make more calls.
     """
-    place = place_of_call()
-    _calls[kind, place, process_set_id] += 1
-    return f"{place}#{_calls[kind, place, process_set_id] - 1}"
+    line = calling_line()
+    _calls[kind, line, process_set_id] += 1
+    return f"{line}#{_calls[kind, line, process_set_id] - 1}"
 
 
-def place_of_call() -> str:
+def calling_line() -> str:
     """Return the file and line of the script that calls hvdlite, the same on every rank."""
     frame = sys._getframe(1)
     while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back
     file = os.path.basename(frame.f_code.co_filename)
-    if file.startswith("__autograph_generated"):  # by TensorFlow, with random letters in its name
+    if file.startswith("__autograph_generated"):  # TensorFlow's; the file name has random letters
         file = frame.f_code.co_name
     return f"{file}:{frame.f_lineno}"
 
 
 def group_names(name: str, n: int) -> List[str]:
-    """Return ``name_1of3``, ...: the names of n tensors that one call submits under a name."""
+    """Return ``name_1of3``, ...: names for the n tensors of one call."""
     return [f"{name}_{i + 1}of{n}" for i in range(n)]
 
 
 def owner_number(kind: str) -> int:
-    """Return 0, 1, ... in the order in which things of that kind are made in this job."""
+    """Return 0 at the first call for this kind in the job, then 1, 2, ..."""
     _owners[kind] += 1
     return _owners[kind] - 1
 
 
 def owner_name(kind: str) -> str:
-    """Return ``trainer0``, ``trainer1``, ... in the order in which they are made."""
+    """Return ``trainer0`` for the first trainer of the job, ``trainer1`` for the second, ..."""
     return f"{kind}{owner_number(kind)}"
 
 
 def natural_order(names: List[str]) -> List[int]:
-    """Return the positions of names sorted with numbers by value: dense9 before dense10.
+    """Return the indices that sort the names with numbers by value: dense9 before dense10.
 
-    Gluon numbers its blocks in each process as they are made, so a rank that has built others
-    before calls the same layer differently; their order is the same everywhere.
+    Gluon numbers the blocks of each process as it makes them. A rank that has made other blocks
+    before has other names for the same layers, but in the same order.
     """
 
     def key(i: int) -> tuple:
@@ -75,5 +75,5 @@ def natural_order(names: List[str]) -> List[int]:
 
 
 def shape_of_name(name: str) -> str:
-    """Return the name with its numbers left out: what must be equal on every rank."""
+    """Return the name with "#" for each number: this part is equal on every rank."""
     return re.sub(r"\d+", "#", name)

@@ -1,13 +1,13 @@
 """Collectives on NumPy arrays. No MXNet needed.
 
-Each call waits until the work is done; one that ends in ``_async`` returns a handle at once, for
-``poll`` and ``synchronize``. (Where ranks bring rows, it waits until all have said how many.)
+Each call waits until the work is done. The forms that end in ``_async`` return a handle, for
+``poll`` and ``synchronize``, at once; those of allgather and alltoall wait for all row counts.
 
 Element types: float16, float32, float64, uint8, int8, int16, int32, int64 and bool, and the
 bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory
-layout. Where ``out`` is given, the result goes there and is returned; it has the result's shape and
-dtype and may be the input itself. A call with several arrays does the same for each, all at once; a
-rank for which some of them fail is told of all of those.
+layout. ``out`` receives the result and is returned; it has the result's shape and dtype and may be
+the input itself. A grouped call starts all its arrays at once; its error names every array that
+failed.
 """
 
 from typing import Any, List, Optional, Sequence
@@ -38,7 +38,7 @@ def allreduce(
 
     :param array: of the same shape and dtype on every rank.
     :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
-    :raises ValueError: an argument that can't be right, before anything is sent.
+    :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """
     names = [tensor_name("allreduce", name, process_set.process_set_id)]
@@ -76,7 +76,8 @@ def reducescatter(
 ) -> np.ndarray:
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
-    Rows are dealt out in the order of ranks; the first ranks get one more where needed.
+    Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
+    get one more.
 
     :param array: of at least one dimension; all arguments and errors are those of
         :func:`allreduce`.
@@ -117,16 +118,16 @@ def broadcast(
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank.
 
     :param root_rank: a rank of the job, also where ``process_set`` is given.
-    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
+    :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
     array, name = _dense(array), tensor_name("broadcast", name, process_set.process_set_id)
     _check_out(name, out, array.shape, array.dtype)
-    room = _room(out, array.shape, array, in_place=True)
+    result = _result_array(out, array.shape, array, in_place=True)
     root, group = process_set.number_of(root_rank), process_set.group()
     started = start_all(
-        lib.HVD_BROADCAST, [name], [array], [room], [{"root": root, "group": group}]
+        lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
     )
-    return _handle(started, [name], [room], [out]).then(_first)
+    return _handle(started, [name], [result], [out]).then(_first)
 
 
 @waiting
@@ -169,14 +170,14 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ):
-    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+    """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
     :param array: of at least one dimension; all but the first are the same on every rank.
-    :param splits: how many rows go to each rank, the first ones to the first; what is left over is
-        not sent. Without it all ranks get equally many.
-    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each.
-    :raises ValueError: as :func:`allreduce`; the splits, or without them the ranks, do not suit the
-        rows.
+    :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
+        Rows left over are not sent. Without ``splits`` all ranks receive equally many.
+    :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent.
+    :raises ValueError: as :func:`allreduce`; ``splits`` ask for more rows than there are; without
+        ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
     array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
@@ -184,11 +185,11 @@ def alltoall(
     matrix, _ = all_splits(array.shape, splits, name, process_set)
     received = matrix[:, process_set.rank()].copy()
     rows = int(received.sum())
-    room = _room(out, (rows, *array.shape[1:]), array)
+    result = _result_array(out, (rows, *array.shape[1:]), array)
     group = process_set.group()
     members = {"out_rows": rows, "splits": matrix, "group": group}
-    started = start_all(lib.HVD_ALLTOALL, [name], [array], [room], [members])
-    handle = _handle(started, [name], [room], [out]).then(_first)
+    started = start_all(lib.HVD_ALLTOALL, [name], [array], [result], [members])
+    handle = _handle(started, [name], [result], [out]).then(_first)
     return handle if splits is None else handle.then(lambda result: (result, received))
 
 
@@ -213,10 +214,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Say that this rank has no more data; return the last rank to say so, when all have.
+    """Say that this rank has no more data; wait for all ranks, and return the last to say so.
 
-    Until then zeros stand in for this rank in the other ranks' allreduces with op Sum, Average
-    (over the ranks that still have data) or Adasum; other collectives are an error on those ranks.
+    Until the last rank joins, this rank contributes zeros to the other ranks' allreduces with op
+    Sum, Average (over the ranks that still have data) or Adasum. Other collectives are an error on
+    those ranks.
     For ranks with different numbers of batches, at the end of an epoch::
 
         for batch in batches:
@@ -229,7 +231,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
-    frameworks.wait_all()  # so that the last one has taken every step
+    frameworks.wait_all()  # the last rank must have finished every step
     run(lib.HVD_JOIN, "join", last, last, group=process_set.group())
     return process_set.ranks[last[0]]
 
@@ -261,20 +263,20 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
 
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
-    """Results of several share no memory while they are made, whatever the user gave as out."""
+    """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
     alone, in_place = len(arrays) == 1, kind == lib.HVD_ALLREDUCE
-    rooms = [
-        _room(out if alone else None, shape, array, in_place)
+    results = [
+        _result_array(out if alone else None, shape, array, in_place)
         for out, shape, array in zip(outs, shapes, arrays)
     ]
     members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
-    return _handle(start_all(kind, names, arrays, rooms, members), names, rooms, outs)
+    return _handle(start_all(kind, names, arrays, results, members), names, results, outs)
 
 
-def _handle(started: Started, names, rooms, outs) -> Any:
+def _handle(started: Started, names, results, outs) -> Any:
     def finish() -> List[np.ndarray]:
         started.finish()
-        return [_deliver(*each) for each in zip(names, rooms, outs)]
+        return [_deliver(*each) for each in zip(names, results, outs)]
 
     return Handle(started.done, finish)
 
@@ -302,7 +304,7 @@ def _check_outs(names, outs, shapes, arrays) -> list:
 
 
 def _check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
-    """Refuse what can't take the result; None in the shape stands for what is not known yet."""
+    """Raise if ``out`` can't take the result; None in the shape is a size not known yet."""
     if out is None:
         return
     if not isinstance(out, np.ndarray) or not out.flags.writeable:
@@ -317,8 +319,8 @@ def _check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
         )
 
 
-def _room(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
-    """Return where the C library can put the result: ``out``, if that is possible."""
+def _result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
+    """Return the array that the C library writes: ``out`` if it is contiguous and fits."""
     if out is None or not out.flags.carray or out.shape != shape:
         return np.empty(shape, array.dtype)
     same = in_place and out.ctypes.data == array.ctypes.data

@@ -1,4 +1,4 @@
-"""Python objects across ranks, by pickle; and the check that all ranks mean the same thing."""
+"""Sends Python objects across ranks by pickle, and checks that all ranks agree."""
 
 import hashlib
 import pickle
@@ -20,14 +20,14 @@ def broadcast_object(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return rank ``root_rank``'s object on every rank; what the others pass is ignored.
+    """Return rank ``root_rank``'s object on every rank; the objects of other ranks are ignored.
 
     :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
-        and what a notebook defines.
+        and classes defined in a notebook.
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :param name: pairs the calls; by default the line of the script that calls.
     :param process_set: the ranks that take part; only they make the call.
-    :raises ValueError: before ``init()``; ``root_rank`` does not take part.
+    :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: a rank has left.
 
     >>> import hvdlite as hvd
@@ -51,7 +51,7 @@ def allgather_object(
 ) -> List[Any]:
     """Return a list of the objects of all ranks, in the order of ranks.
 
-    :param obj: as for :func:`.broadcast_object`; of another type on each rank, if you like.
+    :param obj: as for :func:`.broadcast_object`; its type may differ between ranks.
     :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
     """
     name = tensor_name("object", name, process_set.process_set_id)
@@ -59,7 +59,7 @@ def allgather_object(
 
 
 def _dumps(obj: Any) -> bytes:
-    """Pickle; what that can't do by cloudpickle, which would make a script's classes anew."""
+    """Pickle; if that fails use cloudpickle, which would define a script's classes again."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -73,7 +73,7 @@ def _dumps(obj: Any) -> bytes:
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
     """Return on every rank what ``function()`` returns on rank ``root_rank``. Collective.
 
-    :raises HvdliteError: on every rank, with what it has raised there, or the result's pickling.
+    :raises HvdliteError: on every rank, with the error that the function or pickle raised there.
     """
     outcome, cause = None, None
     if topology.rank() == root_rank:
@@ -96,9 +96,9 @@ def agree(
 ) -> None:
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
-    One small allgather when they do; only on a difference more is sent.
+    Equal lines cost one small allgather; only different lines are sent.
 
-    :param words: the lines as the error shall show them, where they hold more than must be equal.
+    :param words: what the error shows for each line, where the line itself would say too little.
     :param remedy: what the error tells the user to do.
     """
     digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)

@@ -1,4 +1,4 @@
-"""The operations of reductions, Sum, Average and so on: for arrays of every library."""
+"""The operations of reductions: Sum, Average, ... for arrays of every library."""
 
 from typing import Optional
 
@@ -22,9 +22,9 @@ _NAMES = {
 
 
 def op_of(average: Optional[bool], op: Optional[int]) -> int:
-    """Return the operation that a call asks for by ``op`` or by the older ``average``.
+    """Return the operation of a call, given by ``op`` or by the older ``average``.
 
-    :raises ValueError: by both, or there is no such operation.
+    :raises ValueError: both are given, or ``op`` is unknown.
     """
     if average is not None and op is not None:
         raise ValueError("give op or average, not both")

@@ -1,4 +1,4 @@
-"""Which rows of an array go to which rank; what ranks tell each other before data moves."""
+"""Which rows of an array go to which rank, and the row counts that ranks exchange first."""
 
 import zlib
 from typing import Sequence, Tuple
@@ -16,7 +16,7 @@ def rows_of(shape: Sequence[int]) -> int:
 
 
 def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
-    """Return the shape of this rank's part in a reducescatter, which refuses 0-d arrays itself."""
+    """Return the shape of this rank's part in a reducescatter; the call itself refuses 0-d."""
     if not shape:
         return ()
     each, longer = divmod(shape[0], process_set.size())
@@ -24,10 +24,10 @@ def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
 
 
 def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> np.ndarray:
-    """Return how many of its rows this rank sends to each other one in an alltoall.
+    """Return how many rows this rank sends to each rank in an alltoall.
 
-    :param splits: what the user gave, None for equally many to each.
-    :raises HvdliteValueError: they are not whole numbers, not one a rank, or too many.
+    :param splits: as the user gave them; None: equally many to each rank.
+    :raises HvdliteValueError: ``splits`` are not whole numbers, not one a rank, or more than rows.
     """
     if not shape:
         raise HvdliteValueError(f"tensor '{name}' is 0-d: an alltoall needs rows to deal out")
@@ -45,12 +45,12 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
             "each rank"
         )
-    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as Horovod; most are a mistake
+    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":  # as in Horovod: mostly a mistake
         raise HvdliteValueError(
             f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
             "mx.nd.array(splits, dtype='int32') has"
         )
-    numbers = given.tolist()  # Python's: they don't overflow
+    numbers = given.tolist()  # Python's integers do not overflow
     total = sum(numbers) if all(map(_is_count, numbers)) else None
     if total is None or total > rows:
         added = "" if total is None else f" add up to {total}"
@@ -66,25 +66,25 @@ def _is_count(number) -> bool:
 
 
 def fingerprint(*facts) -> int:
-    """Return a number to gather, which differs on ranks whose facts do; facts as dtype, columns.
+    """Return a number that differs between ranks whose facts (dtype, columns) differ.
 
-    The collective that follows tells ranks that they disagree, and on what; but only its wait does.
+    The collective that follows says what the ranks disagree on, but only when it is waited for.
     """
     return zlib.crc32(repr(facts).encode())
 
 
 def alike(gathered: np.ndarray) -> bool:
-    """Tell whether all ranks, each a row, have gathered the same."""
+    """Tell whether all rows of ``gathered``, one a rank, are equal."""
     return bool((gathered == gathered[0]).all())
 
 
 def all_splits(
     shape: Sequence[int], splits, name: str, process_set: ProcessSet, facts: int = 0
 ) -> Tuple[np.ndarray, bool]:
-    """Return how many rows go from each rank (a row) to each other (a column). Collective.
+    """Return the matrix of row counts: ``matrix[i, j]`` rows go from rank i to j. Collective.
 
-    :param facts: their fingerprint; the second value tells whether it is the same on all ranks.
-    :raises HvdliteValueError: on every rank, the same, when those of any rank can't be right.
+    :param facts: a fingerprint; the second value tells whether it is equal on all ranks.
+    :raises HvdliteValueError: on every rank, with one text, if some rank's splits are wrong.
     """
     try:
         own, wrong = split_rows(shape, splits, name, process_set).tolist(), ""

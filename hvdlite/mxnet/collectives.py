@@ -1,6 +1,6 @@
-"""Collectives on MXNet arrays as they are pushed: several as one operation, by their full names.
+"""Collectives on MXNet arrays, pushed to MXNet's engine; tensors come by their full names.
 
-What each needs to know of the other ranks first, as the rows that they bring, its caller has asked.
+The caller has already gathered what a collective needs from other ranks, such as their row counts.
 """
 
 from typing import List, Sequence, Tuple
@@ -41,9 +41,9 @@ def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: Pr
 
 
 def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> Tuple[np.ndarray, bool]:
-    """Return how many rows each rank (a row) brings of each tensor (a column); are they alike else?
+    """Gather the row counts: one line a rank, one column a tensor. Collective.
 
-    Collective.
+    The second value tells whether dtype and all other dimensions are equal on all ranks.
     """
     for own, tensor in zip(names, tensors):
         validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
@@ -55,9 +55,10 @@ def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> Tuple[np.
 def alike_to_scatter(
     name: str, ask: bool, names, tensors, op, scales, priority: int, process_set: ProcessSet
 ) -> bool:
-    """Tell whether ranks bring the same to a reducescatter. Collective; not ``ask``: say yes.
+    """Tell whether all ranks bring equal shapes, dtypes and ops to a reducescatter. Collective.
 
-    :raises ValueError: what this rank brings can't be right.
+    :param ask: False: return True without asking the other ranks.
+    :raises ValueError: this rank's tensors or arguments are wrong.
     """
     how = reduction(op, scales, priority, process_set)
     for own, tensor in zip(names, tensors):
@@ -67,24 +68,27 @@ def alike_to_scatter(
 
 
 def columns(tensor, *more) -> int:
-    """Return the fingerprint of what must be the same on ranks that bring rows."""
+    """Return a fingerprint of all that must be equal on all ranks; row counts may differ."""
     return fingerprint(np.dtype(tensor.dtype).name, tensor.shape[1:], *more)
 
 
 def raise_now(arrays: Sequence) -> None:
-    """Raise what is wrong with arrays under way, of which ranks are known to disagree."""
+    """Wait for the arrays of a collective on which ranks disagree; raise its error."""
     errors = []
     for array in arrays:
         try:
             array.wait_to_read()
-        except mx.MXNetError as error:  # each raises it once: here, not in a later line
+        except mx.MXNetError as error:  # each array raises once: here, not in a later line
             errors.append(error)
     if errors:
         raise errors[0]
 
 
 def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> List:
-    """Gather tensors whose ranks have so many rows in all."""
+    """Gather tensors.
+
+    :param rows: of each tensor, over all ranks.
+    """
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
     of_all = {"priority": priority, "group": process_set.group()}
     details = [{**of_all, "out_rows": int(n)} for n in rows]
@@ -103,7 +107,7 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
 
 
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
-    """Exchange rows: so many from each rank (a row of the matrix) to each other (a column)."""
+    """Exchange rows: ``matrix[i, j]`` of them go from rank i to rank j."""
     rows = int(matrix[:, process_set.rank()].sum())
     out = empty((rows, *tensor.shape[1:]), tensor)
     push(
@@ -122,18 +126,18 @@ def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSe
 
 
 def module_of(tensor):
-    """Return the module that the array is of: ``mx.nd`` or ``mx.np``."""
+    """Return the array's module: ``mx.nd`` or ``mx.np``."""
     return mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
 
 
 def empty(shape: Sequence[int], tensor):
-    """Return an array of that shape, else like the tensor."""
-    with mx.util.np_shape():  # also outside of it 0-d and empty arrays may come
+    """Return an uninitialised array of that shape; module, dtype and context are the tensor's."""
+    with mx.util.np_shape():  # allows 0-d and empty arrays
         return module_of(tensor).empty(shape, dtype=tensor.dtype, ctx=tensor.context)
 
 
 def copy(tensor):
-    """Return a copy of the array; ValueError for what is none."""
+    """Return a copy of the array; raise ValueError if it is no NDArray."""
     if not isinstance(tensor, mx.nd.NDArray):
         raise ValueError(f"expected an MXNet NDArray, got {type(tensor).__name__}")
     with mx.util.np_shape():

@@ -31,7 +31,7 @@ from hvdlite.reduce_ops import Sum
 
 
 def unrecorded(method):
-    """Keep what the method does out of autograd's graph: MXNet pulls rows while it records."""
+    """Run the method outside of autograd's recording: MXNet pulls rows while it records."""
 
     @functools.wraps(method)
     def call(*args, **kwargs):
@@ -42,7 +42,7 @@ def unrecorded(method):
 
 
 class _Name(str):
-    """A store's name; MXNet looks in it for whether the store is a distributed, synchronous one."""
+    """A store's name. MXNet looks for "dist" and "_sync" in it to learn what the store does."""
 
     def __contains__(self, part: str) -> bool:  # type: ignore[override]
         return part in ("dist", "_sync") or super().__contains__(part)
@@ -51,14 +51,15 @@ class _Name(str):
 class DistSyncMPI(mx.kvstore.KVStore):
     """What ``mx.kv.create("dist_sync_mpi")`` returns, once ``hvdlite`` is imported.
 
-    Every rank keeps what MXNet's servers would keep, and all ranks keep the same: a push is a sum
-    over all ranks and contexts, with which each rank does what a server would do. So every rank
-    must make the same calls in the same order.
+    Every rank keeps the values that MXNet's servers would keep, and all ranks keep the same values:
+    a push sums over all ranks and contexts, and each rank then does what a server would do. So
+    every rank must make the same calls in the same order.
 
-    Keys are ints or strings. Where a method takes a key it also takes a list of keys, with a list
-    of values; and where it takes a value also a list of them, one for each context (``cpu(0)``,
-    ``cpu(1)``, ...) of this process. Calls return at once, and what waits for the arrays waits for
-    the result; only row_sparse arrays are waited for inside. Creating a store calls ``hvd.init()``.
+    Keys are ints or strings. A method that takes a key also takes a list of keys, with a list of
+    values. A method that takes a value also takes a list of values, one for each context
+    (``cpu(0)``, ``cpu(1)``, ...) of this process. Calls return at once; a wait for an array waits
+    for its result. Only calls with row_sparse arrays wait inside. Creating a store calls
+    ``hvd.init()``.
 
     >>> kv = mx.kv.create("dist_sync_mpi")
     >>> a = mx.nd.ones((2, 3))
@@ -66,24 +67,24 @@ class DistSyncMPI(mx.kvstore.KVStore):
     """
 
     def __init__(self, name: str = "dist_sync_mpi") -> None:
-        lifecycle.init()  # and not KVStore's: that wraps a store of MXNet's own
+        lifecycle.init()  # KVStore.__init__ is left out: it would wrap a store of MXNet's own
         self._name_asked_for = _Name(name)
         self._owner = owner_name("kvstore")
         self._values: Dict[object, mx.nd.NDArray] = {}
-        self._sums: Dict[object, mx.nd.NDArray] = {}  # of what was pushed, for the optimizer
-        self._last: Dict[str, mx.nd.NDArray] = {}  # that was under way, by tensor name
-        self._labels: Dict[int, int] = {}  # of a Trainer's keys, the same on every rank
+        self._sums: Dict[object, mx.nd.NDArray] = {}  # of pushed values, for the optimizer
+        self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
+        self._labels: Dict[int, int] = {}  # Trainer's key: its number, the same on every rank
         self._trainer: Any = None  # gluon's, that is served
         self._shared: Optional[SharedGradients] = None  # the Trainer's, until its first pushpull
         self._updater = None
         self._reducer = Reducer()
 
     def __del__(self) -> None:
-        """Do nothing: there is no store of MXNet's to free."""
+        """Do nothing: MXNet has no store to free."""
 
     @property
     def type(self) -> str:
-        """The name that the store was asked for by, such as ``dist_sync_mpi`` or ``horovod``."""
+        """The name that created the store, such as ``dist_sync_mpi`` or ``horovod``."""
         return self._name_asked_for
 
     @property
@@ -103,7 +104,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """Tell whether the store can do that; MXNet knows one such word, ``optimizer``."""
+        """Tell whether the store has the capability; MXNet knows only one, ``optimizer``."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
             raise HvdliteValueError(f"unknown capability '{capability}': expected 'optimizer'")
         return True
@@ -132,8 +133,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
     def pushpull(self, key, value=None, out=None, priority: int = 0, ins=None, outs=None) -> None:
         """Put the sum of all ranks' values into ``out``; without ``out`` into ``value``.
 
-        With an optimizer: update what is kept for the key with that sum, and put it into ``out``.
-        Without one nothing is kept for the key any more; use push and pull where it shall be.
+        With an optimizer: update the value kept for the key with that sum, and copy the value into
+        ``out``. Without an optimizer the store forgets the key's value; push and pull keep it.
 
         :param ins, outs: other names of ``value`` and ``out``.
         """
@@ -149,24 +150,24 @@ class DistSyncMPI(mx.kvstore.KVStore):
 
     @unrecorded
     def push(self, key, value, priority: int = 0) -> None:
-        """Sum the values of all ranks; keep the sum, or let the optimizer update what is kept."""
+        """Sum the values of all ranks; keep the sum, or let the optimizer update the kept value."""
         for name, arrays in by_key(key, value).items():
             self._push(name, arrays, priority)
 
     @unrecorded
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copy what is kept for the key into ``out``, dense or row_sparse.
+        """Copy the value kept for the key into ``out``, dense or row_sparse.
 
-        :param priority, ignore_sparse: without effect: nothing is sent, so nothing is left out.
+        :param priority, ignore_sparse: ignored: a pull sends nothing.
         """
         for name, arrays in by_key(key, out).items():
             deliver(self._kept(name), arrays)
 
     @unrecorded
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
-        """Copy some rows of what is kept for the key into the row_sparse array ``out``.
+        """Copy some rows of the value kept for the key into the row_sparse array ``out``.
 
-        :param row_ids: an array of row numbers, in any order; one for all of ``out``, or one each.
+        :param row_ids: an array of row numbers, in any order, or one for each array of ``out``.
         """
         if isinstance(row_ids, mx.nd.NDArray) and isinstance(key, (list, tuple)):
             row_ids = [row_ids] * len(key)
@@ -183,9 +184,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
                 some_rows(name, kept, rows).copyto(array)
 
     def set_gradient_compression(self, compression_params: dict) -> None:
-        """Compress what is pushed on its way, as in ``{'type': 'fp16'}``; row_sparse arrays not.
+        """Compress pushed dense arrays on their way, as in ``{'type': 'fp16'}``.
 
-        :raises HvdliteValueError: an unknown type or option; the text names those that there are.
+        :raises HvdliteValueError: an unknown type or option; the text lists the known ones.
         """
         try:
             self._reducer = Reducer(from_params(compression_params))
@@ -193,9 +194,10 @@ class DistSyncMPI(mx.kvstore.KVStore):
             raise HvdliteValueError(str(error)) from None
 
     def set_optimizer(self, optimizer) -> None:
-        """Let this optimizer update what is kept with what is pushed, from now on.
+        """Let this optimizer update the kept values with the pushed ones from now on.
 
-        It is used itself, not a copy: a changed learning rate counts at the next push.
+        The store uses the optimizer itself, not a copy: a new learning rate counts at the
+        next push.
         """
         _check_plain(optimizer)
         self._set_updater(mx.optimizer.get_updater(optimizer))
@@ -218,13 +220,13 @@ class DistSyncMPI(mx.kvstore.KVStore):
             updater.set_states(file.read())
 
     def serve(self, trainer) -> "DistSyncMPI":
-        """Get a new gluon Trainer's parameters in step, before the first forward. Collective.
+        """Make a new gluon Trainer's parameters equal on all ranks. Collective.
 
-        Those whose shape is not known yet follow when they get it. Gradients that only have to be
-        summed go into memory that the ranks of a host share.
+        A parameter whose shape is unknown follows when its shape is known. Gradients that need only
+        a sum move into memory that the ranks of a host share.
 
-        :returns: the store for that Trainer: this one for the first, and a new one like it for each
-            other, since the keys of all Trainers are 0, 1, ...
+        :returns: the store for that Trainer. The first Trainer gets this store, each other one a
+            new store, because the keys of every Trainer are 0, 1, ...
         """
         _check_plain(trainer._optimizer)
         if self._trainer is not None:
@@ -250,7 +252,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
         barrier()
 
     def _set_updater(self, updater) -> None:
-        """Let ``updater(key, sum, kept)`` change what is kept, in place, at each push."""
+        """Let ``updater(key, sum, kept)`` change the kept value in place at each push."""
         self._updater = updater
 
     def _send_command_to_servers(self, head, body) -> None:
@@ -287,7 +289,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             self._broadcast(key, kept, priority)  # each rank has drawn noise of its own
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
-        """Put the sum into all targets; without a copy where there is one context."""
+        """Put the sum into all targets; with one context nothing is copied."""
         if self._shared:
             shared, self._shared = self._shared, None
             shared.join([self._trainer._params[i] for i in self._labels], self._owner)
@@ -298,7 +300,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
             self._wait_for_other(f"broadcast.{self._name(key)}", None)
 
     def _sum(self, key, arrays: list, into, priority: int):
-        """Return the sum over contexts and ranks: in ``into``, if it can be."""
+        """Return the sum over contexts and ranks, in ``into`` if its type and dtype allow it."""
         name = self._name(key)
         if any(map(is_sparse, arrays)):
             return allreduce_rows(arrays, name)
@@ -326,9 +328,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
         return f"{self._owner}.{self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:
-        """Two tensors of one name can't be under way; MXNet orders only those of one array.
+        """Wait for the last array of this name; MXNet's engine orders only work on one array.
 
-        :param array: the one to come, or None: let go of the last one.
+        :param array: the array to send next, or None.
         """
         last = self._last.pop(name, None)
         if last is not None and last is not array:

@@ -1,4 +1,4 @@
-"""The arrays that a kvstore is called with: by key, on several contexts, dense or row_sparse."""
+"""The arrays of kvstore calls: by key, on several contexts, dense or row_sparse."""
 
 import numbers
 from typing import Dict, List
@@ -14,7 +14,7 @@ def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
     """Return the arrays of each key, one for each context.
 
     :param key: an int, a string, or a list of them.
-    :param value: an array or a list of arrays; for a list of keys, a list of one or the other.
+    :param value: an array or a list of arrays; for a list of keys, a list with one of these a key.
     """
     if not isinstance(key, (list, tuple)):
         return {key: _arrays_of(key, value)}
@@ -49,12 +49,15 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
 
 def empty_like(array):
     """Return a new dense array of that shape, dtype and context."""
-    with mx.util.np_shape():  # 0-d and empty arrays may come
+    with mx.util.np_shape():  # allows 0-d and empty arrays
         return mx.nd.empty(array.shape, array.context, array.dtype)
 
 
 def add_up(arrays: list, into) -> None:
-    """Put the sum of dense arrays, which may be on several contexts, into another or the first."""
+    """Write the sum of dense arrays to ``into``, which may be the first of them.
+
+    The arrays may be on several contexts.
+    """
     if len(arrays) > 1:
         local = [array.as_nd_ndarray().as_in_context(into.context) for array in arrays]
         mx.nd.add_n(*local, out=into.as_nd_ndarray())
@@ -70,7 +73,7 @@ def deliver(value, outs: list) -> None:
 
 
 def some_rows(key, value, row_ids):
-    """Return the rows of these numbers, in any order, of a dense or row_sparse value."""
+    """Return the rows ``row_ids``, in any order, of a dense or row_sparse value."""
     ids = np.unique(row_ids.asnumpy().astype(np.int64))
     if not len(ids):
         return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)

@@ -1,20 +1,21 @@
 """Collectives on MXNet arrays, ``mx.nd`` or ``mx.np``, on CPUs.
 
 All are asynchronous, like MXNet's own operators: they return at once, and ``wait_to_read()`` or any
-use of the result waits. Every rank must make the call, with arrays of the same shape and dtype;
-tensors are paired by ``name``, and without one by the line of the script that calls. Dtypes:
-float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool. What ranks disagree on is
-raised as MXNetError on every rank, and the job goes on: by the calls that wait for those of the
-other ranks (allgather, alltoall, reducescatter), else at the wait. What a call finds wrong with its
-own arguments is a ValueError, and an MXNetError as well where it concerns the tensor.
+use of the result waits. Every rank must make the call, with arrays of the same shape and dtype.
+``name`` pairs tensors across ranks; the default is the line of the script that calls. Dtypes:
+float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
 
-Under ``autograd.record()`` all but those in place have gradients, of the sum of all ranks' losses:
-backward, which must reach a result on every rank or on none, runs a collective of its own.
+If ranks disagree, every rank raises the same MXNetError and the job goes on. allgather, alltoall
+and reducescatter wait for the other ranks' calls and raise it themselves; the others raise it at
+the wait. A wrong argument is a ValueError at the call; a wrong tensor is an MXNetError as well.
 
-``grouped_...`` does the same for each of several tensors, as one operation: they are sent together
-when all are written, and end together. What can't be right with any of them is raised before one is
-sent; what fails later fails the operation: the first wait for any of them raises it, with the names
-of those that have failed. For many small tensors this is the fastest way.
+Under ``autograd.record()`` the results have gradients, except those written in place. They are the
+gradients of the sum of all ranks' losses. Backward runs a collective of its own, so it must reach a
+result on every rank or on none.
+
+``grouped_...`` reduces several tensors as one operation, which is the fastest way for many small
+tensors. They are sent together, when all are written, and end together. A wrong tensor raises
+before any is sent. If some fail later, the first wait for any of them raises and names those.
 """
 
 from typing import List, Optional, Sequence
@@ -51,8 +52,8 @@ def allreduce(
 
     :param tensor: array of any shape, 0-d and empty ones too; it stays as it is.
     :param average: the older spelling of ``op``: True for Average, False for Sum.
-    :param name: the same on every rank; no other tensor under way has it.
-    :param priority: higher goes first among tensors that wait.
+    :param name: the same on every rank; unique among the tensors that are being reduced.
+    :param priority: of the tensors that wait, the highest goes first.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
         truncated toward zero after each.
     :param process_set: the ranks that take part; only they make the call.
@@ -134,10 +135,10 @@ def broadcast(
 ):
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
 
-    :param tensor: of the same shape and dtype on every rank; what the others' hold does not matter.
+    :param tensor: of the same shape and dtype on every rank; only the root's values count.
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :return: an array of the shape, dtype and kind of ``tensor``.
-    :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` does not take part.
+    :raises ValueError: at the call: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
     if not is_recording():
         return broadcast_(collectives.copy(tensor), root_rank, name, priority, process_set)
@@ -152,7 +153,7 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):
-    """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it.
+    """Overwrite ``tensor`` on every rank with that of rank ``root_rank``; return ``tensor``.
 
     Arguments and errors are those of :func:`broadcast`.
     """
@@ -168,8 +169,8 @@ def allgather(
 ):
     """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
 
-    A 0-d tensor counts as one row. Waits until every rank has made the call, since only then the
-    shape is known; the data itself follows asynchronously.
+    A 0-d tensor counts as one row. Waits until every rank has made the call, because the shape of
+    the result depends on all ranks; the data follows asynchronously.
 
     :param tensor: of the same dtype, and of the same shape but for the first dimension, which may
         be 0.
@@ -207,9 +208,9 @@ def reducescatter(
 ):
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
-    Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
-    more than the others. ``tensor`` stays as it is. Waits until every rank has made the call, so
-    that what they disagree on is raised here; the data itself follows asynchronously.
+    Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
+    get one more. ``tensor`` stays as it is. Waits until every rank has made the call, so that
+    this call raises what the ranks disagree on; the data follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
     :param op: and the factors: as for :func:`allreduce`.
@@ -240,7 +241,11 @@ def grouped_reducescatter(
 
 
 def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
-    """Do what the two above do; unless ``tell``, without a wait for the calls of other ranks."""
+    """Do both of the above.
+
+    :param tell: wait for the other ranks' calls, and raise here what the ranks disagree on.
+    :param grouped: ``given`` is a sequence of tensors.
+    """
     name = tensor_name("reducescatter", name, process_set.process_set_id)
     names, tensors = (group_names(name, len(given)), given) if grouped else ([name], [given])
     what = names, tensors, op_of(None, op), scales, priority, process_set
@@ -259,23 +264,23 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):
-    """Send rows to every rank; return those that this rank gets, in the order of ranks.
+    """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
-    Waits until every rank has made the call, since only then the shape is known; the data itself
-    follows asynchronously.
+    Waits until every rank has made the call, because the shape of the result depends on all ranks;
+    the data follows asynchronously.
 
     :param tensor: array of at least one dimension; all but the first are the same on every rank.
-    :param splits: how many rows go to each rank, the first ones to the first; what is left over is
-        not sent. Without it all ranks get equally many.
-    :return: the rows, or, if ``splits`` is given, a pair of them and of how many came from each
-        rank, as int32.
+    :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
+        Rows left over are not sent. Without ``splits`` all ranks receive equally many.
+    :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent, as
+        int32.
     :raises ValueError: at the call: ``splits`` are not one whole number for each rank, or an
-        NDArray of floats, or too many; without them, the rows can't be dealt out evenly;
-        ``tensor`` is 0-d. It is an MXNetError as well.
+        NDArray of floats, or ask for more rows than there are; without ``splits`` the rows do not
+        divide evenly; ``tensor`` is 0-d. It is an MXNetError as well.
     :raises MXNetError: at the call, on every rank: the ranks disagree on dtype or columns.
     """
     name = tensor_name("alltoall", name, process_set.process_set_id)
-    process_set.group()  # only its ranks may go on
+    process_set.group()  # raises on a rank outside of the set
     validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
     matrix, alike = all_splits(tensor.shape, splits, name, process_set, collectives.columns(tensor))
     function = differentiable.alltoall if is_recording() else collectives.alltoall

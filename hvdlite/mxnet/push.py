@@ -1,4 +1,4 @@
-"""Collectives as operations of MXNet's engine: the one door to ``csrc/mxnet/push.c``."""
+"""Pushes collectives to MXNet's engine: the only caller of ``csrc/mxnet/push.c``."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ IS_MXNET_1 = mx.__version__.startswith("1.")
 
 
 def _open():
-    # 2.0.0b1 gave asynchronous functions a fourth argument; its alphas and b0 had three.
+    # MXNet 2.0.0b1 gave asynchronous functions a fourth argument; the versions before had three.
     four = not IS_MXNET_1 and not re.match(r"2\.0\.0(a|b0)", mx.__version__)
     naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
     library = ffi.new("hvd_mxnet **")
@@ -30,7 +30,7 @@ def _open():
 _mxnet = _open()
 _NDArray, _push_in_place = mx.nd.NDArray, lib.hvd_mxnet_push_in_place  # looked up once
 _POINTER = ffi.typeof("void *")
-_NONE = itertools.repeat(None)  # for each of any number
+_NONE = itertools.repeat(None)  # one None for each tensor
 _MOST_NAMES = 8192  # whose descriptions are kept
 
 
@@ -56,10 +56,10 @@ class Described(NamedTuple):
 def push(kind, name, out, source=None, residual=None, **details) -> None:
     """Push one collective: in place in the NDArray ``out``, or from ``source`` to ``out``.
 
-    Returns at once. An argument that can't be right raises here; what goes wrong later is raised by
-    MXNet as MXNetError when somebody waits for ``out``.
+    Returns at once. A wrong argument raises here. A later failure is an MXNetError, which MXNet
+    raises at the next wait for ``out``.
 
-    :param residual: float32 array of as many values, for a codec that needs one; not ``out``.
+    :param residual: float32 array of the same size, for a codec that needs one; not ``out``.
     :param details: members of ``hvd_tensor``: priority, op, root, group, prescale, postscale,
         out_rows, codec, parameter; splits as an int64 array.
     """
@@ -88,8 +88,8 @@ def push_group_in_place(names, arrays, settings: Settings) -> None:
 def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:
     """Push several collectives as one operation; a list of each of :func:`push`'s arguments.
 
-    They are submitted together, when all their arrays are free. If any fails, the first wait for
-    any of ``outs`` raises what went wrong; if an argument of any can't be right nothing is pushed.
+    MXNet's engine submits them together, once all their arrays are free. If one fails, the first
+    wait for any of ``outs`` raises its error. If one has a wrong argument, nothing is pushed.
     """
     works = ffi.new("hvd_mxnet_work[]", len(names))
     each = zip(works, names, outs, details, sources, residuals)
@@ -109,13 +109,13 @@ def _fill(kind, work, name, out, details, source, residual):
 
 
 def _describe(kind, name, splits=None, **details):
-    """Describe what is often the same as before: training pushes the same tensors in each step."""
+    """Describe a tensor; from the cache where the last step had the same one."""
     if splits is None:
         return _described(kind, name, **details)
     return describe(kind, name, splits, **details)
 
 
-_described = functools.lru_cache(maxsize=_MOST_NAMES)(describe)  # C copies what it is given
+_described = functools.lru_cache(maxsize=_MOST_NAMES)(describe)  # C copies the description
 
 
 def recent(make):
@@ -145,7 +145,7 @@ def describe_allreduce(name, settings: Settings) -> Described:
 
 
 def validate(kind, name, array, **details) -> None:
-    """Raise what :func:`push` would raise at once for the array."""
+    """Raise what :func:`push` would raise at the call, without pushing."""
     tensor, _alive = describe(kind, name, **details)
     call(lib.hvd_mxnet_validate, _mxnet, _handle(name, array), tensor)
 
@@ -161,8 +161,8 @@ def _no_array(name, thing) -> ValueError:
 
 
 def watch(arrays):
-    """Return a function that tells whether what was pushed on the arrays so far is over."""
-    handles = [_handle("of a handle", array) for array in arrays]
+    """Return a function that tells whether the operations now pushed on the arrays have ended."""
+    handles = [_handle("of an asynchronous call", array) for array in arrays]
     error = new_error()
     started = lib.hvd_mxnet_watch_start(_mxnet, handles, len(handles), error)
     if started == ffi.NULL:
@@ -172,16 +172,16 @@ def watch(arrays):
 
 
 def references(array) -> int:
-    """Return how many arrays of MXNet's, views and operations hold the memory of the NDArray."""
-    return lib.hvd_mxnet_references(_handle("of anybody", array))
+    """Return how many arrays, views and operations of MXNet refer to the NDArray's memory."""
+    return lib.hvd_mxnet_references(_handle("whose references are counted", array))
 
 
 def submit_all() -> None:
-    """Wait until MXNet has run what was pushed, as far as that does not wait for other ranks."""
+    """Wait until MXNet's engine has submitted all that was pushed; give up if it stands still."""
     before, deadline = 0, 0.0
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
-        if waiting != before:  # it gets on
+        if waiting != before:  # progress: wait on
             before, deadline = waiting, time.monotonic() + lifecycle.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return
@@ -189,7 +189,7 @@ def submit_all() -> None:
 
 
 def _report_failed() -> None:
-    """Say what nobody waited for and has failed; MXNet's own exit would print a traceback of it."""
+    """Print the error of failed work that the script never waited for, without a traceback."""
     try:
         mx.nd.waitall()
     except mx.MXNetError as error:

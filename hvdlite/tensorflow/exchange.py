@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite.handles import Handle
-from hvdlite.names import call_name, place_of_call
+from hvdlite.names import call_name, calling_line
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
 _under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for
@@ -28,7 +28,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
     """
     if tf.executing_eagerly():
         return call_name(kind, process_set.process_set_id) if name is None else name
-    name = place_of_call() if name is None else name
+    name = calling_line() if name is None else name
     names = _names_in.setdefault(tf.compat.v1.get_default_graph(), Counter())
     names[kind, name] += 1
     count = names[kind, name] - 1

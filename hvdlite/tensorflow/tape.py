@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from hvdlite.names import place_of_call
+from hvdlite.names import calling_line
 from hvdlite.process_sets.process_set import global_process_set
 from hvdlite.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
@@ -74,7 +74,7 @@ class _Distributed:
     def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
         """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
         kwargs.pop("use_generic_names", None)  # names never are TensorFlow's
-        place = place_of_call()
+        place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
         flat_sources = tf.nest.flatten(sources)
