@@ -1,0 +1,110 @@
+"""The names of horovod.torch, with their parameters and defaults."""
+
+import inspect
+
+import pytest
+from jobs import alone
+
+# Of Horovod 0.28.1.
+ALLREDUCE = (
+    "average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set"
+)
+COMPRESSED = ALLREDUCE.replace("op=None", "compression, op=None")
+SCATTERED = "name=None, op=0, process_set, prescale_factor=1.0, postscale_factor=1.0"
+HOROVOD = {
+    "allreduce": f"tensor, {COMPRESSED}",
+    "grouped_allreduce": f"tensors, {COMPRESSED}",
+    **{
+        f"{group}allreduce{how}": f"tensor{'s' if group else ''}, {ALLREDUCE}"
+        for group in ("", "grouped_")
+        for how in ("_", "_async", "_async_")
+    },
+    **{
+        f"{group}allgather{how}": f"tensor{'s' if group else ''}, name=None, process_set"
+        for group in ("", "grouped_")
+        for how in ("", "_async")
+    },
+    **{
+        f"broadcast{how}": "tensor, root_rank, name=None, process_set"
+        for how in ("", "_", "_async", "_async_")
+    },
+    **{f"alltoall{how}": "tensor, splits=None, name=None, process_set" for how in ("", "_async")},
+    "reducescatter": f"tensor, {SCATTERED.replace('op=', 'compression, op=')}",
+    "grouped_reducescatter": f"tensors, {SCATTERED.replace('op=', 'compression, op=')}",
+    "reducescatter_async": f"tensor, {SCATTERED}",
+    "grouped_reducescatter_async": f"tensors, {SCATTERED}",
+    "sparse_allreduce_async": "tensor, name, op, process_set",
+    "poll": "handle",
+    "synchronize": "handle",
+    "join": "device=-1",
+    "barrier": "process_set",
+    "broadcast_parameters": "params, root_rank",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set",
+    "allgather_object": "obj, name=None",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression, "
+    "backward_passes_per_step=1, op=0, gradient_predivide_factor=1.0, num_groups=0, groups=None, "
+    "sparse_as_dense=False, process_set",
+    "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True",
+}
+PLAIN = (
+    "Adasum", "Average", "Compression", "HorovodInternalError", "Max",
+    "Min", "ProcessSet", "Product", "Sum", "add_process_set",
+    "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
+    "global_process_set", "gloo_built", "gloo_enabled", "init", "is_initialized",
+    "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",
+    "nccl_built", "rank", "remove_process_set", "rocm_built", "shutdown",
+    "size", "start_timeline", "stop_timeline",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hvd():
+    import hvdlite.torch
+
+    return hvdlite.torch
+
+
+def parameters(function) -> list:
+    """As in the table: without annotations, and without defaults that are objects."""
+    if inspect.isclass(function):
+        made = function.__new__ if "__new__" in vars(function) else function.__init__
+        given = list(inspect.signature(made).parameters.values())[1:]
+    else:
+        given = list(inspect.signature(function).parameters.values())
+    plain = (int, float, bool, type(None))
+    is_plain = [isinstance(p.default, plain) and p.name != "op" or p.default is None for p in given]
+    return [f"{p.name}={p.default}" if shown else p.name for p, shown in zip(given, is_plain)]
+
+
+@pytest.mark.parametrize("name", HOROVOD)
+def test_parameters_are_horovods(name, hvd):
+    theirs = [each.replace("op=0", "op") for each in HOROVOD[name].split(", ")]
+    ours = parameters(getattr(hvd, name))
+    assert ours[: len(theirs)] == theirs
+    for more in ours[len(theirs) :]:
+        assert "=" in more or more == "process_set"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_it_is_there(name, hvd):
+    assert getattr(hvd, name) is not None
+    assert name in dir(hvd)
+
+
+def test_reductions_are_averages_by_default(hvd):
+    for name in ("reducescatter", "grouped_reducescatter_async", "DistributedOptimizer"):
+        function = getattr(hvd, name)
+        made = function.__new__ if inspect.isclass(function) else function
+        assert inspect.signature(made).parameters["op"].default == hvd.Average
+
+
+def test_another_name_is_an_attribute_error(hvd):
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        hvd.nonsense  # noqa: B018
+
+
+def test_a_script_of_horovods_as_it_is():
+    imports = "import hvdlite.as_horovod, horovod.torch as hvd"
+    code = f"{imports}; hvd.init(); print(hvd.__name__, hvd.size())"
+    assert alone(code).splitlines()[-1] == "hvdlite.torch 1"
