@@ -9,6 +9,7 @@
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
+#   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
@@ -36,7 +37,7 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-report \
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-pytorch bench-report \
         test-long wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -141,6 +142,9 @@ $(PEERS): benchmarks/requirements.txt
 bench: install peers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
+
+bench-pytorch: install $(FRAMEWORKS_DEPS)
+	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
 
 bench-report: install
 	$(BIN)/python -m benchmarks.report

@@ -251,18 +251,31 @@ def test_the_c_library_has_one_importer():
     assert loading == {"_native.py"}
 
 
-def test_mxnet_is_imported_in_its_own_folder_only():
-    importing = re.compile(r"^\s*(?:import|from) mxnet\b", re.M)
-    users = [m for m in MODULES if importing.search(m.read_text())]
-    assert users
-    assert {m.parent.name for m in users} <= {"mxnet", "bench"}
+# Where each framework may be imported: Keras trains on some of the others.
+FRAMEWORKS = {
+    "mxnet": {"mxnet", "bench"},
+    "torch": {"torch", "keras"},
+    "tensorflow": {"tensorflow", "keras"},
+    "jax": {"keras"},
+    "keras": {"keras", "tensorflow"},
+    "xgboost": {"xgboost"},
+}
 
 
-def test_modules_outside_that_folder_import_it_only_when_asked():
-    """`import hvdlite` works without MXNet."""
-    importing = re.compile(r"^(?:import|from) hvdlite\.mxnet\b", re.M)
+@pytest.mark.parametrize("framework, folders", FRAMEWORKS.items(), ids=FRAMEWORKS)
+def test_a_framework_is_imported_in_its_own_folder_only(framework, folders):
+    importing = re.compile(rf"^\s*(?:import|from) {framework}\b", re.M)
     users = {m.parent.name for m in MODULES if importing.search(m.read_text())}
-    assert users <= {"mxnet", "bench"}
+    assert users
+    assert users <= folders
+
+
+@pytest.mark.parametrize("framework, folders", FRAMEWORKS.items(), ids=FRAMEWORKS)
+def test_modules_outside_that_folder_import_it_only_when_asked(framework, folders):
+    """`import hvdlite` works without any."""
+    importing = re.compile(rf"^(?:import|from) hvdlite\.{framework}\b", re.M)
+    users = {m.parent.name for m in MODULES if importing.search(m.read_text())}
+    assert users <= folders
 
 
 def module_name(file: Path) -> str:
