@@ -1,4 +1,4 @@
-/* What all codecs have in common: what is refused, joined ranks, values that are not finite, casts. */
+/* What all codecs share: refused parameters, joined ranks, values that are not finite, casts. */
 #include "codec_case.h"
 
 #include "kernels/half.h"

@@ -1,4 +1,4 @@
-/* 2bit and 1bit against slow models, written from their rules: words, residuals and sums, bit by bit. */
+/* 2bit and 1bit against slow models of their rules: words, residuals and sums, bit by bit. */
 #include "codec_case.h"
 
 enum { STEPS = 6 };

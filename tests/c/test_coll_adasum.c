@@ -1,4 +1,4 @@
-/* Adasum: 1 to 9 ranks against the rule of the paper in plain double, the same bits on all ranks. */
+/* Adasum: 1 to 9 ranks against the paper's rule in plain double; all ranks have the same bits. */
 #include "coll_case.h"
 
 enum { MOST = 1009 };

@@ -1,5 +1,5 @@
-/* The allreduce of coded tensors, by messages and by a window: the bits of a sum made on the spot, and
- * as few bytes on the way as promised. */
+/* The allreduce of coded tensors, by messages and on a window: the bits of a sum computed here, and
+ * no more bytes sent than promised. */
 #include "check.h"
 
 #include "coded_case.h"
@@ -67,7 +67,7 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     }
 }
 
-/* Batches of one and of more tensors, without values, of a word less and more, of several segments. */
+/* Batches of one and more tensors: no values, a word less and more, several segments. */
 static const struct coded_case SHAPES[] = {
     {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},
     {.sizes = {1000}, .ntensors = 1},    {.sizes = {31, 0, 1, 33, 17}, .ntensors = 5},
@@ -162,8 +162,8 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
     return (double)count.stats.bytes_sent_mpi / ranks / (double)count.n;
 }
 
-/* Between hosts gathered up to 5 and 9 ranks, then scattered: (p - 1) / p of the words and of a byte a
- * value. On one host scattered from 3 ranks and 8 KiB of words on. */
+/* Between hosts: gathered up to 5 and 9 ranks, then scattered, (p - 1) / p of the words and of a
+ * byte a value. On one host: scattered from 3 ranks and 8 KiB of words. */
 static void test_bytes(void) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},

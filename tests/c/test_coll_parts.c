@@ -1,4 +1,4 @@
-/* Reducescatter and alltoall: every algorithm, dtype and op, 1 to 9 ranks, uneven and empty parts. */
+/* Reducescatter and alltoall: all algorithms, dtypes and ops, 1 to 9 ranks, uneven, empty parts. */
 #include "coll_case.h"
 
 static const struct scaling SCALINGS[] = {
@@ -83,7 +83,7 @@ static void test_same_bits_as_an_allreduce(void) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, same_bits);
 }
 
-/* Units from rank to rank: equal, nothing at all, to oneself, to one, from one, uneven, one long. */
+/* Units from rank to rank: equal, none, to itself, to one, from one, uneven, one long. */
 enum { SHAPES = 7, LONG = 40 };
 
 static size_t units(int shape, int ranks, int from, int to) {

@@ -35,8 +35,8 @@ static void open_pair(struct pair *p) {
         p->of[i] = (struct copy_policy){.board = &p->board, .leads = i == 0};
 }
 
-/* A stretch of so many seconds a byte by each way; returns whether they took the second way. What the
- * follower measures would mislead. */
+/* One stretch, with seconds a byte for each way; returns whether the ranks took the second way. The
+ * follower's own times would mislead. */
 static int stretch(struct pair *p, size_t bytes, double cached, double past_caches) {
     enum copy_way ways[2];
     ways[p->first] = copy_policy_begin(&p->of[p->first], bytes);
@@ -56,7 +56,7 @@ static int take(struct pair *p, int stretches, double cached, double past_caches
     return past;
 }
 
-/* Each is tried; then it is the faster one, but for a look at the other, often at first, later seldom. */
+/* Both are tried, then the faster one is taken; the other is tried again, ever more rarely. */
 static void test_the_faster_way(void) {
     struct pair left, right;
     open_pair(&left);
@@ -72,7 +72,7 @@ static void test_the_faster_way(void) {
     CHECK_INT(2560 - take(&right, 2560, 2, 1), later);
 }
 
-/* One slow stretch is forgiven: no stretch more takes the other way. What has become faster is found out. */
+/* One slow stretch does not change the way. A way that has become faster is found. */
 static void test_change(void) {
     struct pair p, undisturbed;
     open_pair(&p);

@@ -1,4 +1,4 @@
-/* Coded tensors through the engine: alone and fused, over steps, beside plain ones; disagreements. */
+/* Coded tensors through the engine: alone, fused, over steps, beside plain ones; disagreements. */
 #include "check.h"
 
 #include "coded_case.h"

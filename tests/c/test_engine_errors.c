@@ -136,8 +136,8 @@ static void test_duplicate(void) {
     ranks_run(3, duplicate_main, NULL);
 }
 
-/* The last rank has no data for the first of three rounds. All are told, and it need not wait for that:
- * its second round is paired with the others' second one. */
+/* The last rank has no data in the first of three rounds. All ranks get the error, and it need not
+ * wait for that: its second round pairs with the second round of the others. */
 static void failed_main(struct ranks *ranks, int rank, void *arg) {
     char (*texts)[1024] = arg;
     struct member m;

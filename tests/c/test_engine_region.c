@@ -1,4 +1,4 @@
-/* Tensors in a region: reduced where they lie, and by the window when not every rank's lies there. */
+/* Tensors in a region: reduced in place, or through the window when not every rank's lies in it. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 12 };

@@ -122,7 +122,7 @@ static void test_damaged_counts_and_lengths_are_an_error(void) {
     free(box);
 }
 
-/* Three ranks on real shared memory: the leader talks with each, the others not among themselves. */
+/* Three ranks on real shared memory: the leader and each other rank exchange messages. */
 static void test_host(void) {
     enum { N = 3 };
     char name[SHMEM_NAME];

@@ -1,4 +1,4 @@
-/* Nothing is quadratic in what is pending: eight times as many tensors take about eight times as long. */
+/* No work is quadratic in the pending tensors: 8 times as many take about 8 times as long. */
 #include "coordinator_case.h"
 #include "random.h"
 
@@ -8,7 +8,7 @@
 
 #include <time.h>
 
-/* Of what is quadratic the larger takes 64 times as long; caches and a busy machine make 8 to 16. */
+/* Quadratic work takes 64 times as long, linear work 8; caches and a busy machine make that 16. */
 enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
 
 typedef void many(size_t n);
@@ -56,7 +56,7 @@ static void decide_now(struct coordinator *c, double now, struct wire_writer *ou
     CHECK_OK(coordinator_decide(c, now, out, &err), err);
 }
 
-/* Each rank in an order of its own, with priorities in no order, what can be fused and what can't. */
+/* Each rank in its own order, with random priorities; some tensors can be fused, others not. */
 static void in_random_order(size_t n) {
     struct coordinator *c = coordinator_of(0);
     struct wire_writer out = {0};

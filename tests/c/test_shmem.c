@@ -79,7 +79,7 @@ static void test_too_large(void) {
     for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* On large pages, if the kernel can, nothing else changes: not what is written, nor what is not yet. */
+/* Large pages, where the kernel has them, change neither written bytes nor unwritten ones. */
 static void test_large_pages(void) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_NAME];

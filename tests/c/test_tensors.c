@@ -113,7 +113,7 @@ static void test_order(void) {
     tensors_free(t);
 }
 
-/* Of one name: two that failed, then one with data, each in turn; a second one with data is too much. */
+/* Two failed tensors of a name and one with data are queued; a second one with data is refused. */
 static void test_behind_one_that_failed(void) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
