@@ -4,18 +4,21 @@
     .venv-frameworks/bin/python -m benchmarks.pytorch --rounds 1 --only mlp
 
 An MLP of 2.1 million parameters (9 layers, 16 rows a rank) and a ResNet-18 on images of 32 x 32 (16
-of them a rank). "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone" is as many
-processes at once that tell each other nothing. A figure is the median over rounds of the slowest
-rank's median step.
+of them a rank). "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone" are as many
+processes at once that tell each other nothing.
+
+All systems take turns, a step each, in the same processes: what else the machine does disturbs them
+alike. A figure is the median over rounds of the slowest rank's median step.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Callable, Dict
 
@@ -23,14 +26,10 @@ from benchmarks import plan
 from benchmarks.libraries import free_port
 from benchmarks.pages import parser_of, show
 
-MODELS = {"mlp": 60, "resnet18": 8}  # steps that are measured
-SYSTEMS: Dict[str, Dict[str, str]] = {
-    "hvdlite": {},
-    "hvdlite in DDP": {},
-    "Gloo": {},
-    "Gloo, shared memory": {"LOCAL_WORLD_SIZE": "{ranks}"},
-    "alone": {},
-}
+MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
+SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
+SHARED = "Gloo, shared memory"
+WARM_UP = 5  # steps
 
 
 # ---- on each rank ----
@@ -75,102 +74,116 @@ def resnet18():
     return nn.Sequential(*stem, *blocks, *head), lambda: torch.randn(16, 3, 32, 32)
 
 
-def distribute(system: str, model, optimizer, comm):
-    """Return the model and the optimizer that average gradients over ranks."""
+def distribute(system: str, model):
+    """Return the model and an optimizer that average gradients over ranks."""
     import torch
-    import torch.distributed as dist
 
-    if system == "alone":
-        return model, optimizer
+    import hvdlite.torch as hvd
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
     if system == "hvdlite":
-        import hvdlite.torch as hvd
-
-        hvd.init()
         return model, hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    address = f"tcp://127.0.0.1:{free_port(comm)}"
-    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
-    model = torch.nn.parallel.DistributedDataParallel(model)
+    if system != "alone":
+        model = torch.nn.parallel.DistributedDataParallel(model)
     if system == "hvdlite in DDP":
-        import hvdlite.torch as hvd
-
-        hvd.init()
         model.register_comm_hook(None, hvd.allreduce_hook)
     return model, optimizer
 
 
-def measure(system: str, name: str) -> None:
-    """Print the slowest rank's median step in ms, and a sum of weights that tells ranks apart."""
+def measure(name: str) -> None:
+    """Print for each system the slowest rank's median step in ms."""
     import torch
+    import torch.distributed as dist
     from mpi4py import MPI
 
+    import hvdlite.torch as hvd
+
+    hvd.init()
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model, batch = globals()[name]()
-    plain = torch.optim.SGD(model.parameters(), 0.01)
-    wrapped, optimizer = distribute(system, model, plain, comm)
+    address = f"tcp://127.0.0.1:{free_port(comm)}"
+    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+    contestants = {}
+    for system in SYSTEMS:
+        torch.manual_seed(0)
+        model, batch = globals()[name]()
+        contestants[system] = distribute(system, model)
     torch.manual_seed(comm.rank + 1)
-    seconds = []
-    for number in range(MODELS[name] + 3):
-        comm.Barrier()
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        wrapped(batch()).square().mean().backward()
-        optimizer.step()
-        if number >= 3:
-            seconds.append(time.perf_counter() - start)
-    slowest = max(comm.allgather(statistics.median(seconds)))
-    sums = comm.allgather(float(sum(p.detach().double().abs().sum() for p in model.parameters())))
-    if comm.rank == 0:
-        equal = "equal" if len(set(sums)) == 1 else "different"
-        print(f"RESULT {slowest * 1e3:.3f} {equal}", flush=True)
+    seconds = {system: [] for system in SYSTEMS}
+    for _ in range(MODELS[name] + WARM_UP):
+        rows = batch()
+        for system, (model, optimizer) in contestants.items():
+            comm.Barrier()
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            model(rows).square().mean().backward()
+            optimizer.step()
+            seconds[system].append(time.perf_counter() - start)
+    for system, (model, _) in contestants.items():
+        slowest = max(comm.allgather(statistics.median(seconds[system][WARM_UP:])))
+        weights = [float(p.detach().double().abs().sum()) for p in model.parameters()]
+        equal = len(set(map(tuple, comm.allgather(weights)))) == 1
+        if comm.rank == 0:
+            print("RESULT", json.dumps([system, slowest * 1e3, equal]), flush=True)
 
 
 # ---- beside each other ----
 
 
-def run(system: str, name: str, ranks: int) -> float:
-    """Return the ms of a step; weights that differ where they must not end the benchmark."""
-    given = {key: value.format(ranks=ranks) for key, value in SYSTEMS[system].items()}
-    settings = {**os.environ, **plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo", **given}
-    mpirun = Path(sys.executable).with_name("mpirun")
-    command = [mpirun, "-n", str(ranks), sys.executable, "-m", "benchmarks.pytorch"]
+def run(name: str, ranks: int, shared: bool) -> Dict[str, float]:
+    """Return the ms of each system's step; weights that differ end the benchmark."""
+    settings = {**os.environ, **plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
+    if shared:
+        settings["LOCAL_WORLD_SIZE"] = str(ranks)
+    mpirun = str(Path(sys.executable).with_name("mpirun"))
     done = subprocess.run(
-        [*map(str, command), "--measure", system, "--only", name],
+        [mpirun, "-n", str(ranks), sys.executable, "-m", "benchmarks.pytorch", "--measure", name],
         cwd=plan.ROOT, env=settings, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    results = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not results:
-        sys.exit(f"{system}, {name}: {done.stderr[-2000:]}")
-    if (results[0][2] == "equal") == (system == "alone"):
-        sys.exit(f"{system}, {name}: the ranks' weights are {results[0][2]}")
-    return float(results[0][1])
+    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or len(lines) != len(SYSTEMS):
+        sys.exit(f"{name}: {done.stderr[-2000:]}")
+    found = {}
+    for system, milliseconds, equal in map(json.loads, lines):
+        if equal == (system == "alone"):
+            sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
+        found[system] = milliseconds
+    print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
+    return found
 
 
-def compare(name: str, ranks: int, rounds: int, say: Callable) -> Dict[str, float]:
-    """Return the median of each system over rounds, in which everybody has a turn."""
-    found = defaultdict(list)
-    for _ in range(rounds):
-        for system in SYSTEMS:
-            found[system].append(run(system, name, ranks))
-            say(f"{name}, {ranks} ranks, {system}: {found[system][-1]:.1f} ms")
-    return {system: statistics.median(each) for system, each in found.items()}
+def compare(name: str, ranks: int, rounds: int) -> Dict[str, float]:
+    """Return the medians over rounds, and of what hvdlite saves in each."""
+    plain = [run(name, ranks, shared=False) for _ in range(rounds)]
+    shared = [run(name, ranks, shared=True) for _ in range(rounds)]
+
+    def median(runs, value: Callable) -> float:
+        return statistics.median(value(run) for run in runs)
+
+    found = {system: median(plain + shared, itemgetter(system)) for system in SYSTEMS}
+    found["Gloo"], found[SHARED] = (median(r, itemgetter("Gloo")) for r in (plain, shared))
+    for title, runs in (("Gloo / hvdlite", plain), (f"{SHARED} / hvdlite", shared)):
+        found[title] = median(runs, lambda run: run["Gloo"] / run["hvdlite"])
+    found["hvdlite / alone"] = median(plain + shared, lambda run: run["hvdlite"] / run["alone"])
+    return found
 
 
 def table(results: Dict[str, Dict[str, float]]) -> str:
-    lines = [f"| ms a step | {' | '.join(SYSTEMS)} |", f"|---|{'---:|' * len(SYSTEMS)}"]
-    for name, figures in results.items():
-        lines.append(f"| {name} | {' | '.join(f'{figures[s]:.1f}' for s in SYSTEMS)} |")
+    titles = list(next(iter(results.values())))
+    lines = [f"| | {' | '.join(results)} |", f"|---|{'---:|' * len(results)}"]
+    for title in titles:
+        form = "{:.2f}" if "/" in title else "{:.1f} ms"
+        lines.append(f"| {title} | {' | '.join(form.format(r[title]) for r in results.values())} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     args = parse_args()
     if args.measure:
-        measure(args.measure, args.only)
+        measure(args.measure)
         return
     names = [args.only] if args.only else list(MODELS)
-    results = {name: compare(name, args.ranks, args.rounds, print) for name in names}
+    results = {name: compare(name, args.ranks, args.rounds) for name in names}
     show(table(results), args.page)
 
 
@@ -178,9 +191,9 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--rounds", type=int, default=5, help="(%(default)s)")
+    add("--rounds", type=int, default=3, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
-    add("--measure", choices=SYSTEMS, help=argparse.SUPPRESS)  # on a rank
+    add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
     return parser.parse_args()
 
 
