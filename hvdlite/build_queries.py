@@ -1,4 +1,4 @@
-"""Horovod's questions to a build. hvdlite is MPI on CPUs: it has no other transport."""
+"""Horovod's questions about a build. hvdlite has one answer: MPI, on CPUs."""
 
 from mpi4py import MPI
 

@@ -1,8 +1,8 @@
-"""What MXNet asks of NumPy and Python though both have removed it, put back where it is missing.
+"""Restores names that MXNet uses and that NumPy and Python have removed.
 
-MXNet 1.6 to 2.0 read these names when they are imported: without them ``import mxnet`` ends with an
-AttributeError on NumPy 1.24 and later, and with a ModuleNotFoundError on Python 3.12 and later. So
-hvdlite is imported before MXNet; ``_mxnet_import`` calls this then.
+MXNet 1.6 to 2.0 read these names at import. Without them ``import mxnet`` raises an AttributeError
+on NumPy 1.24 and later, and a ModuleNotFoundError on Python 3.12 and later. If hvdlite is imported
+before MXNet, ``_mxnet_import`` calls this module.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ def _stub(name: str) -> Callable:
     return moved
 
 
-# Source of both: the lists of what was removed, and by what it is replaced, in the release notes of
-# NumPy 1.24 and 2.0.
+# Source of both tables: the removed names and their replacements in the release notes of NumPy 1.24
+# and 2.0.
 _RENAMED = {
     "Inf": "inf",
     "NAN": "nan",
@@ -56,15 +56,15 @@ _REMOVED = {
     "in1d": _in1d,
     "int": int,
     "msort": _msort,
-    # Functions of finance, of which NumPy itself had only kept stubs like these.
+    # Functions of finance: NumPy itself had kept only stubs like these.
     **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
 }
 
 
 def restore_numpy_names() -> List[str]:
-    """Put back into NumPy what it lacks of the names that MXNet uses; return those put back."""
+    """Put the names that MXNet uses and NumPy lacks back into NumPy; return these names."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy warns when asked for a name that is to go
+        warnings.simplefilter("ignore")  # NumPy warns about names that it will remove
         missing = [name for name in sorted({*_RENAMED, *_REMOVED}) if not hasattr(np, name)]
     for name in missing:
         setattr(np, name, getattr(np, _RENAMED[name]) if name in _RENAMED else _REMOVED[name])
@@ -72,7 +72,7 @@ def restore_numpy_names() -> List[str]:
 
 
 class _Version(tuple):
-    """A version by its numbers: MXNet only asks whether NumPy's is at least 1.6, 1.15 or 1.17."""
+    """A version as a tuple of numbers: MXNet only asks for at least 1.6, 1.15 or 1.17."""
 
     def __new__(cls, text: str):
         return super().__new__(cls, map(int, re.findall(r"\d+", text)))
@@ -80,9 +80,9 @@ class _Version(tuple):
 
 @contextlib.contextmanager
 def _distutils() -> Iterator[bool]:
-    """Have ``distutils.version`` inside the block; yield whether it was missing.
+    """Provide ``distutils.version`` inside the block; yield whether it was missing.
 
-    Only inside: other packages find out by importing it whether there is a real one.
+    It is gone after the block, because other packages import it to test for the real one.
     """
     if importlib.util.find_spec("distutils"):
         yield False
@@ -101,9 +101,9 @@ def _distutils() -> Iterator[bool]:
 
 @contextlib.contextmanager
 def as_mxnet_expects() -> Iterator[None]:
-    """Have inside the block all that ``import mxnet`` needs, and log what that took.
+    """Provide all that ``import mxnet`` needs inside the block, and log what was missing.
 
-    NumPy's names stay afterwards: MXNet reads some of them when it runs.
+    NumPy's names stay after the block: MXNet reads some of them when it runs.
     """
     names = restore_numpy_names()
     if names:

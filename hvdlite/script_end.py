@@ -1,8 +1,8 @@
-"""How the script ended: well, or failed, with the text and the exit code that others are told.
+"""Finds out whether the script failed, with which text and exit code.
 
-The interpreter notes an exception that nobody has caught in ``sys.last_value``, but not SystemExit:
-it reads that one's ``code`` and forgets it, before exit functions run. So ``code`` is read through
-a property here. Where no Python code is running below it, the interpreter reads it, and ends.
+The interpreter keeps an uncaught exception in ``sys.last_value``. But it only reads the ``code`` of
+a SystemExit and forgets the exception before exit functions run. So this module makes ``code`` a
+property. If no Python code has called the property, the interpreter did: the script is ending.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ class Failure(NamedTuple):
 
 
 class _Seen:
-    """What of this process's end was seen."""
+    """What this module has seen of the process's end."""
 
     process = os.getpid()
     failure: Optional[Failure] = None
@@ -30,17 +30,17 @@ class _Seen:
 
 
 def failure() -> Optional[Failure]:
-    """Return how the script failed; None if it did not, and in a forked child, which has no job."""
+    """Return how the script failed; None if it did not, or in a forked child, which has no job."""
     if os.getpid() != _Seen.process:
         return None
-    error = getattr(sys, "last_value", None)  # what the interpreter has just printed, if anything
+    error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
     return (
         _Seen.failure if error is None else Failure(f"its script raised {_text(error)}", 1, error)
     )
 
 
 def call_for_later_failures(function: Callable[[Failure], None]) -> None:
-    """Have this called with a failure that comes from now on, in an exit function."""
+    """Call the function if the script fails from now on, in a later exit function."""
     _Seen.after_all = function
 
 
@@ -58,18 +58,18 @@ def _note(failed: Failure) -> None:
 
 
 def _note_exit(value: Any, unsaid: bool = False) -> None:
-    """Note sys.exit(value), as the interpreter takes it: a number, or a text and exit code 1."""
+    """Note sys.exit(value) as the interpreter reads it: a number, or a text with exit code 1."""
     if value is None or value == 0:
         return
     number = isinstance(value, int)
-    seen = value & 0xFF if number else 1  # what the operating system keeps of it: 0 of 256
+    seen = value & 0xFF if number else 1  # the operating system keeps 8 bits: 256 becomes 0
     text = "" if number else f" ({value})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
     _note(Failure(reason, seen or 1, unsaid=unsaid or not seen))
 
 
 def _is_outermost() -> bool:
-    """Tell whether the caller was not called by Python code."""
+    """Tell whether the interpreter itself, no Python code, called the caller."""
     try:
         sys._getframe(2)
     except ValueError:
@@ -92,15 +92,15 @@ def _watch_system_exit() -> None:
 
 
 def _exit(status=None, /):
-    """Exit the interpreter by raising SystemExit(status); as sys.exit, which this replaces.
+    """Exit the interpreter by raising SystemExit(status); replaces sys.exit.
 
-    Before Python 3.12 that one raises no object, whose ``code`` could be read.
+    Before Python 3.12 sys.exit itself raises no object whose ``code`` the interpreter would read.
     """
     raise SystemExit(status)
 
 
 def _watch_exit_functions() -> None:
-    """Note what exit functions raise: Python prints it and ends with exit code 0 all the same."""
+    """Note what exit functions raise: Python prints it but still ends with exit code 0."""
     show = sys.unraisablehook
 
     def hook(unraisable, /):

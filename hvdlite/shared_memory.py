@@ -1,4 +1,4 @@
-"""Memory of this rank that the other ranks of its host map: what lies in it is reduced uncopied."""
+"""Memory that the ranks of a host map, so that arrays in it are reduced without a copy."""
 
 from typing import Optional
 
@@ -9,32 +9,32 @@ from hvdlite._native import ffi, lib, new_error
 from hvdlite.names import owner_number
 from hvdlite.objects import allgather_object
 
-_CAPACITY = 1 << 34  # bytes of address space; memory it takes as it is written to
+_CAPACITY = 1 << 34  # bytes of address space; a page takes memory when it is written
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 class SharedMemory:
-    """Memory to take pieces from; when all ranks have joined theirs, reductions in it are direct.
+    """A region of this rank's memory; after :func:`join` all ranks of the host map it.
 
-    An allreduce in place of an array in it copies nothing if the array lies at the same offset on
-    every rank: so pieces are taken in the same order everywhere. It goes when all arrays in it do.
+    An allreduce in place copies nothing if the array lies at the same offset on every rank. So all
+    ranks must take equal pieces in the same order. The region is freed with the last array in it.
     """
 
     def __init__(self, region) -> None:
         self._region = region
-        close = lib.hvd_region_close  # at the end of the process this module may be gone already
+        close = lib.hvd_region_close  # this module may be gone when the process ends
         memory = ffi.gc(lib.hvd_region_memory(region), lambda _: close(region))
         self._bytes = np.frombuffer(ffi.buffer(memory, _CAPACITY), np.uint8)
         self.used = 0
 
     @classmethod
     def reserve(cls) -> Optional["SharedMemory"]:
-        """Return new memory; None where ranks share none, or before init(). No other rank waits."""
+        """Return new memory; None before init() or if ranks can't share any. Not collective."""
         region = lib.hvd_region_create(_CAPACITY, new_error())
         return None if region == ffi.NULL else cls(region)
 
     def take(self, nbytes: int) -> Optional[np.ndarray]:
-        """Return the next bytes; None: there are no more, or all has been joined."""
+        """Return the next bytes; None if too few are left or the memory has been joined."""
         start = self.used
         if self._region is None or nbytes > _CAPACITY - start - _ALIGNMENT:
             return None
@@ -54,7 +54,7 @@ class SharedMemory:
 
 
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
-    """Map the other ranks' memory; False, on every rank, if some rank has none. Collective."""
+    """Map the other ranks' memory. Collective; False on all ranks if one of them has none."""
     number = 1 + owner_number("region")  # the same on every rank
     mine = memory and (topology.local_rank(), memory._address(), memory.used)
     parts = allgather_object(mine, f"region.{owner}")

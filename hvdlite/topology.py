@@ -1,4 +1,4 @@
-"""Where this process is: its rank and host among those of the job."""
+"""The ranks and hosts of the job, and this process's own."""
 
 from typing import Optional
 
@@ -7,11 +7,11 @@ from mpi4py import MPI
 from hvdlite._native import call, ffi, lib
 
 _comm: Optional[MPI.Intracomm] = None  # of the job
-_homogeneous = False  # every host has as many ranks
+_homogeneous = False  # every host has equally many ranks
 
 
 def enter(comm: MPI.Intracomm) -> None:
-    """Take the communicator of the job that this process has joined. Collective over it."""
+    """Keep the communicator of the job that this process has joined. Collective."""
     global _comm, _homogeneous
     _comm = comm
     _homogeneous = len(set(comm.allgather(local_size()))) == 1

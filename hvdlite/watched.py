@@ -1,6 +1,6 @@
-"""Tells the agent that looks after this process that it is in the job, or has left it.
+"""Tells the launcher's agent of this process when the process joins and leaves the job.
 
-A process that is gone while it is in the job has not finished its training, whatever its exit code.
+A process that ends between the two has not finished its training, whatever its exit code.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ JOINED, LEFT = b"+", b"-"
 
 
 def by_an_agent() -> bool:
-    """Tell whether hvdliterun watches over this process: its end then ends the job."""
+    """Tell whether an agent of hvdliterun watches this process and ends the job with it."""
     return VARIABLE in os.environ
 
 
@@ -24,7 +24,7 @@ def say_left() -> None:
 
 
 def _say(word: bytes) -> None:
-    """Write the word and this process's id; in silence if the agent is none or gone."""
+    """Write the word and this process's id to the agent's pipe, if there is one."""
     with contextlib.suppress(KeyError, OSError):
         pipe = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK)
         try:

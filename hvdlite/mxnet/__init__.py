@@ -16,4 +16,4 @@ def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module 'hvdlite.mxnet' has no attribute '{name}'")
     value = globals()[name] = getattr(hvdlite, name)
-    return value  # and from now on found without a call
+    return value  # from now on found without this call

@@ -1,4 +1,4 @@
-"""Checkpoints: rank 0 writes, all ranks go on from the same one."""
+"""Checkpoints: rank 0 writes them, and all ranks resume from the same one."""
 
 import json
 import os
@@ -32,8 +32,8 @@ class Checkpoint:
 
     A checkpoint is a folder of its own: ``run1/00000003/`` with ``net.params`` and
     ``trainer.states``, which ``net.load_parameters`` and ``gluon.Trainer.load_states`` read without
-    hvdlite too, and ``checkpoint.json``. It gets its name when all of it is on the disk: whatever
-    is killed, and when, the last whole one stays.
+    hvdlite too, and ``checkpoint.json``. The folder gets its name when all of it is on the disk, so
+    a process killed at any time leaves the last whole checkpoint.
 
     :param folder: made by the first ``save``; only rank 0 needs to reach it.
     :param keep: how many checkpoints stay; older ones are deleted.
@@ -56,12 +56,12 @@ class Checkpoint:
     def save(self, epoch: int, **extra) -> None:
         """Write the parts as they are now, on rank 0; do nothing on the others.
 
-        BatchNorm's running statistics are those of rank 0, unless ``hvd.average_statistics`` has
-        made them equal before.
+        BatchNorm's running statistics are those of rank 0; call ``hvd.average_statistics`` before
+        to make them equal.
 
-        :param epoch: how many epochs are done, more than at the last save: what ``load()`` will
-            return.
-        :param extra: more to return then: numbers, texts, lists and dicts of them.
+        :param epoch: the number of epochs done, which ``load()`` returns; more than at the last
+            save.
+        :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
         :raises TypeError: JSON can't express ``extra``.
         :raises ValueError: the folder has a later checkpoint, or one of that epoch, already.
         """
@@ -90,12 +90,12 @@ class Checkpoint:
     def load(self) -> Tuple[int, Dict[str, Any]]:
         """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
 
-        Collective. Rank 0 reads the files and sends them. Without a checkpoint nothing is loaded,
-        and the result is 0 and ``{}`` on every rank.
+        Collective. Rank 0 reads the files and sends them. Without a checkpoint every rank loads
+        nothing and gets 0 and ``{}``.
 
-        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read them, or a part's name is
-            not in the checkpoint.
-        :raises ValueError: they are those of other networks or optimizers.
+        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or the
+            checkpoint lacks a part.
+        :raises ValueError: the checkpoint is that of another network or optimizer.
         """
         name = owner_name("checkpoint")
         agree(name, list(self._parts), remedy="Give every rank the same parts.")

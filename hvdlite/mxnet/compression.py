@@ -1,7 +1,7 @@
-"""Compression of gradients: what is sent is smaller than what is kept.
+"""Compression of MXNet gradients.
 
-Codecs run in the C core, as a part of the allreduce (``training/codecs.py``). Any class with two
-static methods ``compress`` and ``decompress``, as Horovod has them, will do as well.
+Codecs run in the C core, inside the allreduce (``training/codecs.py``). A class with Horovod's two
+static methods ``compress`` and ``decompress`` works as well.
 """
 
 from typing import Any, Callable, Dict, Tuple
@@ -33,14 +33,15 @@ class FP16Compressor:
 class BF16Compressor(NoneCompressor):
     """Send float32 gradients as bfloat16, whose range is float32's; other dtypes as they are.
 
-    In C alone: MXNet 1.9.1 cuts off where it should round, and makes an infinity of some NaN.
+    Only the C core converts: MXNet 1.9.1 truncates instead of rounding, and turns some NaN into
+    infinity.
     """
 
     codec = Codec(lib.HVD_CODEC_BFLOAT16)
 
 
 class Compression:
-    """What ``compression=`` takes; any class with ``compress`` and ``decompress`` will do as well.
+    """The values for ``compression=``; a class with ``compress`` and ``decompress`` works, too.
 
     >>> import hvdlite as hvd
     >>> hvd.Compression.two_bit(threshold=0.25).parameter
@@ -69,7 +70,7 @@ def from_params(params: Dict[str, Any]):
     """Return the compression that MXNet's ``compression_params`` describe.
 
     :param params: ``{"type": "2bit", "threshold": 0.5}``, or another type with its argument.
-    :raises ValueError: no such type, or an argument that it does not take.
+    :raises ValueError: an unknown type, or an argument that the type does not take.
 
     >>> from_params({"type": "2bit", "threshold": 0.5}) == two_bit(0.5)
     True

@@ -16,18 +16,18 @@ class DistributedSampler(mx.gluon.data.Sampler):
 
     ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
 
-    Rank r takes every size-th index from the r-th on, so that the ranks' batches joined are the
-    batch that one process would take. Each pass over the sampler is an epoch with an order of its
-    own, given by ``seed`` and ``epoch`` alone; set ``epoch`` before a pass to resume with it.
+    Rank r takes every size-th index, beginning with the r-th, so that the batches of all ranks
+    together are the batch that one process would take. Each pass over the sampler is an epoch.
+    ``seed`` and ``epoch`` alone determine its order; set ``epoch`` before a pass to resume there.
 
-    Made by all ranks together, with the same arguments.
+    All ranks make the sampler together, with the same arguments.
 
     :param length: number of samples.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: from 0 to 2**32 - 1.
-    :param even: True, for training: every rank has length // size samples, and the rest (fewer
-        than the ranks) is left out, other ones in each epoch. False, for evaluation: every sample
-        is on one rank, and some ranks have one more; such a loop must not call collectives.
+    :param even: True, for training: every rank has length // size samples; each epoch leaves out
+        other samples, fewer than there are ranks. False, for evaluation: every sample is on one
+        rank, and some ranks have one more, so the loop must not call collectives.
     :raises ValueError: fewer samples than ranks, with ``even``.
     :raises hvdlite.HvdliteError: the ranks disagree on an argument.
     """
@@ -71,26 +71,26 @@ class DistributedRecordIter(mx.io.DataIter):
             for batch in batches:
                 train(batch.data[0], batch.label[0])
 
-    Every epoch opens the file anew: order and augmentation are given by ``seed``, ``epoch`` and
-    the rank alone, so that an interrupted run can resume with any epoch by setting ``epoch``. (One
-    ImageRecordIter over several epochs begins each where the last, wrapping batch of the one
-    before has ended, and makes now one batch more and now one less: ranks would wait for ever.)
+    Every epoch opens the file again. ``seed``, ``epoch`` and the rank alone determine order and
+    augmentation, so an interrupted run resumes at any epoch by setting ``epoch``. (One
+    ImageRecordIter for several epochs begins each epoch after the last, wrapping batch of the one
+    before. Its number of batches changes from epoch to epoch, and ranks would wait for ever.)
 
-    Made by all ranks together, with the same arguments.
+    All ranks make the iterator together, with the same arguments.
 
-    :param path_imgrec: the file; beside it, or in ``path_imgidx``, is its index ``.idx``.
+    :param path_imgrec: the file; its index is ``path_imgidx``, by default the ``.idx`` beside it.
     :param batch_size: images of one rank.
     :param seed: from 0 to 2**32 - 1.
     :param even: True, for training: every rank makes equally many full batches of images that no
-        other rank has, and leaves out what is left (fewer than a batch, and than the ranks, of
-        each rank). False, for evaluation: every image is read by one rank; in a rank's last batch
-        the last ``batch.pad`` images are repetitions, to be cut off, and ranks may differ in their
-        number of batches; such a loop must not call collectives.
+        other rank has, and leaves out the rest: fewer images than batch_size plus the number of
+        ranks. False, for evaluation: one rank reads each image. The last ``batch.pad`` images of
+        a rank's last batch are repetitions; cut them off. Ranks may have different numbers of
+        batches, so the loop must not call collectives.
     :param num_parts: into how many parts the file is divided; the number of ranks by default.
-    :param part_index: which of them is read; the rank by default.
+    :param part_index: the part that this rank reads; the rank by default.
     :param options: of ``mx.io.ImageRecordIter``: data_shape, shuffle, rand_mirror, ...
-    :raises ValueError: with ``even`` a part has no full batch; an option that is set here.
-    :raises FileNotFoundError: no such file, or no index.
+    :raises ValueError: with ``even`` a part has no full batch; an option that this class sets.
+    :raises FileNotFoundError: the file or its index is missing.
     :raises hvdlite.HvdliteError: the ranks disagree on the number of images or batches.
     """
 
@@ -121,12 +121,14 @@ class DistributedRecordIter(mx.io.DataIter):
         self._batches = _batches(images, parts, part, batch_size, even)
         self._seed, self._part = seed, part
         self._options = {
-            "device_id": -1,  # batches in the memory where networks on CPUs look for them
+            "device_id": -1,  # puts batches into the memory of CPU networks
             "verbose": False,
             **options,
             "path_imgrec": str(record),
             "path_imgidx": str(index),
-            "batch_size": min(batch_size, _part_size(images, parts, part)),  # it takes no less
+            "batch_size": min(
+                batch_size, _part_size(images, parts, part)
+            ),  # ImageRecordIter refuses a larger batch than its part
             "num_parts": parts,
             "part_index": part,
         }
@@ -138,7 +140,7 @@ class DistributedRecordIter(mx.io.DataIter):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that is read; setting it begins that one."""
+        """The number of the current epoch; setting it begins that epoch."""
         return self._epoch
 
     @epoch.setter
@@ -146,7 +148,7 @@ class DistributedRecordIter(mx.io.DataIter):
         self._epoch, self._read, self._records = number, 0, None
 
     def reset(self) -> None:
-        """Begin the next epoch; do nothing where the current one has just begun."""
+        """Begin the next epoch; do nothing if the current one has just begun."""
         if self._read:
             self.epoch += 1
 
@@ -160,7 +162,7 @@ class DistributedRecordIter(mx.io.DataIter):
 
     @property
     def provide_data(self):
-        """Name and shape of a batch's images, as Module asks for them."""
+        """Name and shape of a batch's images, for Module."""
         return self._open().provide_data
 
     @property
@@ -194,7 +196,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _part_size(images: int, parts: int, part: int) -> int:
-    """Return how many images ImageRecordIter puts into a part: fewer into the last ones."""
+    """Return the number of images that ImageRecordIter puts into a part; the last get fewer."""
     most = -(-images // parts)
     return max(0, min(most, images - part * most))
 

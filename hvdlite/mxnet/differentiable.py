@@ -1,7 +1,7 @@
-"""Collectives under ``mx.autograd.record()``: backward runs the collective that is their gradient.
+"""Collectives with gradients, for ``mx.autograd.record()``: backward runs another collective.
 
-The gradients are those of the sum of all ranks' losses: what a rank sent reaches the losses of all
-that received it. As in ``collectives``, tensors come by their full names.
+The gradients are those of the sum of all ranks' losses, because a rank's tensor reaches the losses
+of all ranks that receive it. As in ``collectives``, tensors come by their full names.
 """
 
 from typing import Callable, List
@@ -19,7 +19,7 @@ _NO_SCALES = (1.0, 1.0)
 
 
 def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce copies; the gradient is reduced alike, which is right for sums and averages only."""
+    """Reduce copies; the gradient is reduced the same way, which holds for sums and averages."""
 
     def reduce_(name, own):
         return collectives.allreduce_([name], [own], op, scales, priority, process_set)[0]
@@ -45,7 +45,7 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
-    """Gather; a rank's gradient is its own rows of the sum of all."""
+    """Gather; a rank's gradient is its own rows of the sum of all ranks' gradients."""
 
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
@@ -63,7 +63,7 @@ def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: Proc
 
 
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce and scatter; the gradient is gathered from all ranks, scaled as the result was."""
+    """Reduce and scatter; the gradient is gathered from all ranks and scaled like the result."""
     scale = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
 
     def scatter_one(name, tensor):
@@ -82,7 +82,7 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
 
 
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
-    """Exchange rows; their gradients go back the same way, and rows not sent have none."""
+    """Exchange rows; their gradients go back the same way, and rows not sent get zeros."""
     back = np.ascontiguousarray(matrix.T)
 
     def exchange(name, own):
@@ -105,7 +105,7 @@ def _check_linear(name: str, op) -> None:
 
 
 def _check_rows(name: str, rows: np.ndarray) -> None:
-    """The same on every rank: MXNet does not call backward on the one that has no elements."""
+    """Raise, on every rank alike, if a rank has no rows: MXNet would not call backward there."""
     if not rows.all():
         raise ValueError(f"tensor '{name}': a rank has no rows, so there is no gradient: {rows}")
 
@@ -113,12 +113,12 @@ def _check_rows(name: str, rows: np.ndarray) -> None:
 def _recorded(name: str, tensor, forward: Callable, backward: Callable):
     """Return ``forward(name, copy of tensor)``, whose gradient is ``backward(name, gradient)``.
 
-    Both may work in place, and take a 0-d tensor as one row. ``backward`` gets an ``mx.nd`` array,
-    on a thread of MXNet's, and gives one.
+    Both may work in place, and get a 0-d tensor as one row. ``backward`` takes and returns an
+    ``mx.nd`` array, on a thread of MXNet.
     """
     own = collectives.copy(
         tensor
-    )  # recorded, and so are the reshapes: backward adds up where it must
+    )  # copy and reshape are recorded, so that backward adds up gradients
     with mx.util.np_shape():
         own = own if own.shape else own.reshape((1,))
     return _Collective(name, forward, backward)(own)
@@ -141,7 +141,7 @@ class _Collective(autograd.Function):
         return self._forward(self._name, tensor.detach())
 
     def backward(self, grad):
-        if self._last is not None:  # a name is in use once at a time
+        if self._last is not None:  # a name can be in work only once
             self._last.wait_to_read()
         self._last = self._backward(f"{self._name}.grad", grad.copy().as_nd_ndarray())
         return self._last.as_np_ndarray() if isinstance(grad, mx.np.ndarray) else self._last

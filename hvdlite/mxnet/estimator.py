@@ -12,7 +12,7 @@ from hvdlite.mxnet.trainer import DistributedTrainer
 
 
 class DistributedHandler(TrainBegin, EpochEnd):
-    """An event handler with which ``Estimator.fit`` trains on all ranks as in one process.
+    """An event handler that lets ``Estimator.fit`` train on all ranks as in one process.
 
     ::
 
@@ -28,18 +28,21 @@ class DistributedHandler(TrainBegin, EpochEnd):
         )
 
     All ranks begin with the weights of rank 0. At the end of an epoch the metrics of training and
-    of validation, also in a later ``estimator.evaluate()``, are those of all ranks' data, equal on
-    every rank, so that handlers which stop early or keep the best model decide the same
-    everywhere; BatchNorm's running statistics are averaged before validation. Only rank 0 logs.
+    validation cover the data of all ranks and are equal on every rank, also in a later
+    ``estimator.evaluate()``. So handlers that stop early or keep the best model decide the same on
+    all ranks. BatchNorm's running statistics are averaged before validation. Only rank 0 logs.
     Give handlers that write files, such as MXNet's CheckpointHandler, to rank 0 only.
 
-    :param checkpoint: a ``hvd.Checkpoint``: the newest is loaded at the start, ``epochs`` counts
-        what it has done as well, and each epoch is saved.
-    :param sampler: a ``hvd.DistributedSampler`` or a list of them, told where a resumed run begins.
-    :raises ValueError: in ``fit``: its trainer averages no gradients, or nothing is left to do.
+    :param checkpoint: a ``hvd.Checkpoint``: ``fit`` loads the newest one, counts its epochs as part
+        of ``epochs``, and saves each epoch.
+    :param sampler: a ``hvd.DistributedSampler`` or a list of them, whose ``epoch`` a resumed run
+        sets.
+    :raises ValueError: in ``fit``: its trainer averages no gradients, or no epoch is left to do.
     """
 
-    priority = -1500  # after the weights are updated, before validation and whatever reads metrics
+    priority = (
+        -1500
+    )  # after the update of the weights, before validation and all readers of metrics
 
     def __init__(self, checkpoint=None, sampler=None) -> None:
         self._checkpoint = checkpoint
@@ -47,7 +50,7 @@ class DistributedHandler(TrainBegin, EpochEnd):
         self._epoch = 0
 
     def train_begin(self, estimator, *args, **kwargs) -> None:
-        """Bring all ranks in step."""
+        """Make weights, and the epoch to begin with, equal on all ranks."""
         _check_trainer(estimator.trainer)
         if topology.rank() != 0:
             estimator.logger.setLevel(logging.WARNING)
@@ -58,7 +61,7 @@ class DistributedHandler(TrainBegin, EpochEnd):
             self._resume(estimator)
 
     def epoch_end(self, estimator, *args, **kwargs) -> bool:
-        """Make metrics and statistics those of all ranks; save."""
+        """Sum metrics and average statistics over all ranks; save a checkpoint."""
         self._epoch += 1
         average_statistics(estimator.net.collect_params())
         _sum(estimator.train_metrics)
@@ -75,14 +78,14 @@ class DistributedHandler(TrainBegin, EpochEnd):
                 f"the checkpoint has done {self._epoch} epochs: nothing is left of the "
                 f"{estimator.max_epoch} that fit() shall do"
             )
-        estimator.max_epoch -= self._epoch  # what MXNet's handlers count from now on
+        estimator.max_epoch -= self._epoch  # MXNet's handlers count from here
         for sampler in self._samplers:
             if sampler is not None:
                 sampler.epoch = self._epoch
 
 
 class _SumAtEnd(EpochEnd):
-    """Replaces metrics by those of all ranks before they are logged."""
+    """Sums metrics over all ranks before they are logged."""
 
     priority = DistributedHandler.priority
 
@@ -104,7 +107,7 @@ def _check_trainer(trainer) -> None:
 
 
 def _sum_in_validation(estimator) -> None:
-    """Let ``evaluate`` add its metrics up: it takes handlers, but ``fit`` gives it none."""
+    """Sum metrics in ``evaluate``: ``fit`` calls it without handlers, so wrap its defaults."""
     prepare = estimator._prepare_default_validation_handlers
     if hasattr(prepare, "sums"):  # by an earlier fit()
         return

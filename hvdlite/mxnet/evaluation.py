@@ -1,4 +1,4 @@
-"""What all ranks together know of a model: metrics, and the statistics of its normalisation."""
+"""Metrics and BatchNorm statistics of a model, over all ranks."""
 
 import copy
 from typing import Any, Dict, List, Optional
@@ -19,10 +19,10 @@ _MATRICES = ("lcm", "gcm")
 
 
 def allreduce_metric(metric, name: Optional[str] = None):
-    """Return the metric with what all ranks have put into it; ``metric`` stays as it is.
+    """Return the metric over the samples of all ranks; ``metric`` stays as it is.
 
-    Sums and counts are added up, so that ranks may have seen different numbers of samples, or
-    none. Collective; the result is the same on every rank, to the last bit::
+    Adds up sums and counts, so ranks may have seen different numbers of samples, or none.
+    Collective; every rank gets the same bits::
 
         for images, labels in part_of_this_rank:
             metric.update(labels, net(images))
@@ -31,7 +31,7 @@ def allreduce_metric(metric, name: Optional[str] = None):
     :param metric: one of ``mx.metric``, a CompositeEvalMetric of several, or a class of your own
         that keeps what it counts in ``sum_metric`` and ``num_inst``.
     :param name: pairs the calls; by default the line of the script that calls.
-    :raises ValueError: the metric keeps something else, which its own ``reset()`` shows.
+    :raises ValueError: the metric has a ``reset()`` of its own, so it keeps something else.
     :raises hvdlite.HvdliteError: the ranks have different metrics.
     """
     total = copy.deepcopy(metric)
@@ -51,8 +51,9 @@ def allreduce_metric(metric, name: Optional[str] = None):
 def average_statistics(params) -> None:
     """Replace BatchNorm's running means and variances on every rank by their average over ranks.
 
-    Each rank gathers its own while it trains; after this call all ranks have the same model, to
-    evaluate or to save. (Training itself does not use them.) Collective; waits for the result.
+    Each rank collects its own statistics in training. After this call all ranks have the same
+    model, to evaluate or to save. (Training itself does not use them.) Collective; waits for the
+    result.
 
     :param params: what ``net.collect_params()`` returns.
     :raises hvdlite.HvdliteError: the ranks have different networks.
@@ -80,7 +81,7 @@ def _leaves(metric) -> List[Any]:
 
 
 def _classified(metric):
-    """Return the counts of true and false, positive and negative, that F1 and MCC are made of."""
+    """Return the counts of true and false positives and negatives behind F1 and MCC, if any."""
     if isinstance(metric, (_metric.F1, _metric.MCC)):
         return getattr(metric, "metrics", None) or metric._metrics
     return None
@@ -95,7 +96,7 @@ def _state(metric) -> Dict[str, Any]:
 
 
 def _as_numpy(value):
-    """MXNet 2 counts in ``mx.np`` arrays: return a number, or a NumPy array for several classes."""
+    """Turn a count of MXNet 2, an ``mx.np`` array, into a number, or a NumPy array of classes."""
     if not isinstance(value, mx.nd.NDArray):
         return value
     value = value.asnumpy()
@@ -103,12 +104,12 @@ def _as_numpy(value):
 
 
 def _as_mxnet_counts(value):
-    """Undo that for several classes; numbers may stay what they are."""
+    """Turn a NumPy array of classes back into the array that MXNet 2 counts in."""
     return value if IS_MXNET_1 or np.ndim(value) == 0 else mx.np.array(value, dtype="float64")
 
 
 def _join(metric, states) -> None:
-    """Replace what the metric has counted by that of all ranks."""
+    """Replace the counts of the metric by the counts of all ranks."""
     if "_conv" in states[0]:
         vars(metric).update(_join_moments(states))
     if isinstance(metric, _metric.PCC):
@@ -122,10 +123,12 @@ def _join(metric, states) -> None:
 def _join_classified(metric, states) -> None:
     classified = _classified(metric)
     for name in vars(classified):
-        values = [state[name] for state in states if state[name] is not None]  # None: none so far
+        values = [
+            state[name] for state in states if state[name] is not None
+        ]  # None: nothing counted yet
         if values and name.endswith(("positives", "negatives")):
             setattr(classified, name, _as_mxnet_counts(sum(values)))
-        elif values:  # MXNet 2 keeps there what kind of classes, and how many
+        elif values:  # MXNet 2 keeps the kind and number of classes there
             setattr(classified, name, values[0])
     averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
     if classified.total_examples and ("micro" in averages or not IS_MXNET_1):
@@ -133,7 +136,7 @@ def _join_classified(metric, states) -> None:
 
 
 def _join_matrices(metric, states) -> None:
-    """Add confusion matrices, which have as many rows as their rank has seen classes."""
+    """Add confusion matrices; each has one row for each class that its rank has seen."""
     rows = max(len(state["lcm"]) for state in states)
     metric.k = rows
     for name in filter(states[0].__contains__, _MATRICES):

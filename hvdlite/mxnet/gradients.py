@@ -1,4 +1,4 @@
-"""The gradients of one trainer or optimizer: their names across ranks, and their averaging."""
+"""Names and averages the gradients of one trainer or optimizer across ranks."""
 
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -16,8 +16,8 @@ from hvdlite.training.reduction import Reduction, split, split_by_bytes
 def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
-    A trainer sorts by name, and Gluon's names count blocks per process: so it is natural order
-    instead. MXNet 2 names a parameter within its block only; there the trainer's is the same.
+    Natural order of the names, because Gluon's names count the blocks of each process. MXNet 2
+    names a parameter within its block only, so names repeat; its trainer's order is already equal.
     """
     indices = sorted(params)
     names = [params[i].name for i in indices]
@@ -35,7 +35,7 @@ def _facts(param) -> str:
 def agree_on_order(
     owner: str, params: Dict[int, Any], labels: Dict[int, int], process_set: ProcessSet
 ) -> None:
-    """Raise unless all ranks come to their sparse gradients, each of which is waited for, alike."""
+    """Raise unless all ranks have the same order of sparse gradients, which block one by one."""
     sparse = [i for i in sorted(params) if params[i]._grad_stype != "default"]
     if len(sparse) > 1:
         agree(
@@ -49,11 +49,10 @@ def agree_on_order(
 class Gradients:
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
-    A gradient is given as the list of its arrays, one for each of the parameter's contexts: they
-    are summed here first, and each gets the result. A rank outside of the process set is alone: no
-    other rank hears of its gradients.
+    A gradient is a list of arrays, one for each context of the parameter. The arrays are summed
+    first, and each gets the result. A rank outside of the process set is alone: it sends nothing.
 
-    :param owner: who they belong to, as in ``names.owner_name``.
+    :param owner: the trainer's or optimizer's name, by ``names.owner_name``.
     """
 
     def __init__(self, owner: str, reduction: Reduction) -> None:
@@ -66,9 +65,9 @@ class Gradients:
         self._sizes: Dict[int, int] = {}
 
     def pair(self, params: Dict[int, Any]) -> bool:
-        """Pair parameters, given by their index, with those of the other ranks. Collective, once.
+        """Pair parameters, by index, with those of the other ranks. Collective.
 
-        All ranks check that they mean the same layers. Later calls do nothing, and return False.
+        Raises unless all ranks have the same layers. Later calls do nothing and return False.
         """
         if self._labels or self.alone:
             return False
@@ -87,7 +86,7 @@ class Gradients:
         return True
 
     def restart(self, owner: str) -> None:
-        """Begin anew under the owner's name, which is the same on every rank: nothing is paired."""
+        """Forget all pairs and begin again under this name, the same on every rank."""
         self.owner, self._labels = owner, {}
         self._forget()
 
@@ -96,13 +95,13 @@ class Gradients:
         self._sizes.clear()
 
     def in_order(self, indices: Iterable[int]) -> List[int]:
-        """Return the indices of paired parameters in the order that all ranks have in common."""
+        """Return the indices of paired parameters in an order that all ranks share."""
         return sorted(indices, key=lambda index: self._labels.get(index, index))
 
     def average(self, grads: Dict[int, Sequence]) -> None:
-        """Average each gradient over all ranks, front layers, needed first, before others.
+        """Average each gradient over all ranks; front layers go first, as forward needs them first.
 
-        Only sparse ones are waited for, when all dense ones are on their way.
+        Submits all dense gradients, then waits for the sparse ones.
         """
         indices = self.in_order(grads) if self._labels else list(grads)
         sparse = [index for index in indices if is_sparse(grads[index][0])]
@@ -160,9 +159,9 @@ class Gradients:
         return name
 
     def _bytes(self, index: int, array) -> int:
-        """Return its size, from memory: to ask MXNet takes as long as to push a gradient.
+        """Return its size from a cache: asking MXNet takes as long as pushing a gradient.
 
-        Of a parameter that has changed its shape since, an old one: it decides on groups only.
+        After a change of shape the size is the old one; it only decides the groups.
         """
         if index not in self._sizes:
             self._sizes[index] = array.size * np.dtype(array.dtype).itemsize

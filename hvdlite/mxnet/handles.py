@@ -1,7 +1,6 @@
 """The collectives of ``ops`` with a handle, as Horovod has them for other frameworks.
 
-MXNet arrays need none: they are written asynchronously, and whoever reads them waits. What a handle
-adds is ``poll()``.
+MXNet arrays need no handle, because reading them waits. A handle adds ``poll()``.
 """
 
 import functools
@@ -27,7 +26,7 @@ def _asynchronous(function):
 
 
 def _without_waiting(function, grouped: bool):
-    """Return ``function``, a reducescatter, that does not wait for the other ranks' calls."""
+    """Return the reducescatter ``function`` without its wait for the other ranks' calls."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -31,10 +31,10 @@ class DistributedOptimizer:
     without hvdlite, also after ``save_states`` and ``load_states``.
 
     :param optimizer: an ``mx.optimizer.Optimizer``.
-    :param compression: and all others: as for :class:`DistributedTrainer`. Here, num_groups divides
-        what one call of ``update`` gives, and a rank whose Trainer leaves out a stale gradient does
-        not take part: with ``ignore_stale_grad`` use DistributedTrainer.
-    :raises ValueError: an argument that makes no sense; ``process_set`` is not registered.
+    :param compression: and all others: as for :class:`DistributedTrainer`. Here num_groups divides
+        the gradients of one call of ``update``. A rank whose Trainer leaves out a stale gradient
+        does not submit it: with ``ignore_stale_grad`` use DistributedTrainer.
+    :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
 
@@ -60,18 +60,18 @@ class DistributedOptimizer:
 
     @property
     def _optimizer(self):
-        """Horovod's name for the optimizer that was given; it has the same attributes."""
+        """The optimizer that was given, under Horovod's name; it has the same attributes."""
         return self._averaging.given
 
     def __init__(self, *args, **kwargs) -> None:
-        """Do nothing: the attributes are those of the optimizer that was given."""
+        """Do nothing: the attributes are those of the given optimizer."""
 
     def update(self, index, weight, grad, state):
         """Average ``grad`` over ranks, then update ``weight``; all but state may be lists."""
         self._when_averaged(super().update, index, weight, grad, state)
 
     def update_multi_precision(self, index, weight, grad, state):
-        """Do the same with float32 master weights where the optimizer keeps them."""
+        """Do the same, with float32 master weights if the optimizer keeps them."""
         self._when_averaged(super().update_multi_precision, index, weight, grad, state)
 
     def _when_averaged(self, update, index, weight, grad, state) -> None:
@@ -94,7 +94,7 @@ class DistributedOptimizer:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo):
-        """Return a copy under a name of its own: both may be at work at the same time."""
+        """Return a copy with a new name, because both may reduce at the same time."""
         plain = copy.deepcopy(undistribute(self), memo)
         own = self._averaging
         gradients = Gradients(owner_name("optimizer"), own.gradients.reduction)
@@ -107,20 +107,20 @@ class DistributedOptimizer:
 
 
 class _Averaging:
-    """What a DistributedOptimizer does to gradients before the optimizer sees them."""
+    """Averages gradients for a DistributedOptimizer before the optimizer sees them."""
 
     def __init__(self, gradients: Gradients, passes: int) -> None:
         self.gradients = gradients
         self.passes = passes
         self.given = None  # the optimizer that shares its attributes with the distributed one
-        self.updating = False  # the optimizer is at work, with what has been averaged
+        self.updating = False  # the optimizer is updating with averaged gradients
         self._aside = Aside()
         self._rescales: Dict[tuple, list] = {}  # rescale_grad of the earlier passes
 
     def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
         """Average the gradients if this is their step's last pass, and return its rescale_grad.
 
-        A Trainer rescales by 1 / batch size: so the reciprocals of the passes' add up.
+        A Trainer rescales by 1 / batch size, so the reciprocals of all passes add up.
         """
         _refuse_amp(params)
         key = next((index, grad.context) for index, grad in grads.items())
@@ -142,7 +142,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            elif grad.context == arrays[0].context:  # the first, with which a Trainer comes first
+            elif grad.context == arrays[0].context:  # a Trainer updates the first context first
                 chosen[index] = arrays
         if self.passes > 1:
             for index, arrays in chosen.items():
@@ -177,7 +177,7 @@ def undistribute(optimizer: DistributedOptimizer):
 
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
-    """Rebuild an unpickled optimizer; under its old name, which is the same on every rank."""
+    """Rebuild an unpickled optimizer under its old name, which is the same on every rank."""
     plain = object.__new__(kind)
     plain.__setstate__(state)
     return _distribute(plain, _Averaging(Gradients(owner, reduction), passes))

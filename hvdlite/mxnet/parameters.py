@@ -21,17 +21,17 @@ def broadcast_parameters(
 ) -> None:
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
-    Returns without waiting for the data, but for that of row_sparse weights. A Parameter whose
-    shape is not known yet is broadcast when its first forward has initialised it, on every rank.
+    Returns at once; only row_sparse weights are waited for. A Parameter of unknown shape is
+    broadcast on every rank when its first forward has initialised it.
 
     :param params: a dict from names, or numbers, to Parameters or NDArrays, a ParameterDict, or
         what ``net.collect_params()`` returns.
-    :param root_rank: whose parameters all ranks shall have.
-    :param prefix: names the broadcast; by default calls are counted, so their order must be the
-        same on every rank.
-    :param process_set: the ranks that take part; on others nothing happens to the parameters.
-    :raises ValueError: ``params`` is something else, or a Parameter was never initialised;
-        ``root_rank`` does not take part.
+    :param root_rank: the rank whose parameters all ranks get.
+    :param prefix: names the broadcast; by default the count of calls does, so all ranks must make
+        these calls in the same order.
+    :param process_set: the ranks that take part; other ranks keep their parameters.
+    :raises ValueError: ``params`` is something else, a Parameter was never initialised, or
+        ``root_rank`` is not in the set.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     if not hasattr(params, "items"):
@@ -107,7 +107,7 @@ def _broadcast_when_initialised(
     param, root_rank: int, name: str, priority: int, process_set
 ) -> None:
     def init_impl(self, *args, **kwargs):
-        del self._init_impl  # once: a later initialize(force_reinit=True) is this rank's own affair
+        del self._init_impl  # once: a later initialize(force_reinit=True) is not broadcast
         self._init_impl(*args, **kwargs)
         _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 

@@ -1,4 +1,4 @@
-"""Reducer: the allreduces of one owner's tensors, as they are or through a compression."""
+"""Reducer: the allreduces of one owner's tensors, with or without compression."""
 
 import itertools
 from typing import Dict, List, Sequence
@@ -16,7 +16,7 @@ from hvdlite.training.codecs import Codec, NoneCompressor, check_compression
 
 
 class Reducer:
-    """The allreduces of one owner's tensors through one compression; keeps each one's residual."""
+    """Reduces one owner's tensors with one compression, and keeps the residual of each tensor."""
 
     def __init__(self, compression=NoneCompressor) -> None:
         check_compression(compression)
@@ -27,9 +27,9 @@ class Reducer:
         self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
         process_set: ProcessSet = global_process_set,
     ):  # fmt: skip
-        """Do what ``ops.allreduce_`` does, in place, with the compression; return ``tensor``.
+        """Reduce in place with the compression, else like ``ops.allreduce_``; return ``tensor``.
 
-        :param scales: what to multiply by before it is compressed, and after it is reduced.
+        :param scales: a factor for before the compression, and one for after the reduction.
         """
         return self.grouped_allreduce_([tensor], [name], priority, op, scales, process_set)[0]
 
@@ -49,7 +49,7 @@ class Reducer:
         return tensors
 
     def _codec_for(self, tensor):
-        if isinstance(self.compression, Codec):  # which refuses what is not float32
+        if isinstance(self.compression, Codec):  # the C core refuses dtypes other than float32
             return self.compression
         is_single = isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
         return getattr(self.compression, "codec", None) if is_single else None

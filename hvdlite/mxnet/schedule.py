@@ -8,12 +8,12 @@ from hvdlite import topology
 
 
 class LinearScaling(mx.lr_scheduler.LRScheduler):
-    """The schedule of a script for one process, for N ranks: N times as fast, N times the rate.
+    """Adapts a schedule for one process to N ranks: N times as fast, at N times the rate.
 
-    A step of N ranks sees N times the images of a step of one process, so the schedule, which
-    counts steps, goes N steps on at each, and its rates are multiplied by N ("linear scaling").
-    At first that is too much: in ``warmup_steps`` the factor rises from 1 to N. (Goyal et al.
-    2017, Accurate, Large Minibatch SGD, sections 2.1 and 2.2.) ::
+    A step of N ranks sees N times the images of a step of one process. So each step advances the
+    schedule by N steps, and its rates are multiplied by N ("linear scaling"). A factor of N is too
+    much at first, so it rises from 1 to N during ``warmup_steps``. (Goyal et al. 2017, Accurate,
+    Large Minibatch SGD, sections 2.1 and 2.2.) ::
 
         schedule = mx.lr_scheduler.MultiFactorScheduler([30000, 60000], 0.1, base_lr=0.1)
         opt = mx.optimizer.SGD(lr_scheduler=hvd.LinearScaling(schedule, warmup_steps=1000))
@@ -36,7 +36,7 @@ class LinearScaling(mx.lr_scheduler.LRScheduler):
 
     @property
     def base_lr(self) -> float:
-        """The base rate of the schedule inside, for one process: an optimizer may set it."""
+        """The base rate of the wrapped schedule, for one process; an optimizer may set it."""
         return self.schedule.base_lr
 
     @base_lr.setter

@@ -1,7 +1,6 @@
-"""Row_sparse arrays across ranks: only rows that some rank has are sent.
+"""Row_sparse arrays across ranks: ranks send only the rows that they have.
 
-Each call waits: how many rows there are MXNet knows when backward is done, and the other ranks when
-they are told.
+Each call waits. MXNet knows the number of rows after backward, and the other ranks must be told.
 """
 
 from typing import Sequence, Tuple
@@ -17,7 +16,7 @@ from hvdlite.reduce_ops import Average, Sum
 
 
 def is_sparse(array) -> bool:
-    """Tell whether the array is kept as some rows of a larger one."""
+    """Tell whether the array is row_sparse: some rows of a larger array."""
     return isinstance(array, mx.nd.sparse.RowSparseNDArray)
 
 
@@ -26,16 +25,15 @@ def allreduce_rows(
 ):
     """Return the sum, or average, over all ranks of this rank's ``arrays`` added up: a new array.
 
-    It has every row that any of them has, in rising order; what is given for one row is added up,
-    in the same order everywhere, float16 in float32: all ranks get the same bits. An average is
-    over all ranks, those that lack the row included.
+    The result has every row that any rank has, in rising order. The values of a row are added in
+    the same order on every rank, float16 in float32, so all ranks get the same bits. An average
+    counts all ranks, also those that lack the row.
 
-    :param arrays: RowSparseNDArrays of one shape, the same on every rank; each has any number of
-        rows, none too.
+    :param arrays: RowSparseNDArrays of one shape, the same on every rank, with any number of rows.
     :param name: pairs the call with those of the other ranks.
     :param op: Sum or Average.
     :raises ValueError: at the call: another op or storage type, or a dtype that NumPy lacks.
-    :raises hvdlite.HvdliteError: on every rank: they disagree on shape or dtype.
+    :raises hvdlite.HvdliteError: on every rank: the ranks disagree on shape or dtype.
     """
     if op not in (Sum, Average):
         raise HvdliteValueError(
@@ -51,7 +49,7 @@ def allreduce_rows(
 
 
 def broadcast_rows(array, root_rank: int, name: str, process_set: ProcessSet = global_process_set):
-    """Return rank ``root_rank``'s array on every rank: a new array, else as above."""
+    """Return rank ``root_rank``'s array on every rank, as a new array; errors as above."""
     indices, values = _rows_of([array], name)
     if not 0 <= root_rank < topology.size():
         last = topology.size() - 1
@@ -86,7 +84,7 @@ def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
 def _gather(
     indices: np.ndarray, values: np.ndarray, height: int, name: str, process_set: ProcessSet
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the rows of all ranks, in the order of ranks, once all agree on the array's height."""
+    """Return the rows of all ranks, in the order of ranks; raise if they disagree on height."""
     counts = gather_numbers([len(indices), height], f"sparse.{name}", process_set)
     heights = counts[:, 1].tolist()
     if len(set(heights)) > 1:
@@ -105,7 +103,7 @@ def _gather(
 
 
 def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Add up the rows of equal index; the result's indices rise."""
+    """Add up the rows of equal index; return them by rising index."""
     if not len(indices):
         return indices, values
     order = np.argsort(indices, kind="stable")
@@ -116,7 +114,7 @@ def _sum_rows(indices: np.ndarray, values: np.ndarray) -> Tuple[np.ndarray, np.n
 
 
 def _sparse(indices: np.ndarray, values: np.ndarray, like):
-    """Return a RowSparseNDArray of these rows, else like that one."""
+    """Return a RowSparseNDArray of these rows; shape, dtype and context are those of ``like``."""
     return mx.nd.sparse.row_sparse_array(
         (values.astype(like.dtype, copy=False), indices),
         shape=like.shape, dtype=like.dtype, ctx=like.context,

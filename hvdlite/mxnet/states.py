@@ -1,4 +1,4 @@
-"""The states of a gluon.Trainer, on all ranks and packed: momentum, master weights, step counts."""
+"""Broadcasts and packs the states of a gluon.Trainer: momentum, master weights, step counts."""
 
 import pickle
 from typing import Any, Dict, List
@@ -12,11 +12,10 @@ from hvdlite.objects import agree, result_of_root
 def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     """Replace the trainer's states on every rank by those of rank ``root_rank``.
 
-    These are the optimizer's states of each parameter, float32 master weights
-    (``multi_precision``) included, and the optimizer's own: step counts, learning rate or
-    schedule, weight decay. For example after ``trainer.load_states(file)`` on one rank only.
-    Where there are master weights, broadcast the parameters as well, so that both agree.
-    Collective; waits until all is there.
+    These are the optimizer's states of each parameter, with float32 master weights
+    (``multi_precision``), and the optimizer's own: step counts, learning rate or schedule, weight
+    decay. Call it, for example, after ``trainer.load_states(file)`` on one rank only. With master
+    weights broadcast the parameters as well, so that both agree. Collective; waits for the states.
 
     :param trainer: a DistributedTrainer, or a gluon.Trainer with any optimizer.
     :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
@@ -30,18 +29,18 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
         [f"{kind}{around}, {len(trainer._params)} parameters"],
         remedy="Make the same trainer on every rank.",
     )
-    _updaters(trainer)  # on every rank alike: it may set up the kvstore
+    _updaters(trainer)  # may set up the kvstore, so all ranks call it
     packed = result_of_root(lambda: pack_states(trainer), root_rank, name)
     unpack_states(trainer, packed)
-    if _is_distributed(trainer):  # load_states() may have put another one there, on some ranks
+    if _is_distributed(trainer):  # load_states() may have replaced it on some ranks
         trainer.optimizer._averaging.gradients.restart(packed["owner"])
 
 
 def pack_states(trainer) -> Dict[str, Any]:
-    """Return the trainer's states as ``unpack_states`` takes them, all of it plain to pickle.
+    """Return the trainer's states for ``unpack_states``, without anything that can't be pickled.
 
-    ``packed["states"]`` is what ``trainer.save_states()`` writes to a file, but without hvdlite in
-    it, whatever the optimizer is.
+    ``packed["states"]`` is what ``trainer.save_states()`` writes for the plain optimizer, so it
+    loads without hvdlite.
     """
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     updater = _updaters(trainer)[0]
@@ -56,7 +55,7 @@ def pack_states(trainer) -> Dict[str, Any]:
 def unpack_states(trainer, packed: Dict[str, Any]) -> None:
     """Give the trainer the states that were packed, by another rank or in another job.
 
-    :raises ValueError: they are those of another kind of optimizer, or of other parameters.
+    :raises ValueError: the states are those of another kind of optimizer or number of parameters.
     """
     states, optimizer = pickle.loads(packed["states"])
     own = trainer.optimizer

@@ -14,20 +14,22 @@ from hvdlite.reduce_ops import Sum
 
 _OP = "hvdlite_sync_batch_norm"
 _MOST_NUMBERS = 2**20  # a float32 holds each of them
-_numbers: Dict[str, Iterator[int]] = defaultdict(itertools.count)  # of a block's calls in training
+_numbers: Dict[str, Iterator[int]] = defaultdict(
+    itertools.count
+)  # counts a block's calls in training
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
-    """A ``gluon.nn.BatchNorm`` that does with each rank's part what one does with the joined batch.
+    """A ``gluon.nn.BatchNorm`` that normalises over the joined batch of all ranks.
 
-    In training, mean and variance are those over all ranks, whose batches may differ in size, and
-    gradients are those of the sum of all ranks' losses; running statistics are the same bits on
-    every rank. They follow in forward; MXNet's BatchNorm updates its own in backward. Outside of
-    training, and with ``use_global_stats``, it is a BatchNorm that waits for nobody. It may be
-    hybridized, and called several times in one forward.
+    In training, mean and variance cover all ranks, whose batches may differ in size, and gradients
+    are those of the sum of all ranks' losses. Running statistics are the same bits on every rank;
+    forward updates them, where MXNet's BatchNorm updates its own in backward. Outside of training,
+    and with ``use_global_stats``, it is a BatchNorm without communication. It may be hybridized,
+    and called several times in one forward.
 
-    Ranks build these blocks in the same order, and run each equally often forward and backward in
-    training. One context per process.
+    All ranks must build these blocks in the same order, and in training run each block equally
+    often forward and backward. One context per process.
 
     :param kwargs: all of BatchNorm's: axis, momentum, epsilon, center, scale, in_channels, ...
     :raises ValueError: at the first forward: it lives on several contexts.
@@ -76,7 +78,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
 
 
 class _Properties(mx.operator.CustomOpProp):
-    """What MXNet wants to know of the operator; its options come as text."""
+    """Describes the operator to MXNet, which passes its options as text."""
 
     def __init__(self, owner: str, axis: str, eps: str, momentum: str, fix_gamma: str) -> None:
         super().__init__(need_top_grad=True)
@@ -105,11 +107,11 @@ class _Properties(mx.operator.CustomOpProp):
 
 
 class _Operator(mx.operator.CustomOp):
-    """Runs on threads of MXNet's and only pushes operations there.
+    """Runs on threads of MXNet and only pushes operations there.
 
-    Forward calls of a block never overlap, and come in the same order on every rank: each writes
-    the running statistics, so MXNet has it wait for the one before. Backward calls may overlap:
-    they are numbered by their forward.
+    Forward calls of a block never overlap and have the same order on every rank: each writes the
+    running statistics, so MXNet's engine orders them. Backward calls may overlap, so each has the
+    number of its forward call.
     """
 
     def __init__(self, properties: _Properties) -> None:
@@ -119,7 +121,7 @@ class _Operator(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         x, gamma, beta = in_data
         mean, var = aux
-        per_count = number = mx.nd.zeros_like(mean)  # none: they are not the batch's
+        per_count = number = mx.nd.zeros_like(mean)  # zeros: mean and variance are not the batch's
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))
             number = mx.nd.full(mean.shape, next(_numbers[self._p.owner]) % _MOST_NUMBERS)
@@ -142,7 +144,7 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[2], req[2], sums[0])
         if req[0] == "null":
             return
-        if per_count[0].asscalar():  # in training; known since forward: nothing is waited for
+        if per_count[0].asscalar():  # in training; known since forward, so this does not wait
             sums = self._sum_over_ranks(sums, f"backward{int(number[0].asscalar())}")
             dy = mx.nd.broadcast_sub(dy, self._along(sums[0] * per_count, x))
             slope = sums[1] * per_count * inverse * inverse
@@ -152,7 +154,7 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[0], req[0], dx.astype(in_data[0].dtype))
 
     def _of_all_ranks(self, x) -> tuple:
-        """Mean, variance and 1 / count of each channel; added up in float64, as squares cancel."""
+        """Return mean, variance and 1 / count of each channel; in float64, as squares cancel."""
         channels = x.shape[self._p.axis]
         count = x.size // channels
         mean = self._sum(x) / count
@@ -167,7 +169,7 @@ class _Operator(mx.operator.CustomOp):
         return mean.astype("float32"), var.astype("float32"), (1 / count).astype("float32")
 
     def _sum(self, x):
-        """Add up all but the channels; as products with ones, 8 times as fast as mx.nd.sum."""
+        """Sum over all axes but the channels; dot with ones is 8 times as fast as mx.nd.sum."""
         axis = self._p.axis % x.ndim
         outer, inner = (int(np.prod(n)) for n in (x.shape[:axis], x.shape[axis + 1 :]))
         if inner > 1:
@@ -175,7 +177,7 @@ class _Operator(mx.operator.CustomOp):
         return mx.nd.dot(mx.nd.ones((1, outer)), x.reshape((outer, -1))).reshape((-1,))
 
     def _along(self, per_channel, x):
-        """Shape it to be broadcast along all other axes of x."""
+        """Reshape it so that it broadcasts along all other axes of x."""
         shape = [1] * x.ndim
         shape[self._p.axis] = -1
         return per_channel.reshape(shape)
@@ -184,7 +186,7 @@ class _Operator(mx.operator.CustomOp):
         return allreduce_(sums, name=f"{self._p.owner}.{when}", op=Sum)
 
 
-with mx.util.np_array(False):  # its arrays are mx.nd ones, whatever the script has chosen
+with mx.util.np_array(False):  # the operator gets mx.nd arrays even if the script uses mx.np
     mx.operator.register(_OP)(_Properties)
 
 

@@ -31,10 +31,10 @@ class DistributedTrainer(mx.gluon.Trainer):
     """A ``gluon.Trainer`` whose ``step(batch_size)`` applies the gradient of all ranks' batches.
 
     ``batch_size`` is that of one rank, all its contexts together. Between ``allreduce_grads()`` and
-    ``update(batch_size)`` the gradients are averages over ranks, so clipping there does what it
-    does in one process. With HVDLITE_HOROVOD_SUMS=1 they are sums, divided by
-    ``gradient_predivide_factor``, as with Horovod on CPUs, and the update divides by the number of
-    ranks: for scripts that clip to a limit times ``hvd.size()``.
+    ``update(batch_size)`` the gradients are averages over ranks, so clipping there works as in one
+    process. With HVDLITE_HOROVOD_SUMS=1 they are sums, divided by ``gradient_predivide_factor``, as
+    with Horovod on CPUs, and the update divides by the number of ranks. That is for scripts that
+    clip to a limit times ``hvd.size()``.
 
     The optimizer inside is a plain one: files of ``save_states()`` need no hvdlite to be loaded.
 
@@ -43,23 +43,23 @@ class DistributedTrainer(mx.gluon.Trainer):
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.
     :param optimizer_params: a dict of arguments for an optimizer given by its name.
     :param compression: one of ``hvd.Compression``, or a class of your own.
-    :param gradient_predivide_factor: f: gradients are divided by f before they are summed over
-        ranks, and multiplied by f / size after, for dtypes in which the sum would overflow.
-    :param prefix: names the trainer's tensors; by default trainers are counted in the order in
-        which they are made, which must then be the same on every rank.
-    :param num_groups: gradients go in so many groups; each is one operation, submitted when
-        backward has written all of it. 0: in groups of 1 MiB or more, of which the front layers'
-        may be smaller. As many groups as gradients: each on its own.
+    :param gradient_predivide_factor: f: gradients are divided by f before the sum over ranks and
+        multiplied by f / size after it, for dtypes in which the sum would overflow.
+    :param prefix: names the trainer's tensors; by default the count of trainers does, so all ranks
+        must make their trainers in the same order.
+    :param num_groups: the number of groups of gradients; each is one operation, submitted when
+        backward has written all of it. 0: groups of 1 MiB or more; only that of the front layers
+        may be smaller. As many groups as gradients: each gradient on its own.
     :param process_set: the ranks that take part; a rank outside of it trains alone, with its own
         gradients, as one process would.
     :param op: ``hvd.Average``, or ``hvd.Sum``: then ``step`` takes the batch size of all ranks.
     :param backward_passes_per_step: k: ``step()`` is called after each backward, with the batch
         size of that one; every k-th call averages and applies the sum of all k gradients.
     :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
-        the rows that they have: faster where most rows are hit.
-    :param zero_copy: where all ranks are on one host, keep gradients in memory that all map, and
+        their rows; faster if most rows are present.
+    :param zero_copy: if all ranks are on one host, keep gradients in memory that all ranks map, and
         average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
-    :raises ValueError: an argument that makes no sense; ``process_set`` is not registered.
+    :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different networks.
     """
 
@@ -86,7 +86,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._scale *= gradient_predivide_factor / process_set.size()
         self._shared = self._share_gradients(zero_copy)
         self._aside = Aside()
-        self._pass = 0  # the last one of the step under way, from 1 to self._passes
+        self._pass = 0  # the last one of this step, from 1 to self._passes
         self._rows = 0  # batch sizes of its passes so far
         self._unused: Optional[Set[int]] = None  # parameters whose gradient no rank has computed
 
@@ -94,9 +94,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         """Average the gradients over ranks and update the parameters.
 
         :param batch_size: of this rank and this pass.
-        :param ignore_stale_grad: as in Gluon, parameters that backward has not reached are left
-            alone; but one that it has reached on any rank is updated on all of them, by an average
-            to which the others give zero. The same on every rank; the ranks wait for each other.
+        :param ignore_stale_grad: as in Gluon, do not update parameters that backward has not
+            reached. A parameter that backward has reached on any rank is updated on all ranks; the
+            others contribute zeros to its average. The same on every rank; ranks wait for each
+            other.
         """
         self.allreduce_grads(ignore_stale_grad)
         self.update(batch_size, ignore_stale_grad)
@@ -104,8 +105,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     def allreduce_grads(self, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks, if this is the step's last pass.
 
-        :param ignore_stale_grad: as for :meth:`step`; without it a gradient that backward has not
-            written is averaged as it is.
+        :param ignore_stale_grad: as for :meth:`step`; without it a stale gradient is averaged as it
+            is.
         """
         self._pass = self._pass % self._passes + 1
         if self._pass < self._passes:
@@ -136,16 +137,17 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     @property
     def zero_copy_parameters(self) -> List[str]:
-        """Names of the parameters whose gradients are averaged where they lie; from the first step.
+        """Names of the parameters whose gradients are averaged in place, from the first step on.
 
-        The others are copied to be averaged: of parameters that were initialised before the trainer
-        was made and whose gradients the script holds, or have been written by a net with
-        ``hybridize(static_shape=True)``; and what ``hvd.share_gradients`` can't move either.
+        The other gradients are copied. They are those of parameters that were initialised before
+        the trainer was made, if the script holds them or if a net with
+        ``hybridize(static_shape=True)`` has written them, and those that ``hvd.share_gradients``
+        can't move either.
         """
         return [param.name for param in self._params if is_shared(param)]
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
-        """Return None on every rank or on none; ranks that must not share share nothing."""
+        """Return None on every rank or on none; a rank that must not share shares no gradient."""
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:
             return None
@@ -181,9 +183,9 @@ class DistributedTrainer(mx.gluon.Trainer):
                 data._fresh_grad = True
 
     def _settle_stale(self, clear: bool) -> None:
-        """Agree on what is stale on every rank; what is so on this one only becomes fresh.
+        """Find the gradients that are stale on all ranks; mark those stale only here as fresh.
 
-        :param clear: an old gradient has not been averaged yet: it becomes zero.
+        :param clear: set the latter to zero: their old values have not been averaged yet.
         """
         self._pair()
         trained = self._trained()

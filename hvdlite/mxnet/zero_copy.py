@@ -1,9 +1,9 @@
 """Gradients in memory that all ranks of a host map, so that averaging them needs no copy.
 
-A gradient can be moved there as long as nobody else refers to the array that it was in: a net with
-``hybridize(static_shape=True)`` keeps writing to the arrays that its first backward wrote to, and
-the user may hold some. MXNet counts the references to an array's memory, and Python those to the
-array, so both can be asked.
+A gradient can move there only if nothing else refers to its old array: a net with
+``hybridize(static_shape=True)`` keeps writing to the arrays of its first backward, and the user may
+hold some. MXNet counts the references to an array's memory, and Python those to the array; this
+module checks both.
 """
 
 import sys
@@ -23,23 +23,23 @@ from hvdlite.mxnet.push import references
 from hvdlite.names import owner_name
 from hvdlite.objects import agree
 
-_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: the array, ours too
-_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # those reduced where they lie
+_moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: its new gradient
+_direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # the same, if reduced in place
 
 
 def share_gradients(params: Sequence) -> List[str]:
     """Move the gradients of gluon Parameters into shared memory; return the names of those in it.
 
-    For ``DistributedOptimizer``; a ``DistributedTrainer`` does it by itself. Averaging copies
-    nothing then, and training is the same, bit for bit. Collective; every rank passes the same
-    parameters, initialised, before the first backward::
+    For ``DistributedOptimizer``; a ``DistributedTrainer`` calls it itself. Averaging then copies
+    nothing, and training is the same, bit for bit. Collective: before the first backward every rank
+    passes the same parameters, initialised::
 
         net(batch)  # parameters whose shape was unknown are initialised by the first forward
         hvd.share_gradients(net.collect_params().values())
 
-    Left where they are: all of them where ranks are on several hosts, and those that are sparse, on
-    several contexts or not on a CPU, without gradient (``grad_req='null'``), of a dtype that NumPy
-    lacks, or held by somebody: a reference to a gradient would go stale.
+    If ranks are on several hosts, no gradient moves. A gradient also stays if it is sparse, on
+    several contexts or not on a CPU, of ``grad_req='null'``, of a dtype that NumPy lacks, or if
+    something else refers to it, because that reference would go stale.
 
     :param params: gluon Parameters, such as ``net.collect_params().values()``.
     :raises ValueError: a parameter is not initialised, or backward has written its gradient.
@@ -60,17 +60,17 @@ def is_shared(param) -> bool:
 
 
 class SharedGradients:
-    """Gradients in memory of this rank's that the others will map.
+    """Gradients in this rank's memory, which the other ranks of the host will map.
 
-    No rank waits for another before :meth:`join`: the gradients of parameters that are initialised
-    are moved at once, those of others when they come into being.
+    Gradients of initialised parameters move at once, others when they are made. No rank waits for
+    another before :meth:`join`.
 
-    :param params: in an order that all ranks have in common; none: nothing is shared, by any rank.
+    :param params: in an order that all ranks share; if one rank gives none, no rank shares.
     """
 
     def __init__(self, params: Sequence) -> None:
         self._memory = shared_memory.SharedMemory.reserve() if params else None
-        self._places: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._offsets: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         if not self._memory:
             return
         _settle()
@@ -81,24 +81,24 @@ class SharedGradients:
                 self._move(param, is_new=False)
 
     def join(self, params: Sequence, owner: str) -> None:
-        """Reduce those that lie at one place on every rank there, from now on. Collective."""
+        """From now on reduce in place each gradient with one offset on all ranks. Collective."""
         memory, self._memory = self._memory, None
-        places = [self._place(param) for param in params]
+        offsets = [self._offset_of(param) for param in params]
         if not shared_memory.join(memory, owner):
             return
-        of_ranks = collectives.allgather(np.array([places], np.int64), f"places.{owner}")
-        for param, offsets in zip(params, of_ranks.T):
-            if offsets[0] >= 0 and (offsets == offsets[0]).all():
+        of_ranks = collectives.allgather(np.array([offsets], np.int64), f"offsets.{owner}")
+        for param, own in zip(params, of_ranks.T):
+            if own[0] >= 0 and (own == own[0]).all():
                 _direct[param] = param._grad[0]
 
-    def _place(self, param) -> int:
-        """Return the offset of its gradient; -1: it is elsewhere."""
-        offset, array = self._places.get(param, (-1, None))
+    def _offset_of(self, param) -> int:
+        """Return the offset of its gradient in the memory; -1: the gradient is elsewhere."""
+        offset, array = self._offsets.get(param, (-1, None))
         return offset if array is not None and param._grad and param._grad[0] is array else -1
 
     def _move_when_made(self, param) -> None:
         def init_grad(own):
-            del own._init_grad  # once: a gradient made again later is a private one
+            del own._init_grad  # once: a gradient made again later is private
             own._init_grad()
             if self._memory and _can_move(own):
                 self._move(own, is_new=True)
@@ -106,10 +106,10 @@ class SharedGradients:
         param._init_grad = types.MethodType(init_grad, param)
 
     def _move(self, param, is_new: bool) -> None:
-        """Let the parameter's gradient live in the memory, with the value that it has."""
+        """Move the parameter's gradient, with its value, into the memory."""
         assert self._memory is not None  # there is some for what moves
         offset = self._memory.used
-        memory = self._memory.take(_bytes(param))  # taken also if not used: so places stay alike
+        memory = self._memory.take(_bytes(param))  # also if not used: offsets stay equal
         if memory is None or not (is_new or _is_free(param)):
             return
         old = param._grad[0]
@@ -122,7 +122,7 @@ class SharedGradients:
         param._grad = [new]
         mx.autograd.mark_variables([param.data()], param._grad, param.grad_req)
         _moved[param] = new
-        self._places[param] = (offset, new)
+        self._offsets[param] = (offset, new)
 
 
 def _check_new(param) -> None:
@@ -152,26 +152,26 @@ def _bytes(param) -> int:
 
 
 def _settle() -> None:
-    """Wait until MXNet has dropped its own references, those of operations that have ended."""
+    """Wait until MXNet has dropped the references of operations that have ended."""
     mx.nd.waitall()
-    time.sleep(1e-2)  # it tells who waits first, and drops them then
+    time.sleep(1e-2)  # MXNet wakes waiters first and drops references after
 
 
 def _is_free(param) -> bool:
-    """Tell whether only the parameter and autograd refer to its gradient: then it can be moved."""
+    """Tell whether only the parameter and autograd refer to its gradient, so that it can move."""
     expected, found = _references_of_new(), _references(param._grad)
     held_by_us = 2 if _moved.get(param) is param._grad[0] else 0
     return expected is not None and found[0] <= expected[0] and found[1] <= expected[1] + held_by_us
 
 
 def _references(grads: list) -> Tuple[int, int]:
-    """Return how many refer to the memory of the only array in the list, and to the array."""
+    """Return the reference counts of the memory and of the array, of the one array in the list."""
     return references(grads[0]), sys.getrefcount(grads[0])
 
 
 @lru_cache(maxsize=None)
 def _references_of_new() -> Optional[Tuple[int, int]]:
-    """Return both for a new gradient; None where they can't be counted, as with other MXNets."""
+    """Return both counts for a new gradient; None if this MXNet does not let us count."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
     mx.autograd.mark_variables([data], grads)
     _settle()

@@ -9,13 +9,13 @@ from hvdlite._native import HvdliteValueError
 
 
 class ProcessSet:
-    """A set of ranks. Registered by ``init(process_sets=[...])`` or ``add_process_set``, it can be
-    given to every collective as ``process_set=``; only its ranks make the call then.
+    """A set of ranks, for the ``process_set=`` of a collective that only its ranks call.
 
-    Ranks keep their global numbers (``root_rank`` too); results are in the order of those. Sets may
-    overlap, and each works at its own pace.
+    Register it by ``init(process_sets=[...])`` or ``add_process_set``. Ranks keep their numbers in
+    the job, as in ``root_rank``, and results are in the order of these numbers. Sets may overlap;
+    no set waits for another.
 
-    :param ranks_or_comm: ranks of the job, or an mpi4py communicator of this process's part.
+    :param ranks_or_comm: ranks of the job, or an mpi4py communicator that has this process in it.
     :raises ValueError: it is neither.
     """
 
@@ -36,7 +36,7 @@ class ProcessSet:
             )
 
     def included(self) -> bool:
-        """Tell whether this process is one of the set's."""
+        """Tell whether this process is in the set."""
         self._check_registered()
         return self._group is not None
 
@@ -46,11 +46,11 @@ class ProcessSet:
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Return this process's number in the set; ValueError if it is not one of its ranks."""
+        """Return this process's number in the set; raise ValueError if it is not in the set."""
         return self.number_of(topology.rank())
 
     def number_of(self, rank: int) -> int:
-        """Return the number in the set of a rank of the job; ValueError if the set lacks it."""
+        """Return a rank's number in the set; raise ValueError if the set does not have it."""
         self._check_registered()
         if rank not in self.ranks:
             raise HvdliteValueError(f"rank {rank} is not in the process set of ranks {self.ranks}")
@@ -67,11 +67,11 @@ class ProcessSet:
         return self._group
 
     def register(self, process_set_id: int, ranks: List[int], group: Optional[int]) -> None:
-        """Make the set one of the job's. Internal."""
+        """Note that the set is registered in this job. Internal."""
         self.process_set_id, self.ranks, self._group = process_set_id, ranks, group
 
     def invalidate(self) -> None:
-        """End the set, as its removal and the job's end do. Internal."""
+        """Note that the set was removed or its job has ended. Internal."""
         self.process_set_id = self._group = self.mpi_comm = None
         self.ranks = None  # type: ignore[assignment]
 
@@ -104,13 +104,13 @@ class _GlobalProcessSet(ProcessSet):
         return topology.rank()
 
     def number_of(self, rank: int) -> int:
-        return rank  # checked with all else of a tensor
+        return rank  # the C library checks it with the tensor
 
     def group(self) -> int:
         return 0
 
     def invalidate(self) -> None:
-        """Do nothing: it lasts."""
+        """Do nothing: the global set outlives every job."""
 
     def __repr__(self) -> str:
         return "global_process_set"

@@ -1,4 +1,4 @@
-"""The process sets of the job: adding and removing them, which all ranks do together."""
+"""Adds and removes the process sets of the job, on all ranks together."""
 
 from typing import Dict, List, Optional, Sequence, Union
 
@@ -30,7 +30,7 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
 
 
 def process_set_of(process_set_id: int) -> ProcessSet:
-    """Return the registered process set of that id; ValueError if there is none."""
+    """Return the registered process set of that id; raise ValueError if there is none."""
     if process_set_id not in _registered:
         known = ", ".join(map(str, _registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
@@ -44,7 +44,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
 
     :param process_set: a :class:`ProcessSet`, or the ranks of one.
 
-    :raises ValueError: there is such a set, or a rank that the job does not have.
+    :raises ValueError: the set is registered already, or has a rank that the job lacks.
     :raises hvdlite.HvdliteError: the ranks give different sets, or MPI was started without support
         for threads.
     """
@@ -102,11 +102,10 @@ def _open_group(ranks: List[int]) -> Optional[int]:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set. Collective over the whole job.
+    """Remove a process set and return True. Collective over the whole job.
 
-    False for that of all ranks, which stays, and for one that is not registered.
-
-    What all its ranks have submitted is still done.
+    Tensors that all ranks of the set have submitted are still reduced. Return False, and do
+    nothing, for the global set and for a set that is not registered.
 
     :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
     :raises hvdlite.HvdliteError: the ranks name different sets.
@@ -132,5 +131,5 @@ def _leave_group(group: int) -> None:
 
 
 def process_sets() -> List[ProcessSet]:
-    """Return the registered sets, that of all ranks first."""
+    """Return the registered sets; the global set is the first."""
     return [_registered[i] for i in sorted(_registered)]

@@ -1,1 +1,1 @@
-"""What the bindings to frameworks share: how gradients are grouped, reduced and compressed."""
+"""Grouping, reduction and compression of gradients, for the bindings of all frameworks."""

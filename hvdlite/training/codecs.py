@@ -1,7 +1,7 @@
 """Compression of gradients by codecs of the C core, for every framework.
 
-A codec is a part of the allreduce (``csrc/kernels/codec.h`` has rules and sources): it takes and
-gives float32. See docs/compression.md for what each costs and saves.
+A codec runs inside the allreduce and takes and returns float32; ``csrc/kernels/codec.h`` has
+its rules and sources. docs/compression.md says what each codec costs and saves.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Codec:
 
     @property
     def has_residual(self) -> bool:
-        """Whether it carries over what a message leaves out."""
+        """Tell whether the codec adds what a message left out to the next one."""
         return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 
@@ -33,7 +33,7 @@ class NoneCompressor:
 
     @staticmethod
     def decompress(tensor, ctx):
-        """Return the tensor that came back in the form that was compressed."""
+        """Return the reduced tensor in the form that ``compress`` was given."""
         return tensor
 
 
@@ -73,7 +73,7 @@ def top_k(ratio: float = 0.01) -> Codec:
 
 
 def check_compression(compression) -> None:
-    """Raise ValueError for what can't be a compression."""
+    """Raise ValueError unless the argument is a compression."""
     methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
     if isinstance(compression, Codec) or all(map(callable, methods)):
         return

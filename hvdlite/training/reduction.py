@@ -17,11 +17,11 @@ class Reduction(NamedTuple):
         are not compressed.
     :param predivide_factor: f: gradients are divided by f before they are summed, and multiplied by
         f / size after it.
-    :param num_groups: into so many groups of about as many gradients each; 0: by their bytes.
+    :param num_groups: the number of groups, with equally many gradients each; 0: group by bytes.
     :param op: Average, Sum or Adasum.
-    :param process_set: the ranks among which; a rank outside of it trains alone.
-    :param sparse_as_dense: send sparse gradients whole; a row that sums to zero is left out.
-    :param sums: of op Average do only the sum, of gradients divided by f; the update does the rest.
+    :param process_set: the ranks that reduce; a rank outside of it trains alone.
+    :param sparse_as_dense: send sparse gradients whole; the result leaves out rows of zeros.
+    :param sums: with op Average: only sum the gradients, divided by f; the update does the rest.
     """
 
     compression: Any = NoneCompressor
@@ -33,7 +33,7 @@ class Reduction(NamedTuple):
     sums: bool = False
 
     def checked(self) -> "Reduction":
-        """Return it; raise ValueError where it makes no sense."""
+        """Return this reduction; raise ValueError if an argument is wrong."""
         factor, groups = self.predivide_factor, self.num_groups
         if not (math.isfinite(factor) and factor > 0):
             raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
@@ -50,13 +50,13 @@ class Reduction(NamedTuple):
         return self
 
     def of_arrays(self) -> tuple:
-        """Return the op, and the two scales, of an allreduce of gradients."""
+        """Return op, (prescale, postscale) of an allreduce of gradients."""
         factor = self.predivide_factor
         return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
 
 
 def check_passes(passes: int) -> int:
-    """Return ``backward_passes_per_step``; ValueError if it is no count."""
+    """Return ``backward_passes_per_step``; raise ValueError if it is no count."""
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(
             f"backward_passes_per_step is {passes!r}: expected a number of passes from 1"
@@ -65,17 +65,17 @@ def check_passes(passes: int) -> int:
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:
-    """Return the items in so many runs whose lengths differ by one at most; none is empty."""
+    """Split the items into ``parts`` runs whose lengths differ by one at most; drop empty ones."""
     ends = [len(items) * (i + 1) // parts for i in range(parts)]
     runs = [items[start:end] for start, end in zip([0, *ends], ends)]
     return [run for run in runs if len(run)]
 
 
 def split_by_bytes(items: Sequence, sizes: Sequence[int]) -> List[Sequence]:
-    """Return the items in runs of at least GROUP_BYTES; the first may be smaller.
+    """Split the items into runs of at least GROUP_BYTES each; only the first may be smaller.
 
-    Counted from the end, as backward writes gradients from the last layer to the first: what is
-    ready last, and waited for, is little.
+    Backward writes gradients from the last layer to the first. So the runs are cut from the end,
+    and the run that is ready last, for which the update waits, is a small one.
     """
     runs, end, total = [], len(items), 0
     for start in reversed(range(len(items))):
