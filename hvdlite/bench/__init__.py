@@ -1,6 +1,6 @@
-"""``mpirun -n 2 hvdlite-bench``: how fast hvdlite is on this machine, and how near to its limits.
+"""``mpirun -n 2 hvdlite-bench``: the speed of hvdlite on this machine, and the machine's limits.
 
-``cases`` says what is measured, ``works`` does it through a ``library``, ``measure`` times it on
-all ranks, ``figures`` computes, ``report`` and ``plots`` show. None of these but ``cli`` needs
+``cases`` lists what to measure, ``works`` does it through a ``library``, ``measure`` times it on
+all ranks, ``figures`` computes the columns, ``report`` and ``plots`` show them. Only ``cli`` needs
 hvdlite's C library: ``benchmarks/`` measures other libraries with the same code.
 """

@@ -1,4 +1,4 @@
-"""What is measured: a kind of collective, on arrays of some shapes and dtype, in some memory."""
+"""What the bench measures: a kind of collective, on arrays of given shapes, dtype and memory."""
 
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
@@ -13,12 +13,12 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 class Kind(NamedTuple):
     """One kind of collective; p is the number of ranks, S the bytes of the larger side.
 
-    :ivar call: of a library's module its function, (array, keywords) -> the result, or a promise;
-        and the keywords that every call has.
-    :ivar gives: part of S that a rank brings.
-    :ivar wire: busbw over algbw: bytes over S that pass a rank's link at least, each way.
-    :ivar traffic: bytes over S that all ranks together must read and write in memory at least.
-    :ivar result: what the equal parts of the result hold when rank r brings r + 1 everywhere.
+    :ivar call: takes a library's module; returns its function, (array, keywords) -> result or
+        promise, and the keywords of every call.
+    :ivar gives: the share of S that a rank brings.
+    :ivar wire: busbw / algbw: the least bytes that pass a rank's link each way, over S.
+    :ivar traffic: the least bytes that all ranks together read and write in memory, over S.
+    :ivar result: the values of the equal parts of the result if rank r brings r + 1 everywhere.
     """
 
     call: Callable[[Any], Tuple[Callable, Dict[str, Any]]]
@@ -82,7 +82,7 @@ class Case(NamedTuple):
     :ivar memory: "private": arrays of the caller; "trainer": gradients, by ``allreduce_grads()``;
         "zero-copy": the same, after ``share_gradients``.
     :ivar label: the size in bytes, or the name of the set of arrays.
-    :ivar shapes: of the arrays of one rank that make up S together.
+    :ivar shapes: of the arrays of one rank; S is their size together.
     """
 
     kind: str
@@ -109,7 +109,7 @@ def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "pri
 
 
 def model(name: str, memory: str = "private") -> Case:
-    """The gradients of a model; private ones each reduced on its own."""
+    """The gradients of a model; each private one is reduced on its own."""
     return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
 
 
@@ -143,7 +143,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """All combinations; only allreduce is done by trainers, on float32."""
+    """Return all combinations; trainers do only allreduce, on float32."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

@@ -1,4 +1,4 @@
-"""The command ``hvdlite-bench``: measures hvdlite alone, on the ranks that mpirun has started."""
+"""The command ``hvdlite-bench``: measures hvdlite alone, on the ranks that mpirun started."""
 
 import argparse
 import contextlib
@@ -84,7 +84,7 @@ def _list_of(convert, known=()):
 
 
 def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
-    """Return what is measured: (api, case)."""
+    """Return the list of (api, case) to measure."""
     chosen: List[Tuple[str, Case]] = []
     for memory in args.memory:
         swept = cases.sweep(args.kinds, args.sizes, args.dtypes, memory)
@@ -135,7 +135,7 @@ def main(arguments=None) -> None:
 
 
 def progress(todo: list, hidden: bool):
-    """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
+    """Return a progress bar on /dev/tty, as stderr is mpirun's pipe; no bar without a terminal."""
     try:
         from tqdm import tqdm
 

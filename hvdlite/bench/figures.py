@@ -8,11 +8,11 @@ from hvdlite.bench.cases import KINDS, Case
 
 
 class Sample(NamedTuple):
-    """One case, measured: an entry a repetition.
+    """The measurements of one case, with one entry a repetition.
 
-    :ivar seconds: from the barrier before it until the last rank was done.
-    :ivar cpu_seconds: used by all ranks together, all their threads.
-    :ivar alone: seconds of the same work without the library, done just after; empty: not measured.
+    :ivar seconds: from the barrier before the work until the last rank was done.
+    :ivar cpu_seconds: of all threads of all ranks together.
+    :ivar alone: seconds of the same work without the library, right after; empty: not measured.
     """
 
     seconds: Sequence[float]
@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which so many percent lie, interpolated between neighbours."""
+    """Return the value below which ``percent`` percent of the values lie, interpolated."""
     return float(np.percentile(values, percent))
 
 
@@ -33,19 +33,19 @@ def algbw(nbytes: int, seconds: float) -> float:
 def busbw(kind: str, ranks: int, nbytes: int, seconds: float) -> float:
     """Return bytes per second that each rank must send and receive, whatever the algorithm.
 
-    As https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md has it; comparable
-    across numbers of ranks.
+    Defined as in https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; comparable
+    between different numbers of ranks.
     """
     return algbw(nbytes, seconds) * KINDS[kind].wire(ranks)
 
 
 def floor_seconds(kind: str, ranks: int, nbytes: int, bandwidth: float) -> float:
-    """Return the least time in which ranks of one host can do it when memory is the limit.
+    """Return the least time in which ranks of one host can do it if memory is the limit.
 
-    For an allreduce 2 p S / B: each of p ranks' S bytes is read once and written once. What fits
-    into the caches can be faster.
+    For an allreduce 2 p S / B: the S bytes of each of p ranks are read once and written once. Data
+    that fits into the caches can be faster.
 
-    :param bandwidth: of memory, bytes per second, all ranks at once.
+    :param bandwidth: B, bytes per second of memory, all ranks at once.
     """
     return KINDS[kind].traffic(ranks) * nbytes / bandwidth
 

@@ -1,7 +1,7 @@
-"""What is measured through: one small class a library, with the calls of a user's script.
+"""The libraries under test: one small class each, with the calls of a user's script.
 
-A library makes arrays, fills them, starts a collective on one and waits for several; those for
-MXNet make trainers too. ``benchmarks/libraries.py`` has those of the other systems.
+A library makes arrays, fills them, starts a collective on one and waits for several; libraries for
+MXNet also make trainers. ``benchmarks/libraries.py`` has the classes of the other systems.
 """
 
 from functools import partial
@@ -19,10 +19,10 @@ class NumPyArrays:
         self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None
     ) -> None:
         self.hvd, self.label = hvd, label
-        self.algorithm = algorithm  # the name of the one that ran last, where the library tells
+        self.algorithm = algorithm  # returns the name of the one that ran last, or None
 
     def takes(self, case: Case) -> bool:
-        """Tell whether the library has what the case needs."""
+        """Tell whether the library can do the case."""
         private = case.memory == "private" and case.dtype != "bfloat16"
         return private and case.kind in KINDS and hasattr(self.hvd, case.kind)
 
@@ -36,12 +36,12 @@ class NumPyArrays:
         """Wait until all arrays are filled."""
 
     def starter(self, kind: str) -> Callable:
-        """Return what starts a collective of the kind: (array, name=, priority=)."""
+        """Return the function (array, name=, priority=) that starts a collective of the kind."""
         call, details = KINDS[kind].call(self.hvd)
         return lambda array, name, priority: call(array, name=name, **details)
 
     def finish(self, started: Sequence) -> List[np.ndarray]:
-        """Wait for what was started; return the results."""
+        """Wait for the started collectives; return their results."""
         return list(started)
 
     def to_numpy(self, array) -> np.ndarray:
@@ -60,7 +60,9 @@ class MXNetArrays(NumPyArrays):
         import mxnet as mx
 
         if dtype == "bfloat16":
-            return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))  # as MXNet has it
+            return mx.nd.zeros(shape).astype(
+                np.dtype([("bfloat16", np.uint16)])
+            )  # MXNet's name for it
         return mx.nd.zeros(shape, dtype=dtype)
 
     def fill(self, array, value: float) -> None:
@@ -75,7 +77,7 @@ class MXNetArrays(NumPyArrays):
         call, details = KINDS[kind].call(self.hvd)
         if "op" not in details:
             return partial(call, **details)
-        op = details["op"]  # not by partial: that costs as much as a quarter of a small push
+        op = details["op"]  # partial would cost a quarter of a small push
         return lambda array, name, priority: call(array, name=name, priority=priority, op=op)
 
     def finish(self, started: Sequence) -> List:
@@ -97,12 +99,12 @@ class MXNetArrays(NumPyArrays):
         )
 
     synchronises = True  # its trainers keep weights equal on all ranks
-    idles = False  # surely leaves the cores alone while there is nothing to do
+    idles = False  # uses no core while it has no work
     shared = 0  # gradients of the last trainer that live in memory which all ranks map
 
 
 class HvdliteArrays(MXNetArrays):
-    """hvdlite's own, in a job that has begun."""
+    """hvdlite itself, after ``init()``."""
 
     idles = True
 
@@ -113,7 +115,7 @@ class HvdliteArrays(MXNetArrays):
 
 
 class Alone(MXNetArrays):
-    """No system: as many processes, each for itself."""
+    """No library: equally many processes that train alone."""
 
     synchronises = False
 
@@ -130,7 +132,7 @@ class Alone(MXNetArrays):
 
 
 def last_algorithm() -> Optional[str]:
-    """Return what hvdlite's core ran last among all ranks."""
+    """Return the name of the last algorithm that hvdlite's core ran among all ranks."""
     from hvdlite._native import ffi, lib
 
     name = lib.hvd_algorithm()

@@ -1,4 +1,4 @@
-"""What the machine can do, and what a process takes of it."""
+"""The machine's memory bandwidth and description, and a process's use of memory and CPU."""
 
 import os
 import platform
@@ -12,17 +12,17 @@ STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 
 
 def meet(comm) -> None:
-    """Wait for all ranks. MPI's own barrier spins, which takes the core from ranks that work."""
+    """Wait for all ranks. MPI's own barrier would spin and take cores from ranks that work."""
     barrier = comm.Ibarrier()
     while not barrier.Test():
         os.sched_yield()
 
 
 def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> float:
-    """Return bytes per second that all ranks of ``comm``, at once, read and write. Collective.
+    """Return bytes per second that all ranks of ``comm`` read and write at once. Collective.
 
-    As in STREAM (https://www.cs.virginia.edu/stream/): of the kernels ``a += b``, three arrays
-    moved, and ``a = b``, two, the better one; of the repetitions the best.
+    As in STREAM (https://www.cs.virginia.edu/stream/): the best repetition of two kernels,
+    ``a += b``, which moves three arrays, and ``a = b``, which moves two.
     """
     a, b = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
 
@@ -44,20 +44,20 @@ def memory_bandwidth(comm, nbytes: int = STREAM_BYTES, repeats: int = 5) -> floa
 
 
 def peak_memory() -> int:
-    """Return the most bytes this process has had in memory, what it shares with others included."""
+    """Return the most bytes that this process has had in memory, shared memory included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def own_memory() -> int:
-    """Return bytes in memory now, what is shared divided by the number of those who share it."""
+    """Return bytes in memory now; shared pages count by 1 / number of processes (PSS)."""
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 
 
 def idle_share(comm, seconds: float) -> List[float]:
-    """Return each rank's share of a core, all its threads, while nothing is done. Collective."""
+    """Return each rank's share of a core, all its threads, while it has no work. Collective."""
     meet(comm)
-    time.sleep(0.3)  # what was begun, ends
+    time.sleep(0.3)  # lets earlier work end
     cpu, start = time.process_time(), time.perf_counter()
     time.sleep(seconds)
     share = (time.process_time() - cpu) / (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""The clock: the same work on all ranks, begun together, ended when the last rank is done."""
+"""Times the same work on all ranks, from a common start until the last rank is done."""
 
 import gc
 import time
@@ -7,7 +7,7 @@ from typing import Dict, List, Optional
 from hvdlite.bench import figures, machine, works
 from hvdlite.bench.cases import Case
 
-WARM_UP = 3  # runs: the first ones make buffers and tell names
+WARM_UP = 3  # runs: the first ones allocate buffers and negotiate names
 LEAST, MOST = 5, 1000  # repetitions
 
 
@@ -19,12 +19,12 @@ def once(work, comm) -> tuple:
     cpu, start = time.process_time(), time.perf_counter()
     work.run()
     end, cpu_end = time.perf_counter(), time.process_time()
-    machine.meet(comm)  # else who is done early writes its next data on a core that others need
+    machine.meet(comm)  # or an early rank would write its next data on a core that others need
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
 def repetitions(spent: List[float], budget: float, comm) -> int:
-    """Return how often to repeat: the same number on all ranks."""
+    """Return the number of repetitions, the same on all ranks."""
     return comm.bcast(int(min(MOST, max(LEAST, budget / min(spent)))))
 
 
@@ -51,10 +51,10 @@ def sample(work, comm, budget: float) -> figures.Sample:
 def measure(
     library, case: Case, comm, budget: float, bandwidth: Optional[float] = None
 ) -> Optional[Dict]:
-    """Return the row of a case, the same on all ranks; None where the library lacks it. Collective.
+    """Return the row of a case, the same on all ranks; None if the library lacks it. Collective.
 
     :param budget: seconds.
-    :param bandwidth: of memory, bytes per second: for the floor.
+    :param bandwidth: of memory, bytes per second, for the column "of floor".
     """
     work = works.make(library, case, comm)
     if work is None:

@@ -1,4 +1,4 @@
-"""The shapes of models' gradients, in the order in which the layers stand."""
+"""The shapes of the gradients of models, in the order of the layers."""
 
 import functools
 from typing import List, Tuple
@@ -23,19 +23,19 @@ def gradient_shapes(name: str) -> List[Shape]:
     images = arrays_of_gluon().zeros(image)
     if hasattr(net, "hybrid_forward"):
         net.infer_shape(images)
-    else:  # MXNet 2 knows them after a forward only
+    else:  # MXNet 2 infers shapes in forward only
         net.initialize()
         net(images)
     return [p.shape for p in net.collect_params().values() if p.grad_req != "null"]
 
 
 def arrays_of_gluon():
-    """Return the module with the arrays that Gluon takes: mx.nd, or, in MXNet 2, mx.np."""
+    """Return the module whose arrays Gluon takes: mx.nd, in MXNet 2 mx.np."""
     import mxnet as mx
 
     if hasattr(mx, "mod"):
         return mx.nd
-    mx.npx.set_np()  # else no optimizer takes them
+    mx.npx.set_np()  # optimizers need it for mx.np arrays
     return mx.np
 
 

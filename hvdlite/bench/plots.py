@@ -24,9 +24,9 @@ _STYLE = {
 
 @contextmanager
 def figure(path: Path, title: str, size: Tuple[float, float] = (8, 4.5), panels: int = 1):
-    """Yield axes, or a list of as many as there are panels side by side; save them as PNG after.
+    """Yield axes, or a list with one for each panel, side by side; then save them as PNG.
 
-    Draws without a display.
+    Needs no display.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -42,7 +42,7 @@ def figure(path: Path, title: str, size: Tuple[float, float] = (8, 4.5), panels:
 
 
 def milliseconds_axis(axes) -> None:
-    """Make the y axis logarithmic, with 0.1, 1, 10 written so."""
+    """Make the y axis logarithmic, with plain labels such as 0.1, 1, 10."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylabel("milliseconds")
@@ -64,7 +64,7 @@ def lines(axes, curves: Curves) -> None:
 
 
 def curves_of(rows: Sequence[Dict], value: Callable[[Dict], float]) -> Curves:
-    """Group rows that measure one size by all that else tells them apart."""
+    """Group the rows that measure one size into curves, one for each label."""
     curves: Curves = defaultdict(list)
     for row in rows:
         if row["label"].isdigit():
@@ -78,7 +78,7 @@ def label_of(row: Dict) -> str:
 
 
 def draw(rows: Sequence[Dict], folder: Path) -> List[Path]:
-    """Write time.png, busbw.png and floor.png as far as there are rows; return their paths."""
+    """Write those of time.png, busbw.png and floor.png that have rows; return their paths."""
     wanted = {
         "time": ("Time by size", None, lambda row: 1e3 * row["p50"]),
         "busbw": ("Bus bandwidth by size", "GB/s", lambda row: row["busbw"] / 1e9),

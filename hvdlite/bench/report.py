@@ -1,4 +1,4 @@
-"""Tables for people and files for programs."""
+"""Shows rows as tables, and writes them to CSV and JSON files."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ _TO_THE_LEFT = ("", "library", "work", "dtype", "algorithm")
 
 
 def work_text(row: Dict) -> str:
-    """Return what is done; said plainly where zero-copy was asked for and could not be had."""
+    """Return kind and memory; ", not shared" if zero-copy was not possible."""
     fallback = ", not shared" if row["memory"] == "zero-copy" and not row["shared"] else ""
     return f"{row['kind']} {row['memory']}{fallback}"
 
@@ -48,7 +48,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def number(value) -> str:
-    """Return three digits, or more before the point."""
+    """Return the number with three digits, or all digits before the point."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -68,7 +68,7 @@ def table(rows: Sequence[Dict]) -> str:
 
 
 def in_columns(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells, the header first; numbers to the right of their column."""
+    """Align lines of cells, the header first, in columns; numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     adjust = [str.ljust if name in _TO_THE_LEFT else str.rjust for name in lines[0]]
     return "\n".join(
@@ -84,7 +84,7 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Dict]) -> None:
-    """Write one line a row; a column a key, empty where a row lacks it. Seconds, bytes, bytes/s."""
+    """Write one line a row and one column a key, in seconds, bytes and bytes/s."""
     keys: List[str] = list(dict.fromkeys(key for row in rows for key in row))
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, keys)

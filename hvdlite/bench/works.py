@@ -1,7 +1,7 @@
-"""The work of a case: ``refresh()`` writes new data, ``run()`` is what is timed, ``check()`` looks.
+"""The work of a case: ``refresh()`` writes new data, ``run()`` is timed, ``check()`` verifies.
 
-Data is written anew before each repetition, as backward does: a buffer that lies untouched in the
-caches would be reduced faster than any gradient.
+Each repetition gets new data, as from backward: data left in the caches by the repetition before
+would be reduced faster than any gradient.
 """
 
 import zlib
@@ -17,11 +17,11 @@ BATCH = 64  # images a rank
 
 
 class Collective:
-    """A collective on each array, all started, then all waited for."""
+    """A collective on each array: starts all, then waits for all."""
 
     per_run = 1
     shared = 0  # arrays in memory that all ranks map
-    alone = None  # the same work without the library, to be done by turns
+    alone = None  # the same work without the library, done by turns
 
     def __init__(self, library, case: Case, comm) -> None:
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
@@ -31,7 +31,7 @@ class Collective:
         self.results: list = []
 
     def brought(self, shape) -> tuple:
-        """Return the shape of what this rank brings, so that the result has equal parts."""
+        """Return the shape that this rank brings, chosen so that the result has equal parts."""
         kind = KINDS[self.case.kind]
         parts = len(kind.result(self.ranks))
         rows = max(1, shape[0] // parts) * parts
@@ -80,7 +80,7 @@ class Gradients(Collective):
         self.results = self.library.finish(self.arrays)
 
     def check(self) -> None:
-        """Look for the average; or the sum, where the trainer divides it in the update."""
+        """Expect the average, or the sum if the trainer divides it in the update."""
         total = KINDS["allreduce"].result(self.ranks)[0]
         for i, result in enumerate(self.results):
             values = self.library.to_numpy(result)
@@ -90,9 +90,10 @@ class Gradients(Collective):
 
 
 class Training:
-    """Steps of LeNet on one batch, which differs by rank; and by turns, so that a machine which
-    changes from second to second is the same for both, those of lone processes. Not where the
-    library would disturb these while it has nothing to do.
+    """Steps of LeNet on one batch, another on each rank.
+
+    By turns with the same steps in processes that train alone, so that a machine whose speed
+    changes is equally fast for both; only if the library uses no core while it has no work.
     """
 
     per_run = STEPS
@@ -118,7 +119,7 @@ class Training:
         self.alone = Training(Alone(), case, comm) if library.idles else None
 
     def refresh(self) -> None:
-        """Nothing: backward writes the gradients."""
+        """Do nothing: backward writes the gradients."""
 
     def run(self) -> None:
         import mxnet as mx
@@ -141,7 +142,7 @@ class Training:
 
 
 def make(library, case: Case, comm):
-    """Return the work of the case, or None where the library does not have it. Collective."""
+    """Return the work of the case, or None if the library lacks it. Collective."""
     if not library.takes(case):
         return None
     if case.kind == "step":

@@ -1,4 +1,4 @@
-"""hvdliterun inside what a batch backend has given: the same options, without those for outside."""
+"""The command of hvdliterun inside a batch job: the same options, except those for submitting."""
 
 import shlex
 import sys
@@ -10,11 +10,11 @@ _FOR_OUTSIDE = ("--batch", "--dry-run")
 
 
 def command(job: Job, *more: str) -> List[str]:
-    """Return the command that runs this job inside; later options win, so ``more`` comes last."""
+    """Return the command that runs this job inside the batch job; ``more`` options win."""
     options = [word for word in job.arguments if word not in _FOR_OUTSIDE]
     return [sys.executable, "-m", "hvdlite.launch", *options, *more, *job.command]
 
 
 def script(directives: List[str], argv: List[str]) -> str:
-    """Return a shell script; the directives are its comments for the backend."""
+    """Return a shell script whose comments are the backend's directives."""
     return "\n".join(["#!/bin/sh", *directives, shlex.join(argv), ""])

@@ -1,4 +1,4 @@
-"""``hvdlite.run``: a Python function on many ranks, from a script or a notebook."""
+"""``hvdlite.run`` calls a Python function on many ranks, from a script or a notebook."""
 
 import pickle
 import sys
@@ -12,7 +12,7 @@ from hvdlite.launch.output import Console
 
 
 class JobFailed(RuntimeError):
-    """A rank failed; the text is what hvdliterun prints about it, ``code`` its exit code."""
+    """A rank failed; the text is hvdliterun's report, ``code`` the exit code."""
 
     def __init__(self, code: int, report: List[str]):
         super().__init__("\n".join(report) or f"the job ended with exit code {code}")
@@ -31,19 +31,19 @@ def run(
     use_gloo: bool = False,
     use_mpi: bool = False,
 ) -> List[Any]:
-    """Call ``function(*args, **kwargs)`` on ``np`` new ranks; return what each returned, by rank.
+    """Call ``function(*args, **kwargs)`` on ``np`` new ranks; return their results, by rank.
 
-    The function calls ``hvdlite.init()`` itself. What the ranks print appears here, with the rank
-    in front, also in a notebook; interrupting this call ends all of them. A function defined in a
-    notebook, a lambda or a closure needs cloudpickle; a script that calls this must do it under
-    ``if __name__ == "__main__"`` if cloudpickle is not installed, as ranks then import it.
+    The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by
+    rank, also in a notebook; interrupting this call ends all ranks. A function defined in a
+    notebook, a lambda or a closure needs cloudpickle. Without cloudpickle the ranks import the
+    script, so the script must make this call under ``if __name__ == "__main__"``.
 
     :param function: and its ``args`` and ``kwargs``: anything that can be pickled.
     :param np: number of ranks.
     :param hosts: ``"server1:4,server2:4"``; None: this host.
-    :param env: variables for all ranks, beside those of this process.
-    :param launcher: ``local``, ``ssh``, ``slurm``, ... as for hvdliterun; None: what it would take.
-    :param verbose: say what is run.
+    :param env: variables for all ranks, in addition to those of this process.
+    :param launcher: ``local``, ``ssh``, ``slurm``, ...; None: the default of hvdliterun.
+    :param verbose: print the command that runs.
     :param use_gloo: and ``use_mpi``: Horovod's choice of a transport; there is MPI only.
     :raises ValueError: the function can't be sent, or ``use_gloo`` is asked for.
     :raises JobFailed: a rank raised or died; all others have been ended.
@@ -73,12 +73,12 @@ def run(
         raise KeyboardInterrupt
     if outcome.code:
         raise JobFailed(outcome.code, outcome.report)
-    # No rank has failed, so that each has sent its result.
+    # No rank has failed, so each has sent its result.
     return [pickle.loads(result) for result in outcome.results]  # type: ignore[arg-type]
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Return what hvdlite.launch.task unpacks: where to find modules, and the pickled call."""
+    """Return the bytes for hvdlite.launch.task: the module search path and the pickled call."""
     call = (function, tuple(args), dict(kwargs))
     cloudpickle = _cloudpickle()
     if cloudpickle:

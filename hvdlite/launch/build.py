@@ -1,4 +1,4 @@
-"""``--check-build``: what this installation can do, and if it can't, why."""
+"""``--check-build`` shows what this installation can do, and what is wrong with it."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ _LOAD = "import hvdlite._native"
 
 
 def show() -> int:
-    """Print it; exit code 1 if ranks could not even import hvdlite."""
+    """Print the table; return 1, the exit code, if ranks could not import hvdlite."""
     versions = probe.versions()
     mpi, mxnet = probe.mpi_version(), versions["MXNet"]
     trouble = _why_not_loaded()
@@ -25,6 +25,6 @@ def _box(yes: bool) -> str:
 
 
 def _why_not_loaded() -> str:
-    """Import it in a process of its own, as that starts MPI; return the last line of the error."""
+    """Return the last line of the import error; another process imports, as that starts MPI."""
     done = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True)
     return done.stderr.strip().split("\n")[-1] if done.returncode else ""

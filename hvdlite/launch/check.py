@@ -1,4 +1,4 @@
-"""What is wrong with a host, before anything is started on it; and ``--check``, a table of it."""
+"""Finds out what is wrong with a host before a job starts there; ``--check`` prints the table."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TIMEOUT = 20.0  # seconds for one host to answer
 
 
 class Report(NamedTuple):
-    """What a host has, or why that is not known."""
+    """The facts about a host, or why they are unknown."""
 
     host: str
     facts: Optional[Dict[str, Any]] = None
@@ -25,13 +25,13 @@ class Report(NamedTuple):
 
 
 def ask_all(job: Job) -> List[Report]:
-    """Ask every host of the job; this one, if it names none."""
+    """Ask every host of the job; a job without hosts runs on this one."""
     names = [host.name for host in job.hosts] or ["localhost"]
     return remote.on_each(lambda name: ask(job.ssh, name), names)
 
 
 def ask(ssh: SSH, host: str) -> Report:
-    """Have the same Python on a host run probe.py, which travels there on its standard input."""
+    """Run probe.py with the same Python on the host; the file is sent on standard input."""
     if is_here(host):
         return Report(host, probe.describe(), True)
     program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + Path(probe.__file__).read_text()
@@ -51,7 +51,7 @@ def ask(ssh: SSH, host: str) -> Report:
 
 
 def _search_path() -> List[str]:
-    """Where Python finds modules here because of the user, not of its installation."""
+    """Return the module search path that the user, not the installation, has set."""
     return [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
@@ -66,7 +66,7 @@ def _judge(report: Report) -> Report:
 
 
 def before_start(job: Job) -> None:
-    """Raise LaunchError with what is wrong on the hosts, one sentence a host."""
+    """Raise LaunchError if hosts are wrong, with one sentence a host."""
     troubles = [report.trouble for report in ask_all(job) if report.trouble]
     if troubles:
         raise LaunchError("\n".join(troubles))
@@ -86,7 +86,7 @@ COLUMNS = (
 
 
 def table(reports: List[Report]) -> str:
-    """Lay out the reports, and below them what is wrong."""
+    """Return the reports as a table, with the errors below."""
     rows = [COLUMNS, *map(_row, reports)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]

@@ -1,10 +1,10 @@
-"""``--config-file``: options in YAML, in horovodrun's layout; the command line wins."""
+"""``--config-file`` reads options in YAML, in horovodrun's layout; the command line wins."""
 
 import argparse
 from pathlib import Path
 from typing import Any, Dict, Iterator, Tuple
 
-# What horovodrun's sections put before a key to make an option of it.
+# Section of horovodrun: the prefix that turns its keys into options.
 _SECTIONS = {
     "params": "",
     "library_options": "",
@@ -17,7 +17,7 @@ _RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_t
 
 
 class ConfigAction(argparse.Action):
-    """Makes defaults of what is in the file, so that options before and after it win."""
+    """Uses the file's values as defaults, so that options before and after --config-file win."""
 
     def __call__(self, parser, namespace, path, option_string=None):
         options = {_key(s): action for action in parser._actions for s in action.option_strings}
@@ -37,7 +37,7 @@ def _key(option: str) -> str:
 
 
 def _apply(parser, namespace, action: argparse.Action, value: Any) -> None:
-    """Do what argparse does with an option and its text; a plain flag has only yes and no."""
+    """Apply an option as argparse does; a flag is applied if its value is true."""
     option = action.option_strings[-1]
     if action.nargs == 0:
         values: list = [[]] if value else []

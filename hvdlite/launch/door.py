@@ -1,6 +1,7 @@
-"""Where agents come in: who does not know this job's token is told of once, and dropped.
+"""Accepts the agents' connections; a connection without the job's token is dropped.
 
-A stranger delays nothing: nobody waits for it, it may say little, and soon it is hung up on.
+The user is told once for each reason. Strangers delay no agent: they may send little, and the door
+closes their connection soon.
 """
 
 import hmac
@@ -13,8 +14,8 @@ from typing import Any, Callable, Dict, List, Optional, Set
 from hvdlite.launch import channel, encryption
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 
-PATIENCE = 10.0  # seconds for a connection to say who it is
-MOST_STRANGERS = 256  # beside the job's own agents, who all may come at once
+PATIENCE = 10.0  # seconds for a connection to send its HELLO
+MOST_STRANGERS = 256  # in addition to the job's own agents, who may all connect at once
 SEND_PATIENCE = 10.0  # seconds for an agent to read what it is sent
 
 _HELLO = {"token": str, "rank": int, "host": str, "address": str, "port": int, "versions": dict}
@@ -24,7 +25,7 @@ Hello = Dict[str, Any]
 class Door:
     """Listens at the given addresses; ``welcome`` gets each agent's channel and its HELLO.
 
-    ``welcome`` takes over the channel; it raises BadFrame if that HELLO can't be right.
+    ``welcome`` takes over the channel; it raises BadFrame if the HELLO is wrong.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Door:
         self._selector, self._key, self._welcome = selector, key, welcome
         self._token = channel.new_token()
         self._most = processes + MOST_STRANGERS
-        self._strangers: Dict[Channel, float] = {}  # and when they came, the first first
+        self._strangers: Dict[Channel, float] = {}  # and their time of arrival, oldest first
         self._told: Set[str] = set()
         self._listeners = [socket.create_server((a, 0), backlog=processes) for a in addresses]
         for listener in self._listeners:
@@ -46,12 +47,12 @@ class Door:
             selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def place(self) -> channel.Place:
-        """Return what an agent must know."""
+        """Return the token, fingerprint and addresses that an agent needs to connect."""
         addresses = ["{}:{}".format(*listener.getsockname()) for listener in self._listeners]
         return channel.Place(self._token, self._key.fingerprint if self._key else "", addresses)
 
     def drop_the_silent(self) -> None:
-        """Hang up on who did not say in time who it is."""
+        """Drop the connections that have not sent a HELLO in time."""
         due = time.monotonic() - PATIENCE
         for link in [link for link, came in self._strangers.items() if came < due]:
             self._drop(link, "it said nothing of this job")
@@ -78,7 +79,7 @@ class Door:
         try:
             sock = listener.accept()[0]
             link = Channel(self._wrapped(sock), channel.FROM_STRANGERS, SEND_PATIENCE)
-        except OSError:  # it has gone again
+        except OSError:  # the peer has closed it already
             return
         self._strangers[link] = time.monotonic()
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(link))

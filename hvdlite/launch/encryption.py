@@ -1,7 +1,7 @@
 """TLS between the launcher and agents on other hosts, with a key that is made for one job.
 
-The launcher has ``openssl`` make a key and a certificate; agents know the certificate by its
-SHA-256, which comes to them the way the token does. The key is in memory alone once it is loaded.
+``openssl`` makes a key and a certificate for the launcher. Agents check the certificate by its
+SHA-256, which reaches them together with the token. The key's file is deleted once it is loaded.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _MAKE = [
 
 
 class Key(NamedTuple):
-    """The launcher's side: what wraps its sockets, and what agents know it by."""
+    """The launcher's TLS context, and the fingerprint by which agents know its certificate."""
 
     context: ssl.SSLContext
     fingerprint: str
 
 
 def new_key() -> Optional[Key]:
-    """Make a key; None where there is no ``openssl`` that can."""
+    """Make a key; return None if there is no working ``openssl``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0
@@ -43,14 +43,14 @@ def new_key() -> Optional[Key]:
 
 
 def from_agent(sock: socket.socket, key: Key) -> ssl.SSLSocket:
-    """Wrap a connection that the launcher has accepted; hands are shaken later."""
+    """Wrap a connection that the launcher has accepted; the handshake comes later."""
     return key.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
 def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     """Wrap an agent's connection.
 
-    :raises OSError: it is not this job's launcher that answers.
+    :raises OSError: the peer is not this job's launcher.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint decides

@@ -1,4 +1,4 @@
-"""Which variables a rank gets: those of the user's shell, what the options mean, its part."""
+"""The environment of a rank: the user's variables, those of the options, and its own."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping
 
 from hvdlite.launch.job import Job
 
-# Of a login on one host, or set by a backend for each process: never taken to another.
+# Belong to a login on one host, or to one process of a backend: never forwarded.
 _OWN = {
     *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),
@@ -45,7 +45,7 @@ def for_backend(extra: Mapping[str, str]) -> Dict[str, str]:
 
 
 def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return what of the user's environment every rank gets."""
+    """Return the part of the user's environment that every rank gets."""
     return {
         name: value
         for name, value in environ.items()
@@ -54,11 +54,11 @@ def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def added(job: Job) -> Dict[str, str]:
-    """Return what the options add to it for every rank."""
+    """Return the variables that the options add for every rank."""
     defaults = {
         "PYTHONUNBUFFERED": "1",  # lines appear when printed, and the last ones before a crash
-        # A rank that failed tells the others and waits for them no longer than this: the job shall
-        # be over within 5 seconds.
+        # A failed rank tells the others and waits this long for them, so that the job ends within 5
+        # seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
@@ -70,13 +70,13 @@ def added(job: Job) -> Dict[str, str]:
 
 
 def with_job_site(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Put job_site/sitecustomize.py first where Python looks for modules."""
+    """Put job_site/sitecustomize.py first in Python's module search path."""
     folder = str(Path(__file__).parent / "job_site")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [folder, environ.get("PYTHONPATH")]))}
 
 
 def threads(environ: Mapping[str, str], local_size: int) -> Dict[str, str]:
-    """Share the cores of a host among its ranks; MXNet would start a thread per core in each."""
+    """Share the cores of a host among its ranks: MXNet would start a thread per core in each."""
     if "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // local_size))}

@@ -1,4 +1,4 @@
-"""Host lists and host files, and how many processes go where."""
+"""Reads host lists and host files, and places processes on the hosts."""
 
 import re
 import socket
@@ -9,14 +9,14 @@ MOST_SLOTS = 1024  # more is an ssh port: MXNet's host files have `host:port`
 
 
 class Host(NamedTuple):
-    """A host of the job; without slots, it takes its even share of the processes."""
+    """A host of the job; without slots it gets an even share of the processes."""
 
     name: str
     slots: Optional[int] = None
 
 
 def parse_list(text: str) -> List[Host]:
-    """Parse Horovod's and MPI's form.
+    """Parse the host list of Horovod and MPI.
 
     >>> parse_list("server1:4,server2")
     [Host(name='server1', slots=4), Host(name='server2', slots=None)]
@@ -63,7 +63,7 @@ def _checked(hosts: List[Host], where: str) -> List[Host]:
 
 
 def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:
-    """Say how many processes each host gets: in order, neighbouring ranks together.
+    """Return the number of processes of each host; neighbouring ranks share a host.
 
     >>> place([Host("a"), Host("b")], 5)
     [('a', 3), ('b', 2)]
@@ -97,7 +97,7 @@ def place_servers(placed: List[Tuple[str, int]], servers: int) -> List[Tuple[str
 
 
 def is_here(name: str) -> bool:
-    """Tell whether that is this machine: one can only listen on one's own addresses."""
+    """Tell whether the name is this machine's: only its own addresses can be bound."""
     if name in ("localhost", socket.gethostname()):
         return True
     try:

@@ -1,4 +1,4 @@
-"""What is to be run: the description that the options give and that every backend reads."""
+"""The description of a job, which the options make and every backend reads."""
 
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
@@ -7,12 +7,12 @@ from hvdlite.launch.hosts import Host
 
 
 class LaunchError(Exception):
-    """What keeps a job from being run; its text is one sentence that says what to do."""
+    """A job can't be run; the text is one sentence that says what to do."""
 
 
 @dataclass
 class SSH:
-    """How a host is reached."""
+    """How to reach a host."""
 
     program: List[str] = field(default_factory=lambda: ["ssh"])  # HVDLITE_SSH: options included
     port: Optional[int] = None
@@ -58,13 +58,13 @@ class Job:
 
     @property
     def processes(self) -> int:
-        """How many the backend starts; a parameter server has a scheduler too."""
+        """The number that the backend starts; mode ps adds servers and a scheduler."""
         return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
 
 
 @dataclass
 class Plan:
-    """What a backend wants run: a command, and a file that it submits if it is a batch backend."""
+    """The command that a backend runs, and for a batch backend the script that it submits."""
 
     argv: List[str]
     env: Dict[str, str] = field(default_factory=dict)  # on top of the environment
