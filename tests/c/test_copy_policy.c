@@ -108,5 +108,5 @@ int main(void) {
     RUN(test_the_faster_way);
     RUN(test_change);
     RUN(test_sizes_are_not_compared);
-    return check_end("test_stores");
+    return check_end("test_copy_policy");
 }

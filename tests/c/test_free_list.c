@@ -55,5 +55,5 @@ int main(void) {
     check_begin();
     RUN(test_blocks_are_apart);
     RUN(test_threads);
-    return check_end("test_spare");
+    return check_end("test_free_list");
 }

@@ -114,5 +114,5 @@ int main(void) {
     RUN(test_who_goes_first);
     RUN(test_too_large);
     RUN(test_large_pages);
-    return check_end("test_shared");
+    return check_end("test_shmem");
 }
