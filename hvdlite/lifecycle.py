@@ -8,7 +8,7 @@ from typing import Callable, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import frameworks, names, script_end, topology, watched
+from hvdlite import frameworks, names, orphan, script_end, topology, watched
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
@@ -57,6 +57,8 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
         comm = _own_comm = _comm_of_ranks(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
+    if MPI.COMM_WORLD.size > 1:
+        orphan.watch()
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     topology.enter(comm)
     names.forget()

@@ -2,9 +2,22 @@
 
 import os
 import signal
+import subprocess
+import sys
+import uuid
 
 import pytest
-from jobs import assert_passed, script, wait_until
+from jobs import (
+    MARK,
+    MPI_SETTINGS,
+    TESTS,
+    assert_passed,
+    find_mpirun,
+    kill_all,
+    processes_of,
+    script,
+    wait_until,
+)
 
 SECONDS = 25  # for a job, imports included, on a busy machine; an exit that hangs takes for ever
 
@@ -180,6 +193,26 @@ def signal_when_ready(folder, ranks: int, number: int):
         process.send_signal(number)
 
     return send
+
+
+@pytest.mark.parametrize("what", ["sleep", "spin", "train"])
+@pytest.mark.parametrize("shell", [False, True], ids=["", "under a shell"])
+def test_ranks_of_a_killed_mpirun_end(what, shell):
+    """Open MPI's daemon is in mpirun itself, and SIGKILL leaves it no time to end its ranks."""
+    job = uuid.uuid4().hex
+    command = [sys.executable, str(TESTS / "scripts" / "orphans.py"), what]
+    if shell:
+        command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
+    process = subprocess.Popen(
+        [find_mpirun(), "-n", "2", *command], env={**os.environ, **MPI_SETTINGS, MARK: job},
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == [b"UP\n", b"UP\n"]
+        process.kill()
+        assert wait_until(lambda: not processes_of(job), 10)  # in 0.5 s, if nothing else runs
+    finally:
+        kill_all(process, job)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

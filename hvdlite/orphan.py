@@ -1,0 +1,80 @@
+"""Ends a rank whose launcher is gone: mpirun, srun, an agent of hvdliterun.
+
+Open MPI's ranks know nothing of it where mpirun was killed by SIGKILL, as for lack of memory: they
+would train on for ever, and a rank that waits would wait for ever.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Callable
+
+from hvdlite import watched
+
+LOOK_SECONDS = 0.5
+TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
+# What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
+_OF_RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK", b"SLURM_PROCID")
+
+
+@functools.lru_cache(maxsize=None)
+def watch() -> None:
+    """Watch from now on, in a thread; a second call does nothing."""
+    try:
+        pid, is_there = _agent() if watched.by_an_agent() else _starter()
+        alone = os.getpgid(pid) != os.getpgrp()
+    except (OSError, ValueError):  # no /proc, or it is gone already: nobody to watch
+        return
+    threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
+
+
+def _agent() -> tuple:
+    pipe = Path(os.environ[watched.VARIABLE])  # /proc/PID/fd/N
+    return int(pipe.parts[2]), pipe.exists
+
+
+def _starter() -> tuple:
+    """Return the process that has started this rank; between them there may be a user's shell."""
+    own = [name + b"=" + os.environb[name] for name in _OF_RANKS if name in os.environb]
+    top = os.getpid()
+    while own and _has(_parent(top), own[0]):
+        top = _parent(top)
+    starter = _parent(top)
+
+    def is_there() -> bool:
+        try:
+            return _parent(top) == starter
+        except OSError:
+            return False
+
+    return starter, is_there
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _has(pid: int, entry: bytes) -> bool:
+    """Tell whether a process was started with this entry of its environment."""
+    try:
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, as Slurm's daemon is
+        return False
+
+
+def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:
+    while is_there():
+        time.sleep(LOOK_SECONDS)
+    with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
+        print(f"hvdlite: the launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if alone:  # the shell above and the workers below this process end with it
+            os.killpg(0, number)
+        else:
+            os.kill(os.getpid(), number)
+        time.sleep(TERM_SECONDS)
