@@ -63,18 +63,25 @@ def culprit(
 
 
 def who_stood_still(
-    first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, int]
-) -> Optional[Ending]:
-    """Return the rank that ``first`` failed for, as its error says, and that did nothing itself."""
-    name = waited_for.get(first.rank)
-    return next((e for e in endings if e.rank == name and e.ended), None)
+    first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, Sequence[range]]
+) -> List[Ending]:
+    """Return the ranks that ``first`` failed for, as its error says, and that did nothing."""
+    named = waited_for.get(first.rank, ())
+    return [e for e in endings if e.ended and any(e.rank in span for span in named)]
 
 
-def report_standstill(late: Ending, first: Ending, last_lines: List[str]) -> List[str]:
-    """Return the lines that the user reads about a rank that others have waited for."""
+def report_standstill(late: List[Ending], first: Ending, last_lines: List[str]) -> List[str]:
+    """Return the lines that the user reads about ranks that others have waited for.
+
+    :param last_lines: what the first of the late ranks has printed.
+    """
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
-    head = f"hvdliterun: rank {late.label} on {late.host} stood still, and rank {first.label}"
-    return [f"{head} failed after {first.after:.1f} s{ends}", *(f"    {x}" for x in last_lines)]
+    who = f"rank {late[0].label} on {late[0].host}"
+    if len(late) > 1:
+        ends = ends.replace("its", f"rank {late[0].label}'s")
+        who += f" and {len(late) - 1} more"
+    head = f"hvdliterun: {who} stood still, and rank {first.label} failed after {first.after:.1f} s"
+    return [head + ends, *(f"    {x}" for x in last_lines)]
 
 
 def exit_code(first: Ending) -> int:

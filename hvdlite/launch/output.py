@@ -12,7 +12,7 @@ MOST_HELD = 1000  # lines of a traceback
 _TRACEBACK = "Traceback (most recent call last):"
 STDOUT, STDERR = 0, 1
 _ANOTHER_LEFT = re.compile(r"rank \d+ left the job")  # as hvdlite's errors say it
-_STANDS_STILL = re.compile(r"Error: tensor .* submitted by .*, not by rank (\d+)[.;)]?(?:\s|$)")
+_STANDS_STILL = re.compile(r"Error: tensor .*? submitted by .*?, not by ranks? (\d[\d, -]*)")
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 
 
@@ -125,6 +125,12 @@ def _names_another(line: str) -> bool:
     return bool(_ANOTHER_LEFT.search(line) or _STANDS_STILL.search(line))
 
 
+def _spans(text: str) -> List[range]:
+    """Return [range(0, 1), range(2, 5)] for "0, 2-4"."""
+    spans = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return [range(int(first), int(last or first) + 1) for first, last in spans]
+
+
 class Output:
     """All that the ranks print, to the console or to files."""
 
@@ -136,7 +142,7 @@ class Output:
         self._last: Dict[int, Deque[str]] = {}
         self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
         self.bereft: Dict[int, float] = {}  # when they last said that another had left
-        self.waited_for: Dict[int, int] = {}  # the one rank that their error says stood still
+        self.waited_for: Dict[int, List[range]] = {}  # the ranks that their error says stood still
 
     def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
@@ -166,7 +172,7 @@ class Output:
             if line.startswith("Traceback (most recent call last)"):
                 self.troubled[rank] = time.monotonic()
             elif still:
-                self.waited_for[rank] = int(still.group(1))
+                self.waited_for[rank] = _spans(still.group(1))
             elif _ANOTHER_LEFT.search(line):
                 self.bereft[rank] = time.monotonic()
             shown = [line]

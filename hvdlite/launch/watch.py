@@ -282,7 +282,7 @@ class Watch:
             code = failure.exit_code(first)
             late = failure.who_stood_still(first, endings, self._output.waited_for)
             if late:
-                lines = self._output.last_lines(late.rank)
+                lines = self._output.last_lines(late[0].rank)
                 return code, failure.report_standstill(late, first, lines)
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)

@@ -146,14 +146,41 @@ def test_who_stood_still_is_blamed_not_who_waited_for_it():
     endings = [ending(rank, 1, False, 7.0) for rank in (3, 0, 1)] + [ending(2, -15, True, 8.0)]
     first = culprit(endings, shown.troubled, shown.bereft)
     late = who_stood_still(first, endings, shown.waited_for)
-    assert late.rank == 2
+    assert [e.rank for e in late] == [2]
     assert report_standstill(late, first, shown.last_lines(2)) == [
         f"hvdliterun: rank 2 on h2 stood still, and rank {first.rank} failed after 7.0 s; "
         "its last lines:",
         "    computing",
     ]
     died = [*endings[:3], ending(2, -9, False, 5.0)]
-    assert who_stood_still(endings[0], died, shown.waited_for) is None
+    assert who_stood_still(endings[0], died, shown.waited_for) == []
+
+
+STALLED = "mxnet.base.MXNetError: MXNetError: tensor 'net.{}' has waited for 5 s: submitted by {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "still"),
+    [
+        ("rank 0, not by ranks 1-3", [1, 2, 3]),
+        ("ranks 0, 1, not by ranks 2, 3", [2, 3]),
+        ("ranks 0, 2, not by ranks 1, 3 (rank 1 waits for 'x')", [3]),  # rank 1 has its own error
+        ("ranks 0, 2, 3, not by rank 1 (rank 1 waits for 'x')", []),
+    ],
+)
+def test_several_ranks_that_stood_still_are_blamed_by_errors_of_several_tensors(text, still):
+    shown, _, _ = output()
+    line = "; ".join(STALLED[STALLED.index("tensor") * bool(i) :].format(i, text) for i in (0, 1))
+    shown.write(0, "0", STDERR, f"Traceback (most recent call last):\n  ...\n{line}\n".encode())
+    waits = "rank 1 waits" in text
+    endings = [ending(0, 1, False, 7.0), ending(1, 1, not waits, 7.1)]
+    endings += [ending(rank, -15, True, 8.0) for rank in (2, 3)]
+    late = who_stood_still(endings[0], endings, shown.waited_for)
+    assert [e.rank for e in late] == still
+    for line in report_standstill(late, endings[0], ["x"])[:1] if len(late) > 1 else ():
+        assert f"rank {still[0]} on " in line
+        assert f" and {len(still) - 1} more stood still, and rank 0 failed after 7.0 s; " in line
+        assert line.endswith(f"rank {still[0]}'s last lines:")
 
 
 TRACEBACK = b"Traceback (most recent call last):\n  File ...\n    x()\n"
