@@ -5,10 +5,12 @@ that defines it. So ``import hvdlite`` itself starts neither MPI nor MXNet, and 
 is part of the package, can watch the processes of a job without being one.
 """
 
+import atexit
 import importlib
 import sys
 
 from hvdlite import _mxnet_import
+from hvdlite import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
 from hvdlite._version import __version__
 
 _DEFINED_IN = {
@@ -102,6 +104,13 @@ def __dir__():
     return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
 
 
+def _end_before_init() -> None:
+    """Tell those who wait in init(): MPI, which the script has started itself, would not."""
+    if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle" not in sys.modules:
+        importlib.import_module("hvdlite.lifecycle").at_exit()
+
+
+atexit.register(_end_before_init)
 _mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
     importlib.import_module("hvdlite.lifecycle")

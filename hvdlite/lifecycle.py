@@ -28,6 +28,7 @@ def _seconds(variable: str, default: float) -> float:
 # A failed script waits this long for the other ranks to learn of it, then it ends the job.
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 GOOD_END = "its script has ended"
+_GONE = 32_767  # the tag of a rank that has ended without init(): the highest of every MPI
 
 _own_comm: Optional[MPI.Intracomm] = None  # made by init(list), freed with the job
 _joined = False  # ever
@@ -59,6 +60,7 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     if MPI.COMM_WORLD.size > 1:
         orphan.watch()
+        _wait_for_all(comm)
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     topology.enter(comm)
     names.forget()
@@ -76,6 +78,26 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
             f"init({ranks}): this process is rank {MPI.COMM_WORLD.rank}, which the list leaves out"
         )
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def _wait_for_all(comm: MPI.Intracomm) -> None:
+    """Return when all are in init(), or raise if one has ended without: MPI would wait for ever."""
+    here, status = comm.Ibarrier(), MPI.Status()
+    while not here.Test():
+        if MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
+            gone = status.source
+            (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
+            if of_comm != MPI.UNDEFINED:
+                raise HvdliteError(f"init(): rank {gone}'s script has ended without calling init()")
+            MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
+        time.sleep(0.001)  # Ctrl-C gets through here
+
+
+def _say_gone() -> None:
+    """Tell those who wait for this process in init(), now or later; the others never look."""
+    for other in range(MPI.COMM_WORLD.size):
+        if other != MPI.COMM_WORLD.rank:
+            MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
 
 
 def shutdown() -> None:
@@ -120,11 +142,12 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
 
 
 def _run_first_at_exit() -> None:
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
+    atexit.unregister(at_exit)
+    atexit.register(at_exit)
 
 
-def _at_exit() -> None:
+def at_exit() -> None:
+    """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
     clean = True
     if is_initialized():
@@ -137,6 +160,8 @@ def _at_exit() -> None:
         if isinstance(failed.error, HvdliteError):  # another rank failed first: let it report
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False  # the others wait in init(), and MPI_Finalize would wait for them
+    elif not _joined and _has_others():
+        _say_gone()
     if not clean or (failed and failed.unsaid and _has_others()):
         _end_job(failed.code if failed else 1)
     script_end.call_for_later_failures(_end_of_a_later_failure)

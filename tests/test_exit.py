@@ -168,6 +168,20 @@ def test_a_rank_that_exits_before_init():
     assert job.status == 2, job.output
 
 
+def test_a_rank_that_ends_well_before_init():
+    """It waits for the others when MPI ends, and they would for it in init()."""
+    env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
+    job = script(3, "exits", "one_ends_before_init", timeout=40, env=env)
+    assert job.status != 0, job.output
+    assert "init(): rank 1's script has ended without calling init()" in job.output
+    assert not job.results()
+
+
+def test_a_rank_that_ends_well_outside_of_the_others_list():
+    job = assert_passed(script(3, "exits", "one_ends_before_init", "[0, 2]", timeout=40))
+    assert list(job.results()) == [0, 2]
+
+
 def test_a_rank_that_raises_before_init():
     """The others wait for it in init(), where only MPI could tell them."""
     job = script(3, "exits", "one_raises_before_init", timeout=40)

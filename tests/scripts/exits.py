@@ -21,7 +21,9 @@ if how == "one_raises_before_init" and MPI.COMM_WORLD.rank == 1:
     raise RuntimeError("no data here")
 if how == "one_exits_before_init" and MPI.COMM_WORLD.rank == 1:
     argparse.ArgumentParser().error("no such option")
-hvd.init()
+if how == "one_ends_before_init" and MPI.COMM_WORLD.rank == 1:
+    sys.exit()
+hvd.init(eval(sys.argv[2]) if how == "one_ends_before_init" and sys.argv[2:] else None)
 rank, size = hvd.rank(), hvd.size()
 
 
@@ -77,6 +79,10 @@ def one_catches_its_exit():
 
 def one_exits_before_init():
     report(rank, initialised=True)
+
+
+def one_ends_before_init():
+    report(MPI.COMM_WORLD.rank, initialised=True)
 
 
 def one_raises_before_init():
