@@ -14,8 +14,10 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, processes_of, wait_until
 
+COUNT = int(os.environ.get("ENDS", "4"))
 SECONDS = 30  # for a job, imports included, on a busy machine; one that hangs takes for ever
 WAYS = (
     *(
@@ -87,12 +89,13 @@ def _parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.timeout(60 + 40 * COUNT)
 def test_no_random_end_is_a_success_a_hang_or_leaves_something():
-    count, seed = int(os.environ.get("ENDS", "4")), int(os.environ.get("SEED", time.time()))
+    seed = int(os.environ.get("SEED", time.time()))
     random.seed(seed)
     print(f"\nSEED={seed}")
     ends = []
-    for i in range(count):
+    for i in range(COUNT):
         launcher = ("mpirun", "hvdliterun")[i % 2]
         one = end(random.choice(WAYS), launcher, random.choice((2, 3, 4)))
         print(
