@@ -1,10 +1,10 @@
-"""Looks after one rank: a backend starts it, it starts the user's program and ends with it.
+"""The agent of one rank: a backend starts the agent, which runs the user's program.
 
     python -m hvdlite.launch.agent -- python train.py
 
-It sends what the program prints, and how it ended, to the launcher. When the launcher says stop, or
-is gone, or the backend ends the job, it ends the program and all that this has started. Without a
-launcher (HVDLITE_LAUNCHER is not set) it becomes the program.
+The agent sends the program's output and exit code to the launcher. If the launcher says stop or is
+gone, or if the backend ends the job, the agent ends the program and its children. Without a
+launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from hvdlite.launch import channel, environment, probe, shared_memory
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
-LEAVE_SECONDS = 1.3  # from there on, for all other ranks to have ended as well
-DRAIN_SECONDS = 0.3  # for output after the end, in case that others still hold the pipe
-DATA_VARIABLE = "HVDLITE_TASK"  # where a task of hvdlite.run finds its work and puts its result
+LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
+DRAIN_SECONDS = 0.3  # for output after the program's end, if its children still hold the pipe
+DATA_VARIABLE = "HVDLITE_TASK"  # the path of the pickled call of hvdlite.run, and of its result
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -69,7 +69,7 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
 
 
 def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
-    """Return what the launcher must know of this process before it lets the job begin."""
+    """Return the facts that the launcher checks before it starts the job."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
     with socket.socket() as spare:
         spare.bind(("", 0))
@@ -98,18 +98,18 @@ def _wait_for_start(link: channel.Channel) -> Tuple[dict, Optional[bytes]]:
 
 
 class Agent:
-    """The program's life: its pipes, the launcher's words and our own signals in one loop."""
+    """Runs the program, with its pipes, the launcher's frames and signals in one loop."""
 
     def __init__(self, link: channel.Channel):
         self._link: Optional[channel.Channel] = link
         self._child: Any = None  # the program's subprocess.Popen, once it runs
         self._selector = selectors.DefaultSelector()
-        self._ended = False  # by the launcher or the backend, not by itself
+        self._ended = False  # the launcher or the backend ended the program
         self._kill_at = float("inf")
         self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
         self._joined: Set[bytes] = set()  # processes that have joined the job and not left it
-        self._goodbyes, self._goodbye_end = os.pipe()  # the program writes on it: watched.py
+        self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
         self._memory = shared_memory.NOTHING
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
@@ -126,13 +126,13 @@ class Agent:
             if time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = float("inf")
-        self._turn(0)  # for its goodbye
+        self._turn(0)  # reads its goodbye
         self._drain()
-        self._signal_all(signal.SIGKILL)  # what it may have left in the background
+        self._signal_all(signal.SIGKILL)  # children that it left in the background
         return self._child.returncode
 
     def send_result(self, path: Path, code: int) -> int:
-        """Send what the task has returned, if it has; return the exit code."""
+        """Send the result of the task, if there is one; return the exit code."""
         size = path.stat().st_size if path.exists() else 0
         if size > channel.MOST_DATA:
             self._say(f"the result is too large to be returned: {size} bytes when pickled")
@@ -142,11 +142,12 @@ class Agent:
         return code
 
     def leave(self, code: int) -> int:
-        """Report the end. A failed rank stays until all are clean: backends kill all when one goes.
+        """Report the end to the launcher; return the agent's exit code.
 
-        Some do it without a warning, and the others would leave shared memory behind. The backend
-        hears of no failure then: the launcher knows it, and Open MPI 5's mpirun sometimes hangs
-        for good when ranks of several hosts fail in the same moment.
+        A failed rank stays until all ranks are clean, because a backend kills the others when one
+        leaves, some without warning, and they would leave shared memory behind. A dismissed agent
+        returns 0: the launcher knows of the failure, and Open MPI 5's mpirun sometimes hangs
+        for good if ranks of several hosts fail in the same moment.
         """
         failed = code != 0 or bool(self._joined)
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
@@ -164,10 +165,10 @@ class Agent:
 
     def _start(self, command: List[str], order: dict) -> None:
         own = dict(os.environ)
-        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which know nothing of it
+        if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
-        # Not inherited: a program that is started by another one has its descriptors closed.
+        # A path, not a descriptor: a program started by another one inherits no descriptors.
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
         environ.update(self._memory.environment(environ))
@@ -265,7 +266,7 @@ class Agent:
         return forward
 
     def _drain(self) -> None:
-        """Take what is left in the pipes: until nothing has come for a moment."""
+        """Read the rest of the output, for at most DRAIN_SECONDS."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while self._pipes_open() and time.monotonic() < deadline:
             self._turn(deadline - time.monotonic())
@@ -286,7 +287,7 @@ class Agent:
 
 
 def _own_group() -> None:
-    """In the child: be the head of a process group, and die with the agent, whatever kills that."""
+    """In the child: lead a new process group, and be killed when the agent dies."""
     os.setpgrp()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The running command of a backend (mpirun, srun, ...): what it prints itself, and its end."""
+"""The running command of a backend (mpirun, srun, ...), its own output and its end."""
 
 import os
 import signal
@@ -11,15 +11,15 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import LaunchError, Plan
 from hvdlite.launch.output import Lines
 
-HOLD_BACK = 0.5  # seconds: if a rank has failed, its report explains more than the backend's words
-_NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: parent and child race for a call, harmless
+HOLD_BACK = 0.5  # seconds: the report about a failed rank says more than the backend's lines
+_NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: a harmless race of parent and child
 
-# Where mpirun of Open MPI 5 and 4 keeps its files on this host: it leaves them if it is killed.
+# Folders of mpirun's files on this host (Open MPI 5 and 4); a killed mpirun leaves them behind.
 _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 
 
 class BackendProcess:
-    """Started at once, in a process group of its own: Ctrl-C on the terminal is not for it."""
+    """Starts in its own process group, so that Ctrl-C on the terminal does not reach it."""
 
     def __init__(self, plan: Plan, extra_env: Dict[str, str]):
         self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
@@ -43,7 +43,7 @@ class BackendProcess:
         return [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
 
     def read(self, pipe: IO[bytes]) -> bool:
-        """Take what has come on a pipe; False: it is at its end."""
+        """Read from a pipe without waiting; return False at its end."""
         data = os.read(pipe.fileno(), 1 << 16)
         lines = self._pipes[pipe].feed(data) if data else self._pipes.pop(pipe).end()
         now = time.monotonic()
@@ -51,14 +51,14 @@ class BackendProcess:
         return bool(data)
 
     def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
-        """Return what it printed, but for the last moment's."""
+        """Return the lines that it printed, except those of the last ``hold_back`` seconds."""
         until = time.monotonic() - hold_back
         due = [line for when, line in self._held if when <= until]
         del self._held[: len(due)]
         return due
 
     def exit_code(self) -> int:
-        """Return the code of an ended one."""
+        """Wait for the end; return the exit code."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 

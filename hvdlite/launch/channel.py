@@ -1,8 +1,8 @@
 """The connection between the launcher and the agent of each rank: frames on TCP.
 
-A frame is its kind (one byte), its length (four, big-endian) and that many bytes. An agent says
-HELLO with the token that only this job's processes have. Each side says which kinds of frames it
-takes and how long each may be; any other is a BadFrame.
+A frame is its kind (one byte), its length (four bytes, big-endian) and that many bytes. An agent
+sends HELLO with the token that only this job's processes have. Each side accepts some kinds of
+frames, each up to a length; any other frame is a BadFrame.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
 MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
 
-# What each side takes, and the most bytes of it. The environment of START is what a kernel allows.
+# The kinds of frames from each side, and their most bytes. START has room for any environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0}
@@ -36,7 +36,7 @@ class ChannelClosed(Exception):
 
 
 class BadFrame(Exception):
-    """What has come is not what this job's processes send; the text says what it was."""
+    """The other end sent a frame that no process of this job sends; the text describes it."""
 
 
 class Channel:
@@ -113,7 +113,7 @@ class Channel:
 def fields(data: bytes, types: Mapping[str, type]) -> Dict[str, Any]:
     """Return these fields of a JSON object.
 
-    :raises BadFrame: it is none, or a field is missing or of another type.
+    :raises BadFrame: it is no JSON object, or a field is missing or of another type.
     """
     try:
         value = json.loads(data)
@@ -126,7 +126,7 @@ def fields(data: bytes, types: Mapping[str, type]) -> Dict[str, Any]:
 
 
 def _notice_dead_hosts(sock: socket.socket) -> None:
-    """Have the kernel ask an idle peer: a host that lost its power closes no connection."""
+    """Let the kernel probe an idle peer: a host that lost power closes no connection."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 5)):

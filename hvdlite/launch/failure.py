@@ -1,14 +1,13 @@
-"""Who was the first to fail, and what the user is told about it."""
+"""Finds the rank that failed first, and writes the report for the user."""
 
 import signal
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-# A rank waits no longer than this for the others to hear of its exception (HVDLITE_EXIT_TIMEOUT_
-# SECONDS), and a little more.
+# A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0
 
-# MPI ends a rank whose peer has gone with one of these exit codes (its error classes "unknown",
-# "other" and "internal"), a few milliseconds after the peer; what we hear first is then chance.
+# MPI ends a rank whose peer is gone with one of these exit codes (its error classes "unknown",
+# "other" and "internal"), a few milliseconds after the peer. Either end may be reported first.
 LOST_PEER = (14, 15, 16, 17)
 SIMULTANEOUS = 0.5  # seconds
 
@@ -20,13 +19,13 @@ class Ending(NamedTuple):
     label: str
     host: str
     code: int  # negative: the signal that killed it
-    ended: bool  # by the launcher or the backend, because of something else
+    ended: bool  # by the launcher or the backend, for another reason
     after: float  # seconds since the ranks were started
-    goodbye: bool = True  # it is not gone while it is in the job
+    goodbye: bool = True  # it had left the job when it ended
 
     @property
     def status(self) -> int:
-        """What a shell makes of it."""
+        """The exit code as a shell shows it; 1 for an exit without goodbye."""
         return (self.code if self.code >= 0 else 128 - self.code) or int(not self.goodbye)
 
     @property
@@ -39,11 +38,11 @@ def culprit(
 ) -> Optional[Ending]:
     """Find the rank that failed first.
 
-    A rank that raised tells the others and waits for them, so it may be the last to end; but its
-    traceback came first: ``troubled`` says when each rank began to print its latest one, in the
-    seconds of ``Ending.after``. Of a rank that was killed, the end itself is the first sign. Two
-    tracebacks of one moment may reach us in any order; ``bereft`` says when each rank last said
-    that another had left: then the other comes first.
+    A rank that raised tells the others and waits for them, so it may end last, but its traceback
+    comes first: ``troubled`` has the time of each rank's latest traceback, in the seconds of
+    ``Ending.after``. The first sign of a killed rank is its end. Tracebacks of the same moment may
+    arrive in any order; ``bereft`` has the time when each rank last printed that another had left,
+    so the other one failed first.
     """
     failed = [e for e in endings if e.failed]
     if not failed:
@@ -85,12 +84,12 @@ def report_standstill(late: List[Ending], first: Ending, last_lines: List[str]) 
 
 
 def exit_code(first: Ending) -> int:
-    """Return the job's exit code; a rank that had only printed its traceback was to end with 1."""
+    """Return the job's exit code; 1 if the rank was ended after its traceback."""
     return 1 if first.ended else first.status
 
 
 def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:
-    """Return the lines that the user reads."""
+    """Return the report about the rank that failed first."""
     label = f"rank {first.label}" if first.label.isdigit() else first.label
     how = f"failed with exit code {code}"
     if not (first.code or first.goodbye):

@@ -1,7 +1,7 @@
-"""The command line of mpirun: Open MPI 4 and 5, and MPICH with its relatives, each in its words.
+"""The command line of mpirun, for Open MPI 4 and 5 and for MPICH and MPIs derived from it.
 
-All three start the given processes in order over the hosts (ranks in blocks), leave threads
-unbound, may run as root and may start more processes than there are cores.
+Each command places ranks in blocks over the hosts in order, leaves threads unbound, and allows root
+and more processes than cores.
 """
 
 import os
@@ -15,14 +15,14 @@ from hvdlite.launch import channel, probe
 from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job, LaunchError, Plan
 
-# What a Python on another host needs before it can be told the rest of the environment.
+# Python on another host needs these to start; the rest of the environment follows by the agent.
 _FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 Placement = List[Tuple[str, int]]
 
 
 class Dialect(NamedTuple):
-    """How one MPI's mpirun is told: options for hosts, ssh, the network, and binding."""
+    """The options of one MPI's mpirun for hosts, ssh, the network, binding and variables."""
 
     hosts: Callable[[Placement], List[str]]
     ssh: Callable[[List[str]], Tuple[List[str], Dict[str, str]]]
@@ -36,9 +36,9 @@ def _colon_list(placement: Placement) -> str:
 
 
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Hydra takes the program's path as an option and its arguments from a variable.
+    """Hydra takes ssh's path as an option and its arguments from a variable.
 
-    To the arguments of a launcher of kind ssh it adds -x, which others (qrsh) do not know.
+    For a launcher of kind ssh Hydra adds -x to the arguments, which others (qrsh) do not know.
     """
     path = probe.find_program(ssh[0]) or ssh[0]
     kind = "ssh" if os.path.basename(path) == "ssh" else "rsh"
@@ -77,7 +77,7 @@ _MPICH = Dialect(
 
 
 def dialect_of(version: str) -> Dialect:
-    """Choose by the name that ``probe.name_of_mpi`` gives.
+    """Return the dialect of an MPI, by its name from ``probe.name_of_mpi``.
 
     >>> dialect_of("Open MPI 4.1.4").binding[1]
     '--oversubscribe'
@@ -91,7 +91,7 @@ def dialect_of(version: str) -> Dialect:
 
 
 def find() -> Tuple[str, Dialect]:
-    """Return the mpirun of this Python's environment, else of PATH, and its dialect."""
+    """Return mpirun (of this Python's environment, else of PATH) and its dialect."""
     path = os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
     if not path:
         raise LaunchError(
@@ -104,8 +104,8 @@ def find() -> Tuple[str, Dialect]:
 def plan(job: Job, where: str) -> Plan:
     """Return the mpirun command.
 
-    :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" where mpirun
-        itself finds out (its own settings, an allocation of Slurm, ...).
+    :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" if mpirun itself
+        finds the hosts (its own settings, an allocation of Slurm, ...).
     """
     path, dialect = find()
     argv = [path, "-n", str(job.processes)]
@@ -135,5 +135,5 @@ def _forwarded(where: str) -> List[str]:
 
 
 def agent(job: Job) -> List[str]:
-    """Return what a backend starts for each process."""
+    """Return the command that a backend starts for each process."""
     return [sys.executable, "-m", "hvdlite.launch.agent", "--", *job.command]

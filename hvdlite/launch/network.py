@@ -1,4 +1,4 @@
-"""Where agents find the launcher, and which networks the user allows."""
+"""The addresses at which agents reach the launcher, on the networks that the user allows."""
 
 import ipaddress
 import socket
@@ -10,11 +10,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> List[str]:
-    """Return this host's addresses that ranks come to; the loopback last, for those on this host.
+    """Return this host's addresses for agents; the last one is the loopback, for local agents.
 
-    :param remote: other hosts take part.
+    :param remote: the job has other hosts.
     :param wanted: the networks that the user allows; empty: all of them.
-    :param hosts: of the job, as far as they are known: then only the ways to them count.
+    :param hosts: the known hosts of the job; only addresses on a route to them are returned.
     """
     if not remote:
         return [LOOPBACK]
@@ -26,7 +26,7 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
 
 
 def _way_to(host: str) -> Optional[str]:
-    """Return the address of this host that packets to that one come from; sends none."""
+    """Return the source address of packets from here to the host; sends no packet."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect((socket.gethostbyname(host), 9))
@@ -36,7 +36,7 @@ def _way_to(host: str) -> Optional[str]:
 
 
 def unknown_interface(wanted: List[str]) -> Optional[str]:
-    """Return the first of these that this host lacks; a network (10.1.0.0/16) is no interface."""
+    """Return the first interface or network (10.1.0.0/16) that this host lacks, or None."""
     own = probe.interfaces()
     return next((w for w in wanted if not any(_allowed(n, a, [w]) for n, a in own.items())), None)
 

@@ -1,4 +1,4 @@
-"""What ranks print: told apart by a prefix, or split into files; the last lines are kept."""
+"""Shows the output of ranks, labelled or split into files, and keeps the last lines."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 
 
 class Lines:
-    """Cuts bytes into lines. Of a line that was redrawn (\\r), the last state counts."""
+    """Cuts bytes into lines. A line that was redrawn (\\r) is shown in its last state."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -39,7 +39,7 @@ def _shown(line: bytes) -> str:
 class Console:
     """Prints lines with the label of their rank in front.
 
-    Where nobody reads any more the first line raises BrokenPipeError; then there is silence.
+    If the reader is gone, the first line raises BrokenPipeError and later lines are dropped.
     """
 
     def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):
@@ -59,7 +59,7 @@ class Console:
 
 
 def _silence(stream: TextIO) -> None:
-    """Nobody reads any more: what comes now goes nowhere, also what Python flushes at its exit."""
+    """Send to /dev/null what is written from now on, also what Python flushes at its exit."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -94,9 +94,9 @@ def file_label(label: str) -> str:
 
 
 class Tracebacks:
-    """Holds a traceback back until its last line tells whose fault it is.
+    """Holds a traceback back until its last line says which rank failed.
 
-    Of a rank that has only heard of another's failure that line alone is shown.
+    If that line blames another rank, only the line is shown.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def _spans(text: str) -> List[range]:
 
 
 class Output:
-    """All that the ranks print, to the console or to files."""
+    """The output of all ranks, to the console or to files."""
 
     def __init__(self, console: Console, files: Optional[Files] = None):
         self.console = console
@@ -151,7 +151,7 @@ class Output:
             self._files.write(label, stream, data)
 
     def end(self, rank: int, label: str) -> None:
-        """Print what a rank has left without a line's end."""
+        """Print a rank's last line, which has no newline."""
         for stream in (STDOUT, STDERR):
             if (rank, stream) in self._lines:
                 self._show(rank, label, stream, self._lines[rank, stream].end())

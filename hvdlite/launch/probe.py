@@ -1,7 +1,7 @@
-"""What a host has: versions, MPI, cores, interfaces, shared memory.
+"""Describes a host: versions, MPI, cores, interfaces, shared memory.
 
-Runs on its own as well: the launcher sends this file to a Python on the other host, which may have
-no hvdlite. So it imports only the standard library, and neither MPI nor MXNet, which take seconds.
+Also a program: the launcher sends this file to Python on another host, which may lack hvdlite. So
+the file imports only the standard library; MPI and MXNet would take seconds to import.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ SIOCGIFADDR = 0x8915
 
 
 def versions():
-    """Return what must be the same on all hosts; None is what this host lacks."""
+    """Return the versions that must be equal on all hosts; None if this host lacks one."""
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "hvdlite": _version_in("hvdlite", "_version.py"),
@@ -29,7 +29,7 @@ def versions():
 
 
 def _version_in(package, file):
-    """Read ``__version__`` without importing the package: that would start it."""
+    """Read ``__version__`` from the file, because importing the package would start it."""
     try:
         folder = os.path.dirname(importlib.util.find_spec(package).origin)
         with open(os.path.join(folder, file)) as source:
@@ -39,13 +39,13 @@ def _version_in(package, file):
 
 
 def find_program(name):
-    """Return the path of an MPI program: that of this Python's environment, else of PATH."""
+    """Return an MPI program's path, first from this Python's environment, then from PATH."""
     here = os.path.dirname(sys.executable)
     return shutil.which(name, path=here) or shutil.which(name)
 
 
 def mpi_version():
-    """Return the first words of what ``mpirun --version`` says, or None."""
+    """Return MPI's name and version, from ``mpirun --version``, or None."""
     mpirun = find_program("mpirun") or find_program("mpiexec")
     if not mpirun:
         return None
@@ -54,7 +54,7 @@ def mpi_version():
 
 
 def name_of_mpi(text):
-    """Shorten what an mpirun says about itself: "Open MPI 5.0.11", "MPICH 5.0.2"."""
+    """Shorten the output of ``mpirun --version`` to "Open MPI 5.0.11", "MPICH 5.0.2"."""
     for name, pattern in (
         ("Open MPI", r"\(Open MPI\) ([\w.]+)"),
         ("Intel MPI", r"Intel\(R\) MPI Library.*?Version ([\w. ]+)"),
@@ -81,7 +81,7 @@ def interfaces():
 
 
 def describe():
-    """Return all of it."""
+    """Return all facts about this host."""
     memory = os.statvfs("/dev/shm")
     return {
         "host": socket.gethostname(),

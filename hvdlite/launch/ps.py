@@ -1,14 +1,14 @@
-"""MXNet's parameter server: which process is the scheduler, a server or a worker.
+"""Roles for MXNet's parameter server: which process is the scheduler, a server or a worker.
 
-All of them run the user's command; ``import mxnet`` in a scheduler or server serves and ends there.
-MXNet learns its part from DMLC_ variables.
+All processes run the user's command; in a scheduler or server ``import mxnet`` serves and then
+exits. MXNet reads the role from DMLC_ variables.
 """
 
 from typing import Dict, List, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a process is: its host's name, the address that MXNet uses, a port that is free."""
+    """A process's host name, the address that MXNet uses, and a free port."""
 
     host: str
     address: str
@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
 
 class Role(NamedTuple):
-    """A part in the job; ``index`` counts from 0 among its kind, as ``kv.rank`` does."""
+    """A role in the job; ``index`` counts from 0 within its kind, as ``kv.rank`` does."""
 
     kind: str
     index: int  # type: ignore[assignment]  # tuple has a method of that name
@@ -27,10 +27,10 @@ class Role(NamedTuple):
 
 
 def assign(places: List[Place], servers: int) -> List[Role]:
-    """Deal the parts to ranks, given each rank's place.
+    """Return the role of each rank, given each rank's host, address and port.
 
-    Servers go around the hosts, as each host's network link limits what its servers can take in.
-    MXNet's scheduler numbers each kind by address, the last first, then by port.
+    Hosts get servers in turn, because a host's network link limits its servers. MXNet's scheduler
+    numbers each kind by address, the last first, then by port.
 
     >>> places = [Place("a", "10.0.0.1", p) for p in (7, 9, 8)]
     >>> places += [Place("b", "10.0.0.2", p) for p in (5, 6)]
@@ -61,7 +61,7 @@ def _kinds(hosts: List[str], servers: int) -> List[str]:
 
 
 def environment(role: Role, workers: int, servers: int, root: str, port: int) -> Dict[str, str]:
-    """Return the DMLC_ variables of a part; ``root`` and ``port`` are the scheduler's."""
+    """Return the DMLC_ variables of a role; ``root`` and ``port`` are the scheduler's."""
     return {
         "DMLC_ROLE": role.kind,
         "DMLC_TASK_ID": str(role.index),

@@ -1,4 +1,4 @@
-"""The ranks as the launcher knows them, and whether they may begin."""
+"""The launcher's record of each rank, and the check that all hosts are alike."""
 
 from dataclasses import dataclass
 from typing import Dict, List, Optional
@@ -21,7 +21,7 @@ class Rank:
     versions: Dict[str, Optional[str]]
     role: Optional[ps.Role] = None  # in mode ps
     ending: Optional[Ending] = None
-    clean: bool = False  # and what it has left is removed
+    clean: bool = False  # its program has ended and its leftovers are removed
     result: Optional[bytes] = None  # of hvdlite.run
 
     @property
@@ -30,7 +30,7 @@ class Rank:
 
 
 def difference(ranks: List[Rank], ours: Dict[str, Optional[str]]) -> Optional[str]:
-    """Say which host has another version than this one, in a sentence; None if all agree."""
+    """Return a sentence about the first host with other versions than this one, or None."""
     for rank in ranks:
         text = version_difference(rank.host, rank.versions, ours)
         if text:
@@ -59,16 +59,16 @@ def give_roles(ranks: List[Rank], servers: int) -> None:
 
 
 def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
-    """Return what this rank alone gets, or its kind; in mode mpi nothing."""
+    """Return the variables of this rank or its role; in mode mpi there are none."""
     if rank.role is None:
         return {}
     root = ranks[0]
     parts = ps.environment(rank.role, job.workers, job.servers, root.address, root.port)
-    # PORT: where MXNet listens; its scheduler numbers workers and servers by that.
+    # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
 
 
 def still_needed(ranks: List[Rank]) -> List[Rank]:
-    """Return the ranks whose end the job waits for; servers end by themselves after the workers."""
+    """Return the ranks that the job still waits for; servers end by themselves after workers."""
     return [r for r in ranks if r.ending is None and (r.role is None or r.role.kind == "worker")]

@@ -1,4 +1,4 @@
-"""Does something on every host over ssh, all at once."""
+"""Runs commands on all hosts at once, over ssh."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
-    """Call the function with every host's name, in threads; return the results in order."""
+    """Call the function with each host's name, in threads; return the results in order."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(function, hosts))
 
@@ -19,7 +19,7 @@ def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
 def ask(
     ssh: SSH, host: str, command: str, stdin: str, timeout: float
 ) -> subprocess.CompletedProcess:
-    """Run a shell command on a host; exit code 255: ssh failed, or there was no answer in time."""
+    """Run a shell command on a host; exit code 255 means that ssh failed or timed out."""
     argv = [*ssh.command(), host, command]
     try:
         return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout)
@@ -28,6 +28,6 @@ def ask(
 
 
 def reason(done: subprocess.CompletedProcess) -> str:
-    """Return the last thing that a failed command has said."""
+    """Return the last line that a failed command printed to stderr."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit code {done.returncode}"

@@ -1,8 +1,8 @@
-"""Removes what killed ranks have left in /dev/shm: it would take up memory until the next boot.
+"""Removes the files of killed ranks from /dev/shm, where they would take memory until a reboot.
 
-MPI libraries and hvdlite unlink their segments in time if they can; a rank that is killed can't.
-Names tell what is this job's: hvdlite puts the job's number, which no other job has, into its own,
-and Open MPI is given a folder for its segments. Nothing else is touched, whoever shares /dev/shm.
+MPI libraries and hvdlite unlink their segments early, but a killed rank can't. The job's files are
+known by name: hvdlite puts the job's unique number into its names, and Open MPI gets a folder of
+the job for its segments. Files of others in /dev/shm are not touched.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ def new_job() -> str:
 
 
 class SharedMemory:
-    """What one job has in /dev/shm of this host; None: no job, nothing."""
+    """The files of one job in /dev/shm of this host; job None has no files."""
 
     def __init__(self, job: Optional[str]):
         self._job = job
         self._folder = FOLDER / f"hvdlite-{job}"
 
     def environment(self, environ: Mapping[str, str]) -> Dict[str, str]:
-        """Make Open MPI's folder; return how Open MPI is told, unless the user has told it."""
+        """Make Open MPI's folder; return the variables that name it, unless the user set them."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         except OSError:  # there is no /dev/shm
@@ -44,7 +44,7 @@ class SharedMemory:
         return {name: str(self._folder) for name in _OPEN_MPI if name not in environ}
 
     def remove(self, all_of_it: bool) -> None:
-        """Remove it; if not all of it, no more than the folder when nothing is in it any more."""
+        """Remove the files of the job; if not ``all_of_it``, only its folder if that is empty."""
         if not self._job:
             return
         if not all_of_it:
@@ -63,9 +63,9 @@ NOTHING = SharedMemory(None)
 
 
 def of_job(number: str) -> SharedMemory:
-    """Return what a job has, by its number.
+    """Return the files of the job with that number.
 
-    :raises ValueError: that is none.
+    :raises ValueError: it is not the number of a job.
     """
     if not _NUMBER.fullmatch(number):
         raise ValueError(f"{VARIABLE} is '{number}': expected 16 hexadecimal digits")

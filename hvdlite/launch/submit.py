@@ -1,4 +1,4 @@
-"""Runs what a batch backend is given: it starts hvdliterun again where the job gets its hosts."""
+"""Submits a job to a batch backend, which starts hvdliterun again on the job's hosts."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ LOOK = 0.2  # seconds between looks at a log that grows
 
 
 def run(job: Job, plan: Plan) -> int:
-    """Submit; return the job's exit code, or that of a submission that is not waited for."""
+    """Submit; return the exit code of the job, or with ``--batch`` of the submission."""
     try:
         if plan.log and not job.batch:
             return _follow(plan)
-        # Ctrl-C reaches the backend's command, which ends what it has started; it is not for us.
+        # Ctrl-C is for the backend's command, which then ends the job; this process ignores it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return subprocess.run(plan.argv, input=plan.script, text=True).returncode
     except FileNotFoundError as error:
@@ -54,13 +54,13 @@ def _first_line(reader: int) -> str:
     while not text.endswith(b"\n"):
         try:
             text += os.read(reader, 1)
-        except OSError:  # it has ended without a word on its standard output
+        except OSError:  # the command has ended and printed nothing
             break
     return text.decode().strip()
 
 
 def _print_from(log: str, position: int) -> int:
-    """Print what is new in the log; return how far it has been printed."""
+    """Print the log from ``position`` on; return the new position."""
     text: Optional[bytes] = None
     if os.path.exists(log):
         with open(log, "rb") as file:

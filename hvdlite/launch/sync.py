@@ -33,7 +33,7 @@ def _command(job: Job, host: str) -> List[str]:
 
 
 def run(job: Job) -> None:
-    """Copy to all hosts; LaunchError names the first that could not be given a copy."""
+    """Copy the folder to all hosts; LaunchError names the first host that failed."""
     if not shutil.which("rsync"):
         raise LaunchError("--sync-dst-dir needs rsync here: run `apt-get install rsync`")
     names = [host.name for host in job.hosts] or ["localhost"]

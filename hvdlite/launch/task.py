@@ -1,4 +1,4 @@
-"""What a rank of ``hvdlite.run`` executes: reads the call, makes it, writes its result."""
+"""The program of a rank of ``hvdlite.run``: reads the call, makes it, writes the result."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ def main() -> None:
     with open(path, "rb") as file:
         search_path, script, pickled = pickle.load(file)
     sys.path[:] = [*search_path, *(p for p in sys.path if p not in search_path)]
-    if script:  # so that what was pickled as __main__.NAME is found there
+    if script:  # provides the names that were pickled as __main__.NAME
         spawn.prepare({"init_main_from_path": script})
     function, args, kwargs = pickle.loads(pickled)
     result = function(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Runs a backend's command and watches over the job: one loop, one thread.
+"""Runs a backend's command and watches the job, in one loop and one thread.
 
-Every rank's agent connects and introduces itself; when all are there and alike, they start
-together. The first failure, a signal or Ctrl-C ends the whole job: the others have a moment for
-their last words, then every agent is told to stop, then the backend is ended.
+The agent of each rank connects and sends a HELLO. When all are connected and their hosts are alike,
+they start together. The first failure, a signal or Ctrl-C ends the whole job: the other ranks get a
+moment to print, then every agent is told to stop, then the backend is ended.
 """
 
 import json
@@ -35,15 +35,15 @@ KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still st
 SERVERS_EXIT = 5.0  # for servers to end by themselves after the last worker
 TICK = 0.1
 NOT_ENCRYPTED = (
-    "hvdliterun: WARNING: what this host and the others say to each other is NOT ENCRYPTED, "
-    "environment variables included: install the command openssl here"
+    "hvdliterun: WARNING: messages between this host and the others, with all environment "
+    "variables, are NOT ENCRYPTED: install the command openssl here"
 )
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
-REFUSED = 2  # exit code: not one rank's program has run
+REFUSED = 2  # exit code: no rank's program has run
 
 
 class Interrupted(BaseException):
-    """A signal asks for the end of the job."""
+    """A signal asks to end the job."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -54,13 +54,13 @@ class Outcome(NamedTuple):
     """How the job ended."""
 
     code: int
-    report: List[str]  # what to tell the user about a failure
+    report: List[str]  # lines for the user about a failure
     results: List[Optional[bytes]]  # of hvdlite.run, by rank
     signal: Optional[int]  # that ended it
 
 
 class Watch:
-    """One run of a backend's command. ``task`` is what hvdlite.run gives to every rank."""
+    """One run of a backend's command; ``task`` is hvdlite.run's pickled call for every rank."""
 
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
@@ -75,7 +75,7 @@ class Watch:
         self._refusal: Optional[str] = None  # why the job may not begin
 
     def run(self) -> Outcome:
-        """Run to the end; nothing of the job is left when this returns."""
+        """Run the job to its end; afterwards nothing of it is left on this host."""
         self._door = self._open_door()
         where = {channel.VARIABLE: str(self._door.place())}
         self._backend = BackendProcess(self._plan, where)
@@ -184,7 +184,7 @@ class Watch:
             return
         if self._start_time is None:
             del self._ranks[rank.number]
-        else:  # it had no time to say more
+        else:  # the agent died before it reported
             rank.clean = True
             self._ended(rank, code=-signal.SIGKILL, ended=self._ending)
             self._dismiss_if_all_are_clean()
@@ -200,13 +200,13 @@ class Watch:
             self._send(link, kind)
 
     def _drop_all(self) -> None:
-        """Wait no longer for hosts that do not answer any more."""
+        """Stop waiting for hosts that no longer answer."""
         for link in list(self._links):
             self._lost(link)
 
     # ----------------------------------------------------------------------- the job's phases
     def _start(self) -> None:
-        """All are there: let them begin, unless a host is not like the others."""
+        """Start all ranks, unless a host has other versions."""
         self._refusal = ranks.difference(self._in_order(), probe.versions())
         if self._refusal:
             return self._end(last_words=0)
@@ -257,7 +257,7 @@ class Watch:
         self._at(patience + KILL + TICK, self._drop_all)
 
     def _backend_is_gone(self) -> None:
-        """What is still connected then has lost its backend."""
+        """End the job: the agents that are still connected have lost their backend."""
         if self._links and not self._ending:
             self._end(last_words=0)
 
@@ -293,7 +293,7 @@ class Watch:
         return code or 1, [*backend_lines, self._backend_failure(code)]
 
     def _all_have_finished(self) -> bool:
-        """Tell whether the ranks that train have come to their ends, and nobody ended them."""
+        """Tell whether all ranks that train have ended by themselves, without failure."""
         members = self._in_order()
         training = [r for r in members if r.role is None or r.role.kind == "worker"]
         return bool(self._start_time and training) and not any(
