@@ -64,15 +64,15 @@ def culprit(
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, Sequence[range]]
 ) -> List[Ending]:
-    """Return the ranks that ``first`` failed for, as its error says, and that did nothing."""
+    """Return the ranks that, by the error of ``first``, stood still and did not end themselves."""
     named = waited_for.get(first.rank, ())
     return [e for e in endings if e.ended and any(e.rank in span for span in named)]
 
 
 def report_standstill(late: List[Ending], first: Ending, last_lines: List[str]) -> List[str]:
-    """Return the lines that the user reads about ranks that others have waited for.
+    """Return the report about ranks that the others waited for.
 
-    :param last_lines: what the first of the late ranks has printed.
+    :param last_lines: of the first late rank.
     """
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
     who = f"rank {late[0].label} on {late[0].host}"
