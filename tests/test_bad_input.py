@@ -52,7 +52,9 @@ def test_what_each_rank_is_told():
         )
         assert "bias (float32, (3,), grad_req write); rank 1: " in texts["networks"]
         assert texts["networks"] == results[0]["networks"]
-        assert texts["dtype int16"].startswith("ValueError: dtype int16 is not supported: expected")
+        assert texts["dtype uint16"].startswith(
+            "ValueError: dtype uint16 is not supported: expected"
+        )
         assert texts["same name twice"].startswith("nothing" if rank else TWICE)
 
 

@@ -118,7 +118,9 @@ def start(one: Work, rank: int, size: int):
     if own.kind == ALLTOALL:
         members["splits"] = np.ascontiguousarray(own.rows, np.int64)
     name = f"work{one.number}"
-    return collectives.Started(own.kind, [name], [array], [out], [members]), out, expected
+    memory, out_memory = collectives.memory_of(array), collectives.memory_of(out)
+    started = collectives.Started(own.kind, [name], [memory], [out_memory], [members])
+    return started, out, expected
 
 
 def check(one: Work, started: collectives.Started, out: np.ndarray, expected: np.ndarray) -> None:

@@ -62,7 +62,7 @@ cases = {
     "root that is no rank": lambda: hvd.broadcast(ones(3), 7, name="w"),
     "rows of an allgather": lambda: hvd.allgather(ones((2, 3 if first else 4)), name="w"),
     "networks": different_networks,
-    "dtype int16": lambda: hvdlite.numpy.allreduce(np.ones(3, "int16"), name="w"),
+    "dtype uint16": lambda: hvdlite.numpy.allreduce(np.ones(3, "uint16"), name="w"),
     "row_sparse": lambda: hvd.allreduce(ones((2, 2)).tostype("row_sparse"), name="w"),
     "csr": lambda: hvd.allreduce_(ones((2, 2)).tostype("csr"), name="w"),
 }
