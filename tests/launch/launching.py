@@ -10,6 +10,8 @@ from typing import NamedTuple
 HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT = 90
+# A program whose ranks print where they are.
+WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
 
 
 class Run(NamedTuple):

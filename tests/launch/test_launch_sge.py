@@ -6,9 +6,7 @@ import time
 import cluster as clusters
 import pytest
 import sge_engine
-from launching import HVDLITERUN, SCRIPTS, call, interrupt, python
-
-WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.size())"
+from launching import HVDLITERUN, SCRIPTS, WHERE, call, interrupt, python
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
-from nets import backward, batch_of, dense_net, joined_batch, plain_trainer, weights
+from nets import backward, batch_of, dense_net, joined_batch, plain_trainer, sgd, weights
 
 import hvdlite as hvd
 
@@ -29,10 +29,6 @@ def both_contexts(value):
 
 
 # ---- training by gluon.Trainer ----
-
-
-def sgd(**more):
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
 
 
 def kv_trainer(net, optimizer=None, kvstore="dist_sync_mpi", **more):

@@ -72,6 +72,14 @@ def train(net, trainer, steps: int = 4, joined: bool = False, rows: int = 4) -> 
     return weights(net)
 
 
+def sgd(**more):
+    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
+
+
+def momentum_sgd(rate: float = 0.1):
+    return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
+
+
 def plain_trainer(net, optimizer, **arguments):
     return gluon.Trainer(net.collect_params(), optimizer, arguments or None, kvstore=None)
 

@@ -11,6 +11,7 @@ from nets import (
     batch_of,
     dense_net,
     joined_batch,
+    momentum_sgd,
     plain_trainer,
     weights,
 )
@@ -25,10 +26,6 @@ def only_the_loss_scaler(monkeypatch):
     monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
 
 
-def sgd():
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
-
-
 def scaled_backward(net, trainer, x, factor=1.0) -> None:
     with autograd.record():
         loss = (net(mx.nd.array(x)) ** 2).sum() * factor
@@ -37,7 +34,7 @@ def scaled_backward(net, trainer, x, factor=1.0) -> None:
 
 
 def make(net, **options):
-    trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
+    trainer = hvd.DistributedTrainer(net.collect_params(), momentum_sgd(), **options)
     amp.init_trainer(trainer)
     return trainer
 
@@ -49,7 +46,7 @@ def scale_of(trainer) -> float:
 
 def test_equals_training_without_scaling():
     net, alone = dense_net(), dense_net()
-    trainer, plain = make(net), plain_trainer(alone, sgd())
+    trainer, plain = make(net), plain_trainer(alone, momentum_sgd())
     for step in range(4):
         scaled_backward(net, trainer, batch_of(hvd.rank(), step))
         trainer.step(4)
@@ -88,7 +85,7 @@ def test_overflow_on_one_rank_skips_the_step_on_all(bad, flow, rank, size):
 def test_unscale_and_clip(size):
     """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
     net, alone = dense_net(), dense_net()
-    trainer, plain = make(net), plain_trainer(alone, sgd())
+    trainer, plain = make(net), plain_trainer(alone, momentum_sgd())
     for step in range(3):
         scaled_backward(net, trainer, batch_of(hvd.rank(), step))
         trainer.allreduce_grads()
@@ -123,7 +120,7 @@ def test_float16_compression_overflows_until_the_scale_is_right(rank):
             break
     assert steps == 3
     assert scale_of(trainer) < 2.0**16
-    plain = plain_trainer(alone, sgd())
+    plain = plain_trainer(alone, momentum_sgd())
     for step in range(3):
         x = joined_batch(step)
         with autograd.record():
@@ -155,7 +152,7 @@ def test_overflow_in_one_of_several_passes(rank, size):
 def test_distributed_optimizer_is_refused():
     """Its gradients are averaged after AMP has looked at them: ranks would skip different steps."""
     net = dense_net()
-    trainer = plain_trainer(net, hvd.DistributedOptimizer(sgd()))
+    trainer = plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd()))
     amp.init_trainer(trainer)
     scaled_backward(net, trainer, batch_of(hvd.rank()))
     with pytest.raises(ValueError, match="AMP looks for overflow before .*DistributedTrainer"):

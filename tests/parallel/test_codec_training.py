@@ -16,6 +16,7 @@ from nets import (
     batch_of,
     dense_net,
     gradients,
+    momentum_sgd,
     plain_trainer,
     train,
     weights,
@@ -25,14 +26,12 @@ from sklearn.datasets import load_digits
 import hvdlite as hvd
 
 
-def sgd(rate: float = 0.1):
-    return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
-
-
 def make_trainer(kind: str, net, compression, rate: float = 0.1):
     if kind == "trainer":
-        return hvd.DistributedTrainer(net.collect_params(), sgd(rate), compression=compression)
-    return plain_trainer(net, hvd.DistributedOptimizer(sgd(rate), compression=compression))
+        return hvd.DistributedTrainer(
+            net.collect_params(), momentum_sgd(rate), compression=compression
+        )
+    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(rate), compression=compression))
 
 
 def gradients_of_ranks(net, step: int) -> list:
@@ -47,7 +46,7 @@ def gradients_of_ranks(net, step: int) -> list:
 def trained_by_model(model, steps: int) -> dict:
     """Weights after training one process with the model's averages in place of the allreduce."""
     net = dense_net()
-    trainer, models = plain_trainer(net, sgd()), {}
+    trainer, models = plain_trainer(net, momentum_sgd()), {}
     for step in range(steps):
         everyone = gradients_of_ranks(net, step)
         for name, param in net._collect_params_with_prefix().items():
@@ -75,7 +74,7 @@ def test_a_plain_trainer_with_the_kvstore(on_store):
     """What fails with dist_sync ('Compression not supported with PushPull'): the same weights."""
     net = dense_net()
     trainer = gluon.Trainer(
-        net.collect_params(), sgd(), kvstore="dist_sync_mpi", update_on_kvstore=on_store,
+        net.collect_params(), momentum_sgd(), kvstore="dist_sync_mpi", update_on_kvstore=on_store,
         compression_params={"type": "2bit", "threshold": 0.5},
     )  # fmt: skip
     for step in range(4):
@@ -90,7 +89,9 @@ def test_a_plain_trainer_with_the_kvstore(on_store):
 def test_casts_train_as_without(kind, dtype, tolerance):
     net, alone = dense_net(), dense_net()
     trained = train(net, make_trainer(kind, net, getattr(hvd.Compression, dtype)))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True), tolerance)
+    assert_close(
+        trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True), tolerance
+    )
     assert_equal_on_all_ranks(trained)
 
 
@@ -127,7 +128,7 @@ def test_shared_gradients():
 
 def test_copies_of_an_optimizer_keep_the_compression():
     for compression in (hvd.Compression.two_bit(0.25), hvd.Compression.fp16):
-        optimizer = hvd.DistributedOptimizer(sgd(), compression=compression)
+        optimizer = hvd.DistributedOptimizer(momentum_sgd(), compression=compression)
         for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
             assert other._averaging.gradients.reduction.compression == compression
 

@@ -10,6 +10,7 @@ from nets import (
     batch_of,
     dense_net,
     gradients,
+    momentum_sgd,
     plain_trainer,
     train,
 )
@@ -17,14 +18,10 @@ from nets import (
 import hvdlite as hvd
 
 
-def sgd():
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
-
-
 def make_trainer(kind: str, net, compression):
     if kind == "trainer":
-        return hvd.DistributedTrainer(net.collect_params(), sgd(), compression=compression)
-    return plain_trainer(net, hvd.DistributedOptimizer(sgd(), compression=compression))
+        return hvd.DistributedTrainer(net.collect_params(), momentum_sgd(), compression=compression)
+    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(), compression=compression))
 
 
 class Halved:
@@ -51,7 +48,7 @@ def test_training(kind, compression, tolerance):
     net, alone = dense_net(), dense_net()
     Halved.calls = 0
     trained = train(net, make_trainer(kind, net, compression))
-    expected = train(alone, plain_trainer(alone, sgd()), joined=True)
+    expected = train(alone, plain_trainer(alone, momentum_sgd()), joined=True)
     assert_close(trained, expected, tolerance)
     assert_equal_on_all_ranks(trained)
     if compression is Halved:

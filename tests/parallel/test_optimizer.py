@@ -15,15 +15,12 @@ from nets import (
     dense_net,
     joined_batch,
     plain_trainer,
+    sgd,
     train,
     weights,
 )
 
 import hvdlite as hvd
-
-
-def sgd(**more):
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
 
 
 def distributed(net, optimizer, **options):

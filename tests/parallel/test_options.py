@@ -12,6 +12,7 @@ from nets import (
     dense_net,
     gradients,
     joined_batch,
+    momentum_sgd,
     plain_trainer,
     train,
 )
@@ -20,14 +21,10 @@ import hvdlite as hvd
 from hvdlite.training.reduction import split_by_bytes
 
 
-def sgd():
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
-
-
 def make_trainer(kind: str, net, **options):
     if kind == "trainer":
-        return hvd.DistributedTrainer(net.collect_params(), sgd(), **options)
-    return plain_trainer(net, hvd.DistributedOptimizer(sgd(), **options))
+        return hvd.DistributedTrainer(net.collect_params(), momentum_sgd(), **options)
+    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(), **options))
 
 
 both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
@@ -38,7 +35,7 @@ both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 def test_gradient_predivide_factor(kind, factor):
     net, alone = dense_net(), dense_net()
     trained = train(net, make_trainer(kind, net, gradient_predivide_factor=factor))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
     assert_equal_on_all_ranks(trained)
 
 
@@ -60,7 +57,7 @@ def test_predivided_sums_do_not_overflow(size):
 def test_op_sum(kind, size):
     """step() then takes the batch size of all ranks."""
     nets = [dense_net(), dense_net()]
-    trainer, plain = make_trainer(kind, nets[0], op=hvd.Sum), plain_trainer(nets[1], sgd())
+    trainer, plain = make_trainer(kind, nets[0], op=hvd.Sum), plain_trainer(nets[1], momentum_sgd())
     for step in range(3):
         backward(nets[0], batch_of(hvd.rank(), step))
         backward(nets[1], joined_batch(step))
@@ -98,7 +95,7 @@ class Scaled:
 def test_a_compression_of_the_users_own(kind, groups):
     net, alone = dense_net(), dense_net()
     trained = train(net, make_trainer(kind, net, compression=Scaled, num_groups=groups))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
 
 
 @both_kinds
@@ -128,7 +125,7 @@ UNITS = (8, 7, 6, 5, 4)
 def test_groups_change_no_result(kind, groups):
     net, alone = dense_net(UNITS), dense_net(UNITS)
     trained = train(net, make_trainer(kind, net, num_groups=groups))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
     assert_equal_on_all_ranks(trained)
 
 

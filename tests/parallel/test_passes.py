@@ -15,16 +15,13 @@ from nets import (
     move_to,
     plain_trainer,
     set_weights,
+    sgd,
     weights,
 )
 
 import hvdlite as hvd
 
 ROWS = (3, 5, 2)  # of the passes of a step: unequal, as at an epoch's end
-
-
-def sgd(**more):
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
 
 
 def make_trainer(kind: str, params, **options):

@@ -16,16 +16,13 @@ from nets import (
     gradients,
     joined_batch,
     plain_trainer,
+    sgd,
     train,
     weights,
 )
 from versions import MXNET2
 
 import hvdlite as hvd
-
-
-def sgd(**more):
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
 
 
 def test_one_step_by_hand(rank, size):
