@@ -161,6 +161,40 @@ def test_a_killed_mpirun_is_no_success(number):
     assert "before its ranks had finished" in err
 
 
+@pytest.mark.parametrize("shell", [(), ("sh", "-c", '"$@"; exit $?', "sh")], ids=["", "a shell"])
+def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
+    """Though nobody is left to end that rank, nor what stands between it and its agent."""
+    marker = f"hvdlite-test-{uuid.uuid4().hex}"
+    ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
+    launcher = subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", "--env", f"MARKER={marker}", *shell, *python(ENDLESS.format(ask))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGKILL)
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode == 137, err
+    assert "hvdliterun: rank 1 on " in err
+    assert "was killed by SIGKILL" in err
+    until = time.monotonic() + 5
+    while processes_with(marker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_with(marker) == []
+
+
+def test_a_frozen_rank_is_blamed_after_a_stalls_shutdown_and_ended():
+    """SIGSTOP, which SIGTERM does not wake: of all ranks but 0, which leads."""
+    freezes = (
+        "if hvd.rank() == 1: print('freezes', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    stall = ["--stall-check-shutdown-time-seconds", 1]
+    done = call("-n", 3, *stall, *python(ENDLESS.format(freezes)))
+    assert done.code == 1, done.err
+    assert "hvdliterun: rank 1 on " in done.err
+    assert "stood still, and rank " in done.err
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_exits_without_a_goodbye_is_no_success(rank):
     done = call("-n", 2, *python(ENDLESS.format(f"if hvd.rank() == {rank}: os._exit(0)")))
