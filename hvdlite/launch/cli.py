@@ -1,4 +1,4 @@
-"""``hvdliterun``: from what was typed to an exit code."""
+"""``hvdliterun``: runs a command line and returns the exit code."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ USAGE_ERROR = 2
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run the command line; a mistake in it or an unfit host is one sentence and exit code 2."""
+    """Run the command line; a wrong option or host is one sentence and exit code 2."""
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except (LaunchError, ValueError) as error:
@@ -50,7 +50,7 @@ def _main(argv: List[str]) -> int:
 
 
 def job_of(args, argv: List[str]) -> Job:
-    """Make a job of the options."""
+    """Return the job that the options describe."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     given = _hosts(args)
     mode = args.mode or ("ps" if args.servers else "mpi")
@@ -137,7 +137,7 @@ def _refuse_nonsense(job: Job, args) -> None:
 
 
 def show(job: Job, plan: Plan) -> None:
-    """Print exactly what would be run, as a shell takes it."""
+    """Print the command that would run, in a shell's syntax."""
     for name, value in {**environment.added(job), **plan.env}.items():
         print(f"# every rank gets {name}={shlex.quote(value)}")
     for note in plan.notes:
@@ -152,7 +152,7 @@ def show(job: Job, plan: Plan) -> None:
 
 
 def start(job: Job, plan: Plan) -> int:
-    """Look at the hosts, copy to them, run, and tell what failed."""
+    """Check the hosts, copy the folder to them, run the job, and report what failed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -165,7 +165,7 @@ def start(job: Job, plan: Plan) -> int:
 
 
 def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = None) -> Outcome:
-    """Run the job after all that comes before it."""
+    """Run the job, after checks and copies are done."""
     if job.launcher == "ssh":
         check.before_start(job)
     if job.sync_dir:

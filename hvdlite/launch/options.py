@@ -1,4 +1,4 @@
-"""What can be typed: MXNet's launch.py options and horovodrun's, in one parser."""
+"""The command line: the options of MXNet's launch.py and of horovodrun, in one parser."""
 
 import argparse
 from typing import List, NamedTuple, Optional
@@ -107,7 +107,7 @@ class _Refuse(argparse.Action):
 
 
 def parser(launchers: List[str]) -> argparse.ArgumentParser:
-    """Return the parser; what is given to it before the command's first word is an option."""
+    """Return the parser; all words before the command are options."""
     new = argparse.ArgumentParser(
         prog="hvdliterun",
         usage=USAGE,

@@ -7,7 +7,7 @@ from hvdlite.launch.job import Job, Plan
 
 
 class Backend(NamedTuple):
-    """How a job is run: ``plan`` gives the command; ``inside`` tells if it gave us this host."""
+    """A backend: ``plan`` returns the command; ``inside`` tells if this is one of its jobs."""
 
     plan: Callable[[Job], Plan]
     takes_hosts: bool
@@ -26,7 +26,7 @@ BACKENDS: Dict[str, Backend] = {
 
 
 def default(hosts_given: bool) -> str:
-    """Choose what a user who names no launcher means."""
+    """Return the backend for a user who names no launcher."""
     if hosts_given:
         return "ssh"
     return next((name for name, backend in BACKENDS.items() if backend.inside()), "local")

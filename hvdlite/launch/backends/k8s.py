@@ -46,7 +46,7 @@ def _replicas(count: int, container: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def yaml(value: Any) -> str:
-    """Write YAML; scalars as JSON, which is YAML too."""
+    """Return YAML, with scalars as JSON, which is also YAML."""
     return "\n".join(_lines(value)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""mpirun as this site has set it up: it finds the hosts itself, or takes those that are given."""
+"""mpirun with the site's own settings: it finds the hosts itself, or takes the given ones."""
 
 from hvdlite.launch import mpirun
 from hvdlite.launch.job import Job, Plan

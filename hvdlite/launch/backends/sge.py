@@ -15,7 +15,7 @@ from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 
 
 class QRSH(SSH):
-    """Grid Engine's own way to the hosts of a job."""
+    """Reaches the hosts of a job by Grid Engine's own qrsh."""
 
     def command(self) -> List[str]:
         return ["qrsh", "-inherit", "-nostdin", "-V"]

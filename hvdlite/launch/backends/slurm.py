@@ -39,7 +39,7 @@ def _inside(job: Job) -> Plan:
 
 
 def srun_wires_up(job: Job) -> bool:
-    """Try with two ranks whether srun makes them one MPI job; a parameter server needs none."""
+    """Test with two ranks whether srun makes them one MPI job; mode ps needs no MPI."""
     if job.mode == "ps":
         return True
     if job.processes < 2 or "pmix" not in _srun_types():
