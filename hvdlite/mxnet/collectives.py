@@ -25,7 +25,8 @@ from hvdlite.row_splits import alike, fingerprint, part_shape, rows_of
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
     """Reduce in place."""
-    settings = Settings(op, *scales, priority, process_set.group())
+    prescale, postscale = scales
+    settings = Settings(op, prescale, postscale, priority, process_set.group())
     if len(names) == 1:
         push_in_place(describe_allreduce(names[0], settings), tensors[0])
     else:
