@@ -60,7 +60,7 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
     if MPI.COMM_WORLD.size > 1:
         orphan.watch()
-        _wait_for_all(comm)
+    _wait_for_all(comm)
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     topology.enter(comm)
     names.forget()

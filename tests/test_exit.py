@@ -182,6 +182,12 @@ def test_a_rank_that_ends_well_outside_of_the_others_list():
     assert list(job.results()) == [0, 2]
 
 
+def test_a_process_and_what_it_has_spawned_meet_in_init():
+    """Each is alone, or not, in its own MPI.COMM_WORLD, and both wait for both."""
+    job = assert_passed(script(1, "spawned", timeout=40))
+    assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
+
+
 def test_a_rank_that_raises_before_init():
     """The others wait for it in init(), where only MPI could tell them."""
     job = script(3, "exits", "one_raises_before_init", timeout=40)
