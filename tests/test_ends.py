@@ -5,6 +5,7 @@
 
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -51,7 +52,6 @@ def end(how: str, launcher: str, ranks: int) -> End:
     line = [sys.executable, "-m", "hvdlite.launch"] if launcher == "hvdliterun" else [find_mpirun()]
     who = -1 if how.startswith("mpirun") else random.randrange(ranks)
     line += ["-n", str(ranks), sys.executable, str(TESTS / "scripts" / "ends.py"), how, str(who)]
-    before = set(os.listdir("/dev/shm"))
     process = subprocess.Popen(
         line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -78,9 +78,10 @@ def end(how: str, launcher: str, ranks: int) -> End:
         os.kill(pid, signal.SIGKILL)
 
     def files() -> list:
-        return [n for n in set(os.listdir("/dev/shm")) - before if n.startswith("hvdlite-")]
+        own = "|".join(words[2] for words in up) or "none"
+        return [n for n in os.listdir("/dev/shm") if re.match(rf"hvdlite-({own})(-|$)", n)]
 
-    wait_until(lambda: not files(), 3)  # those of other jobs on this machine live for moments
+    wait_until(lambda: not files(), 3)
     left += tuple(files())
     return End(how, launcher, ranks, process.wait(), seconds, left, output)
 
