@@ -136,7 +136,8 @@ def processes_of(job: str) -> List[int]:
 
 
 def leftovers_in_shm() -> set:
-    return {path.name for path in Path("/dev/shm").glob("hvdlite-*")}
+    # A folder hvdlite-NUMBER is of an agent of hvdliterun, which none of these jobs has.
+    return {path.name for path in Path("/dev/shm").glob("hvdlite-*-*")}
 
 
 def kill_all(process: subprocess.Popen, job: str) -> str:
