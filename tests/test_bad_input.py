@@ -4,7 +4,7 @@ import pytest
 from jobs import assert_passed, script
 
 SAY = "Submit the same {} on every rank."
-NOT_INITIALIZED = "ValueError: hvdlite has not been initialized; use hvdlite.init()"
+NOT_INITIALIZED = "HvdliteValueError: hvdlite has not been initialized; use hvdlite.init()"
 
 
 def disagree(name: str, what: str, first: str, rest: str) -> str:
@@ -24,11 +24,11 @@ EXPECTED = {
     "scales": disagree("allreduce.w", SCALES, "1 and 1", "0.5 and 1"),
     "roots": disagree("broadcast.w", "root_rank", "0", "1"),
     "rows of an allgather": disagree("allgather.w", "shape", "(2, 3)", "(2, 4)"),
-    "root that is no rank": "ValueError: tensor 'broadcast.w': root_rank 7 is not a rank of this "
+    "root that is no rank": "HvdliteValueError: tensor 'broadcast.w': root_rank 7 is not a rank of this "
     "job: expected 0 to 2",
-    "row_sparse": "ValueError: tensor 'allreduce.w' has storage type row_sparse: expected dense; "
+    "row_sparse": "HvdliteValueError: tensor 'allreduce.w' has storage type row_sparse: expected dense; "
     "convert it with tostype('default')",
-    "csr": "ValueError: tensor 'allreduce.w' has storage type csr: expected dense; convert it with "
+    "csr": "HvdliteValueError: tensor 'allreduce.w' has storage type csr: expected dense; convert it with "
     "tostype('default')",
     "good after all that": "3.0",
 }
@@ -53,7 +53,7 @@ def test_what_each_rank_is_told():
         assert "bias (float32, (3,), grad_req write); rank 1: " in texts["networks"]
         assert texts["networks"] == results[0]["networks"]
         assert texts["dtype uint16"].startswith(
-            "ValueError: dtype uint16 is not supported: expected"
+            "HvdliteValueError: dtype uint16 is not supported: expected"
         )
         assert texts["same name twice"].startswith("nothing" if rank else TWICE)
 
