@@ -174,9 +174,14 @@ def test_the_manifest_is_yaml(capsys):
     assert launcher["command"][-1] == 'a: "b"'
 
 
+def places(hosts: str) -> list:
+    """Return the places of processes on hosts a and b: a host, its address, a port each."""
+    return [ps.Place(host, f"10.0.0.{ord(host)}", port) for port, host in enumerate(hosts, 9000)]
+
+
 def test_parts_of_a_parameter_server_go_around_the_hosts():
-    hosts = ["a"] * 4 + ["b"] * 3
-    roles = ps.assign(hosts, 2)
+    hosts = "aaaabbb"
+    roles = ps.assign(places(hosts), 2)
     assert [role.kind for role in roles].count("worker") == 4
     servers = [host for host, role in zip(hosts, roles) if role.kind == "server"]
     assert servers == ["a", "b"]
@@ -184,7 +189,7 @@ def test_parts_of_a_parameter_server_go_around_the_hosts():
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 def test_every_part_is_there_once(servers):
-    roles = ps.assign(["a"] * 4 + ["b"] * 4, servers)
+    roles = ps.assign(places("aaaabbbb"), servers)
     assert len(set(roles)) == 8
     assert roles[0].kind == "scheduler"
     assert sum(role.kind == "server" for role in roles) == servers
