@@ -114,7 +114,8 @@ def open_ps(comm):
     """One scheduler, and as many servers as workers; a server never returns from the import."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
-    role = ps.assign(["localhost"] * comm.size, workers)[comm.rank]
+    places = [ps.Place("localhost", "127.0.0.1", rank) for rank in range(comm.size)]
+    role = ps.assign(places, workers)[comm.rank]
     os.environ.update(ps.environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx
