@@ -89,15 +89,14 @@ static inline void map_all(struct coll_rank *self, struct coll_args *args) {
 
 static inline int case_run(struct coll_rank *self, const struct coll_case *c,
                            struct coll_args *args, hvd_error *err) {
-    struct transport *t = rank_transport(self->ranks, self->rank);
+    const struct comm *comm = rank_comm(self->ranks, self->rank);
     args->kind = c->kind;
     args->scratch = &self->scratch;
-    args->window = t->window;
     struct coll_tensor whole[2];
     split_tensors(whole, args, dtype_size(c->dtype));
     args->tensors = whole;
     args->ntensors = 2;
-    if (c->row && c->row->direct && args->window) map_all(self, args);
+    if (c->row && c->row->run == coll_direct_allreduce && comm->window) map_all(self, args);
     if (c->kind == HVD_ALLREDUCE || c->kind == HVD_REDUCESCATTER) {
         args->adasum = c->how.op == HVD_ADASUM;
         args->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
@@ -106,8 +105,8 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c,
         args->final.divisor = c->how.op == HVD_AVERAGE ? self->ranks->size : 1;
     }
     args->root = c->root;
-    if (c->row && !coll_takes(c->row, args)) return HVD_UNSUPPORTED;
-    return c->row ? c->row->run(t, args, err) : coll_run(t, args, err);
+    if (c->row && !coll_takes(c->row, comm, args)) return HVD_UNSUPPORTED;
+    return c->row ? c->row->run(comm, args, err) : coll_run(comm, args, err);
 }
 
 /* All ranks hold the same bits. */

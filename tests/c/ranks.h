@@ -35,6 +35,10 @@ static inline struct transport *rank_transport(struct ranks *ranks, int rank) {
     return local_hub_rank(ranks->hub, rank);
 }
 
+static inline const struct comm *rank_comm(struct ranks *ranks, int rank) {
+    return &rank_transport(ranks, rank)->all;
+}
+
 static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
 
 static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {

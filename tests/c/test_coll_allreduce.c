@@ -77,7 +77,7 @@ static void apart_case(struct coll_rank *self, size_t n) {
     size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
     struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
-    struct transport *t = rank_transport(self->ranks, self->rank);
+    const struct comm *comm = rank_comm(self->ranks, self->rank);
     struct coll_tensor tensor = {(const char *)in.data, (char *)out.data, bytes};
     struct coll_args args = {
         .kind = HVD_ALLREDUCE, .bytes = bytes, .tensors = &tensor, .ntensors = 1};
@@ -86,12 +86,11 @@ static void apart_case(struct coll_rank *self, size_t n) {
     fill_tile(&c, (int)p, -1, sum);
     fill(in.data, bytes, input, sizeof input);
     memset(out.data, 0, bytes);
-    args.window = t->window;
     args.scratch = &self->scratch;
     args.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     args.prescale = 1;
     args.final = (struct reduce_final){1, 1};
-    CHECK_OK(coll_window_allreduce(t, &args, &err), err);
+    CHECK_OK(coll_window_allreduce(comm, &args, &err), err);
     CHECK(filled(out.data, bytes, sum, sizeof sum));
     CHECK(filled(in.data, bytes, input, sizeof input));
     slab_free(&in);

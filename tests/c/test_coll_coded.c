@@ -16,7 +16,7 @@ struct coded_case {
     size_t sizes[MOST_TENSORS], ntensors;
 };
 
-typedef int coded_way(struct transport *t, const struct coded_args *args, hvd_error *err);
+typedef int coded_way(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 struct coded_rank {
     struct transport *t;
@@ -40,7 +40,7 @@ static void check_tensors(const struct coded_case *c, const struct transport *t,
         float *expected = coded_sum(c->codec, t->at.size, i ? -1 : c->bad, tensors[i].n, factor);
         CHECK_CASE(coded_same(tensors[i].out, expected, tensors[i].n),
                    "%s, %d ranks on %d hosts, rank %d, tensor %zu of %zu with %zu values",
-                   codec_name(c->codec.kind), t->at.size, t->at.hosts, t->at.rank, i, c->ntensors,
+                   codec_name(c->codec.kind), t->at.size, t->all.hosts, t->at.rank, i, c->ntensors,
                    tensors[i].n);
         free(expected);
     }
@@ -55,10 +55,9 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
                               .final = {c->scale, c->op == HVD_AVERAGE ? self->t->at.size : 1},
                               .tensors = tensors,
                               .ntensors = c->ntensors,
-                              .window = self->t->window,
                               .buffer = &self->buffer,
                               .scratch = &self->scratch};
-    CHECK_OK(self->way(self->t, &args, &err), err);
+    CHECK_OK(self->way(&self->t->all, &args, &err), err);
     if (self->t->at.rank % 4 == 0)
         check_tensors(c, self->t, tensors); /* dear: all ranks' messages */
     for (size_t i = 0; i < c->ntensors; i++) {

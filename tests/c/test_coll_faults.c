@@ -35,7 +35,7 @@ static void make_args(const struct fault *f, int ranks, struct coll_args *args, 
     for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
     args->part_end = args->in_end = part_end;
     args->longest = bytes;
-    args->adasum = f->row->adasum;
+    args->adasum = f->row->run == coll_adasum;
     args->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
     args->prescale = args->final.scale = 1;
     args->final.divisor = 1;
@@ -55,7 +55,8 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     t->on_wait = watch;
     t->on_wait_arg = &watcher;
     if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
-    f->codes[rank] = coll_takes(f->row, &args) ? f->row->run(t, &args, &err) : HVD_UNSUPPORTED;
+    f->codes[rank] =
+        coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, &err) : HVD_UNSUPPORTED;
     memcpy(f->texts[rank], err.text, sizeof err.text);
     if (rank == f->broken) atomic_store(&f->spread, true);
     scratch_free(&scratch);

@@ -75,7 +75,7 @@ static void same_bits(struct coll_rank *self) {
     CHECK_OK(case_run(self, &c, &reduce, &err), err);
     c.kind = HVD_REDUCESCATTER;
     CHECK_OK(case_run(self, &c, &scattered, &err), err);
-    if (rank_transport(self->ranks, self->rank)->window)
+    if (rank_comm(self->ranks, self->rank)->window)
         CHECK(memcmp((char *)all + own.begin, part, coll_length(own)) == 0);
 }
 

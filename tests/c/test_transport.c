@@ -7,18 +7,18 @@
 #include "ranks.h"
 
 static void test_topology(void) {
-    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3, 3},
-                                               {1, 5, 1, 2, 0, 2, 3},
-                                               {2, 5, 0, 2, 1, 3, 3},
-                                               {3, 5, 1, 2, 1, 2, 3},
-                                               {4, 5, 0, 1, 2, 3, 3}};
+    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
+                                               {1, 5, 1, 2, 0, 2},
+                                               {2, 5, 0, 2, 1, 3},
+                                               {3, 5, 1, 2, 1, 2},
+                                               {4, 5, 0, 1, 2, 3}};
     struct local_hub *hub = local_hub_new(5, 2);
     for (int i = 0; i < 5; i++)
         CHECK(memcmp(&local_hub_rank(hub, i)->at, &EXPECTED[i], sizeof EXPECTED[i]) == 0);
     local_hub_free(hub);
     hub = local_hub_new(3, 0);
     CHECK(local_hub_rank(hub, 2)->at.local_size == 3 && local_hub_rank(hub, 2)->at.cross_size == 1);
-    CHECK_INT(local_hub_rank(hub, 2)->at.hosts, 1);
+    CHECK_INT(local_hub_rank(hub, 2)->all.hosts, 1);
     local_hub_free(hub);
 }
 
@@ -67,13 +67,14 @@ static void traffic_main(struct ranks *ranks, int rank, void *arg) {
         for (int p = 0; p < ranks->size; p++) {
             if (p == rank) continue;
             make_bytes(data[p], rank, p, round);
-            CHECK_OK(transport_irecv(t, got[p], length_of(p, rank, round), p, &in[p], &err), err);
+            CHECK_OK(comm_irecv(&t->all, got[p], length_of(p, rank, round), p, &in[p], &err), err);
             CHECK_OK(transport_send(t, p, data[p], length_of(rank, p, round), &err), err);
-            CHECK_OK(transport_isend(t, data[p], length_of(rank, p, round), p, &out[p], &err), err);
+            CHECK_OK(comm_isend(&t->all, data[p], length_of(rank, p, round), p, &out[p], &err),
+                     err);
         }
         for (int p = ranks->size - 1; p >= 0; p--) {
-            CHECK_OK(transport_wait(t, &out[p], &err), err);
-            CHECK_OK(transport_wait(t, &in[p], &err), err);
+            CHECK_OK(comm_wait(&t->all, &out[p], &err), err);
+            CHECK_OK(comm_wait(&t->all, &in[p], &err), err);
             CHECK(!in[p].active && !out[p].active);
             if (p == rank) continue;
             make_bytes(expected, p, rank, round);
@@ -148,18 +149,18 @@ static void test_wait_ends_on_errors(void) {
     char data[4];
     t->on_wait = give_up;
     t->on_wait_arg = &calls;
-    CHECK_OK(transport_irecv(t, data, sizeof data, 1, &x, &err), err);
-    CHECK_CODE(transport_wait(t, &x, &err), HVD_STALLED, err);
+    CHECK_OK(comm_irecv(&t->all, data, sizeof data, 1, &x, &err), err);
+    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_STALLED, err);
     CHECK_INT(calls, 10);
     t->timeout = 0.02;
-    CHECK_CODE(transport_wait(t, &x, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
     CHECK_HAS(err.text, "rank 1");
     t->timeout = 0;
     local_hub_break(hub, 0);
-    CHECK_CODE(transport_wait(t, &x, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
     struct transfer y = {{0}, 0, 0}, z = {{0}, 0, 0};
-    CHECK_CODE(transport_isend(t, data, 1, 1, &y, &err), HVD_TRANSPORT, err);
-    CHECK_CODE(transport_irecv(t, data, 1, 1, &z, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(comm_isend(&t->all, data, 1, 1, &y, &err), HVD_TRANSPORT, err);
+    CHECK_CODE(comm_irecv(&t->all, data, 1, 1, &z, &err), HVD_TRANSPORT, err);
     CHECK_OK(transport_send(t, 1, "x", 1, &err), err); /* messages still go */
     transport_abandon(t);
     transport_close(t, false);

@@ -24,7 +24,7 @@
 #include "collectives/coll.h"
 
 struct adasum {
-    struct transport *t;
+    const struct comm *comm;
     const struct coll_args *args;
     const struct reduce_kernels *k;
     size_t n; /* elements */
@@ -49,7 +49,7 @@ static struct coll_range held_by(const struct adasum *w, int position, int dista
 static int swap(const struct adasum *w, const void *out, size_t out_bytes, void *in,
                 size_t in_bytes, int peer, hvd_error *err) {
     struct coll_exchange x = {out, in, out_bytes, in_bytes, peer, peer};
-    return coll_exchange(w->t, x, err);
+    return coll_exchange(w->comm, x, err);
 }
 
 /* Sums the products over the positions that hold the two vectors together. */
@@ -116,7 +116,7 @@ static int run_steps(const struct adasum *w, int position, hvd_error *err) {
 }
 
 static int run_all(const struct adasum *w, hvd_error *err) {
-    int rank = w->t->at.rank, position = coll_fold_position(w->fold, rank);
+    int rank = w->comm->rank, position = coll_fold_position(w->fold, rank);
     size_t vector = w->n * w->k->wide;
     if (position >= w->fold.pairs) return run_steps(w, position, err);
     if (position == COLL_SITS_OUT) {
@@ -130,10 +130,10 @@ static int run_all(const struct adasum *w, hvd_error *err) {
     return swap(w, w->args->data, w->args->bytes, NULL, 0, rank - 1, err);
 }
 
-int coll_adasum(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
-    struct adasum w = {.t = t, .args = args, .k = k, .n = args->bytes / k->size};
-    w.fold = coll_fold(t->at.size);
+    struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
+    w.fold = coll_fold(comm->size);
     bool in_place = k->wide == k->size; /* else a dtype narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;

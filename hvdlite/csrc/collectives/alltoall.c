@@ -36,8 +36,8 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   from};
 }
 
-int coll_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct alltoall w = {.args = args, .rank = t->at.rank, .size = t->at.size};
+int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct alltoall w = {.args = args, .rank = comm->rank, .size = comm->size};
     struct coll_range from = coll_part(args->in_end, w.rank),
                       to = coll_part(args->part_end, w.rank);
     if (coll_length(to))
@@ -48,5 +48,5 @@ int coll_alltoall(struct transport *t, const struct coll_args *args, hvd_error *
                               .arg = &w,
                               .receive_ahead = COLL_IN_FLIGHT,
                               .send_ahead = COLL_IN_FLIGHT};
-    return coll_pipeline(t, &p, err);
+    return coll_pipeline(comm, &p, err);
 }

@@ -25,8 +25,8 @@ static struct coll_exchange item_of(const void *arg, size_t k) {
                                   .from = c->left};
 }
 
-int coll_chain(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    int p = t->at.size, rank = t->at.rank, distance = (rank - args->root + p) % p;
+int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    int p = comm->size, rank = comm->rank, distance = (rank - args->root + p) % p;
     struct chain c = {.args = args,
                       .left = (rank + p - 1) % p,
                       .right = (rank + 1) % p,
@@ -37,5 +37,5 @@ int coll_chain(struct transport *t, const struct coll_args *args, hvd_error *err
                                      .arg = &c,
                                      .receive_ahead = COLL_IN_FLIGHT,
                                      .send_ahead = 0};
-    return coll_pipeline(t, &pipeline, err);
+    return coll_pipeline(comm, &pipeline, err);
 }

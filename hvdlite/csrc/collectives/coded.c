@@ -44,42 +44,41 @@ static void *pack(const struct coded_args *args, char *memory) {
     return memory;
 }
 
-static struct codec_sum sum_of(const struct transport *t, const struct coded_args *args) {
-    return (struct codec_sum){t->at.size, args->contributors,
+static struct codec_sum sum_of(const struct comm *comm, const struct coded_args *args) {
+    return (struct codec_sum){comm->size, args->contributors,
                               args->final.scale / (double)args->final.divisor};
 }
 
 /* `sums`: one for every element of the packed messages (a word, or the number of a cast). */
-static void decode_sums(const struct transport *t, const struct coded_args *args, const char *sums,
+static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < args->ntensors; i++) {
         const struct coded_tensor *tensor = &args->tensors[i];
-        codec_decode_sum(args->codec, sums, sum_of(t, args), tensor->out, tensor->n);
+        codec_decode_sum(args->codec, sums, sum_of(comm, args), tensor->out, tensor->n);
         sums += codec_bytes(args->codec, tensor->n) / k->size * k->result;
     }
 }
 
-static int run_casts(struct transport *t, const struct coded_args *args, hvd_error *err) {
+static int run_casts(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
     void *memory;
     struct coll_args cast = {.kind = HVD_ALLREDUCE,
                              .bytes = bytes_of(args),
-                             .reduce = codec_kernels(args->codec, t->at.size),
+                             .reduce = codec_kernels(args->codec, comm->size),
                              .prescale = 1,
                              .final = args->final,
                              .ntensors = 1,
-                             .window = args->window,
                              .scratch = args->scratch};
     HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
     cast.data = pack(args, memory);
     struct coll_tensor whole = {cast.data, cast.data, cast.bytes};
     cast.tensors = &whole;
-    HVD_TRY(coll_run(t, &cast, err));
-    decode_sums(t, args, cast.data, cast.reduce);
+    HVD_TRY(coll_run(comm, &cast, err));
+    decode_sums(comm, args, cast.data, cast.reduce);
     return HVD_OK;
 }
 
-int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_error *err) {
-    size_t p = (size_t)t->at.size, bytes = bytes_of(args);
+int coll_coded_gathered(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
+    size_t p = (size_t)comm->size, bytes = bytes_of(args);
     void *memory;
     HVD_TRY(scratch_get(args->buffer, p * sizeof(size_t) + (p + 1) * bytes, &memory, err));
     size_t *part_end = memory;
@@ -91,19 +90,18 @@ int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_
                                .in = pack(args, gathered + p * bytes),
                                .part_end = part_end,
                                .longest = bytes,
-                               .window = args->window,
                                .scratch = args->scratch};
-    HVD_TRY(coll_run(t, &gather, err));
+    HVD_TRY(coll_run(comm, &gather, err));
     for (size_t i = 0; i < args->ntensors; i++) {
         const struct coded_tensor *tensor = &args->tensors[i];
-        codec_decode(args->codec, gathered, bytes, sum_of(t, args), tensor->out, tensor->n);
+        codec_decode(args->codec, gathered, bytes, sum_of(comm, args), tensor->out, tensor->n);
         gathered += codec_bytes(args->codec, tensor->n);
     }
     return HVD_OK;
 }
 
-int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd_error *err) {
-    const struct reduce_kernels *k = codec_kernels(args->codec, t->at.size);
+int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
+    const struct reduce_kernels *k = codec_kernels(args->codec, comm->size);
     size_t bytes = bytes_of(args), sums = bytes / k->size * k->result;
     void *memory;
     HVD_TRY(scratch_get(args->buffer, sums + bytes, &memory, err));
@@ -115,29 +113,29 @@ int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd
                                 .prescale = 1,
                                 .final = {1, 1},
                                 .scratch = args->scratch};
-    HVD_TRY(coll_pairwise_allreduce(t, &scatter, err));
-    decode_sums(t, args, memory, k);
+    HVD_TRY(coll_pairwise_allreduce(comm, &scatter, err));
+    decode_sums(comm, args, memory, k);
     return HVD_OK;
 }
 
 enum { LEAST_SCATTERED = 8 * 1024 }; /* bytes of all messages, on one host */
 
 /* The measurements above decide; the same on every rank. */
-static bool better_scattered(const struct transport *t, const struct coded_args *args) {
-    const struct reduce_kernels *kernels = codec_kernels(args->codec, t->at.size);
-    if (!kernels || t->at.size <= 2) return false;
-    if (t->at.hosts == 1) return bytes_of(args) >= LEAST_SCATTERED;
-    double p = t->at.size, k = p / t->at.hosts;
+static bool better_scattered(const struct comm *comm, const struct coded_args *args) {
+    const struct reduce_kernels *kernels = codec_kernels(args->codec, comm->size);
+    if (!kernels || comm->size <= 2) return false;
+    if (comm->hosts == 1) return bytes_of(args) >= LEAST_SCATTERED;
+    double p = comm->size, k = p / comm->hosts;
     double counts = (double)kernels->result / (double)kernels->size;
     return k * (p - k) / p * (1 + counts) < p - 1;
 }
 
-static bool is_cast(const struct transport *t, const struct coded_args *args) {
-    (void)t;
+static bool is_cast(const struct comm *comm, const struct coded_args *args) {
+    (void)comm;
     return codec_is_cast(args->codec);
 }
 
-static bool any(const struct transport *t, const struct coded_args *args) { return t && args; }
+static bool any(const struct comm *comm, const struct coded_args *args) { return comm && args; }
 
 static const struct coded_algorithm TABLE[] = {
     {"cast allreduce", is_cast, run_casts},
@@ -145,14 +143,13 @@ static const struct coded_algorithm TABLE[] = {
     {"gathered allreduce", any, coll_coded_gathered},
 };
 
-const struct coded_algorithm *coded_choose(const struct transport *t,
-                                           const struct coded_args *args) {
+const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args) {
     const struct coded_algorithm *row = TABLE;
-    while (!row->takes(t, args)) row++;
+    while (!row->takes(comm, args)) row++;
     return row;
 }
 
-int coll_coded(struct transport *t, const struct coded_args *args, hvd_error *err) {
-    const struct coded_algorithm *row = coded_choose(t, args);
-    return row->run(t, args, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
+int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
+    const struct coded_algorithm *row = coded_choose(comm, args);
+    return row->run(comm, args, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
 }

@@ -20,26 +20,24 @@ struct coded_args {
     struct reduce_final final;
     const struct coded_tensor *tensors;
     size_t ntensors;
-    struct window *window;            /* as in coll_args */
     struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
 };
 
 struct coded_algorithm {
     const char *name;
-    bool (*takes)(const struct transport *t, const struct coded_args *args);
-    int (*run)(struct transport *t, const struct coded_args *args, hvd_error *err);
+    bool (*takes)(const struct comm *comm, const struct coded_args *args);
+    int (*run)(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 };
 
 /* The first row of the table that takes the collective; the last row takes every one. */
-const struct coded_algorithm *coded_choose(const struct transport *t,
-                                           const struct coded_args *args);
+const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args);
 
 /* Chooses and runs. */
-int coll_coded(struct transport *t, const struct coded_args *args, hvd_error *err);
+int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 /* Two algorithms for the codecs that have words, with the same result; coded_choose knows the
  * faster one. scattered: codec_kernels() is not NULL, more than one rank. */
-int coll_coded_gathered(struct transport *t, const struct coded_args *args, hvd_error *err);
-int coll_coded_scattered(struct transport *t, const struct coded_args *args, hvd_error *err);
+int coll_coded_gathered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
+int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

@@ -1,34 +1,58 @@
 #include "collectives/coll.h"
 
-#include <stdint.h>
 #include <string.h>
 
-static const size_t ANY = SIZE_MAX;
+/* Below these thresholds the number of steps decides, above them the bytes. */
+enum { FEW_STEPS = 16 * 1024, TREE = 64 * 1024 };
 
-/* Asked in this order. Below the thresholds the number of steps decides, above them the bytes. */
+static bool any(const struct comm *comm, const struct coll_args *args) { return comm && args; }
+
+static bool on_window(const struct comm *comm, const struct coll_args *args) {
+    return comm->window && !args->adasum;
+}
+
+static bool in_region(const struct comm *comm, const struct coll_args *args) {
+    return on_window(comm, args) && args->memory;
+}
+
+static bool by_adasum(const struct comm *comm, const struct coll_args *args) {
+    return comm && args->adasum;
+}
+
+static bool by_kernels(const struct comm *comm, const struct coll_args *args) {
+    return comm && !args->adasum;
+}
+
+static bool in_few_steps(const struct comm *comm, const struct coll_args *args) {
+    return by_kernels(comm, args) && args->bytes <= FEW_STEPS;
+}
+
+static bool by_tree(const struct comm *comm, const struct coll_args *args) {
+    return comm && args->bytes <= TREE;
+}
+
+/* Else each step would round the sum. */
+static bool own_accumulator(const struct comm *comm, const struct coll_args *args) {
+    return by_kernels(comm, args) && args->reduce->size == args->reduce->wide;
+}
+
+/* Asked in this order. */
 static const struct coll_algorithm TABLE[] = {
-    {"direct allreduce", HVD_ALLREDUCE, .direct = true, .on_window = true, .most_bytes = ANY,
-     .run = coll_direct_allreduce},
-    {"window allreduce", HVD_ALLREDUCE, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_allreduce},
-    {"window broadcast", HVD_BROADCAST, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_broadcast},
-    {"window allgather", HVD_ALLGATHER, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_allgather},
-    {"window reducescatter", HVD_REDUCESCATTER, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_reducescatter},
-    {"window alltoall", HVD_ALLTOALL, .on_window = true, .most_bytes = ANY,
-     .run = coll_window_alltoall},
-    {"Adasum", HVD_ALLREDUCE, .adasum = true, .most_bytes = ANY, .run = coll_adasum},
-    {"recursive doubling", HVD_ALLREDUCE, .most_bytes = 16 * 1024, .run = coll_doubling},
-    {"ring", HVD_ALLREDUCE, .own_accumulator = true, .most_bytes = ANY, .run = coll_ring_allreduce},
-    {"pairwise allreduce", HVD_ALLREDUCE, .most_bytes = ANY, .run = coll_pairwise_allreduce},
-    {"binomial tree", HVD_BROADCAST, .most_bytes = 64 * 1024, .run = coll_tree},
-    {"pipelined chain", HVD_BROADCAST, .most_bytes = ANY, .run = coll_chain},
-    {"ring allgather", HVD_ALLGATHER, .most_bytes = ANY, .run = coll_ring_allgather},
-    {"pairwise reducescatter", HVD_REDUCESCATTER, .most_bytes = ANY,
-     .run = coll_pairwise_reducescatter},
-    {"pairwise alltoall", HVD_ALLTOALL, .most_bytes = ANY, .run = coll_alltoall},
+    {"direct allreduce", HVD_ALLREDUCE, in_region, coll_direct_allreduce},
+    {"window allreduce", HVD_ALLREDUCE, on_window, coll_window_allreduce},
+    {"window broadcast", HVD_BROADCAST, on_window, coll_window_broadcast},
+    {"window allgather", HVD_ALLGATHER, on_window, coll_window_allgather},
+    {"window reducescatter", HVD_REDUCESCATTER, on_window, coll_window_reducescatter},
+    {"window alltoall", HVD_ALLTOALL, on_window, coll_window_alltoall},
+    {"Adasum", HVD_ALLREDUCE, by_adasum, coll_adasum},
+    {"recursive doubling", HVD_ALLREDUCE, in_few_steps, coll_doubling},
+    {"ring", HVD_ALLREDUCE, own_accumulator, coll_ring_allreduce},
+    {"pairwise allreduce", HVD_ALLREDUCE, by_kernels, coll_pairwise_allreduce},
+    {"binomial tree", HVD_BROADCAST, by_tree, coll_tree},
+    {"pipelined chain", HVD_BROADCAST, any, coll_chain},
+    {"ring allgather", HVD_ALLGATHER, any, coll_ring_allgather},
+    {"pairwise reducescatter", HVD_REDUCESCATTER, any, coll_pairwise_reducescatter},
+    {"pairwise alltoall", HVD_ALLTOALL, any, coll_alltoall},
 };
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 
@@ -37,16 +61,14 @@ const struct coll_algorithm *coll_table(size_t *rows) {
     return TABLE;
 }
 
-bool coll_takes(const struct coll_algorithm *row, const struct coll_args *args) {
-    if (row->kind != args->kind || args->bytes > row->most_bytes) return false;
-    if (row->on_window && !args->window) return false;
-    if (row->direct != (args->memory != NULL) || row->adasum != args->adasum) return false;
-    return !row->own_accumulator || args->reduce->size == args->reduce->wide;
+bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
+                const struct coll_args *args) {
+    return row->kind == args->kind && row->takes(comm, args);
 }
 
-const struct coll_algorithm *coll_choose(const struct coll_args *args) {
+const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args) {
     const struct coll_algorithm *row = TABLE;
-    while (!coll_takes(row, args)) row++;
+    while (!coll_takes(row, comm, args)) row++;
     return row;
 }
 
@@ -66,11 +88,11 @@ static int run_alone(const struct coll_args *args, hvd_error *err) {
     return HVD_OK;
 }
 
-int coll_run(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     if (!args->bytes) return HVD_OK;
-    if (t->at.size == 1) return run_alone(args, err);
-    const struct coll_algorithm *row = coll_choose(args);
-    int code = row->run(t, args, err);
+    if (comm->size == 1) return run_alone(args, err);
+    const struct coll_algorithm *row = coll_choose(comm, args);
+    int code = row->run(comm, args, err);
     return code ? error_while(err, "running a %s of %zu bytes", row->name, args->bytes) : HVD_OK;
 }
 

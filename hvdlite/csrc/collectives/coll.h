@@ -1,7 +1,7 @@
 /* Collectives: one algorithm a file, one row of the table each.
  *
- * An algorithm is a function of the transport and its arguments: no threads, no MPI, no MXNet, no
- * static state. It returns when this rank's work is done; the result has the same bits on every
+ * An algorithm is a function of a comm and its arguments: no threads, no MPI, no MXNet, no static
+ * state. It returns when this rank's work is done; the result has the same bits on every
  * rank. Each file states its cost: p ranks, S bytes, a = seconds a message, b = seconds a byte,
  * g = seconds a byte reduced.
  *
@@ -22,7 +22,7 @@
 
 #include "base/scratch.h"
 #include "kernels/reduce.h"
-#include "transport/transport.h"
+#include "transport/comm.h"
 
 /* One tensor of a batch: `in` may be `out`. */
 struct coll_tensor {
@@ -40,7 +40,7 @@ struct coll_args {
     /* allreduce, broadcast on a window: the tensors, `bytes` in all, instead of data */
     const struct coll_tensor *tensors;
     size_t ntensors;
-    char *const *memory; /* [local rank]: parts of the region in which all tensors lie, or NULL */
+    char *const *memory; /* [rank]: parts of the region in which all tensors lie; NULL: apart */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */
     double prescale;
@@ -56,31 +56,26 @@ struct coll_args {
     const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
     size_t longest;         /* bytes of the longest of these parts on all ranks */
 
-    struct window *window; /* of all ranks, if they are on one host, else NULL */
-
     struct scratch *scratch; /* working memory of the algorithm, kept between calls */
 };
 
 struct coll_algorithm {
     const char *name;
     hvd_kind kind;
-    bool own_accumulator; /* only dtypes that are their own accumulators */
-    bool adasum;          /* only that operation; other rows take all others */
-    bool direct;          /* only with `memory`; other rows take all others */
-    bool on_window;       /* only where all ranks share a window */
-    size_t most_bytes;    /* at most so many bytes */
-    int (*run)(struct transport *t, const struct coll_args *args, hvd_error *err);
+    bool (*takes)(const struct comm *comm, const struct coll_args *args); /* of that kind */
+    int (*run)(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 };
 
 /* The first row of the table that takes the collective; some row takes every one. */
-const struct coll_algorithm *coll_choose(const struct coll_args *args);
+const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
 /* All rows, for tests and benchmarks. */
 const struct coll_algorithm *coll_table(size_t *rows);
-bool coll_takes(const struct coll_algorithm *row, const struct coll_args *args);
+bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
+                const struct coll_args *args);
 
 /* Chooses and runs. One rank alone: applies the scales. */
-int coll_run(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 /* ---- for the algorithms ---- */
 
@@ -129,10 +124,10 @@ struct coll_pipeline {
     size_t receive_ahead, send_ahead;
     size_t reuse; /* item i arrives where item i - reuse was sent from; 0: nowhere */
 };
-int coll_pipeline(struct transport *t, const struct coll_pipeline *p, hvd_error *err);
+int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
 
 /* One exchange of any size, by segments. */
-int coll_exchange(struct transport *t, struct coll_exchange x, hvd_error *err);
+int coll_exchange(const struct comm *comm, struct coll_exchange x, hvd_error *err);
 
 /* The ranks of algorithms whose steps need a power of two, 2^m. When p is none, the first
  * 2 (p - 2^m) ranks pair up: the even rank gives its data to the odd one, sits out and gets the
@@ -148,20 +143,22 @@ enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
-int coll_direct_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_window_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_window_broadcast(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_window_allgather(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_window_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_window_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_ring_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_ring_allgather(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_pairwise_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_pairwise_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_adasum(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_doubling(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_tree(struct transport *t, const struct coll_args *args, hvd_error *err);
-int coll_chain(struct transport *t, const struct coll_args *args, hvd_error *err);
+int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_window_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_window_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_window_reducescatter(const struct comm *comm, const struct coll_args *args,
+                              hvd_error *err);
+int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
+                                hvd_error *err);
+int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 #endif

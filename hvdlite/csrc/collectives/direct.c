@@ -19,7 +19,7 @@ enum {
 
 struct direct {
     const struct coll_args *args;
-    int n;           /* ranks */
+    int n, self;     /* ranks; this one */
     const char **in; /* [n]: where their block lies */
 };
 
@@ -35,7 +35,7 @@ static void add_block(const struct direct *d, size_t offset, size_t bytes) {
 
 /* Adds this rank's chunk of all tensors, as if they lay in a row. */
 static void add_chunk(const struct direct *d, struct coll_range chunk) {
-    const char *own = d->args->memory[d->args->window->self];
+    const char *own = d->args->memory[d->self];
     size_t begin = 0;
     for (size_t i = 0; i < d->args->ntensors; i++) {
         const struct coll_tensor *tensor = &d->args->tensors[i];
@@ -49,20 +49,20 @@ static void add_chunk(const struct direct *d, struct coll_range chunk) {
     }
 }
 
-int coll_direct_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct window *w = args->window;
-    struct direct d = {.args = args, .n = w->n};
+int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct window *w = comm->window;
+    struct direct d = {.args = args, .n = w->n, .self = w->self};
     void *memory;
     if (!args->bytes) return HVD_OK;
     HVD_TRY(scratch_get(args->scratch, (size_t)w->n * sizeof *d.in, &memory, err));
     d.in = memory;
     window_raise(w, WINDOW_STAGED, w->rounds);
-    HVD_TRY(transport_wait_flags(t, WINDOW_STAGED, w->rounds, err));
+    HVD_TRY(comm_wait_flags(comm, WINDOW_STAGED, w->rounds, err));
     struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, w->n, w->self);
     add_chunk(&d, chunk);
-    transport_count_window(t, coll_length(chunk) * (size_t)(w->n - 1));
+    comm_count_window(comm, coll_length(chunk) * (size_t)(w->n - 1));
     window_raise(w, WINDOW_REDUCED, w->rounds);
-    HVD_TRY(transport_wait_flags(t, WINDOW_REDUCED, w->rounds, err));
+    HVD_TRY(comm_wait_flags(comm, WINDOW_REDUCED, w->rounds, err));
     window_raise(w, WINDOW_TAKEN, w->rounds++);
     return HVD_OK;
 }

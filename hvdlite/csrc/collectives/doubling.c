@@ -13,7 +13,7 @@
 #include "collectives/coll.h"
 
 struct doubling {
-    struct transport *t;
+    const struct comm *comm;
     size_t n, bytes; /* elements; their bytes in the accumulator type */
     void *mine, *theirs;
     void (*combine)(void *out, const void *a, const void *b, size_t n);
@@ -23,11 +23,11 @@ struct doubling {
 static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes, int peer,
                 hvd_error *err) {
     struct coll_exchange x = {w->mine, in, out_bytes, in_bytes, peer, peer};
-    return coll_exchange(w->t, x, err);
+    return coll_exchange(w->comm, x, err);
 }
 
 static void add_in_order(struct doubling *w, int peer) {
-    bool lower = w->t->at.rank < peer;
+    bool lower = w->comm->rank < peer;
     w->combine(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
 }
 
@@ -44,8 +44,8 @@ static int run_steps(struct doubling *w, struct coll_fold fold, int position, hv
 }
 
 static int run_all(struct doubling *w, hvd_error *err) {
-    int rank = w->t->at.rank;
-    struct coll_fold fold = coll_fold(w->t->at.size);
+    int rank = w->comm->rank;
+    struct coll_fold fold = coll_fold(w->comm->size);
     int position = coll_fold_position(fold, rank);
     if (position >= fold.pairs) return run_steps(w, fold, position, err);
     if (position == COLL_SITS_OUT) {
@@ -58,9 +58,9 @@ static int run_all(struct doubling *w, hvd_error *err) {
     return swap(w, w->bytes, NULL, 0, rank - 1, err);
 }
 
-int coll_doubling(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
-    struct doubling w = {.t = t, .n = args->bytes / k->size, .combine = k->combine_wide};
+    struct doubling w = {.comm = comm, .n = args->bytes / k->size, .combine = k->combine_wide};
     w.bytes = w.n * k->wide;
     HVD_TRY(scratch_get(args->scratch, 2 * w.bytes, &w.mine, err));
     w.theirs = (char *)w.mine + w.bytes;

@@ -21,7 +21,7 @@
 #include <string.h>
 
 struct pairwise {
-    struct transport *t;
+    const struct comm *comm;
     const struct coll_args *args;
     const char *in;                        /* this rank's input, all chunks */
     char *out;                             /* where the result of its own chunk goes */
@@ -32,14 +32,14 @@ struct pairwise {
 };
 
 /* The peers to send to and to receive from in step d: the pairs of a step are disjoint. */
-static int peer_to(const struct pairwise *w, int d) { return (w->t->at.rank + d) % w->t->at.size; }
+static int peer_to(const struct pairwise *w, int d) { return (w->comm->rank + d) % w->comm->size; }
 static int peer_from(const struct pairwise *w, int d) {
-    return (w->t->at.rank + w->t->at.size - d) % w->t->at.size;
+    return (w->comm->rank + w->comm->size - d) % w->comm->size;
 }
 
 static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
     if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
-    return coll_chunk(w->args->bytes, w->args->reduce->size, w->t->at.size, chunk);
+    return coll_chunk(w->args->bytes, w->args->reduce->size, w->comm->size, chunk);
 }
 
 static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
@@ -54,28 +54,28 @@ static struct coll_range results_of(const struct pairwise *w, struct coll_range 
 
 /* Where the result of segment k of the own chunk lies. */
 static char *result(const struct pairwise *w, size_t k) {
-    size_t first = results_of(w, chunk_of(w, w->t->at.rank)).begin;
-    return w->out + (results_of(w, segment_of(w, w->t->at.rank, k)).begin - first);
+    size_t first = results_of(w, chunk_of(w, w->comm->rank)).begin;
+    return w->out + (results_of(w, segment_of(w, w->comm->rank, k)).begin - first);
 }
 
 static int send(struct pairwise *w, const void *data, size_t bytes, int to, struct transfer *x,
                 hvd_error *err) {
-    return bytes ? transport_isend(w->t, data, bytes, to, x, err) : HVD_OK;
+    return bytes ? comm_isend(w->comm, data, bytes, to, x, err) : HVD_OK;
 }
 
 static int receive(struct pairwise *w, void *data, size_t bytes, int from, struct transfer *x,
                    hvd_error *err) {
-    return bytes ? transport_irecv(w->t, data, bytes, from, x, err) : HVD_OK;
+    return bytes ? comm_irecv(w->comm, data, bytes, from, x, err) : HVD_OK;
 }
 
 static int wait_all(struct pairwise *w, struct transfer *x, hvd_error *err) {
-    for (int i = 0; i < 2 * (w->t->at.size - 1); i++) HVD_TRY(transport_wait(w->t, &x[i], err));
+    for (int i = 0; i < 2 * (w->comm->size - 1); i++) HVD_TRY(comm_wait(w->comm, &x[i], err));
     return HVD_OK;
 }
 
 static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
-    int others = w->t->at.size - 1;
-    size_t own = coll_length(segment_of(w, w->t->at.rank, k));
+    int others = w->comm->size - 1;
+    size_t own = coll_length(segment_of(w, w->comm->rank, k));
     struct transfer *x = w->exchange[k % 2];
     for (int d = 1; d <= others; d++) {
         char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
@@ -87,17 +87,17 @@ static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
 }
 
 static void reduce(struct pairwise *w, size_t k) {
-    struct coll_range own = segment_of(w, w->t->at.rank, k);
+    struct coll_range own = segment_of(w, w->comm->rank, k);
     const char *slot = w->slots[k % 2];
     w->inputs[0] = w->in + own.begin;
-    for (int d = 1; d < w->t->at.size; d++, slot += w->segment) w->inputs[d] = slot;
-    reduce_all(w->args->reduce, result(w, k), w->inputs, w->t->at.size,
+    for (int d = 1; d < w->comm->size; d++, slot += w->segment) w->inputs[d] = slot;
+    reduce_all(w->args->reduce, result(w, k), w->inputs, w->comm->size,
                coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
 static int post_spread(struct pairwise *w, size_t k, hvd_error *err) {
-    int others = w->t->at.size - 1;
-    size_t own = coll_length(results_of(w, segment_of(w, w->t->at.rank, k)));
+    int others = w->comm->size - 1;
+    size_t own = coll_length(results_of(w, segment_of(w, w->comm->rank, k)));
     for (int d = 1; d <= others; d++) {
         struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
         HVD_TRY(receive(w, (char *)w->args->data + theirs.begin, coll_length(theirs),
@@ -127,7 +127,7 @@ static size_t segment_bytes(int others) {
 
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
     const struct coll_args *args = w->args;
-    size_t others = (size_t)w->t->at.size - 1, transfers = 2 * others * sizeof(struct transfer);
+    size_t others = (size_t)w->comm->size - 1, transfers = 2 * others * sizeof(struct transfer);
     w->segment = segment_bytes((int)others);
     w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
     size_t slots = others * w->segment;
@@ -144,13 +144,14 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     return run_segments(w, err);
 }
 
-int coll_pairwise_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct pairwise w = {.t = t, .args = args, .in = args->in ? args->in : args->data};
-    w.out = (char *)args->data + results_of(&w, chunk_of(&w, t->at.rank)).begin;
+int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct pairwise w = {.comm = comm, .args = args, .in = args->in ? args->in : args->data};
+    w.out = (char *)args->data + results_of(&w, chunk_of(&w, comm->rank)).begin;
     return run_pairwise(&w, err);
 }
 
-int coll_pairwise_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct pairwise w = {.t = t, .args = args, .in = args->in, .out = args->data};
+int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
+                                hvd_error *err) {
+    struct pairwise w = {.comm = comm, .args = args, .in = args->in, .out = args->data};
     return run_pairwise(&w, err);
 }

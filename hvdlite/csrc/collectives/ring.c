@@ -79,10 +79,10 @@ static void add_item(const void *arg, size_t i) {
 }
 
 /* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
-static int run_ring(struct transport *t, const struct coll_args *args, size_t adding,
+static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
                     hvd_error *err) {
-    size_t longest = 0, others = (size_t)t->at.size - 1;
-    struct ring r = {.args = args, .rank = t->at.rank, .size = t->at.size};
+    size_t longest = 0, others = (size_t)comm->size - 1;
+    struct ring r = {.args = args, .rank = comm->rank, .size = comm->size};
     for (int i = 0; i < r.size; i++) {
         size_t length = coll_length(chunk_range(&r, i));
         if (length > longest) longest = length;
@@ -100,18 +100,18 @@ static int run_ring(struct transport *t, const struct coll_args *args, size_t ad
                               .receive_ahead = ahead,
                               .send_ahead = ahead,
                               .reuse = r.nseg * others};
-    return coll_pipeline(t, &p, err);
+    return coll_pipeline(comm, &p, err);
 }
 
-int coll_ring_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
     if (args->prescale != 1)
         k->widen(args->data, args->data, args->bytes / k->size, args->prescale);
-    return run_ring(t, args, (size_t)t->at.size - 1, err);
+    return run_ring(comm, args, (size_t)comm->size - 1, err);
 }
 
-int coll_ring_allgather(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct coll_range own = coll_part(args->part_end, t->at.rank);
+int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct coll_range own = coll_part(args->part_end, comm->rank);
     if (coll_length(own)) memcpy((char *)args->data + own.begin, args->in, coll_length(own));
-    return run_ring(t, args, 0, err);
+    return run_ring(comm, args, 0, err);
 }

@@ -7,15 +7,15 @@
  * Cost: ceil(log2 p) (a + S b). For data so small that steps decide; long data takes the chain. */
 #include "collectives/coll.h"
 
-int coll_tree(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    int p = t->at.size, position = (t->at.rank - args->root + p) % p;
+int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    int p = comm->size, position = (comm->rank - args->root + p) % p;
     for (int distance = 1; distance < p; distance *= 2) {
         bool sending = position < distance;
         if (position >= 2 * distance || (sending && position + distance >= p)) continue;
         int other = sending ? position + distance : position - distance;
         other = (other + args->root) % p;
         HVD_TRY(
-            coll_exchange(t,
+            coll_exchange(comm,
                           (struct coll_exchange){args->data, args->data, sending ? args->bytes : 0,
                                                  sending ? 0 : args->bytes, other, other},
                           err));

@@ -38,7 +38,7 @@ struct cursor {
 };
 
 struct pass {
-    struct transport *t;
+    const struct comm *comm;
     const struct coll_args *args;
     struct window *w;
     size_t rounds;
@@ -102,7 +102,7 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank
 
 static int stage(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(transport_wait_slot(p->t, round, err));
+    HVD_TRY(comm_wait_slot(p->comm, round, err));
     for (int i = 0; i < p->w->n; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
         if (i == p->w->self)
@@ -139,7 +139,7 @@ static void add_own(struct pass *p, uint64_t round, size_t offset, size_t bytes)
 
 static int reduce(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     for (int i = 0; i < p->w->n; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
         if (i == p->w->self)
@@ -153,7 +153,7 @@ static int reduce(struct pass *p, size_t k, hvd_error *err) {
 
 static int take(struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(transport_wait_flags(p->t, WINDOW_REDUCED, round, err));
+    HVD_TRY(comm_wait_flags(p->comm, WINDOW_REDUCED, round, err));
     for (int i = 0; i < p->w->n; i++) {
         struct coll_range chunk = chunk_of(p, k, i);
         if (i == p->w->self)
@@ -169,20 +169,20 @@ static int take(struct pass *p, size_t k, hvd_error *err) {
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     char *own = slot_of(p, p->w->self, round);
-    HVD_TRY(transport_wait_slot(p->t, round, err));
+    HVD_TRY(comm_wait_slot(p->comm, round, err));
     pack(p, &p->staged, own, p->args->bytes);
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
-    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, p->result);
     unpack(p, &p->taken, p->result, p->args->bytes);
     window_raise(p->w, WINDOW_TAKEN, round);
     return HVD_OK;
 }
 
-static int open_pass(struct pass *p, struct transport *t, const struct coll_args *args,
+static int open_pass(struct pass *p, const struct comm *comm, const struct coll_args *args,
                      size_t longest, hvd_error *err) {
-    *p = (struct pass){.t = t, .args = args, .w = args->window, .put = copy_cached};
+    *p = (struct pass){.comm = comm, .args = args, .w = comm->window, .put = copy_cached};
     p->rounds = (longest + WINDOW_SLOT - 1) / WINDOW_SLOT;
     if (args->kind != HVD_ALLREDUCE) return HVD_OK;
     size_t pointers = (size_t)p->w->n * sizeof *p->in;
@@ -227,12 +227,12 @@ static int add(struct pass *p, hvd_error *err) {
     return p->args->bytes < LARGE ? add_in_rounds(p, err) : add_much(p, err);
 }
 
-int coll_window_allreduce(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct pass p;
     if (!args->bytes) return HVD_OK;
-    HVD_TRY(open_pass(&p, t, args, args->bytes, err));
+    HVD_TRY(open_pass(&p, comm, args, args->bytes, err));
     HVD_TRY(add(&p, err));
-    transport_count_window(t, args->bytes); /* staged, and the own chunks reduced */
+    comm_count_window(comm, args->bytes); /* staged, and the own chunks reduced */
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -250,10 +250,10 @@ static int give(struct pass *p, hvd_error *err) {
         const struct coll_tensor *tensor = &p->args->tensors[i];
         if (tensor->in != tensor->out) copy_cached(tensor->out, tensor->in, tensor->bytes);
     }
-    transport_count_window(p->t, p->args->bytes);
+    comm_count_window(p->comm, p->args->bytes);
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
-        HVD_TRY(transport_wait_slot(p->t, round, err));
+        HVD_TRY(comm_wait_slot(p->comm, round, err));
         pack(p, &p->staged, slot_of(p, p->w->self, round), round_bytes(p, k));
         raise_staged(p, round);
         window_raise(p->w, WINDOW_TAKEN, round);
@@ -265,17 +265,17 @@ static int receive(struct pass *p, hvd_error *err) {
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
         raise_staged(p, round);
-        HVD_TRY(transport_wait_flag(p->t, p->args->root, WINDOW_STAGED, round, err));
+        HVD_TRY(comm_wait_flag(p->comm, p->args->root, WINDOW_STAGED, round, err));
         unpack(p, &p->taken, slot_of(p, p->args->root, round), round_bytes(p, k));
         window_raise(p->w, WINDOW_TAKEN, round);
     }
     return HVD_OK;
 }
 
-int coll_window_broadcast(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_window_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct pass p;
-    HVD_TRY(open_pass(&p, t, args, args->bytes, err));
-    HVD_TRY(t->at.rank == args->root ? give(&p, err) : receive(&p, err));
+    HVD_TRY(open_pass(&p, comm, args, args->bytes, err));
+    HVD_TRY(comm->rank == args->root ? give(&p, err) : receive(&p, err));
     p.w->rounds += p.rounds;
     return HVD_OK;
 }
@@ -284,7 +284,7 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     struct coll_range segment =
         coll_segment(coll_part(p->args->part_end, p->w->self), WINDOW_SLOT, k);
-    HVD_TRY(transport_wait_slot(p->t, round, err));
+    HVD_TRY(comm_wait_slot(p->comm, round, err));
     copy_cached(slot_of(p, p->w->self, round), (const char *)p->args->data + segment.begin,
                 coll_length(segment));
     raise_staged(p, round);
@@ -293,7 +293,7 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
 
 static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
-    HVD_TRY(transport_wait_flags(p->t, WINDOW_STAGED, round, err));
+    HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     for (int d = 1; d < p->w->n; d++) {
         int local_rank = (p->w->self + d) % p->w->n;
         struct coll_range segment =
@@ -305,12 +305,12 @@ static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-int coll_window_allgather(struct transport *t, const struct coll_args *args, hvd_error *err) {
+int coll_window_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct pass p;
-    struct coll_range own = coll_part(args->part_end, t->at.rank);
-    HVD_TRY(open_pass(&p, t, args, args->longest, err));
+    struct coll_range own = coll_part(args->part_end, comm->rank);
+    HVD_TRY(open_pass(&p, comm, args, args->longest, err));
     copy_cached((char *)args->data + own.begin, args->in, coll_length(own));
-    transport_count_window(t, coll_length(own));
+    comm_count_window(comm, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
         if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));

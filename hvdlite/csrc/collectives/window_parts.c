@@ -19,7 +19,7 @@
 #include <string.h>
 
 struct parts {
-    struct transport *t;
+    const struct comm *comm;
     const struct coll_args *args;
     struct window *w;
     size_t rounds, segment; /* segment: bytes of a sub-slot */
@@ -41,13 +41,13 @@ static struct coll_range in_segment(const struct parts *p, int to, size_t k) {
 static int stage(const struct parts *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     int self = p->w->self;
-    HVD_TRY(transport_wait_slot(p->t, round, err));
+    HVD_TRY(comm_wait_slot(p->comm, round, err));
     for (int to = 0; to < p->w->n; to++) {
         struct coll_range range = in_segment(p, to, k);
         if (to != self && coll_length(range))
             memcpy(sub_slot(p, self, to, k), (const char *)p->args->in + range.begin,
                    coll_length(range));
-        if (to != self) transport_count_window(p->t, coll_length(range));
+        if (to != self) comm_count_window(p->comm, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round); /* no rank waits for it; flags count alike */
@@ -56,7 +56,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
 
 static int await_staged(const struct parts *p, int local_rank, size_t k, hvd_error *err) {
     if (local_rank == p->w->self) return HVD_OK;
-    return transport_wait_flag(p->t, local_rank, WINDOW_STAGED, p->w->rounds + k, err);
+    return comm_wait_flag(p->comm, local_rank, WINDOW_STAGED, p->w->rounds + k, err);
 }
 
 static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
@@ -96,25 +96,26 @@ static int run_rounds(struct parts *p, take_round *take, hvd_error *err) {
     return HVD_OK;
 }
 
-static struct parts open_parts(struct transport *t, const struct coll_args *args) {
-    struct parts p = {.t = t, .args = args, .w = args->window};
+static struct parts open_parts(const struct comm *comm, const struct coll_args *args) {
+    struct parts p = {.comm = comm, .args = args, .w = comm->window};
     p.segment = (size_t)WINDOW_SLOT / (size_t)(p.w->n - 1) & ~(size_t)63;
     p.rounds = (args->longest + p.segment - 1) / p.segment;
     return p;
 }
 
-int coll_window_reducescatter(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct parts p = open_parts(t, args);
+int coll_window_reducescatter(const struct comm *comm, const struct coll_args *args,
+                              hvd_error *err) {
+    struct parts p = open_parts(comm, args);
     void *memory;
     HVD_TRY(scratch_get(args->scratch, (size_t)p.w->n * sizeof *p.in, &memory, err));
     p.in = memory;
     return run_rounds(&p, add_segment, err);
 }
 
-int coll_window_alltoall(struct transport *t, const struct coll_args *args, hvd_error *err) {
-    struct parts p = open_parts(t, args);
-    struct coll_range from = coll_part(args->in_end, t->at.rank),
-                      to = coll_part(args->part_end, t->at.rank);
+int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct parts p = open_parts(comm, args);
+    struct coll_range from = coll_part(args->in_end, comm->rank),
+                      to = coll_part(args->part_end, comm->rank);
     if (coll_length(to))
         memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
     return run_rounds(&p, copy_segments, err);

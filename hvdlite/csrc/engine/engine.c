@@ -173,7 +173,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
-    e->executor = (struct executor){.t = t,
+    e->executor = (struct executor){.comm = &t->all,
                                     .tensors = e->tensors,
                                     .log = &e->log,
                                     .timeline = config->timeline,

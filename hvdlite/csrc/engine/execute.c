@@ -7,7 +7,7 @@
 #include <string.h>
 
 static bool has_data(const struct executor *x, const struct request *r) {
-    return r->kind != HVD_BROADCAST || r->root == x->t->at.rank;
+    return r->kind != HVD_BROADCAST || r->root == x->comm->rank;
 }
 
 /* One tensor runs in its own memory. */
@@ -39,20 +39,18 @@ static void unpack(const struct executor *x, const struct batch *batch, const ch
 
 static struct coll_args args_of(struct executor *x, const struct request *r) {
     struct coll_args args = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
-    if (x->t->at.local_size == x->t->at.size) args.window = x->t->window;
     if (!request_reduces(r)) return args;
     args.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     args.prescale = r->prescale;
     args.final.scale = r->postscale;
     args.final.divisor = r->op == HVD_AVERAGE ? r->contributors : 1;
     args.adasum = r->op == HVD_ADASUM;
-    if (args.adasum) args.window = NULL; /* by messages, in place */
     return args;
 }
 
 static int collective(struct executor *x, const struct coll_args *args, hvd_error *err) {
-    if (x->t->at.size > 1) atomic_store(&x->algorithm, coll_choose(args)->name);
-    return coll_run(x->t, args, err);
+    if (x->comm->size > 1) atomic_store(&x->algorithm, coll_choose(x->comm, args)->name);
+    return coll_run(x->comm, args, err);
 }
 
 /* By messages: one tensor runs in its own memory, several in the fusion buffer. */
@@ -93,8 +91,8 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct coll_args args = args_of(x, &batch->tensors[0]->request);
     for (size_t i = 0; i < batch->n; i++) args.bytes += request_bytes(&batch->tensors[i]->request);
-    return args.window && x->t->at.size > 1 ? run_on_window(x, batch, &args, err)
-                                            : run_contiguous(x, batch, &args, err);
+    bool on_window = x->comm->window && x->comm->size > 1 && !args.adasum;
+    return on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err);
 }
 
 /* ---- parts: from an input to an output ---- */
@@ -132,18 +130,18 @@ static void reducescatter_parts(struct coll_args *args, const struct request *r,
 }
 
 static void alltoall_parts(struct coll_args *args, const struct tensor *tensor,
-                           const struct topology *at, size_t *in_end, size_t *part_end) {
-    size_t row_bytes = request_row_bytes(&tensor->request), n = (size_t)at->size, in = 0, out = 0;
+                           const struct comm *comm, size_t *in_end, size_t *part_end) {
+    size_t row_bytes = request_row_bytes(&tensor->request), n = (size_t)comm->size, in = 0, out = 0;
     for (size_t i = 0; i < n * n; i++)
         args->bytes = add_part(args, args->bytes, tensor->splits[i], row_bytes);
     for (size_t i = 0; i < n; i++) {
-        in_end[i] = in = in + (size_t)tensor->splits[(size_t)at->rank * n + i] * row_bytes;
-        part_end[i] = out = out + (size_t)tensor->splits[i * n + (size_t)at->rank] * row_bytes;
+        in_end[i] = in = in + (size_t)tensor->splits[(size_t)comm->rank * n + i] * row_bytes;
+        part_end[i] = out = out + (size_t)tensor->splits[i * n + (size_t)comm->rank] * row_bytes;
     }
 }
 
 static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error *err) {
-    const size_t size = (size_t)x->t->at.size;
+    const size_t size = (size_t)x->comm->size;
     struct coll_args args = args_of(x, &tensor->request);
     void *ends;
     HVD_TRY(scratch_get(&x->fusion, 2 * size * sizeof(size_t), &ends, err));
@@ -153,10 +151,10 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     args.in_end = in_end;
     args.part_end = part_end;
     if (args.kind == HVD_ALLGATHER)
-        HVD_TRY(allgather_parts(&args, tensor, x->t->at.rank, x->t->at.size, part_end, err));
+        HVD_TRY(allgather_parts(&args, tensor, x->comm->rank, x->comm->size, part_end, err));
     if (args.kind == HVD_REDUCESCATTER)
-        reducescatter_parts(&args, &tensor->request, x->t->at.size, in_end);
-    if (args.kind == HVD_ALLTOALL) alltoall_parts(&args, tensor, &x->t->at, in_end, part_end);
+        reducescatter_parts(&args, &tensor->request, x->comm->size, in_end);
+    if (args.kind == HVD_ALLTOALL) alltoall_parts(&args, tensor, x->comm, in_end, part_end);
     return collective(x, &args, err);
 }
 
@@ -176,11 +174,10 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
                               .final = plain.final,
                               .tensors = tensors,
                               .ntensors = batch->n,
-                              .window = plain.window,
                               .buffer = &x->fusion,
                               .scratch = &x->work};
-    if (x->t->at.size > 1) atomic_store(&x->algorithm, coded_choose(x->t, &args)->name);
-    return coll_coded(x->t, &args, err);
+    if (x->comm->size > 1) atomic_store(&x->algorithm, coded_choose(x->comm, &args)->name);
+    return coll_coded(x->comm, &args, err);
 }
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 struct executor {
-    struct transport *t;
+    const struct comm *comm; /* all ranks of the group */
     struct tensors *tensors;
     const struct log *log;
     struct timeline *timeline;         /* NULL: none */

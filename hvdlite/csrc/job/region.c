@@ -14,7 +14,7 @@ struct hvd_region {
 static int where_on_window(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
-    bool window = context_world()->transport->window && at->local_size == at->size;
+    bool window = context_world()->transport->all.window;
     context_leave();
     return window ? HVD_OK
                   : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");

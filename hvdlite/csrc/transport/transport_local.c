@@ -173,8 +173,8 @@ static bool rank_init(struct local_rank *r, int rank, int size, int per_host) {
                .local_rank = rank - first,
                .local_size = last - first,
                .cross_rank = rank / per_host,
-               .cross_size = (size - rank % per_host + per_host - 1) / per_host,
-               .hosts = (size + per_host - 1) / per_host},
+               .cross_size = (size - rank % per_host + per_host - 1) / per_host},
+        .all = {&r->transport, rank, size, .hosts = (size + per_host - 1) / per_host},
         .rings = true,
     };
     monitor_init(&r->monitor);
@@ -211,6 +211,7 @@ bool local_hub_share(struct local_hub *hub) {
         }
         window_init(&r->window, memory, at->local_size, at->local_rank);
         r->transport.window = &r->window;
+        if (at->local_size == at->size) r->transport.all.window = &r->window;
     }
     return true;
 }

@@ -214,8 +214,10 @@ static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *er
     TRY_MPI(MPI_Comm_rank(cross, &at->cross_rank));
     TRY_MPI(MPI_Comm_size(cross, &at->cross_size));
     TRY_MPI(MPI_Comm_free(&cross));
-    at->hosts = at->cross_size; /* right on rank 0, the first of its host */
-    TRY_MPI(MPI_Bcast(&at->hosts, 1, MPI_INT, 0, m->control));
+    struct comm *all = &m->transport.all;
+    *all = (struct comm){&m->transport, at->rank, at->size, .hosts = at->cross_size};
+    /* Rank 0 is the first of its host, so every host has a rank in its cross communicator. */
+    TRY_MPI(MPI_Bcast(&all->hosts, 1, MPI_INT, 0, m->control));
     return HVD_OK;
 }
 
@@ -265,7 +267,8 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
         m->doorbell = &window_self(&m->host.window)->doorbell;
     }
     /* All ranks are on this host: no message takes MPI, which wakes nobody. */
-    m->transport.rings = m->transport.window && at->local_size == at->size;
+    if (at->local_size == at->size) m->transport.all.window = m->transport.window;
+    m->transport.rings = m->transport.all.window != NULL;
     return HVD_OK;
 }
 

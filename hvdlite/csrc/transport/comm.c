@@ -1,0 +1,76 @@
+#include "transport/comm.h"
+
+#include "base/clock.h"
+#include "transport/transport.h"
+
+#include <assert.h>
+
+static const double LONGEST_DATA_NAP = 1e-3; /* MPI moves data only while it is called */
+
+static int transport_rank(const struct comm *comm, int rank) {
+    return comm->ranks ? comm->ranks[rank] : rank;
+}
+
+int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, struct transfer *x,
+               hvd_error *err) {
+    struct transport *t = comm->transport;
+    assert(!x->active && bytes <= (size_t)1 << 30);
+    *x = (struct transfer){.peer = transport_rank(comm, to), .active = true};
+    if (t->stats) atomic_fetch_add(&t->stats->bytes_sent_mpi, bytes);
+    return t->ops->isend(t, data, bytes, x->peer, x, err);
+}
+
+int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, struct transfer *x,
+               hvd_error *err) {
+    struct transport *t = comm->transport;
+    assert(!x->active && bytes <= (size_t)1 << 30);
+    *x = (struct transfer){.peer = transport_rank(comm, from), .active = true};
+    return t->ops->irecv(t, data, bytes, x->peer, x, err);
+}
+
+void comm_count_window(const struct comm *comm, size_t bytes) {
+    struct stats *stats = comm->transport->stats;
+    if (stats) atomic_fetch_add(&stats->bytes_sent_window, bytes);
+}
+
+/* After a look without success: negotiates, waits as the policy says, fails after the timeout.
+ * `peer`: the rank of the transport that is awaited. */
+static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
+    if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
+    waiter_pause(waiter, t->wait, LONGEST_DATA_NAP);
+    if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
+    return error_set(err, HVD_TRANSPORT,
+                     "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
+                     "stopped?",
+                     transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), t->timeout);
+}
+
+int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err) {
+    struct transport *t = comm->transport;
+    struct waiter waiter = {0};
+    while (x->active) {
+        HVD_TRY(t->ops->test(t, x, err));
+        if (x->active) HVD_TRY(keep_waiting(t, &waiter, x->peer, err));
+    }
+    return HVD_OK;
+}
+
+int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
+                   hvd_error *err) {
+    struct waiter waiter = {0};
+    while (!window_raised(comm->window, rank, flag, round))
+        HVD_TRY(keep_waiting(comm->transport, &waiter, transport_rank(comm, rank), err));
+    return HVD_OK;
+}
+
+int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round,
+                    hvd_error *err) {
+    for (int d = 1; d < comm->size; d++)
+        HVD_TRY(comm_wait_flag(comm, (comm->rank + d) % comm->size, flag, round, err));
+    return HVD_OK;
+}
+
+int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return comm_wait_flags(comm, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
+}

@@ -1,0 +1,55 @@
+/* A comm: some ranks as a value, and how this rank reaches the others. Collectives know only this.
+ *
+ * A comm numbers its ranks from 0. Its data lane carries transfers between buffers that both sides
+ * have ready; the transfers of a pair of ranks match in order, whatever the comm. Only the engine's
+ * thread calls these functions. */
+#ifndef HVDLITE_TRANSPORT_COMM_H
+#define HVDLITE_TRANSPORT_COMM_H
+
+#include "base/error.h"
+#include "shm/window.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct transport;
+
+struct comm {
+    struct transport *transport; /* moves the bytes */
+    int rank, size;              /* this rank's number; how many ranks there are */
+    const int *ranks;            /* [size]: their numbers in the transport; NULL: the same */
+    int hosts;                   /* on which the ranks are */
+    struct window *window;       /* of exactly these ranks, in this order; NULL: none */
+};
+
+/* A data transfer under way; a zeroed one is complete. */
+struct transfer {
+    uint64_t handle[2]; /* the transport's */
+    int peer;           /* the transport's number of the other rank */
+    bool active;
+};
+
+/* bytes <= 2^30: callers cut longer data into segments. The transfer owns the buffer until a wait
+ * for it has returned. */
+int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, struct transfer *x,
+               hvd_error *err);
+int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, struct transfer *x,
+               hvd_error *err);
+
+/* Returns when the transfer is complete. Spins, yields, then naps, and calls the transport's
+ * on_wait meanwhile. After an error the transfer may still be active, and the comm is unusable. */
+int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err);
+
+/* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
+ * wait as comm_wait does. */
+int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
+                   hvd_error *err);
+int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
+/* Returns when no rank reads the round that was last in this rank's slot. */
+int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err);
+
+/* Counts bytes that this rank has written for other ranks of its host. */
+void comm_count_window(const struct comm *comm, size_t bytes);
+
+#endif
