@@ -22,6 +22,21 @@ static void test_topology(void) {
     local_hub_free(hub);
 }
 
+/* Ranks dealt to two hosts by turns; host 0 has one rank more, which is in no lane. */
+static void test_layout_of_ranks_by_turns(void) {
+    static const int LOWEST[] = {0, 1, 0, 1, 0}, HOST[] = {0, 2, 4}, LANE[] = {2, 3};
+    struct local_hub *hub = local_hub_on(5, LOWEST);
+    const struct layout *l = &local_hub_rank(hub, 2)->layout;
+    CHECK(l->hosts == 2 && l->lanes == 2 && !l->windows);
+    CHECK(l->host.size == 3 && l->host.rank == 1 && memcmp(l->host.ranks, HOST, sizeof HOST) == 0);
+    CHECK(l->lane.size == 2 && l->lane.rank == 0 && memcmp(l->lane.ranks, LANE, sizeof LANE) == 0);
+    CHECK_INT(local_hub_rank(hub, 4)->layout.lane.size, 0);
+    REQUIRE(local_hub_share(hub));
+    CHECK(l->windows && l->host.window->n == 3 && l->host.window->self == 1);
+    CHECK(!local_hub_rank(hub, 2)->all.window);
+    local_hub_free(hub);
+}
+
 enum { ROUNDS = 300 };
 
 static size_t length_of(int from, int to, int round) {
@@ -170,6 +185,7 @@ static void test_wait_ends_on_errors(void) {
 int main(void) {
     check_begin();
     RUN(test_topology);
+    RUN(test_layout_of_ranks_by_turns);
     RUN(test_traffic);
     RUN(test_no_lost_wake_up);
     RUN(test_sleep);

@@ -115,7 +115,7 @@ static void log_start(const struct job *j, const struct transport *t) {
                  t->no_window.text);
     log_line(&j->config.log, LOG_INFO,
              "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
-             t->at.local_rank, t->at.local_size, t->window ? "with a" : "no",
+             t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",
              j->config.fusion_bytes, j->config.cache_capacity);
 }
 

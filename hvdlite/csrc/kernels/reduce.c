@@ -120,10 +120,11 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
     widen_truth(out, wide, n, 1);
 }
 
-#define ROW(DTYPE, NAME, T, W, PAIR)                                                               \
+#define ROW(DTYPE, NAME, T, W, PAIR, REAL)                                                         \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
      .result = sizeof(T),                                                                          \
+     .real = (REAL),                                                                               \
      .widen = widen_##DTYPE,                                                                       \
      .combine = combine_##NAME,                                                                    \
      .combine_wide = combine_wide_##NAME,                                                          \
@@ -131,16 +132,15 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
      .pair = PAIR}
 
 /* Operations in the order of hvd_op. */
-#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR)                                    \
-    {                                                                                              \
-        ROW(DTYPE, SUMS, T, W, PAIR),     ROW(DTYPE, SUMS, T, W, PAIR),                            \
-        ROW(DTYPE, MINS, T, W, NULL),     ROW(DTYPE, MAXES, T, W, NULL),                           \
-        ROW(DTYPE, PRODUCTS, T, W, NULL), ROW(DTYPE, SUMS, T, W, NULL)}
+#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR, REAL)                              \
+    {ROW(DTYPE, SUMS, T, W, PAIR, REAL),     ROW(DTYPE, SUMS, T, W, PAIR, REAL),                   \
+     ROW(DTYPE, MINS, T, W, NULL, REAL),     ROW(DTYPE, MAXES, T, W, NULL, REAL),                  \
+     ROW(DTYPE, PRODUCTS, T, W, NULL, REAL), ROW(DTYPE, SUMS, T, W, NULL, REAL)}
 
-#define NUMBER(DTYPE, T, W, PAIR)                                                                  \
-    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR)
-#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL)
-#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE)
+#define NUMBER(DTYPE, T, W, PAIR, REAL)                                                            \
+    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR, REAL)
+#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL, false)
+#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE, true)
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
@@ -153,7 +153,7 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
         [HVD_BFLOAT16] = FLOAT(bfloat16, uint16_t, float),
         [HVD_FLOAT32] = FLOAT(float32, float, float),
         [HVD_FLOAT64] = FLOAT(float64, double, double),
-        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL),
+        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL, false),
     };
     return &ROWS[dtype][op];
 }

@@ -11,6 +11,8 @@
 
 #include "base/types.h"
 
+#include <stdbool.h>
+
 /* A result is multiplied and divided by these before it is stored. */
 struct reduce_final {
     double scale;
@@ -22,6 +24,7 @@ struct reduce_kernels {
     size_t size;   /* bytes of an element */
     size_t wide;   /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
     size_t result; /* bytes of a result, which narrow stores */
+    bool real;     /* a floating-point dtype */
     void (*widen)(void *wide, const void *in, size_t n, double scale); /* wide = in * scale */
     void (*combine)(void *wide, const void *in, size_t n);             /* wide = wide op in */
     void (*combine_wide)(void *out, const void *a, const void *b,

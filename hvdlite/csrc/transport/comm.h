@@ -14,13 +14,15 @@
 #include <stdint.h>
 
 struct transport;
+struct layout;
 
 struct comm {
     struct transport *transport; /* moves the bytes */
     int rank, size;              /* this rank's number; how many ranks there are */
     const int *ranks;            /* [size]: their numbers in the transport; NULL: the same */
-    int hosts;                   /* on which the ranks are */
     struct window *window;       /* of exactly these ranks, in this order; NULL: none */
+    int hosts;                   /* on which the ranks are */
+    const struct layout *layout; /* NULL: all ranks are on one host, or each on its own */
 };
 
 /* A data transfer under way; a zeroed one is complete. */

@@ -8,19 +8,12 @@
 
 #include "base/error.h"
 #include "base/stats.h"
-#include "transport/comm.h"
+#include "transport/layout.h"
 #include "transport/wait.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* Where this rank is. A host is a shared-memory domain; cross: among ranks with this local rank. */
-struct topology {
-    int rank, size;
-    int local_rank, local_size;
-    int cross_rank, cross_size;
-};
 
 struct message {
     int from;
@@ -49,11 +42,11 @@ struct transport_ops {
 struct transport {
     const struct transport_ops *ops;
     struct topology at;
-    const int *job_ranks;  /* [rank]: what error texts call it; NULL: its number here */
-    struct comm all;       /* every rank */
-    struct window *window; /* of all ranks of this host; NULL: no shared memory */
-    hvd_error no_window;   /* why not */
-    struct stats *stats;   /* NULL: nothing is counted */
+    const int *job_ranks; /* [rank]: what error texts call it; NULL: its number here */
+    struct comm all;      /* every rank */
+    struct layout layout; /* of all */
+    hvd_error no_window;  /* why the ranks of this host share none */
+    struct stats *stats;  /* NULL: nothing is counted */
     struct wait_policy wait;
     bool rings;     /* every message ends a sleep; else some are found only by polling */
     double timeout; /* seconds without progress until a wait fails; 0: never */

@@ -164,25 +164,18 @@ static const struct transport_ops LOCAL_OPS = {
     .close = local_close,
 };
 
-static bool rank_init(struct local_rank *r, int rank, int size, int per_host) {
-    int first = rank - rank % per_host, last = first + per_host < size ? first + per_host : size;
-    r->transport = (struct transport){
-        .ops = &LOCAL_OPS,
-        .at = {.rank = rank,
-               .size = size,
-               .local_rank = rank - first,
-               .local_size = last - first,
-               .cross_rank = rank / per_host,
-               .cross_size = (size - rank % per_host + per_host - 1) / per_host},
-        .all = {&r->transport, rank, size, .hosts = (size + per_host - 1) / per_host},
-        .rings = true,
-    };
+static bool rank_init(struct local_rank *r, int rank, int size, const int *lowest) {
+    struct transport *t = &r->transport;
+    hvd_error no_memory;
+    *t = (struct transport){.ops = &LOCAL_OPS, .all = {t, rank, size}, .rings = true};
     monitor_init(&r->monitor);
     r->transfers = calloc((size_t)size, sizeof *r->transfers);
-    return r->transfers != NULL;
+    if (!r->transfers || layout_open(&t->layout, &t->all, lowest, &no_memory)) return false;
+    t->at = layout_topology(&t->layout, &t->all);
+    return true;
 }
 
-struct local_hub *local_hub_new(int size, int per_host) {
+struct local_hub *local_hub_on(int size, const int *lowest) {
     struct local_hub *hub = calloc(1, sizeof *hub);
     if (!hub) return NULL;
     hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
@@ -191,29 +184,44 @@ struct local_hub *local_hub_new(int size, int per_host) {
         return NULL;
     }
     bool good = true;
-    for (int i = 0; i < size; i++, hub->size++)
-        good &= rank_init(&hub->ranks[i], i, size, per_host ? per_host : size);
+    for (int i = 0; i < size; i++, hub->size++) good &= rank_init(&hub->ranks[i], i, size, lowest);
     if (good) return hub;
     local_hub_free(hub);
     return NULL;
 }
 
-bool local_hub_share(struct local_hub *hub) {
-    void *memory = NULL;
-    for (int i = 0; i < hub->size; i++) {
-        struct local_rank *r = &hub->ranks[i];
-        struct topology *at = &r->transport.at;
-        if (at->local_rank == 0) {
-            size_t bytes = window_bytes(at->local_size);
-            memory = aligned_alloc(alignof(struct window_rank), bytes);
-            if (!memory) return false;
-            memset(memory, 0, bytes);
-        }
-        window_init(&r->window, memory, at->local_size, at->local_rank);
-        r->transport.window = &r->window;
-        if (at->local_size == at->size) r->transport.all.window = &r->window;
+struct local_hub *local_hub_new(int size, int per_host) {
+    int *lowest = malloc((size_t)size * sizeof *lowest);
+    if (!lowest) return NULL;
+    for (int i = 0; i < size; i++) lowest[i] = per_host ? i - i % per_host : 0;
+    struct local_hub *hub = local_hub_on(size, lowest);
+    free(lowest);
+    return hub;
+}
+
+/* Gives the ranks of a comm a window; its rank 0 owns the memory. */
+static bool share(struct local_hub *hub, const struct comm *host) {
+    size_t bytes = window_bytes(host->size);
+    void *memory = aligned_alloc(alignof(struct window_rank), bytes);
+    if (!memory) return false;
+    memset(memory, 0, bytes);
+    for (int i = 0; i < host->size; i++) {
+        struct local_rank *r = &hub->ranks[host->ranks[i]];
+        window_init(&r->window, memory, host->size, i);
+        r->transport.layout.host.window = &r->window;
+        r->transport.layout.windows = true;
+        if (host->size == hub->size) r->transport.all.window = &r->window;
     }
     return true;
+}
+
+bool local_hub_share(struct local_hub *hub) {
+    bool good = true;
+    for (int i = 0; i < hub->size; i++) {
+        const struct comm *host = &hub->ranks[i].transport.layout.host;
+        if (host->rank == 0) good &= share(hub, host);
+    }
+    return good;
 }
 
 static void drain(struct queue *q) {
@@ -226,7 +234,8 @@ void local_hub_free(struct local_hub *hub) {
         drain(&r->messages);
         for (int j = 0; r->transfers && j < hub->size; j++) drain(&r->transfers[j]);
         free(r->transfers);
-        if (r->transport.window && r->transport.at.local_rank == 0) free(r->window.ranks);
+        if (r->transport.at.local_rank == 0) free(r->window.ranks);
+        layout_close(&r->transport.layout);
         monitor_destroy(&r->monitor);
     }
     free(hub->ranks);

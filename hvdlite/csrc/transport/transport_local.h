@@ -11,6 +11,8 @@ struct local_hub;
 
 /* per_host: consecutive ranks that count as one host; 0: all ranks. NULL: no memory. */
 struct local_hub *local_hub_new(int size, int per_host);
+/* lowest: [rank]: the lowest rank of its host. */
+struct local_hub *local_hub_on(int size, const int *lowest);
 void local_hub_free(struct local_hub *hub); /* after every rank's thread has ended */
 
 /* Gives the ranks of each host a window, before they start. False: no memory. */

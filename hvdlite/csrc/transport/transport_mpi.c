@@ -28,8 +28,6 @@ struct mpi_transport {
     struct message arriving;
     struct host host;                        /* zeroed: this host has no window */
     struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
-    int *local_of;                           /* [rank]: its local rank; -1: it is on another host */
-    int *rank_of;                            /* [local rank] */
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -133,9 +131,10 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
 
 static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    int local = m->local_of[to];
-    if (local >= 0 && host_reaches(&m->host, local))
-        return host_send(&m->host, local, data, size, err);
+    const struct layout *l = &t->layout;
+    bool here = l->host_of[to] == l->host_of[t->at.rank];
+    if (here && host_reaches(&m->host, l->local_of[to]))
+        return host_send(&m->host, l->local_of[to], data, size, err);
     return send_by_mpi(m, to, data, size, err);
 }
 
@@ -173,7 +172,7 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
         int from;
         HVD_TRY(host_flush(&m->host, err));
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
-        if (message->data) message->from = m->rank_of[from];
+        if (message->data) message->from = t->layout.host.ranks[from];
     }
     return message->data || m->transport.rings ? HVD_OK : receive_by_mpi(m, message, err);
 }
@@ -202,23 +201,24 @@ static int check_threads(hvd_error *err) {
                      level);
 }
 
-static int find_topology(struct mpi_transport *m, MPI_Comm *local, hvd_error *err) {
-    struct topology *at = &m->transport.at;
-    MPI_Comm cross;
-    TRY_MPI(MPI_Comm_rank(m->control, &at->rank));
-    TRY_MPI(MPI_Comm_size(m->control, &at->size));
-    TRY_MPI(MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, at->rank, MPI_INFO_NULL, local));
-    TRY_MPI(MPI_Comm_rank(*local, &at->local_rank));
-    TRY_MPI(MPI_Comm_size(*local, &at->local_size));
-    TRY_MPI(MPI_Comm_split(m->control, at->local_rank, at->rank, &cross));
-    TRY_MPI(MPI_Comm_rank(cross, &at->cross_rank));
-    TRY_MPI(MPI_Comm_size(cross, &at->cross_size));
-    TRY_MPI(MPI_Comm_free(&cross));
-    struct comm *all = &m->transport.all;
-    *all = (struct comm){&m->transport, at->rank, at->size, .hosts = at->cross_size};
-    /* Rank 0 is the first of its host, so every host has a rank in its cross communicator. */
-    TRY_MPI(MPI_Bcast(&all->hosts, 1, MPI_INT, 0, m->control));
-    return HVD_OK;
+/* Each rank tells all others the lowest rank of its host. */
+static int find_layout(struct mpi_transport *m, MPI_Comm *local, hvd_error *err) {
+    struct transport *t = &m->transport;
+    struct comm *all = &t->all;
+    all->transport = t;
+    TRY_MPI(MPI_Comm_rank(m->control, &all->rank));
+    TRY_MPI(MPI_Comm_size(m->control, &all->size));
+    TRY_MPI(MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, local));
+    int *lowest = calloc((size_t)all->size, sizeof *lowest), own = all->rank;
+    if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", all->size);
+    int code = check(NULL, 0, MPI_Bcast(&own, 1, MPI_INT, 0, *local), "MPI_Bcast", err);
+    if (!code)
+        code = check(NULL, 0, MPI_Allgather(&own, 1, MPI_INT, lowest, 1, MPI_INT, m->control),
+                     "MPI_Allgather", err);
+    if (!code) code = layout_open(&t->layout, all, lowest, err);
+    free(lowest);
+    t->at = code ? t->at : layout_topology(&t->layout, all);
+    return code;
 }
 
 /* All ranks of the host map the window, or none does. */
@@ -242,33 +242,23 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     return HVD_OK;
 }
 
-/* The ranks of this host by local rank, and their local ranks. */
-static int find_neighbours(struct mpi_transport *m, MPI_Comm local, hvd_error *err) {
-    struct topology *at = &m->transport.at;
-    m->rank_of = calloc((size_t)at->local_size, sizeof *m->rank_of);
-    m->local_of = calloc((size_t)at->size, sizeof *m->local_of);
-    if (!m->rank_of || !m->local_of)
-        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", at->size);
-    TRY_MPI(MPI_Allgather(&at->rank, 1, MPI_INT, m->rank_of, 1, MPI_INT, local));
-    for (int i = 0; i < at->size; i++) m->local_of[i] = -1;
-    for (int i = 0; i < at->local_size; i++) m->local_of[m->rank_of[i]] = i;
-    return HVD_OK;
-}
-
 static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_error *err) {
-    struct topology *at = &m->transport.at;
+    struct transport *t = &m->transport;
+    struct comm *host = &t->layout.host;
     void *memory = NULL;
     m->doorbell = &m->own_doorbell;
-    HVD_TRY(find_neighbours(m, local, err));
     HVD_TRY(share_memory(m, local, window, &memory, err));
     if (memory) {
-        HVD_TRY(host_open(&m->host, memory, at->local_size, at->local_rank, err));
-        m->transport.window = &m->host.window;
-        m->doorbell = &window_self(&m->host.window)->doorbell;
+        HVD_TRY(host_open(&m->host, memory, host->size, host->rank, err));
+        host->window = &m->host.window;
+        m->doorbell = &window_self(host->window)->doorbell;
     }
+    int own = memory != NULL, least;
+    TRY_MPI(MPI_Allreduce(&own, &least, 1, MPI_INT, MPI_MIN, m->control));
+    t->layout.windows = least;
     /* All ranks are on this host: no message takes MPI, which wakes nobody. */
-    if (at->local_size == at->size) m->transport.all.window = m->transport.window;
-    m->transport.rings = m->transport.all.window != NULL;
+    if (host->size == t->all.size) t->all.window = host->window;
+    t->rings = t->all.window != NULL;
     return HVD_OK;
 }
 
@@ -279,7 +269,7 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
     TRY_MPI(MPI_Comm_dup(comm, &m->control));
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
-    HVD_TRY(find_topology(m, &local, err));
+    HVD_TRY(find_layout(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
     return HVD_OK;
@@ -300,8 +290,7 @@ static void mpi_close(struct transport *t, bool clean) {
         MPI_Comm_free(&m->control);
     }
     host_close(&m->host);
-    free(m->local_of);
-    free(m->rank_of);
+    layout_close(&t->layout);
     free(m->requests);
     free(m);
 }

@@ -1,0 +1,60 @@
+#include "transport/layout.h"
+
+#include <stdlib.h>
+
+/* Numbers hosts and the ranks on them; returns the ranks of the smallest host. */
+static int number(struct layout *l, const int *lowest, int size, int *count) {
+    int least = size;
+    for (int r = 0; r < size; r++) {
+        bool first = lowest[r] == r;
+        if (first) count[l->hosts] = 0;
+        l->host_of[r] = first ? l->hosts++ : l->host_of[lowest[r]];
+        l->local_of[r] = count[l->host_of[r]]++;
+    }
+    for (int h = 0; h < l->hosts; h++) least = count[h] < least ? count[h] : least;
+    return least;
+}
+
+/* A comm of the ranks r with keys[r] == key. */
+static struct comm pick(const struct comm *all, const int *keys, int key, int *ranks) {
+    struct comm comm = {.transport = all->transport, .ranks = ranks};
+    for (int r = 0; r < all->size; r++) {
+        if (keys[r] != key) continue;
+        if (r == all->rank) comm.rank = comm.size;
+        ranks[comm.size++] = all->ranks ? all->ranks[r] : r;
+    }
+    return comm;
+}
+
+int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err) {
+    size_t size = (size_t)comm->size;
+    *l = (struct layout){.memory = calloc(5 * size, sizeof *l->memory)};
+    if (!l->memory) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", comm->size);
+    l->host_of = l->memory;
+    l->local_of = l->host_of + size;
+    int *host_ranks = l->local_of + size, *lane_ranks = host_ranks + size;
+    l->lanes = number(l, lowest, comm->size, lane_ranks + size);
+    int host = l->host_of[comm->rank], lane = l->local_of[comm->rank];
+    l->host = pick(comm, l->host_of, host, host_ranks);
+    if (lane < l->lanes) l->lane = pick(comm, l->local_of, lane, lane_ranks);
+    l->host.hosts = 1;
+    l->lane.hosts = l->lane.size;
+    comm->hosts = l->hosts;
+    comm->layout = l;
+    return HVD_OK;
+}
+
+struct topology layout_topology(const struct layout *l, const struct comm *comm) {
+    struct topology at = {comm->rank, comm->size, l->host.rank, l->host.size, 0, 0};
+    for (int r = 0; r < comm->size; r++) {
+        if (l->local_of[r] != at.local_rank) continue;
+        at.cross_rank += r < comm->rank;
+        at.cross_size++;
+    }
+    return at;
+}
+
+void layout_close(struct layout *l) {
+    free(l->memory);
+    *l = (struct layout){0};
+}
