@@ -12,6 +12,7 @@ import sys
 from hvdlite import _mxnet_import
 from hvdlite import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
 from hvdlite._version import __version__
+from hvdlite.lazy_names import lazy_names
 
 _DEFINED_IN = {
     "hvdlite._native": ("HvdliteError",),
@@ -86,22 +87,11 @@ _DEFINED_IN = {
     ),
 }
 _SUBMODULES = ("keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
-_MODULE_OF = {name: module for module, names in _DEFINED_IN.items() for name in names}
 
-__all__ = ["__version__", *_MODULE_OF]
-
-
-def __getattr__(name):
-    if name in _SUBMODULES:
-        return importlib.import_module(f"hvdlite.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'hvdlite' has no attribute '{name}'")
-    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    return value  # from now on found without this call: hvd.allreduce_ is used for each gradient
-
-
-def __dir__():
-    return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
+__all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]
+__getattr__, __dir__ = lazy_names(
+    globals(), _DEFINED_IN, {name: f"hvdlite.{name}" for name in _SUBMODULES}
+)
 
 
 def _end_before_init() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from hvdlite import frameworks
 from hvdlite._native import lib
 from hvdlite.collectives import DTYPES, Started, gather_numbers, is_known, run, start_all
-from hvdlite.handles import Handle, poll, synchronize, waiting  # noqa: F401
+from hvdlite.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
@@ -255,7 +255,7 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
     arrays = [_dense(array) for array in arrays]
     outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
-        return Handle(lambda: True, list)
+        return ended([])
     rows = gather_numbers([rows_of(a.shape) for a in arrays], name, process_set).sum(axis=0)
     shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows, arrays)]
     details = {"group": process_set.group()}

@@ -8,12 +8,7 @@ except ImportError as error:
     ) from error
 
 import hvdlite
+from hvdlite.lazy_names import lazy_names
 
 __all__ = list(hvdlite.__all__)
-
-
-def __getattr__(name):
-    if name not in __all__:
-        raise AttributeError(f"module 'hvdlite.mxnet' has no attribute '{name}'")
-    value = globals()[name] = getattr(hvdlite, name)
-    return value  # from now on found without this call
+__getattr__, __dir__ = lazy_names(globals(), {"hvdlite": __all__}, {})

@@ -4,7 +4,6 @@
 are defined when they are first used.
 """
 
-import importlib
 import os
 
 # A collective that is waited for holds one of TensorFlow's threads: there must be one left for
@@ -19,9 +18,9 @@ except ImportError as error:
         "`pip install 'hvdlite[tensorflow]'`"
     ) from error
 
-import hvdlite
+from hvdlite.lazy_names import NEUTRAL, lazy_names
 
-_OWN = {
+_DEFINED_IN = {
     "hvdlite.tensorflow.compression": ("Compression",),
     "hvdlite.tensorflow.objects": (
         "allgather_object",
@@ -55,33 +54,8 @@ _OWN = {
         "broadcast_global_variables",
         "broadcast_variables",
     ),
+    "hvdlite": NEUTRAL,
 }
-_MODULE_OF = {name: module for module, names in _OWN.items() for name in names}
-# What has nothing to do with arrays, and so is hvdlite's own.
-_SHARED = (
-    "Adasum", "Average", "HvdliteError", "Max", "Min", "ProcessSet", "Product", "Sum",
-    "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",
-    "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous",
-    "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",
-    "mpi_threads_supported", "nccl_built", "rank", "remove_process_set", "rocm_built", "run",
-    "shutdown", "size", "start_timeline", "stats", "stop_timeline",
-)  # fmt: skip
 
-__all__ = [*_SHARED, *_MODULE_OF]
-
-
-def __getattr__(name):
-    if name in _MODULE_OF:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    elif name in _SHARED:
-        value = getattr(hvdlite, name)
-    elif name == "keras":
-        return importlib.import_module("hvdlite.tensorflow.keras")
-    else:
-        raise AttributeError(f"module 'hvdlite.tensorflow' has no attribute '{name}'")
-    globals()[name] = value  # and from now on found without a call
-    return value
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"keras": "hvdlite.tensorflow.keras"})

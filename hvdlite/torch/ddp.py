@@ -9,7 +9,7 @@ from hvdlite.handles import Handle
 from hvdlite.names import owner_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Average
-from hvdlite.torch import handles
+from hvdlite.torch.ops import allreduce_async_
 
 
 class AllreduceState:
@@ -47,7 +47,7 @@ def allreduce_hook(
     future: torch.futures.Future = torch.futures.Future()
     name = f"{state.owner}.bucket{bucket.index()}"
     how = {"name": name, "op": Average, "process_set": state.process_set}
-    state.under_way.append((future, handles.allreduce_async_(bucket.buffer(), **how)))
+    state.under_way.append((future, allreduce_async_(bucket.buffer(), **how)))
     if bucket.is_last():
         under_way, state.under_way = state.under_way, []
         for pending, handle in under_way:

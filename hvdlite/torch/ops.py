@@ -4,26 +4,38 @@ Every rank must make the call, with tensors of the same shape and dtype; tensors
 ``name``, and without one by the line of the script that calls. Dtypes: float16, bfloat16, float32,
 float64, uint8, int8, int16, int32, int64, bool; tensors of any strides.
 
-Each call waits until the work is done; one that ends in ``_async`` returns a handle at once, for
-``poll`` and ``synchronize``. (Where ranks bring rows, it waits until all have said how many.) Calls
-that wait and are not in place have gradients, of Horovod's scale: an allreduce's is reduced as the
-tensors were, those of an allgather and a broadcast are averaged over ranks, that of a reducescatter
-is gathered, times the number of ranks for a sum. Backward must reach a result on every rank or on
-none.
+Each call waits until the work is done. One that ends in ``_async`` returns a handle at once, for
+``poll`` and ``synchronize``; what is wrong with an argument is raised at once, and the tensors must
+stay as they are until the work is done. (Where ranks bring rows, it waits until all have said how
+many.)
+
+Calls that wait and are not in place have gradients, of Horovod's scale: an allreduce's is reduced
+as the tensors were, those of an allgather and a broadcast are averaged over ranks, that of a
+reducescatter is gathered, times the number of ranks for a sum. Backward must reach a result on
+every rank or on none.
 
 ``grouped_...`` does the same for each of several tensors, which are sent together.
 """
 
-from typing import List, Optional, Sequence
+import functools
+import inspect
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
 
 from hvdlite import numpy as collectives
+from hvdlite._native import HvdliteError
+from hvdlite.handles import Handle, ended, waiting
+from hvdlite.names import group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Average, op_of
-from hvdlite.torch import differentiable, exchange, handles
-from hvdlite.torch.handles import full_names, one_name
+from hvdlite.torch import differentiable, exchange
 from hvdlite.training.codecs import NoneCompressor
 
+HorovodInternalError = HvdliteError  # as scripts of Horovod's catch it
 
+
+@waiting
 def allreduce(
     tensor,
     average: Optional[bool] = None,
@@ -48,11 +60,12 @@ def allreduce(
         sparse or on a GPU, an unsupported dtype, both ``average`` and ``op``.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree, or one has failed or left.
     """
-    names = one_name("allreduce", name, process_set)
+    names = _one_name("allreduce", name, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce(names, [tensor], compression, *how)[0]
+    return _allreduce(names, [tensor], compression, *how).then(_first)
 
 
+@waiting
 def allreduce_(
     tensor,
     average: Optional[bool] = None,
@@ -63,10 +76,12 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ):
     """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``."""
-    scales = prescale_factor, postscale_factor
-    return handles.allreduce_async_(tensor, average, name, op, *scales, process_set).synchronize()
+    names = _one_name("allreduce", name, process_set)
+    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
+    return _allreduce_(names, [tensor], *how).then(_first)
 
 
+@waiting
 def grouped_allreduce(
     tensors: Sequence,
     average: Optional[bool] = None,
@@ -78,11 +93,12 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> List:
     """Do what :func:`allreduce` does for each of the tensors."""
-    names = full_names("allreduce", name, tensors, process_set)
+    names = _full_names("allreduce", name, tensors, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
     return _allreduce(names, tensors, compression, *how)
 
 
+@waiting
 def grouped_allreduce_(
     tensors: Sequence,
     average: Optional[bool] = None,
@@ -93,10 +109,12 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> List:
     """Do what :func:`allreduce_` does for each of the tensors."""
-    how = average, name, op, prescale_factor, postscale_factor, process_set
-    return handles.grouped_allreduce_async_(tensors, *how).synchronize()
+    names = _full_names("allreduce", name, tensors, process_set)
+    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
+    return _allreduce_(names, tensors, *how)
 
 
+@waiting
 def broadcast(
     tensor,
     root_rank: int,
@@ -109,13 +127,14 @@ def broadcast(
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
     """
-    (full,) = one_name("broadcast", name, process_set)
+    (full,) = _one_name("broadcast", name, process_set)
     if differentiable.is_recorded([tensor]):
-        return differentiable.Broadcast.apply(full, root_rank, process_set, tensor)
+        return ended(differentiable.Broadcast.apply(full, root_rank, process_set, tensor))
     handle = exchange.broadcast([full], [tensor], root_rank, process_set, in_place=False)
-    return handle.synchronize()[0]
+    return handle.then(_first)
 
 
+@waiting
 def broadcast_(
     tensor,
     root_rank: int,
@@ -126,9 +145,11 @@ def broadcast_(
 
     Arguments and errors are those of :func:`broadcast`.
     """
-    return handles.broadcast_async_(tensor, root_rank, name, process_set).synchronize()
+    names = _one_name("broadcast", name, process_set)
+    return exchange.broadcast(names, [tensor], root_rank, process_set, in_place=True).then(_first)
 
 
+@waiting
 def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set):
     """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
 
@@ -137,16 +158,19 @@ def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = glob
     :return: a tensor of shape (rows of all ranks, ...), in the order of ranks.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
-    return _allgather(one_name("allgather", name, process_set), [tensor], process_set)[0]
+    names = _one_name("allgather", name, process_set)
+    return _allgather(names, [tensor], process_set).then(_first)
 
 
+@waiting
 def grouped_allgather(
     tensors: Sequence, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List:
     """Do what :func:`allgather` does for each of the tensors."""
-    return _allgather(full_names("allgather", name, tensors, process_set), tensors, process_set)
+    return _allgather(_full_names("allgather", name, tensors, process_set), tensors, process_set)
 
 
+@waiting
 def alltoall(
     tensor,
     splits: Optional[Sequence[int]] = None,
@@ -163,15 +187,18 @@ def alltoall(
     :raises ValueError: as :func:`allreduce`; the splits, or without them the ranks, do not suit the
         rows.
     """
-    (full,) = one_name("alltoall", name, process_set)
+    (full,) = _one_name("alltoall", name, process_set)
     matrix = exchange.splits_of_all(full, tensor, splits, process_set)
     if differentiable.is_recorded([tensor]):
-        out = differentiable.Alltoall.apply(full, matrix, process_set, tensor)
+        handle = ended(differentiable.Alltoall.apply(full, matrix, process_set, tensor))
     else:
-        (out,) = exchange.alltoall(full, tensor, matrix, process_set).synchronize()
-    return out if splits is None else (out, exchange.received(matrix, process_set))
+        handle = exchange.alltoall(full, tensor, matrix, process_set).then(_first)
+    if splits is None:
+        return handle
+    return handle.then(lambda out: (out, exchange.received(matrix, process_set)))
 
 
+@waiting
 def reducescatter(
     tensor,
     name: Optional[str] = None,
@@ -190,11 +217,12 @@ def reducescatter(
     :param op: and all else: as for :func:`allreduce`.
     :raises ValueError: as :func:`allreduce`; ``tensor`` is 0-d.
     """
-    names = one_name("reducescatter", name, process_set)
+    names = _one_name("reducescatter", name, process_set)
     how = op_of(None, op), (prescale_factor, postscale_factor), process_set
-    return _reducescatter(names, [tensor], compression, *how)[0]
+    return _reducescatter(names, [tensor], compression, *how).then(_first)
 
 
+@waiting
 def grouped_reducescatter(
     tensors: Sequence,
     name: Optional[str] = None,
@@ -205,9 +233,47 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> List:
     """Do what :func:`reducescatter` does for each of the tensors."""
-    names = full_names("reducescatter", name, tensors, process_set)
+    names = _full_names("reducescatter", name, tensors, process_set)
     how = op_of(None, op), (prescale_factor, postscale_factor), process_set
     return _reducescatter(names, tensors, compression, *how)
+
+
+def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
+    @functools.wraps(start)
+    def form(*args, **kwargs) -> Handle:
+        with torch.no_grad():  # its decorator would be the line that names an unnamed tensor
+            return start(*args, **kwargs)
+
+    return form
+
+
+def _uncompressed(start: Callable[..., Handle]) -> Callable[..., Handle]:
+    """Return ``start`` without its argument ``compression``."""
+    signature = inspect.signature(start)
+    place = list(signature.parameters).index("compression")
+    rest = [each for each in signature.parameters.values() if each.name != "compression"]
+
+    @functools.wraps(start)
+    def form(*args, **kwargs) -> Handle:
+        compression = [NoneCompressor] if len(args) > place else []
+        return start(*args[:place], *compression, *args[place:], **kwargs)
+
+    vars(form).update(__signature__=signature.replace(parameters=rest))
+    return form
+
+
+allreduce_async = _uncompressed(_without_gradient(allreduce.start))
+grouped_allreduce_async = _uncompressed(_without_gradient(grouped_allreduce.start))
+reducescatter_async = _uncompressed(_without_gradient(reducescatter.start))
+grouped_reducescatter_async = _uncompressed(_without_gradient(grouped_reducescatter.start))
+broadcast_async = _without_gradient(broadcast.start)
+allgather_async = _without_gradient(allgather.start)
+grouped_allgather_async = _without_gradient(grouped_allgather.start)
+alltoall_async = _without_gradient(alltoall.start)
+
+allreduce_async_ = allreduce_.start
+grouped_allreduce_async_ = grouped_allreduce_.start
+broadcast_async_ = broadcast_.start
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
@@ -221,31 +287,58 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
     return collectives.join(process_set)
 
 
-def _allreduce(names, tensors, compression, op, scales, process_set) -> List:
-    sent = [compression.compress(tensor) for tensor in tensors]
-    tensors = [tensor for tensor, _ in sent]
+def _one_name(kind: str, name: Optional[str], process_set: ProcessSet) -> List[str]:
+    return [tensor_name(kind, name, process_set.process_set_id)]
+
+
+def _full_names(kind: str, name: Optional[str], tensors, process_set: ProcessSet) -> List[str]:
+    return group_names(tensor_name(kind, name, process_set.process_set_id), len(tensors))
+
+
+def _first(results: Sequence):
+    return results[0]
+
+
+# These return a Handle; @waiting makes of it what the functions above are annotated with.
+
+
+def _allreduce(names, tensors, compression, op, scales, process_set) -> Any:
+    tensors, decompress = _compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
-        outs = differentiable.Allreduce.apply(names, op, scales, process_set, *tensors)
-    else:
-        handle = exchange.allreduce(names, tensors, op, scales, process_set, in_place=False)
-        outs = handle.synchronize()
-    return [compression.decompress(out, ctx) for out, (_, ctx) in zip(outs, sent)]
+        return ended(
+            decompress(differentiable.Allreduce.apply(names, op, scales, process_set, *tensors))
+        )
+    handle = exchange.allreduce(names, tensors, op, scales, process_set, in_place=False)
+    return handle.then(decompress)
 
 
-def _allgather(names, tensors, process_set) -> List:
+def _allreduce_(names, tensors, op, scales, process_set) -> Any:
+    return exchange.allreduce(names, tensors, op, scales, process_set, in_place=True)
+
+
+def _allgather(names, tensors, process_set) -> Any:
     if not names:
-        return []
+        return ended([])
     rows = exchange.rows_of_all(names[0], names, tensors, process_set)
     if differentiable.is_recorded(tensors):
-        return list(differentiable.Allgather.apply(names, rows, process_set, *tensors))
-    return exchange.allgather(names, tensors, rows.sum(axis=0), process_set).synchronize()
+        return ended(list(differentiable.Allgather.apply(names, rows, process_set, *tensors)))
+    return exchange.allgather(names, tensors, rows.sum(axis=0), process_set)
 
 
-def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
-    sent = [compression.compress(tensor) for tensor in tensors]
-    tensors = [tensor for tensor, _ in sent]
+def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:
+    tensors, decompress = _compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
-        outs = differentiable.Reducescatter.apply(names, op, scales, process_set, *tensors)
-    else:
-        outs = exchange.reducescatter(names, tensors, op, scales, process_set).synchronize()
-    return [compression.decompress(out, ctx) for out, (_, ctx) in zip(outs, sent)]
+        return ended(
+            decompress(differentiable.Reducescatter.apply(names, op, scales, process_set, *tensors))
+        )
+    return exchange.reducescatter(names, tensors, op, scales, process_set).then(decompress)
+
+
+def _compressed(tensors, compression) -> Tuple[List, Callable]:
+    """Return what to send, and what makes of the results what the caller gets."""
+    sent = [compression.compress(tensor) for tensor in tensors]
+
+    def decompress(outs) -> List:
+        return [compression.decompress(out, context) for out, (_, context) in zip(outs, sent)]
+
+    return [tensor for tensor, _ in sent], decompress

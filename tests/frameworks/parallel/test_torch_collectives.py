@@ -102,6 +102,15 @@ def test_handles(rank, size):
     assert hvd.synchronize(hvd.allreduce_async_(in_place, op=hvd.Sum)) is in_place
 
 
+def test_an_unnamed_tensor_is_named_after_the_line_that_starts_it(rank, size):
+    handle = hvd.allreduce_async(torch.zeros(rank + 1), None, None, hvd.Sum)
+    if size > 1:
+        with pytest.raises(hvd.HvdliteError, match="allreduce.test_torch_collectives.py:"):
+            handle.synchronize()
+    else:
+        assert handle.synchronize() == 0
+
+
 def test_grouped_allreduce(rank, size):
     tensors = [torch.full((n,), float(rank)) for n in (1, 5, 0, 1000)]
     for tensor, result in zip(tensors, hvd.grouped_allreduce(tensors, op=hvd.Sum)):

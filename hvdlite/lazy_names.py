@@ -1,0 +1,40 @@
+"""Names that a package imports from where they are defined when they are first used."""
+
+import importlib
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+
+def lazy_names(
+    package: Dict[str, Any],
+    defined_in: Mapping[str, Sequence[str]],
+    submodules: Mapping[str, str],
+) -> Tuple[Callable[[str], Any], Callable[[], List[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package.
+
+    :param package: its ``globals()``. A name stays there once it was used: the next use costs no
+        call, and ``hvd.allreduce_`` is used for each gradient.
+    :param defined_in: the package's names by the module that has them.
+    :param submodules: modules that are attributes too, by the name of the attribute.
+    """
+    module_of = {name: module for module, names in defined_in.items() for name in names}
+
+    def getattr_(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(submodules[name])
+        if name not in module_of:
+            raise AttributeError(f"module '{package['__name__']}' has no attribute '{name}'")
+        value = package[name] = getattr(importlib.import_module(module_of[name]), name)
+        return value
+
+    return getattr_, lambda: sorted({*package, *module_of, *submodules})
+
+
+# What every package for a framework takes from hvdlite: these names have nothing to do with arrays.
+NEUTRAL = (
+    "Adasum", "Average", "HvdliteError", "Max", "Min", "ProcessSet", "Product", "Sum",
+    "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+    "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous",
+    "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported", "nccl_built", "rank", "remove_process_set", "rocm_built", "run",
+    "shutdown", "size", "start_timeline", "stats", "stop_timeline",
+)  # fmt: skip
