@@ -7,9 +7,10 @@ import keras
 from hvdlite.keras.averaging import average
 from hvdlite.names import owner_name
 from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average, op_of
+from hvdlite.reduce_ops import Average
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.reduction import Reduction, check_passes
+from hvdlite.training.local_layers import average_all_but, weights_of
+from hvdlite.training.reduction import check_passes, reduction_of
 
 
 def DistributedOptimizer(
@@ -43,11 +44,9 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, _Distributed) or not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"expected a plain optimizer of Keras, got {type(optimizer).__name__}")
-    groups = num_groups if groups is None else groups
-    parts = len(groups) if isinstance(groups, (list, tuple)) else groups
-    reduction = Reduction(
-        compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
-    ).checked()
+    reduction = reduction_of(
+        compression, sparse_as_dense, op, gradient_predivide_factor, groups, num_groups, process_set
+    )
     passes = check_passes(backward_passes_per_step)
     mixed = keras.config.dtype_policy().name == "mixed_float16"
     if mixed and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -76,10 +75,8 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
-    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
-    for layer in filter(None, layers):
-        for variable in layer.trainable_weights:
-            optimizer.register_local_var(variable)
+    for variable in weights_of(local_layers):
+        optimizer.register_local_var(variable)
     return optimizer
 
 
@@ -124,14 +121,12 @@ class _Distributed:
         return super()._clip_gradients(grads)
 
     def _averaged(self, grads, variables):
-        local = [id(variable) in self._local for variable in variables]
-        shared = [grad for grad, is_local in zip(grads, local) if not is_local]
-        averaged = iter(average(shared, self._owner, self._reduction))
         size = self._reduction.process_set.size() if self._scale_local else 1
-        return [
-            (grad if grad is None else grad / size) if is_local else next(averaged)
-            for grad, is_local in zip(grads, local)
-        ]
+        return average_all_but(
+            self._local, variables, grads,
+            average=lambda grads: average(grads, self._owner, self._reduction),
+            divide=lambda grad: None if grad is None else grad / size,
+        )  # fmt: skip
 
 
 class _DistributedLossScale(_Distributed):

@@ -5,31 +5,10 @@ from typing import Callable, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, op_of
 from hvdlite.tensorflow.differentiable import start_allreduce
 from hvdlite.tensorflow.exchange import begin, run, wait
 from hvdlite.tensorflow.ops import allreduce
-from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.reduction import Reduction, split, split_by_bytes
-
-
-def reduction_of(
-    compression=NoneCompressor, sparse_as_dense: bool = False, op: int = Average,
-    gradient_predivide_factor: float = 1.0, groups=None, num_groups: int = 0,
-    process_set: ProcessSet = global_process_set,
-) -> Reduction:  # fmt: skip
-    """Return the reduction that Horovod's arguments ask for.
-
-    :param groups: a number of groups, or lists of variables; lists say no more than how many, as
-        all gradients of one step are fused.
-    :raises ValueError: an argument that makes no sense.
-    """
-    groups = num_groups if groups is None else groups
-    parts = len(groups) if isinstance(groups, (list, tuple)) else groups
-    return Reduction(
-        compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
-    ).checked()
 
 
 def average(grads: Sequence, name: str, reduction: Reduction) -> List:
@@ -90,7 +69,7 @@ def _bytes_of(tensor: tf.Tensor) -> int:
     return int(np.dtype(tensor.dtype.as_numpy_dtype).itemsize * elements)
 
 
-def scaled_local(grad, size: int):
+def divided(grad, size: int):
     """Return the gradient of a variable that only this rank has, in the scale of an average."""
     if grad is None:
         return None

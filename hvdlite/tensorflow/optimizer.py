@@ -6,8 +6,9 @@ from hvdlite.names import owner_name
 from hvdlite.process_sets.process_set import global_process_set
 from hvdlite.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
-from hvdlite.tensorflow.gradients import average, reduction_of, scaled_local
-from hvdlite.training.reduction import check_passes
+from hvdlite.tensorflow.gradients import average, divided
+from hvdlite.training.local_layers import average_all_but
+from hvdlite.training.reduction import check_passes, reduction_of
 
 
 def DistributedOptimizer(
@@ -67,10 +68,11 @@ class _Distributed:
     def compute_gradients(self, *args, **kwargs):
         """Return pairs of averaged gradient and variable, as without hvdlite."""
         pairs = super().compute_gradients(*args, **kwargs)
-        shared = [grad for grad, var in pairs if id(var) not in self._local]
-        averaged = iter(average(shared, self._owner, self._reduction))
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
         size = self._reduction.process_set.size() if self._scale_local else 1
-        return [
-            (scaled_local(grad, size) if id(var) in self._local else next(averaged), var)
-            for grad, var in pairs
-        ]
+        results = average_all_but(
+            self._local, variables, grads,
+            average=lambda grads: average(grads, self._owner, self._reduction),
+            divide=lambda grad: divided(grad, size),
+        )  # fmt: skip
+        return list(zip(results, variables))

@@ -7,7 +7,9 @@ from hvdlite.process_sets.process_set import global_process_set
 from hvdlite.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
-from hvdlite.tensorflow.gradients import average, reduction_of, scaled_local
+from hvdlite.tensorflow.gradients import average, divided
+from hvdlite.training.local_layers import average_all_but, weights_of
+from hvdlite.training.reduction import reduction_of
 
 
 def DistributedGradientTape(
@@ -55,10 +57,8 @@ def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs)
     :param local_layers: a layer or several, whose gradients are not averaged.
     """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
-    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
-    for layer in filter(None, layers):
-        for variable in layer.trainable_weights:
-            tape.register_local_source(variable)
+    for variable in weights_of(local_layers):
+        tape.register_local_source(variable)
     return tape
 
 
@@ -77,16 +77,13 @@ class _Distributed:
         place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
-        flat_sources = tf.nest.flatten(sources)
-        local = [id(source) in self._local for source in flat_sources]
-        shared = [grad for grad, is_local in zip(flat, local) if not is_local]
         name = name_of("tape", f"tape.{place}", self._reduction.process_set)
-        averaged = iter(average(shared, name, self._reduction))
         size = self._reduction.process_set.size() if self._scale_local else 1
-        results = [
-            scaled_local(grad, size) if is_local else next(averaged)
-            for grad, is_local in zip(flat, local)
-        ]
+        results = average_all_but(
+            self._local, tf.nest.flatten(sources), flat,
+            average=lambda grads: average(grads, name, self._reduction),
+            divide=lambda grad: divided(grad, size),
+        )  # fmt: skip
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):

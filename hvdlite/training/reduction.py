@@ -4,7 +4,7 @@ import math
 from typing import Any, List, NamedTuple, Sequence
 
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Adasum, Average, Sum
+from hvdlite.reduce_ops import Adasum, Average, Sum, op_of
 from hvdlite.training.codecs import NoneCompressor, check_compression
 
 GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
@@ -53,6 +53,24 @@ class Reduction(NamedTuple):
         """Return op, (prescale, postscale) of an allreduce of gradients."""
         factor = self.predivide_factor
         return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
+
+
+def reduction_of(
+    compression=NoneCompressor, sparse_as_dense: bool = False, op: int = Average,
+    gradient_predivide_factor: float = 1.0, groups=None, num_groups: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Reduction:  # fmt: skip
+    """Return the reduction that Horovod's arguments ask for.
+
+    :param groups: a number of groups, or lists of variables; lists say no more than how many, as
+        all gradients of one step are fused.
+    :raises ValueError: an argument that makes no sense.
+    """
+    groups = num_groups if groups is None else groups
+    parts = len(groups) if isinstance(groups, (list, tuple)) else groups
+    return Reduction(
+        compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
+    ).checked()
 
 
 def check_passes(passes: int) -> int:
