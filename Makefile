@@ -26,14 +26,8 @@ CORES  := $(shell nproc)
 BIN    := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# Open MPI must be told (PRTE_: version 5, OMPI_: version 4; MPICH reads none of these) that it may
-# run as root, as in a container, start more ranks than cores, and leave their threads unbound.
-export OMPI_ALLOW_RUN_AS_ROOT = 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
-export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
-export PRTE_MCA_hwloc_default_binding_policy = none
-export OMPI_MCA_rmaps_base_oversubscribe = 1
-export OMPI_MCA_hwloc_base_binding_policy = none
+include tools/mpi.env
+export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 

@@ -11,17 +11,12 @@ ROUNDS = 5
 RANKS = (2, 4)
 HOSTS, RATE = 4, "200mbit"  # made by tests/cluster.py, a rank on each; of their links
 
-# What the Makefile exports, too. The same for all: one thread a rank, no binding, and waiting that
-# yields where ranks outnumber cores.
+# The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
+# cores.
+_LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 SETTINGS = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMP_NUM_THREADS": "1",
-}
+    **dict(line.split("=") for line in _LINES if not line.startswith("#")), "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 # Open MPI allocates working memory in each large allreduce; else half of its time is page faults.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",

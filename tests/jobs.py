@@ -14,16 +14,10 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# Run as root, start more ranks than cores, leave threads unbound: what the Makefile exports, too.
-# PRTE_ is for Open MPI 5, OMPI_ for 4; MPICH reads none of these.
+_LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 MPI_SETTINGS = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMP_NUM_THREADS": "1",
+    **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
 MARK = "HVDLITE_TEST_JOB"  # in the environment of every process of a job: finds those left behind
 

@@ -8,8 +8,10 @@ cd "$(dirname "$0")/../dist"
 python=$1 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 constraints=$PWD/../constraints/mpi.txt
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PIP_DISABLE_PIP_VERSION_CHECK=1
+set -a
+. ../tools/mpi.env
+set +a
+export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 environment() { # name, what pip installs first
     "$python" -m venv "$work/$1"
