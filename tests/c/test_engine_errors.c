@@ -6,33 +6,37 @@ struct disagreement {
     const char *what; /* part of the text */
     const char *odd_value;
     struct coll_case usual, odd;
+};
+
+struct disagreeing {
+    struct disagreement row;
     int odd_rank;
     char texts[MOST_RANKS][1024];
 };
 
 static void disagree_main(struct ranks *ranks, int rank, void *arg) {
-    struct disagreement *d = arg;
+    struct disagreeing *d = arg;
     struct member m;
     struct work w;
     hvd_error err = {0};
     size_t parts[MOST_RANKS * MOST_RANKS];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i] = 1;
-    struct coll_case c = rank == d->odd_rank ? d->odd : d->usual;
+    struct coll_case c = rank == d->odd_rank ? d->row.odd : d->row.usual;
     c.parts = parts;
     member_start(&m, ranks, rank, &DEFAULT_CONFIG);
     for (int round = 0; round < 2; round++) {
         work_init(&w, &m, c, "model.weight", true);
         CHECK_OK(work_submit(&w, &err), err);
         member_wait(&m);
-        CHECK_CASE(w.error.code == HVD_MISMATCH, "%s: code %d (%s)", d->what, w.error.code,
+        CHECK_CASE(w.error.code == HVD_MISMATCH, "%s: code %d (%s)", d->row.what, w.error.code,
                    w.error.text);
         CHECK_INT(w.completions, 1);
         memcpy(d->texts[rank], w.error.text, sizeof w.error.text);
         ranks_meet(ranks);
         CHECK_TEXT(w.error.text, d->texts[0]);
         CHECK_HAS(w.error.text, "model.weight");
-        CHECK_HAS(w.error.text, d->what);
-        CHECK_HAS(w.error.text, d->odd_value);
+        CHECK_HAS(w.error.text, d->row.what);
+        CHECK_HAS(w.error.text, d->row.odd_value);
         work_free(&w);
         check_in_order(&m, "other");
         ranks_meet(ranks);
@@ -58,47 +62,22 @@ static void test_disagreements(void) {
     least.rows = 5;
     const struct coll_case swapped = of(HVD_ALLTOALL, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct disagreement rows[] = {
-        {.what = "shape", .odd_value = "(6, 17)", .usual = dealt, .odd = odd},
-        {.what = "op", .odd_value = "Min", .usual = dealt, .odd = least},
-        {.what = "kind", .odd_value = "alltoall", .usual = joined, .odd = swapped},
-        {.what = "shape",
-         .odd_value = ", 9)",
-         .usual = swapped,
-         .odd = of(HVD_ALLTOALL, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
-        {.what = "kind", .odd_value = "broadcast", .usual = sum, .odd = sent},
-        {.what = "dtype",
-         .odd_value = "float64",
-         .usual = sum,
-         .odd = of(HVD_ALLREDUCE, HVD_FLOAT64, 17, HVD_SUM, 1, 1, 0)},
-        {.what = "shape",
-         .odd_value = "(18,)",
-         .usual = sum,
-         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 18, HVD_SUM, 1, 1, 0)},
-        {.what = "op",
-         .odd_value = "Average",
-         .usual = sum,
-         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_AVERAGE, 1, 1, 0)},
-        {.what = "prescale",
-         .odd_value = "0.5",
-         .usual = sum,
-         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 0.5, 1, 0)},
-        {.what = "postscale",
-         .odd_value = "0.25",
-         .usual = sum,
-         .odd = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 0.25, 0)},
-        {.what = "root",
-         .odd_value = "1",
-         .usual = sent,
-         .odd = of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 1)},
-        {.what = "shape",
-         .odd_value = "(1, 9)",
-         .usual = joined,
-         .odd = of(HVD_ALLGATHER, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
+        {"shape", "(6, 17)", dealt, odd},
+        {"op", "Min", dealt, least},
+        {"kind", "alltoall", joined, swapped},
+        {"shape", ", 9)", swapped, of(HVD_ALLTOALL, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
+        {"kind", "broadcast", sum, sent},
+        {"dtype", "float64", sum, of(HVD_ALLREDUCE, HVD_FLOAT64, 17, HVD_SUM, 1, 1, 0)},
+        {"shape", "(18,)", sum, of(HVD_ALLREDUCE, HVD_FLOAT32, 18, HVD_SUM, 1, 1, 0)},
+        {"op", "Average", sum, of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_AVERAGE, 1, 1, 0)},
+        {"prescale", "0.5", sum, of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 0.5, 1, 0)},
+        {"postscale", "0.25", sum, of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 0.25, 0)},
+        {"root", "1", sent, of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 1)},
+        {"shape", "(1, 9)", joined, of(HVD_ALLGATHER, HVD_FLOAT32, 9, HVD_SUM, 1, 1, 0)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (int p = 2; p <= 4; p++) {
-            struct disagreement d = rows[i];
-            d.odd_rank = (int)i % p;
+            struct disagreeing d = {.row = rows[i], .odd_rank = (int)i % p};
             ranks_run(p, disagree_main, &d);
         }
     }

@@ -2,6 +2,7 @@
 
 import mxnet as mx
 import numpy as np
+import pytest
 from mxnet import autograd, gluon
 
 import hvdlite as hvd
@@ -78,6 +79,16 @@ def sgd(**more):
 
 def momentum_sgd(rate: float = 0.1):
     return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
+
+
+both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+
+
+def make_trainer(kind: str, params, optimizer, **options):
+    """One of hvdlite's two kinds: a trainer of its own, or Gluon's with its optimizer."""
+    if kind == "trainer":
+        return hvd.DistributedTrainer(params, optimizer, **options)
+    return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **options), kvstore=None)
 
 
 def plain_trainer(net, optimizer, **arguments):

@@ -16,6 +16,7 @@ from nets import (
     batch_of,
     dense_net,
     gradients,
+    make_trainer,
     momentum_sgd,
     plain_trainer,
     train,
@@ -24,14 +25,6 @@ from nets import (
 from sklearn.datasets import load_digits
 
 import hvdlite as hvd
-
-
-def make_trainer(kind: str, net, compression, rate: float = 0.1):
-    if kind == "trainer":
-        return hvd.DistributedTrainer(
-            net.collect_params(), momentum_sgd(rate), compression=compression
-        )
-    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(rate), compression=compression))
 
 
 def gradients_of_ranks(net, step: int) -> list:
@@ -63,7 +56,11 @@ def test_training_is_that_of_the_model(kind, case):
     """To the last bit: each parameter has its own residual, and the average is taken once."""
     compression, model = CASES[case]
     net = dense_net()
-    trained = train(net, make_trainer(kind, net, compression), steps=6)
+    trained = train(
+        net,
+        make_trainer(kind, net.collect_params(), momentum_sgd(), compression=compression),
+        steps=6,
+    )
     assert_equal_on_all_ranks(trained)
     for name, value in trained_by_model(model, steps=6).items():
         np.testing.assert_array_equal(trained[name], value, name)
@@ -88,7 +85,12 @@ def test_a_plain_trainer_with_the_kvstore(on_store):
 @pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 def test_casts_train_as_without(kind, dtype, tolerance):
     net, alone = dense_net(), dense_net()
-    trained = train(net, make_trainer(kind, net, getattr(hvd.Compression, dtype)))
+    trained = train(
+        net,
+        make_trainer(
+            kind, net.collect_params(), momentum_sgd(), compression=getattr(hvd.Compression, dtype)
+        ),
+    )
     assert_close(
         trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True), tolerance
     )
@@ -99,7 +101,9 @@ def test_casts_train_as_without(kind, dtype, tolerance):
 def test_a_step_is_skipped_on_all_ranks_or_on_none(case, size):
     """As MXNet's automatic mixed precision does it when one rank's gradient overflows."""
     net = dense_net()
-    trainer = make_trainer("trainer", net, CASES[case][0])
+    trainer = make_trainer(
+        "trainer", net.collect_params(), momentum_sgd(), compression=CASES[case][0]
+    )
     scaler, skipped = amp.loss_scaler.LossScaler(), []
     for step in range(4):
         backward(net, batch_of(hvd.rank(), step))
@@ -121,7 +125,17 @@ def test_shared_gradients():
         net = dense_net()
         if shared:
             hvd.share_gradients(net.collect_params().values())
-        trained.append(train(net, make_trainer("trainer", net, hvd.Compression.two_bit(0.25))))
+        trained.append(
+            train(
+                net,
+                make_trainer(
+                    "trainer",
+                    net.collect_params(),
+                    momentum_sgd(),
+                    compression=hvd.Compression.two_bit(0.25),
+                ),
+            )
+        )
     for name, value in trained[0].items():
         np.testing.assert_array_equal(trained[1][name], value, name)
 
@@ -140,7 +154,9 @@ def accuracy_of_digits(compression, rate: float, epochs: int = 8, rows: int = 24
     images, labels = (images[order] / 16).astype("float32"), labels[order].astype("float32")
     own = slice(hvd.rank(), 1440, hvd.size())
     net = dense_net((32, 10), seed=3, in_units=64)
-    trainer = make_trainer("trainer", net, compression, rate)
+    trainer = make_trainer(
+        "trainer", net.collect_params(), momentum_sgd(rate), compression=compression
+    )
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     steps = 1440 // hvd.size() // rows
     for _ in range(epochs):

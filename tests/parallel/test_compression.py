@@ -10,18 +10,13 @@ from nets import (
     batch_of,
     dense_net,
     gradients,
+    make_trainer,
     momentum_sgd,
     plain_trainer,
     train,
 )
 
 import hvdlite as hvd
-
-
-def make_trainer(kind: str, net, compression):
-    if kind == "trainer":
-        return hvd.DistributedTrainer(net.collect_params(), momentum_sgd(), compression=compression)
-    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(), compression=compression))
 
 
 class Halved:
@@ -47,7 +42,9 @@ class Halved:
 def test_training(kind, compression, tolerance):
     net, alone = dense_net(), dense_net()
     Halved.calls = 0
-    trained = train(net, make_trainer(kind, net, compression))
+    trained = train(
+        net, make_trainer(kind, net.collect_params(), momentum_sgd(), compression=compression)
+    )
     expected = train(alone, plain_trainer(alone, momentum_sgd()), joined=True)
     assert_close(trained, expected, tolerance)
     assert_equal_on_all_ranks(trained)
@@ -71,7 +68,9 @@ def test_each_gradient_is_sent_once_a_step(name):
 def test_fp16_sums_are_rounded_once(size):
     """What comes back is the average of the rounded gradients, rounded to float16."""
     net = dense_net()
-    trainer = make_trainer("trainer", net, hvd.Compression.fp16)
+    trainer = make_trainer(
+        "trainer", net.collect_params(), momentum_sgd(), compression=hvd.Compression.fp16
+    )
     backward(net, batch_of(hvd.rank()))
     sent = {name: g.astype("float16") for name, g in gradients(net).items()}
     trainer.allreduce_grads()

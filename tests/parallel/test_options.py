@@ -9,9 +9,11 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     dense_net,
     gradients,
     joined_batch,
+    make_trainer,
     momentum_sgd,
     plain_trainer,
     train,
@@ -21,20 +23,14 @@ import hvdlite as hvd
 from hvdlite.training.reduction import split_by_bytes
 
 
-def make_trainer(kind: str, net, **options):
-    if kind == "trainer":
-        return hvd.DistributedTrainer(net.collect_params(), momentum_sgd(), **options)
-    return plain_trainer(net, hvd.DistributedOptimizer(momentum_sgd(), **options))
-
-
-both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-
-
 @both_kinds
 @pytest.mark.parametrize("factor", [1.0, 0.5, 3.0, 1024.0])
 def test_gradient_predivide_factor(kind, factor):
     net, alone = dense_net(), dense_net()
-    trained = train(net, make_trainer(kind, net, gradient_predivide_factor=factor))
+    trained = train(
+        net,
+        make_trainer(kind, net.collect_params(), momentum_sgd(), gradient_predivide_factor=factor),
+    )
     assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
     assert_equal_on_all_ranks(trained)
 
@@ -57,7 +53,10 @@ def test_predivided_sums_do_not_overflow(size):
 def test_op_sum(kind, size):
     """step() then takes the batch size of all ranks."""
     nets = [dense_net(), dense_net()]
-    trainer, plain = make_trainer(kind, nets[0], op=hvd.Sum), plain_trainer(nets[1], momentum_sgd())
+    trainer, plain = (
+        make_trainer(kind, nets[0].collect_params(), momentum_sgd(), op=hvd.Sum),
+        plain_trainer(nets[1], momentum_sgd()),
+    )
     for step in range(3):
         backward(nets[0], batch_of(hvd.rank(), step))
         backward(nets[1], joined_batch(step))
@@ -69,7 +68,7 @@ def test_op_sum(kind, size):
 
 def test_op_sum_in_the_gradients(size):
     net, alone = dense_net(), dense_net()
-    trainer = make_trainer("trainer", net, op=hvd.Sum)
+    trainer = make_trainer("trainer", net.collect_params(), momentum_sgd(), op=hvd.Sum)
     backward(net, batch_of(hvd.rank()))
     trainer.allreduce_grads()
     backward(alone, joined_batch())
@@ -94,7 +93,12 @@ class Scaled:
 @pytest.mark.parametrize("groups", [0, 1, 3])
 def test_a_compression_of_the_users_own(kind, groups):
     net, alone = dense_net(), dense_net()
-    trained = train(net, make_trainer(kind, net, compression=Scaled, num_groups=groups))
+    trained = train(
+        net,
+        make_trainer(
+            kind, net.collect_params(), momentum_sgd(), compression=Scaled, num_groups=groups
+        ),
+    )
     assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
 
 
@@ -113,7 +117,7 @@ def test_a_compression_of_the_users_own(kind, groups):
 )
 def test_what_makes_no_sense(kind, options, text):
     with pytest.raises(ValueError) as caught:
-        make_trainer(kind, dense_net(), **options)
+        make_trainer(kind, dense_net().collect_params(), momentum_sgd(), **options)
     assert text in str(caught.value)
 
 
@@ -124,7 +128,9 @@ UNITS = (8, 7, 6, 5, 4)
 @pytest.mark.parametrize("groups", [1, 2, 3, 10, 100])
 def test_groups_change_no_result(kind, groups):
     net, alone = dense_net(UNITS), dense_net(UNITS)
-    trained = train(net, make_trainer(kind, net, num_groups=groups))
+    trained = train(
+        net, make_trainer(kind, net.collect_params(), momentum_sgd(), num_groups=groups)
+    )
     assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
     assert_equal_on_all_ranks(trained)
 
@@ -151,7 +157,7 @@ def test_groups_are_of_a_mebibyte_or_more_counted_from_the_last_layer(sizes, run
 def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     """Two weights of 512 KiB, and the biases that come before them by name, make a group."""
     net = dense_net((1024, 128, 1024, 128, 1024))
-    trainer = make_trainer("trainer", net)
+    trainer = make_trainer("trainer", net.collect_params(), momentum_sgd())
     train(net, trainer)
     sent, reducer = [], trainer._gradients._reducer
     submit = reducer.grouped_allreduce_

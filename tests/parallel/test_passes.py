@@ -9,9 +9,11 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     clear_gradients,
     dense_net,
     joined_batch,
+    make_trainer,
     move_to,
     plain_trainer,
     set_weights,
@@ -22,15 +24,6 @@ from nets import (
 import hvdlite as hvd
 
 ROWS = (3, 5, 2)  # of the passes of a step: unequal, as at an epoch's end
-
-
-def make_trainer(kind: str, params, **options):
-    if kind == "trainer":
-        return hvd.DistributedTrainer(params, sgd(), **options)
-    return gluon.Trainer(params, hvd.DistributedOptimizer(sgd(), **options), kvstore=None)
-
-
-both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
 
 
 def alone(steps: int, batches_of_step) -> dict:
@@ -54,7 +47,7 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
     params = net.collect_params()
     for param in params.values():
         param.grad_req = grad_req
-    trainer = make_trainer(kind, params, backward_passes_per_step=len(ROWS))
+    trainer = make_trainer(kind, params, sgd(), backward_passes_per_step=len(ROWS))
     updates = []
     for step in range(3):
         for i, rows in enumerate(ROWS):
@@ -110,7 +103,7 @@ def test_passes_that_are_no_count(passes):
     params = dense_net().collect_params()
     for kind in ("trainer", "optimizer"):
         with pytest.raises(ValueError, match="backward_passes_per_step is .*: expected a number"):
-            make_trainer(kind, params, backward_passes_per_step=passes)
+            make_trainer(kind, params, sgd(), backward_passes_per_step=passes)
 
 
 CONTEXTS = [mx.cpu(0), mx.cpu(1)]
@@ -141,7 +134,7 @@ def everywhere(param) -> list:
 def test_several_contexts_in_a_process(kind, passes, rank, size):
     """Two contexts with unequal parts of each rank's batch: their sum is averaged over ranks."""
     net = two_context_net(rank)
-    trainer = make_trainer(kind, net.collect_params(), backward_passes_per_step=passes)
+    trainer = make_trainer(kind, net.collect_params(), sgd(), backward_passes_per_step=passes)
     for step in range(3):
         for i in range(passes):
             x = batch_of(rank, 10 * step + i, rows=7)

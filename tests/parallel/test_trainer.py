@@ -11,10 +11,12 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     clear_gradients,
     dense_net,
     gradients,
     joined_batch,
+    make_trainer,
     plain_trainer,
     sgd,
     train,
@@ -128,15 +130,6 @@ def test_two_trainers_of_equal_networks():
         assert_close(weights(nets[i]), weights(alone[i]))
 
 
-def make_trainer(kind: str, params):
-    if kind == "trainer":
-        return hvd.DistributedTrainer(params, sgd())
-    return gluon.Trainer(params, hvd.DistributedOptimizer(sgd()), kvstore=None)
-
-
-both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-
-
 @pytest.mark.usefixtures("asynchronous")
 @both_kinds
 def test_blocks_built_before_on_one_rank(kind, rank):
@@ -148,7 +141,7 @@ def test_blocks_built_before_on_one_rank(kind, rank):
     params = net.collect_params()
     if not MXNET2:  # whose names count nothing
         assert sorted(params)[0] == ("dense10_bias" if rank == 0 else "dense0_bias")
-    trained = train(net, make_trainer(kind, params))
+    trained = train(net, make_trainer(kind, params, sgd()))
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
@@ -156,7 +149,7 @@ def test_blocks_built_before_on_one_rank(kind, rank):
 @both_kinds
 def test_networks_that_differ(kind, rank):
     net = dense_net((8, 5) if rank == 0 else (8, 4))
-    trainer = make_trainer(kind, net.collect_params())
+    trainer = make_trainer(kind, net.collect_params(), sgd())
     backward(net, batch_of(rank))
     with pytest.raises(hvd.HvdliteError) as caught:
         trainer.step(4)
