@@ -331,4 +331,13 @@ static inline void coll_cases_run(int size, coll_cases *cases) {
     ranks_run_on_window(size, coll_rank_main, &shared); /* and on a window */
 }
 
+/* By messages that are cut in this way. */
+static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cases) {
+    struct coll_run_shared shared = {.cases = cases};
+    struct local_hub *hub = local_hub_new(size, 0);
+    REQUIRE(hub != NULL);
+    for (int i = 0; i < size; i++) local_hub_rank(hub, i)->pace = pace;
+    ranks_run_hub(size, hub, coll_rank_main, &shared);
+}
+
 #endif

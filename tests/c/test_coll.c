@@ -45,7 +45,7 @@ static void check_segments(struct coll_range range, size_t length) {
 }
 
 static void test_segments(void) {
-    static const size_t LENGTHS[] = {8, 64, COLL_SEGMENT};
+    static const size_t LENGTHS[] = {8, 64, PACE_DEFAULT.segment};
     for (size_t l = 0; l < 3; l++) {
         size_t length = LENGTHS[l];
         const size_t ends[] = {0, 8, length - 8, length, length + 8, 4 * length, 5 * length + 8};

@@ -46,7 +46,7 @@ static void segment_cases(struct coll_rank *self) {
     int most = CHECK_SLOW ? 2 : 3;
     for (int d = 0; d < most; d++) {
         for (int k = 0; k < most; k++) {
-            size_t n = SEGMENTS[k] * COLL_SEGMENT / dtype_size(DTYPES[d]);
+            size_t n = SEGMENTS[k] * PACE_DEFAULT.segment / dtype_size(DTYPES[d]);
             check_rows(self, allreduce(DTYPES[d], n + 1, k));
             check_rows(self, allreduce(DTYPES[d], n * p - 1, k));
             check_rows(self, allreduce(DTYPES[d], n * p + 1, k));

@@ -21,7 +21,7 @@ static void test_broadcast(void) {
 
 /* About k segments of data. */
 static void long_broadcasts(struct coll_rank *self) {
-    size_t segment = COLL_SEGMENT / sizeof(float);
+    size_t segment = PACE_DEFAULT.segment / sizeof(float);
     for (size_t k = 1; k <= 6; k += CHECK_SLOW ? 4 : 1)
         for (size_t more = 0; more < 3; more++)
             check_rows(self, (struct coll_case){.kind = HVD_BROADCAST,
@@ -70,7 +70,7 @@ static void test_allgather(void) {
 static void long_allgathers(struct coll_rank *self) {
     static const size_t PARTS[][5] = {
         {1, 1, 1, 1, 1}, {5, 0, 1, 2, 0}, {0, 0, 7, 0, 0}, {1, 6, 4, 5, 1}};
-    size_t segment = COLL_SEGMENT / sizeof(double);
+    size_t segment = PACE_DEFAULT.segment / sizeof(double);
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
         for (size_t more = CHECK_SLOW; more < 3; more++)
             check_rows(self, (struct coll_case){.kind = HVD_ALLGATHER,

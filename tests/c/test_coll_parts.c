@@ -43,7 +43,7 @@ static void long_scatters(struct coll_rank *self) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
     size_t p = (size_t)self->ranks->size;
     for (int d = 0; d < (CHECK_SLOW ? 1 : 3); d++) {
-        size_t segment = COLL_SEGMENT / dtype_size(DTYPES[d]);
+        size_t segment = PACE_DEFAULT.segment / dtype_size(DTYPES[d]);
         scatter(self, DTYPES[d], segment * p - 1, 1, d);
         scatter(self, DTYPES[d], segment * p + 1, 1, d + 1);
         scatter(self, DTYPES[d], p + 1, 2 * segment + 1, d + 2);
@@ -121,7 +121,7 @@ static void test_small_alltoall(void) {
 
 /* Parts of about one segment and more; the longest shape has many. */
 static void long_exchanges(struct coll_rank *self) {
-    size_t segment = COLL_SEGMENT / sizeof(double);
+    size_t segment = PACE_DEFAULT.segment / sizeof(double);
     for (size_t more = CHECK_SLOW; more < 3; more++)
         exchange(self, HVD_FLOAT64, segment + more - 1);
     if (!CHECK_SLOW) exchange(self, HVD_UINT8, 1000003);

@@ -46,6 +46,25 @@ static void test_each_wait_begins_anew(void) {
     }
 }
 
+/* On a slow wire each segment cost 0.3 ms of yielding, a quarter of a core. */
+static void test_a_stream_of_long_waits_naps_at_once(void) {
+    struct waiter w = {0};
+    waiter_next(&w, 1, SPINS, 1);
+    waiter_done(&w, 1 + 2e-3);
+    CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
+    CHECK_NEAR(waiter_next(&w, 2 + 4e-3, SPINS, 1), 4e-3 / 8, 1e-9);
+    waiter_done(&w, 2 + 5e-6); /* a short one */
+    CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
+}
+
+static void test_a_stream_skips_what_was_there_already(void) {
+    struct waiter w = {0};
+    waiter_next(&w, 1, SPINS, 1);
+    waiter_done(&w, 1 + 2e-3);
+    waiter_done(&w, 0); /* no wait */
+    CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
+}
+
 static void test_pause_returns(void) {
     struct waiter w = {0};
     for (int i = 0; i < 20; i++) waiter_pause(&w, i % 2 ? SPINS : YIELDS, 1e-4);
@@ -75,6 +94,8 @@ int main(void) {
     check_begin();
     RUN(test_phases);
     RUN(test_each_wait_begins_anew);
+    RUN(test_a_stream_of_long_waits_naps_at_once);
+    RUN(test_a_stream_skips_what_was_there_already);
     RUN(test_pause_returns);
     RUN(test_scratch);
     return check_end("test_wait");

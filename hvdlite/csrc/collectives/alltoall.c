@@ -18,7 +18,7 @@
 struct alltoall {
     const struct coll_args *args;
     int rank, size;
-    size_t nseg; /* segments a step */
+    size_t segment, nseg; /* its bytes; segments a step */
 };
 
 static struct coll_exchange item_of(const void *arg, size_t i) {
@@ -26,8 +26,8 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     int d = 1 + (int)(i / w->nseg), to = (w->rank + d) % w->size,
         from = (w->rank + w->size - d) % w->size;
     size_t k = i % w->nseg;
-    struct coll_range out = coll_segment(coll_part(w->args->in_end, to), COLL_SEGMENT, k);
-    struct coll_range in = coll_segment(coll_part(w->args->part_end, from), COLL_SEGMENT, k);
+    struct coll_range out = coll_segment(coll_part(w->args->in_end, to), w->segment, k);
+    struct coll_range in = coll_segment(coll_part(w->args->part_end, from), w->segment, k);
     return (struct coll_exchange){(const char *)w->args->in + out.begin,
                                   (char *)w->args->data + in.begin,
                                   coll_length(out),
@@ -37,16 +37,18 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
 }
 
 int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct alltoall w = {.args = args, .rank = comm->rank, .size = comm->size};
+    struct pace pace = comm_pace(comm);
+    struct alltoall w = {
+        .args = args, .rank = comm->rank, .size = comm->size, .segment = pace.segment};
     struct coll_range from = coll_part(args->in_end, w.rank),
                       to = coll_part(args->part_end, w.rank);
     if (coll_length(to))
         memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
-    w.nseg = coll_segments(args->longest);
+    w.nseg = coll_segments(args->longest, w.segment);
     struct coll_pipeline p = {.items = w.nseg * (size_t)(w.size - 1),
                               .item = item_of,
                               .arg = &w,
-                              .receive_ahead = COLL_IN_FLIGHT,
-                              .send_ahead = COLL_IN_FLIGHT};
+                              .depth = pace.depth,
+                              .send_ahead = pace.depth};
     return coll_pipeline(comm, &p, err);
 }

@@ -10,12 +10,13 @@
 struct chain {
     const struct coll_args *args;
     int left, right;
+    size_t segment;
     bool receives, sends;
 };
 
 static struct coll_exchange item_of(const void *arg, size_t k) {
     const struct chain *c = arg;
-    struct coll_range all = {0, c->args->bytes}, s = coll_segment(all, COLL_SEGMENT, k);
+    struct coll_range all = {0, c->args->bytes}, s = coll_segment(all, c->segment, k);
     char *data = (char *)c->args->data + s.begin;
     return (struct coll_exchange){.out = data,
                                   .in = data,
@@ -27,15 +28,16 @@ static struct coll_exchange item_of(const void *arg, size_t k) {
 
 int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     int p = comm->size, rank = comm->rank, distance = (rank - args->root + p) % p;
+    struct pace pace = comm_pace(comm);
     struct chain c = {.args = args,
                       .left = (rank + p - 1) % p,
                       .right = (rank + 1) % p,
+                      .segment = pace.segment,
                       .receives = distance > 0,
                       .sends = distance < p - 1};
-    struct coll_pipeline pipeline = {.items = coll_segments(args->bytes),
+    struct coll_pipeline pipeline = {.items = coll_segments(args->bytes, pace.segment),
                                      .item = item_of,
                                      .arg = &c,
-                                     .receive_ahead = COLL_IN_FLIGHT,
-                                     .send_ahead = 0};
+                                     .depth = pace.depth};
     return coll_pipeline(comm, &pipeline, err);
 }

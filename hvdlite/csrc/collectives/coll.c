@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
+
 /* Below these thresholds the number of steps decides, above them the bytes. */
 enum { FEW_STEPS = 16 * 1024, TREE = 64 * 1024 };
 
@@ -78,9 +80,9 @@ static int run_alone(const struct coll_args *args, hvd_error *err) {
     if (!args->reduce || (args->prescale == 1 && args->final.scale == 1)) return HVD_OK;
     const struct reduce_kernels *k = args->reduce;
     void *wide;
-    HVD_TRY(scratch_get(args->scratch, COLL_SEGMENT / k->size * k->wide, &wide, err));
+    HVD_TRY(scratch_get(args->scratch, BLOCK / k->size * k->wide, &wide, err));
     struct coll_range all = {0, args->bytes}, part;
-    for (size_t i = 0; coll_length(part = coll_segment(all, COLL_SEGMENT, i)); i++) {
+    for (size_t i = 0; coll_length(part = coll_segment(all, BLOCK, i)); i++) {
         char *data = (char *)args->data + part.begin;
         k->widen(wide, data, coll_length(part) / k->size, args->prescale);
         k->narrow(data, wide, coll_length(part) / k->size, args->final);

@@ -79,8 +79,6 @@ int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *e
 
 /* ---- for the algorithms ---- */
 
-enum { COLL_SEGMENT = 256 * 1024 };
-
 struct coll_range {
     size_t begin, end; /* bytes */
 };
@@ -98,9 +96,9 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 /* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
 
-/* How many segments `bytes` have. */
-static inline size_t coll_segments(size_t bytes) {
-    return (bytes + COLL_SEGMENT - 1) / COLL_SEGMENT;
+/* How many segments of `length` bytes `bytes` have. */
+static inline size_t coll_segments(size_t bytes, size_t length) {
+    return (bytes + length - 1) / length;
 }
 
 /* What one rank sends to a peer and receives from another; either may have 0 bytes. */
@@ -111,17 +109,16 @@ struct coll_exchange {
     int to, from;
 };
 
-enum { COLL_IN_FLIGHT = 4 }; /* items in each direction */
-
 /* Exchanges of up to 2^30 bytes in order, several in flight; both ends number an item alike. */
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
     void (*received)(const void *arg, size_t i); /* item i has arrived, in order; may be NULL */
     const void *arg;
-    /* How many items ahead of the awaited one receives and sends are posted, at most
-     * COLL_IN_FLIGHT. send_ahead 0: item i is sent after it has arrived. */
-    size_t receive_ahead, send_ahead;
+    size_t depth; /* items under way in each direction, 1 .. PACE_MOST_DEPTH */
+    /* How many items ahead of the awaited one are sent, at most depth. 0: item i is sent after it
+     * has arrived. */
+    size_t send_ahead;
     size_t reuse; /* item i arrives where item i - reuse was sent from; 0: nowhere */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);

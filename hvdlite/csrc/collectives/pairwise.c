@@ -11,7 +11,12 @@
  *   reduce   S0                 S1                 S2
  *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
- * Chunks travel in segments: segment k + 1 is exchanged while k is added and spread.
+ * Chunks travel in segments, one item of the pipeline for each segment and peer. In a round every
+ * rank exchanges a segment of its inputs with all peers, then spreads the result of the segment
+ * that it exchanged `lag` rounds before, which has been added meanwhile:
+ *
+ *   round      0       1     ...   lag           lag + 1       ...
+ *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But all pairs of ranks
  * talk: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half of
@@ -23,19 +28,13 @@
 struct pairwise {
     const struct comm *comm;
     const struct coll_args *args;
-    const char *in;                        /* this rank's input, all chunks */
-    char *out;                             /* where the result of its own chunk goes */
-    size_t segment, nseg;                  /* bytes of a segment; segments of the longest chunk */
-    char *slots[2];                        /* the other ranks' inputs of segment k, at k % 2 */
-    const char **inputs;                   /* [ranks]: this rank's input and those in the slots */
-    struct transfer *exchange[2], *spread; /* 2 (p - 1) transfers each: sends, then receives */
+    const char *in;       /* this rank's input, all chunks */
+    char *out;            /* where the result of its own chunk goes */
+    size_t segment, nseg; /* bytes of a segment; segments of the longest chunk */
+    size_t peers, lag;    /* p - 1; rounds from the exchange of a segment to its spreading */
+    char *slots;          /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
+    const char **inputs;  /* [ranks]: this rank's input and those in the slots */
 };
-
-/* The peers to send to and to receive from in step d: the pairs of a step are disjoint. */
-static int peer_to(const struct pairwise *w, int d) { return (w->comm->rank + d) % w->comm->size; }
-static int peer_from(const struct pairwise *w, int d) {
-    return (w->comm->rank + w->comm->size - d) % w->comm->size;
-}
 
 static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
     if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
@@ -58,90 +57,100 @@ static char *result(const struct pairwise *w, size_t k) {
     return w->out + (results_of(w, segment_of(w, w->comm->rank, k)).begin - first);
 }
 
-static int send(struct pairwise *w, const void *data, size_t bytes, int to, struct transfer *x,
-                hvd_error *err) {
-    return bytes ? comm_isend(w->comm, data, bytes, to, x, err) : HVD_OK;
+static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
+    return w->slots + (k % (w->lag + 1) * w->peers + d - 1) * w->segment;
 }
 
-static int receive(struct pairwise *w, void *data, size_t bytes, int from, struct transfer *x,
-                   hvd_error *err) {
-    return bytes ? comm_irecv(w->comm, data, bytes, from, x, err) : HVD_OK;
+/* Sends rank r + d its chunk's segment k, receives rank r - d's input of the own one. */
+static struct coll_exchange exchange(const struct pairwise *w, size_t k, size_t d) {
+    int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
+    struct coll_range theirs = segment_of(w, to, k);
+    return (struct coll_exchange){.out = w->in + theirs.begin,
+                                  .out_bytes = coll_length(theirs),
+                                  .to = to,
+                                  .in = slot_of(w, k, d),
+                                  .in_bytes = coll_length(segment_of(w, self, k)),
+                                  .from = (self + p - (int)d) % p};
 }
 
-static int wait_all(struct pairwise *w, struct transfer *x, hvd_error *err) {
-    for (int i = 0; i < 2 * (w->comm->size - 1); i++) HVD_TRY(comm_wait(w->comm, &x[i], err));
-    return HVD_OK;
+/* Sends the result to rank r - d and receives that of rank r + d, whose chunk has left from there
+ * in the item that is a fixed number before. */
+static struct coll_exchange spread(const struct pairwise *w, size_t k, size_t d) {
+    int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
+    struct coll_range own = results_of(w, segment_of(w, self, k));
+    struct coll_range theirs = results_of(w, segment_of(w, from, k));
+    return (struct coll_exchange){.out = result(w, k),
+                                  .out_bytes = coll_length(own),
+                                  .to = (self + p - (int)d) % p,
+                                  .in = (char *)w->args->data + theirs.begin,
+                                  .in_bytes = coll_length(theirs),
+                                  .from = from};
 }
 
-static int post_exchange(struct pairwise *w, size_t k, hvd_error *err) {
-    int others = w->comm->size - 1;
-    size_t own = coll_length(segment_of(w, w->comm->rank, k));
-    struct transfer *x = w->exchange[k % 2];
-    for (int d = 1; d <= others; d++) {
-        char *slot = w->slots[k % 2] + (size_t)(d - 1) * w->segment;
-        HVD_TRY(receive(w, slot, own, peer_from(w, d), &x[others + d - 1], err));
-        struct coll_range theirs = segment_of(w, peer_to(w, d), k);
-        HVD_TRY(send(w, w->in + theirs.begin, coll_length(theirs), peer_to(w, d), &x[d - 1], err));
-    }
-    return HVD_OK;
+static size_t items_a_round(const struct pairwise *w) {
+    return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-static void reduce(struct pairwise *w, size_t k) {
+static struct coll_exchange item_of(const void *arg, size_t i) {
+    const struct pairwise *w = arg;
+    size_t round = i / items_a_round(w), at = i % items_a_round(w);
+    if (at < w->peers) return exchange(w, round, at + 1);
+    if (round < w->lag) return (struct coll_exchange){0};
+    return spread(w, round - w->lag, at - w->peers + 1);
+}
+
+static void reduce(const struct pairwise *w, size_t k) {
     struct coll_range own = segment_of(w, w->comm->rank, k);
-    const char *slot = w->slots[k % 2];
     w->inputs[0] = w->in + own.begin;
-    for (int d = 1; d < w->comm->size; d++, slot += w->segment) w->inputs[d] = slot;
+    for (size_t d = 1; d <= w->peers; d++) w->inputs[d] = slot_of(w, k, d);
     reduce_all(w->args->reduce, result(w, k), w->inputs, w->comm->size,
                coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
-static int post_spread(struct pairwise *w, size_t k, hvd_error *err) {
-    int others = w->comm->size - 1;
-    size_t own = coll_length(results_of(w, segment_of(w, w->comm->rank, k)));
-    for (int d = 1; d <= others; d++) {
-        struct coll_range theirs = results_of(w, segment_of(w, peer_from(w, d), k));
-        HVD_TRY(receive(w, (char *)w->args->data + theirs.begin, coll_length(theirs),
-                        peer_from(w, d), &w->spread[others + d - 1], err));
-        HVD_TRY(send(w, result(w, k), own, peer_to(w, d), &w->spread[d - 1], err));
-    }
+/* After the last peer's input of a segment. */
+static void reduce_if_whole(const void *arg, size_t i) {
+    const struct pairwise *w = arg;
+    size_t round = i / items_a_round(w);
+    if (i % items_a_round(w) == w->peers - 1 && round < w->nseg) reduce(w, round);
+}
+
+/* What is added at once stays in the cache, and no message is longer than a segment of the pace. */
+static size_t segment_bytes(const struct pairwise *w, size_t longest) {
+    static const size_t CACHED = 256 * 1024, LEAST = 8192;
+    const struct reduce_kernels *k = w->args->reduce;
+    size_t bytes = CACHED / w->peers > LEAST ? CACHED / w->peers : LEAST;
+    if (k->result > k->size) longest = longest / k->result * k->size;
+    bytes = (bytes < longest ? bytes : longest) / PACE_UNIT * PACE_UNIT;
+    return bytes ? bytes : PACE_UNIT;
+}
+
+static int get_memory(struct pairwise *w, hvd_error *err) {
+    size_t slots = (w->lag + 1) * w->peers * w->segment;
+    void *memory;
+    HVD_TRY(
+        scratch_get(w->args->scratch, slots + (w->peers + 1) * sizeof *w->inputs, &memory, err));
+    w->slots = memory;
+    w->inputs = (const char **)(void *)(w->slots + slots);
     return HVD_OK;
 }
 
-static int run_segments(struct pairwise *w, hvd_error *err) {
-    HVD_TRY(post_exchange(w, 0, err));
-    for (size_t k = 0; k < w->nseg; k++) {
-        HVD_TRY(wait_all(w, w->exchange[k % 2], err));
-        if (k + 1 < w->nseg) HVD_TRY(post_exchange(w, k + 1, err));
-        reduce(w, k);
-        HVD_TRY(wait_all(w, w->spread, err));
-        if (w->args->kind == HVD_ALLREDUCE) HVD_TRY(post_spread(w, k, err));
-    }
-    return wait_all(w, w->spread, err);
-}
-
-/* The segments of all peers are about one COLL_SEGMENT together, so they stay in the cache. */
-static size_t segment_bytes(int others) {
-    size_t bytes = (size_t)COLL_SEGMENT / (size_t)others;
-    return bytes < 8192 ? 8192 : bytes & ~(size_t)63;
-}
-
+/* A result is sent at most `depth` items ahead, after its segment's inputs have arrived. */
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
-    const struct coll_args *args = w->args;
-    size_t others = (size_t)w->comm->size - 1, transfers = 2 * others * sizeof(struct transfer);
-    w->segment = segment_bytes((int)others);
-    w->nseg = (coll_length(chunk_of(w, 0)) + w->segment - 1) / w->segment; /* the longest */
-    size_t slots = others * w->segment;
-    void *memory;
-    size_t pointers = (others + 1) * sizeof *w->inputs;
-    HVD_TRY(scratch_get(args->scratch, 2 * slots + pointers + 3 * transfers, &memory, err));
-    char *at = memory;
-    for (int i = 0; i < 2; i++, at += slots) w->slots[i] = at;
-    w->inputs = (const char **)(void *)at;
-    at += pointers;
-    memset(at, 0, 3 * transfers);
-    w->spread = (struct transfer *)(void *)at;
-    for (int i = 0; i < 2; i++) w->exchange[i] = w->spread + (size_t)(i + 1) * 2 * others;
-    return run_segments(w, err);
+    struct pace pace = comm_pace(w->comm);
+    bool spreads = w->args->kind == HVD_ALLREDUCE;
+    w->peers = (size_t)w->comm->size - 1;
+    w->segment = segment_bytes(w, pace.segment);
+    w->nseg = coll_segments(coll_length(chunk_of(w, 0)), w->segment); /* the longest */
+    w->lag = (pace.depth + items_a_round(w) - 1) / items_a_round(w);
+    HVD_TRY(get_memory(w, err));
+    struct coll_pipeline p = {.items = (w->nseg + (spreads ? w->lag : 0)) * items_a_round(w),
+                              .item = item_of,
+                              .received = reduce_if_whole,
+                              .arg = w,
+                              .depth = pace.depth,
+                              .send_ahead = pace.depth,
+                              .reuse = spreads ? w->lag * items_a_round(w) + w->peers : 0};
+    return w->nseg ? coll_pipeline(w->comm, &p, err) : HVD_OK;
 }
 
 int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {

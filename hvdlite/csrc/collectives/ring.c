@@ -29,9 +29,11 @@
 struct ring {
     const struct coll_args *args;
     int rank, size;
-    size_t nseg;  /* segments of the longest chunk */
-    size_t added; /* items before this one are added, later ones replace the data */
-    char *slots;  /* COLL_IN_FLIGHT segments: where items that are added arrive */
+    size_t segment; /* bytes */
+    size_t nseg;    /* segments of the longest chunk */
+    size_t depth;   /* segments in flight */
+    size_t added;   /* items before this one are added, later ones replace the data */
+    char *slots;    /* `depth` segments: where items that are added arrive */
 };
 
 static struct coll_range chunk_range(const struct ring *r, int chunk) {
@@ -45,11 +47,11 @@ static struct coll_range chunk_range(const struct ring *r, int chunk) {
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
     size_t p = (size_t)r->size, step = i / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
-    return coll_segment(chunk_range(r, (int)chunk), COLL_SEGMENT, i % r->nseg);
+    return coll_segment(chunk_range(r, (int)chunk), r->segment, i % r->nseg);
 }
 
 static char *slot_of(const struct ring *r, size_t i) {
-    return r->slots + i % COLL_IN_FLIGHT * COLL_SEGMENT;
+    return r->slots + i % r->depth * r->segment;
 }
 
 static struct coll_exchange item_of(const void *arg, size_t i) {
@@ -82,23 +84,24 @@ static void add_item(const void *arg, size_t i) {
 static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
                     hvd_error *err) {
     size_t longest = 0, others = (size_t)comm->size - 1;
-    struct ring r = {.args = args, .rank = comm->rank, .size = comm->size};
+    struct pace pace = comm_pace(comm);
+    struct ring r = {.args = args, .rank = comm->rank, .size = comm->size, .segment = pace.segment};
     for (int i = 0; i < r.size; i++) {
         size_t length = coll_length(chunk_range(&r, i));
         if (length > longest) longest = length;
     }
-    r.nseg = coll_segments(longest);
+    r.nseg = coll_segments(longest, r.segment);
+    r.depth = r.nseg < pace.depth ? r.nseg : pace.depth;
     r.added = r.nseg * adding;
     void *slots = NULL;
-    if (adding) HVD_TRY(scratch_get(args->scratch, COLL_IN_FLIGHT * COLL_SEGMENT, &slots, err));
+    if (adding) HVD_TRY(scratch_get(args->scratch, r.depth * r.segment, &slots, err));
     r.slots = slots;
-    size_t ahead = r.nseg < COLL_IN_FLIGHT ? r.nseg : COLL_IN_FLIGHT;
     struct coll_pipeline p = {.items = r.nseg * (adding + others),
                               .item = item_of,
                               .received = add_item,
                               .arg = &r,
-                              .receive_ahead = ahead,
-                              .send_ahead = ahead,
+                              .depth = r.depth,
+                              .send_ahead = r.depth,
                               .reuse = r.nseg * others};
     return coll_pipeline(comm, &p, err);
 }

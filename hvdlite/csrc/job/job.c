@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/env.h"
+#include "collectives/coll.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
@@ -30,10 +31,27 @@ static int read_wait(struct job *j, int local_size, hvd_error *err) {
     return HVD_OK;
 }
 
+/* A size between two bounds. */
+static int read_bounded(const char *name, size_t *value, size_t least, size_t most,
+                        hvd_error *err) {
+    char expected[80];
+    HVD_TRY(env_size(name, value, err));
+    if (*value >= least && *value <= most) return HVD_OK;
+    snprintf(expected, sizeof expected, "a number from %zu to %zu", least, most);
+    return env_invalid(name, expected, err);
+}
+
+static int read_pace(struct pace *pace, hvd_error *err) {
+    HVD_TRY(read_bounded("SEGMENT_BYTES", &pace->segment, 1024, PACE_MOST_SEGMENT, err));
+    pace->segment -= pace->segment % PACE_UNIT;
+    return read_bounded("SEGMENTS_IN_FLIGHT", &pace->depth, 1, PACE_MOST_DEPTH, err);
+}
+
 static int read_config(struct job *j, hvd_error *err) {
     struct engine_config *config = &j->config;
     HVD_TRY(read_log_level(&config->log.level, err));
     HVD_TRY(env_flag("WINDOW", &j->window, err)); /* again, for the error */
+    HVD_TRY(read_pace(&j->pace, err));
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
@@ -71,6 +89,7 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
 static int start_group(const struct job *j, struct group *g, const int *job_ranks, hvd_error *err) {
     g->transport->timeout = j->timeout;
     g->transport->wait = j->wait;
+    g->transport->pace = j->pace;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
     return engine_start(&g->engine, g->transport, &j->config, err);
 }
@@ -143,6 +162,14 @@ static int read_timeline(struct job *j, hvd_error *err) {
     return job_start_timeline(j, path, mark_cycles, err);
 }
 
+/* All ranks must cut alike: rank 0's pace counts. */
+static int share_pace(struct job *j, const struct comm *all, hvd_error *err) {
+    struct coll_args args = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
+    all->transport->timeout = j->timeout;
+    all->transport->pace = PACE_DEFAULT;
+    return coll_tree(all, &args, err);
+}
+
 /* World's transport first: through it all ranks learn if one can't read its environment. */
 static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
     HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, err));
@@ -152,12 +179,13 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     if (!code) code = read_wait(j, world->transport->at.local_size, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_mpi_agree(world->transport, code, err));
+    HVD_TRY(share_pace(j, &world->transport->all, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
 }
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
-    *j = (struct job){.timeout = 300, .window = true};
+    *j = (struct job){.timeout = 300, .window = true, .pace = PACE_DEFAULT};
     env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
     j->config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};

@@ -19,6 +19,7 @@ struct job {
     int ngroups;
     struct engine_config config;
     struct wait_policy wait;
+    struct pace pace;
     double timeout;           /* seconds without progress until a collective gives up; 0: never */
     bool window;              /* ranks of one host may share memory */
     struct timeline timeline; /* of all groups, like the stats */

@@ -46,14 +46,22 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hv
 }
 
 int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err) {
-    struct transport *t = comm->transport;
     struct waiter waiter = {0};
+    return comm_wait_in_stream(comm, x, &waiter, err);
+}
+
+int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct waiter *stream,
+                        hvd_error *err) {
+    struct transport *t = comm->transport;
     while (x->active) {
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, &waiter, x->peer, err));
+        if (x->active) HVD_TRY(keep_waiting(t, stream, x->peer, err));
     }
+    waiter_done(stream, stream->since > 0 ? clock_now() : 0);
     return HVD_OK;
 }
+
+struct pace comm_pace(const struct comm *comm) { return comm->transport->pace; }
 
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err) {

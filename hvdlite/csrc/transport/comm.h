@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "shm/window.h"
+#include "transport/pace.h"
+#include "transport/wait.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,6 +44,14 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
 /* Returns when the transfer is complete. Spins, yields, then naps, and calls the transport's
  * on_wait meanwhile. After an error the transfer may still be active, and the comm is unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err);
+
+/* The same for one of many transfers in a row: their waits are alike, and `stream` knows the last.
+ * A zeroed one begins a stream. */
+int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct waiter *stream,
+                        hvd_error *err);
+
+/* Equal on all ranks. */
+struct pace comm_pace(const struct comm *comm);
 
 /* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
  * wait as comm_wait does. */

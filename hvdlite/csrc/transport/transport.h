@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "transport/layout.h"
+#include "transport/pace.h"
 #include "transport/wait.h"
 
 #include <stdbool.h>
@@ -48,6 +49,7 @@ struct transport {
     hvd_error no_window;  /* why the ranks of this host share none */
     struct stats *stats;  /* NULL: nothing is counted */
     struct wait_policy wait;
+    struct pace pace;
     bool rings;     /* every message ends a sleep; else some are found only by polling */
     double timeout; /* seconds without progress until a wait fails; 0: never */
     /* Called while a wait lasts; its error ends the wait. */

@@ -7,15 +7,26 @@
 #include <unistd.h>
 
 static const double SHORTEST_NAP = 50e-6;
+static const double LONG_WAIT = 100e-6; /* a nap costs less than to spin or yield so long */
+
+/* So a wait is noticed late by at most an eighth of it. */
+static double nap_of(double wait, double longest_nap) {
+    double nap = wait / 8 > SHORTEST_NAP ? wait / 8 : SHORTEST_NAP;
+    return nap < longest_nap ? nap : longest_nap;
+}
 
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap) {
     if (w->since <= 0) w->since = now;
     double waited = now - w->since;
+    if (w->usual > LONG_WAIT) return nap_of(waited > w->usual ? waited : w->usual, longest_nap);
     if (waited < policy.spin) return 0;
     if (waited < policy.yield) return -1;
-    double nap = waited / 8; /* so it is late by at most an eighth of the wait */
-    if (nap < SHORTEST_NAP) nap = SHORTEST_NAP;
-    return nap < longest_nap ? nap : longest_nap;
+    return nap_of(waited, longest_nap);
+}
+
+void waiter_done(struct waiter *w, double now) {
+    if (w->since > 0) w->usual = now - w->since;
+    w->since = 0;
 }
 
 void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap) {

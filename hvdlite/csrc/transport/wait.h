@@ -2,7 +2,7 @@
  *
  * A spinning thread takes its core from training. So a rank spins only when every rank of the host
  * has a core of its own, and naps grow with the time waited: after a long wait a little more does
- * not matter. One struct waiter a wait; one thread. */
+ * not matter. One struct waiter a wait, or a stream of waits that are alike; one thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
@@ -15,10 +15,14 @@ struct wait_policy {
 
 struct waiter {
     double since; /* the first look without success; 0: none yet */
+    double usual; /* seconds of the last wait of the stream; 0: none yet */
 };
 
 /* What to do after a look without success. 0: look again at once; < 0: yield; else nap so long. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
+
+/* The wait has ended; the next one of the stream begins. */
+void waiter_done(struct waiter *w, double now);
 
 /* Does what waiter_next says. */
 void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap);
