@@ -86,7 +86,7 @@ $(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml 
 	touch $@
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport/transport_mpi job/% mxnet/array mxnet/operation mxnet/push mxnet/watch,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
+CORE     := $(filter-out transport/transport_mpi transport/mpi_library job/% mxnet/array mxnet/operation mxnet/push mxnet/watch,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 C_FLAGS  := -std=c11 -g -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
             -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP

@@ -35,6 +35,19 @@ def test_a_rank_that_waits_for_others_sleeps():
         assert 1 <= result["sleeps"] <= 10
 
 
+@pytest.mark.parametrize("nudge", ["1", "0"])
+def test_a_rank_that_only_mpi_reaches_is_woken(nudge):
+    """MPI can only be polled: a rank that slept noticed a late rank up to 10 ms after it came."""
+    rounds = 20
+    env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}
+    job = assert_passed(script(3, "nudged", str(rounds), env=env))
+    for rank, result in job.results().items():
+        assert result["right"]
+        assert result["threads"] == (nudge == "1")
+        if rank < 2:
+            assert (result["wakes"] >= rounds) == (nudge == "1")
+
+
 def starts_of(rank: int, output: str) -> list:
     """When, by the core's log, the rank's engine has started to run gradients."""
     pattern = rf"^\[hvdlite (\S+) trace rank {rank} of \d+\] starts 'allreduce\.net\."

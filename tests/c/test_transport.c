@@ -143,10 +143,22 @@ static void test_sleep(void) {
              err); /* never received: no leak */
     transport_sleep(t, ticket, 60);
     CHECK(clock_now() - start < 20);
-    t->rings = false; /* looks after a moment */
-    transport_sleep(t, transport_listen(t), 60);
     transport_sleep(t, transport_listen(t), 0);
     CHECK(clock_now() - start < 20);
+    local_hub_free(hub);
+}
+
+/* The less tells of a message, the sooner a rank looks for it. */
+static void test_longest_sleep(void) {
+    struct local_hub *hub = local_hub_new(2, 0);
+    struct transport *t = local_hub_rank(hub, 0);
+    double rings = transport_longest_sleep(t, true);
+    t->rings = false;
+    double nudged = transport_longest_sleep(t, true), idle = transport_longest_sleep(t, false);
+    CHECK(nudged < rings && nudged < idle && idle < rings);
+    t->deaf = true;
+    CHECK(transport_longest_sleep(t, true) < nudged && transport_longest_sleep(t, false) < idle);
+    CHECK(transport_longest_sleep(t, true) <= 1e-3);
     local_hub_free(hub);
 }
 
@@ -189,6 +201,7 @@ int main(void) {
     RUN(test_traffic);
     RUN(test_no_lost_wake_up);
     RUN(test_sleep);
+    RUN(test_longest_sleep);
     RUN(test_wait_ends_on_errors);
     return check_end("test_transport");
 }

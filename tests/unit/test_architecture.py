@@ -128,13 +128,15 @@ def test_a_header_is_guarded_by_its_name(header):
 
 
 DOORS = [
-    ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
+    ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c", "transport/mpi_library.c"}),
     ("the environment", r"\bgetenv\b|\benviron\b", {"base/env.c"}),
     (
         "time",
         r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(",
         {"base/clock.c", "base/sync.c"},
     ),
+    ("sockets", r"\bsocket\(|\bsendto\(|\brecvfrom\(", {"transport/nudge.c"}),
+    ("poll", r"\bpoll\(|\beventfd\(", {"base/poller.c"}),
     ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"shm/doorbell.c"}),
     ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),
     ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet/api.c"}),

@@ -101,18 +101,21 @@ static void report_stalls(struct engine *e, double now) {
 /* Idle without pending work: yields for LINGER, because tensors seldom come alone and waking takes
  * longer than most of them; then sleeps. Idle with pending work: follows the wait policy. If every
  * message rings, it sleeps until one does: a poll every millisecond would take the core from
- * training, more than ten times a step of a small network. Else it polls, ever more rarely. */
+ * training, more than ten times a step of a small network. Else it polls, ever more rarely, and
+ * begins anew when it was rung or nudged: the message may come a moment later. */
 static void idle(struct engine *e, unsigned ticket) {
-    static const double LINGER = 100e-6, IDLE_NAP = 1e-3, LONGEST_NAP = 0.5;
+    static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
     report_stalls(e, now);
     bool pending = tensors_count(e->tensors) > 0;
-    double nap = waiter_next(&e->waiter, now, e->t->wait, LONGEST_NAP);
+    double longest = transport_longest_sleep(e->t, pending);
+    double nap = waiter_next(&e->waiter, now, e->t->wait, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)
-        transport_sleep(e->t, ticket, e->t->rings ? LONGEST_NAP : nap);
+        transport_sleep(e->t, ticket, e->t->rings ? longest : nap);
     else if (nap < 0)
         clock_yield();
+    if (nap > 0 && transport_listen(e->t) != ticket) e->waiter.since = 0;
 }
 
 /* MPI sends only while it is called: keeps calling until the last messages are out. */

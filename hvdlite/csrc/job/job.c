@@ -52,6 +52,7 @@ static int read_config(struct job *j, hvd_error *err) {
     HVD_TRY(read_log_level(&config->log.level, err));
     HVD_TRY(env_flag("WINDOW", &j->window, err)); /* again, for the error */
     HVD_TRY(read_pace(&j->pace, err));
+    HVD_TRY(env_flag("NUDGE", &j->nudge, err)); /* again */
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
@@ -98,7 +99,7 @@ int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ran
                    struct group **out, hvd_error *err) {
     struct group *g = group_new(err);
     if (!g) return err->code;
-    int code = transport_mpi_open(&g->transport, mpi_comm, j->window, err);
+    int code = transport_mpi_open(&g->transport, mpi_comm, j->window, j->nudge, err);
     if (!code) code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
@@ -172,7 +173,7 @@ static int share_pace(struct job *j, const struct comm *all, hvd_error *err) {
 
 /* World's transport first: through it all ranks learn if one can't read its environment. */
 static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
-    HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, err));
+    HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, j->nudge, err));
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
     int code = read_config(j, err);
@@ -185,8 +186,9 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
 }
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
-    *j = (struct job){.timeout = 300, .window = true, .pace = PACE_DEFAULT};
+    *j = (struct job){.timeout = 300, .window = true, .nudge = true, .pace = PACE_DEFAULT};
     env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
+    env_flag("NUDGE", &j->nudge, NULL);
     j->config = (struct engine_config){
         .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
     timeline_init(&j->timeline);

@@ -22,6 +22,7 @@ struct job {
     struct pace pace;
     double timeout;           /* seconds without progress until a collective gives up; 0: never */
     bool window;              /* ranks of one host may share memory */
+    bool nudge;               /* messages wake ranks of other hosts */
     struct timeline timeline; /* of all groups, like the stats */
     struct stats stats;
 };

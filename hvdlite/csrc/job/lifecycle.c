@@ -1,7 +1,7 @@
 #include "hvd.h"
 
 #include "job/context.h"
-#include "transport/transport_mpi.h"
+#include "transport/mpi_library.h"
 
 int hvd_init(const void *mpi_comm, hvd_error *err) { return context_open(mpi_comm, err); }
 
@@ -107,6 +107,6 @@ int hvd_wait_end(double seconds) { return groups_ended(ALL_GROUPS, seconds); }
 
 void hvd_close(void) { context_close(); }
 
-void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
+void hvd_mpi_built_for(char *text, size_t size) { mpi_library_built_for(text, size); }
 
-void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size); }
+void hvd_mpi_loaded(char *text, size_t size) { mpi_library_loaded(text, size); }

@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-static const double LONGEST_DATA_NAP = 1e-3; /* MPI moves data only while it is called */
+static const double LONGEST_DATA_NAP = 0.2e-3; /* MPI moves data only while it is called */
 
 static int transport_rank(const struct comm *comm, int rank) {
     return comm->ranks ? comm->ranks[rank] : rank;

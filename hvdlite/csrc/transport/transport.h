@@ -2,7 +2,8 @@
  *
  * Two implementations: transport_mpi (processes) and transport_local (ranks as threads of one
  * process, for tests). Two lanes that never mix: transfers move data, through a comm (comm.h);
- * messages carry the negotiation and are copied. Only the engine's thread calls these functions, except transport_wake. */
+ * messages carry the negotiation and are copied. Only the engine's thread calls these functions,
+ * except transport_wake. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
 #define HVDLITE_TRANSPORT_TRANSPORT_H
 
@@ -50,7 +51,8 @@ struct transport {
     struct stats *stats;  /* NULL: nothing is counted */
     struct wait_policy wait;
     struct pace pace;
-    bool rings;     /* every message ends a sleep; else some are found only by polling */
+    bool rings; /* every message ends a sleep, at once */
+    bool deaf;  /* some messages are found only by polling: neither rings nor nudges tell of them */
     double timeout; /* seconds without progress until a wait fails; 0: never */
     /* Called while a wait lasts; its error ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
@@ -66,9 +68,11 @@ int transport_send(struct transport *t, int to, const void *data, size_t size, h
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
 
 /* How to sleep and miss nothing: take a ticket, look for work, sleep on the ticket. Sleep returns
- * at once if a message came since the ticket, and soon where messages may come that do not ring. */
+ * at once if a message or a nudge came since the ticket. */
 unsigned transport_listen(struct transport *t);
 void transport_sleep(struct transport *t, unsigned ticket, double seconds);
+/* How long to sleep, so that a message of which nothing tells is found soon enough. */
+double transport_longest_sleep(const struct transport *t, bool pending);
 void transport_wake(struct transport *t); /* any thread */
 
 /* After a failure: no transfer touches its buffer any more. */

@@ -3,9 +3,10 @@
 #include "base/clock.h"
 #include "shm/host.h"
 #include "shm/shmem.h"
+#include "transport/mpi_library.h"
+#include "transport/nudge.h"
 
 #include <mpi.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ struct mpi_transport {
     struct message arriving;
     struct host host;                        /* zeroed: this host has no window */
     struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
+    struct nudges *nudges;                   /* NULL: nobody needs them, or sockets are refused */
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -135,7 +137,9 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     bool here = l->host_of[to] == l->host_of[t->at.rank];
     if (here && host_reaches(&m->host, l->local_of[to]))
         return host_send(&m->host, l->local_of[to], data, size, err);
-    return send_by_mpi(m, to, data, size, err);
+    HVD_TRY(send_by_mpi(m, to, data, size, err));
+    nudges_send(m->nudges, to, clock_now());
+    return HVD_OK;
 }
 
 /* Starts to receive the next message, if any. */
@@ -163,6 +167,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
     if (!done) return HVD_OK;
     *message = m->arriving;
     m->arriving = (struct message){.from = -1};
+    nudges_heard(m->nudges, message->from, clock_now());
     return HVD_OK;
 }
 
@@ -177,29 +182,19 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
     return message->data || m->transport.rings ? HVD_OK : receive_by_mpi(m, message, err);
 }
 
-static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->doorbell); }
+static void ring(void *doorbell) { doorbell_ring(doorbell); }
+static void mpi_wake(struct transport *t) { ring(self(t)->doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->doorbell); }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
     /* MPI sends only while it is called, and room in a mailbox rings nobody. */
     bool waiting = m->outgoing || host_waits(&m->host);
+    t->deaf = !t->rings && nudges_missing(m->nudges);
     doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
 
 /* ---- opening and closing ---- */
-
-static int check_threads(hvd_error *err) {
-    int initialized = 0, level = MPI_THREAD_SINGLE;
-    TRY_MPI(MPI_Initialized(&initialized));
-    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
-    TRY_MPI(MPI_Query_thread(&level));
-    if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
-    return error_set(err, HVD_UNSUPPORTED,
-                     "MPI was initialised without thread support (level %d): set "
-                     "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported",
-                     level);
-}
 
 /* Each rank tells all others the lowest rank of its host. */
 static int find_layout(struct mpi_transport *m, MPI_Comm *local, hvd_error *err) {
@@ -262,9 +257,27 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
     return HVD_OK;
 }
 
-static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_error *err) {
+/* Tells all ranks how this one is nudged, and learns the same of them. Without sockets, or a
+ * thread, messages are found by polling. */
+static int open_nudges(struct mpi_transport *m, bool wanted, hvd_error *err) {
+    const struct topology *at = &m->transport.at;
+    if (m->transport.rings) return HVD_OK;
+    struct nudge_card own = {0}, *cards = malloc((size_t)at->size * sizeof own);
+    if (wanted) m->nudges = nudges_open(at->local_size == at->size, &own);
+    if (!cards) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", at->size);
+    int code = MPI_Allgather(&own, sizeof own, MPI_BYTE, cards, sizeof own, MPI_BYTE, m->control);
+    if (m->nudges && nudges_start(m->nudges, cards, at->size, at->rank, ring, m->doorbell)) {
+        nudges_close(m->nudges);
+        m->nudges = NULL;
+    }
+    free(cards);
+    return check(NULL, 0, code, "MPI_Allgather", err);
+}
+
+static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
+                    hvd_error *err) {
     MPI_Comm local;
-    HVD_TRY(check_threads(err));
+    HVD_TRY(mpi_library_check(err));
     TRY_MPI(MPI_Comm_dup(comm, &m->data));
     TRY_MPI(MPI_Comm_dup(comm, &m->control));
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
@@ -272,11 +285,12 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, hvd_err
     HVD_TRY(find_layout(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    return HVD_OK;
+    return open_nudges(m, nudge, err);
 }
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
+    nudges_close(m->nudges); /* first: they ring the doorbell */
     /* Last messages to others may wait for room; the others read until BYE. */
     while (clean && host_waits(&m->host) && !host_flush(&m->host, NULL)) clock_nap(1e-4);
     /* Unclean: MPI may still read the copies, and a dead rank would never receive them. */
@@ -300,7 +314,8 @@ static const struct transport_ops MPI_OPS = {
     mpi_wake,  mpi_listen, mpi_sleep, mpi_abandon, mpi_close,
 };
 
-int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err) {
+int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
+                       hvd_error *err) {
     struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);
@@ -308,7 +323,7 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, hv
     m->arriving.from = -1;
     MPI_Comm handle;
     memcpy(&handle, comm, sizeof handle);
-    int code = open_all(m, handle, window, err);
+    int code = open_all(m, handle, window, nudge, err);
     if (code)
         mpi_close(&m->transport, false);
     else
@@ -321,22 +336,4 @@ int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
     TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
     if (code || first == t->at.size) return code;
     return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
-}
-
-void transport_mpi_built_for(char *text, size_t size) {
-#if defined(OMPI_MAJOR_VERSION)
-    snprintf(text, size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
-             OMPI_RELEASE_VERSION);
-#elif defined(MPICH_VERSION)
-    snprintf(text, size, "MPICH %s", MPICH_VERSION);
-#else
-    snprintf(text, size, "MPI %d.%d", MPI_VERSION, MPI_SUBVERSION);
-#endif
-}
-
-void transport_mpi_loaded(char *text, size_t size) {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length;
-    MPI_Get_library_version(version, &length);
-    snprintf(text, size, "%.*s", (int)strcspn(version, "\n,"), version);
 }

@@ -1,4 +1,4 @@
-/* Ranks as MPI processes: the transport of real jobs, and the only file that calls MPI.
+/* Ranks as MPI processes: the transport of real jobs, and the only file that moves data by MPI.
  *
  * Standard MPI-3 only. It works on duplicates of the given communicator, so its messages never meet
  * the program's. MPI must be initialised with MPI_THREAD_MULTIPLE, as mpi4py does; SERIALIZED is
@@ -9,16 +9,13 @@
 #include "transport/transport.h"
 
 /* Collective over the communicator whose handle (an MPI_Comm) lies at `comm`. If `window`, the
- * ranks of one host share a window where they can; without one all data goes through MPI. */
-int transport_mpi_open(struct transport **out, const void *comm, bool window, hvd_error *err);
+ * ranks of one host share a window where they can; without one all data goes through MPI. If
+ * `nudge`, messages through MPI wake their receiver. */
+int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
+                       hvd_error *err);
 
 /* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank. Called
  * before the engine starts: else ranks would wait for one that can't start. */
 int transport_mpi_agree(struct transport *t, int code, hvd_error *err);
-
-/* "Open MPI 5.0.11": the MPI compiled for; the MPI linked to. Both work before MPI is
- * initialised. */
-void transport_mpi_built_for(char *text, size_t size);
-void transport_mpi_loaded(char *text, size_t size);
 
 #endif

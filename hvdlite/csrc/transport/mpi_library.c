@@ -1,0 +1,35 @@
+#include "transport/mpi_library.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+int mpi_library_check(hvd_error *err) {
+    int initialized = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&initialized);
+    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
+    MPI_Query_thread(&level);
+    if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
+    return error_set(err, HVD_UNSUPPORTED,
+                     "MPI was initialised without thread support (level %d): set "
+                     "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported",
+                     level);
+}
+
+void mpi_library_built_for(char *text, size_t size) {
+#if defined(OMPI_MAJOR_VERSION)
+    snprintf(text, size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+             OMPI_RELEASE_VERSION);
+#elif defined(MPICH_VERSION)
+    snprintf(text, size, "MPICH %s", MPICH_VERSION);
+#else
+    snprintf(text, size, "MPI %d.%d", MPI_VERSION, MPI_SUBVERSION);
+#endif
+}
+
+void mpi_library_loaded(char *text, size_t size) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    snprintf(text, size, "%.*s", (int)strcspn(version, "\n,"), version);
+}

@@ -1,0 +1,46 @@
+/* Nudges: datagrams that wake a rank of another host, which no doorbell reaches.
+ *
+ * MPI can only be polled. So a rank that has sent a message nudges the receiver: "look at MPI now".
+ * A nudge carries no data and may be lost, or come before its message: it only ends a sleep. A
+ * thread of its own receives nudges and rings this rank's doorbell. Unless noted, only the engine's
+ * thread calls these functions.
+ *
+ * A rank tells all others its card: its port, its IPv4 addresses, and a secret number without which
+ * a datagram is ignored. It is nudged at every address until a nudge from it shows which is right.
+ */
+#ifndef HVDLITE_TRANSPORT_NUDGE_H
+#define HVDLITE_TRANSPORT_NUDGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { NUDGE_ADDRESSES = 4 };
+
+struct nudge_card {
+    uint64_t secret;
+    uint32_t addresses[NUDGE_ADDRESSES]; /* in network order; 0: none */
+    uint32_t port;                       /* in network order; 0: this rank can't be nudged */
+};
+
+struct nudges;
+
+/* one_host: all ranks are on this host. NULL, and a zeroed card, where sockets are refused. */
+struct nudges *nudges_open(bool one_host, struct nudge_card *card);
+
+/* `cards`: [size], of all ranks; copied. `ring` is called, on another thread, after a nudge. Else:
+ * no memory, or no thread. */
+int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
+                 void (*ring)(void *arg), void *arg);
+
+/* Nudges that rank, unless it must be awake. NULL does nothing, here and below. */
+void nudges_send(struct nudges *n, int to, double now);
+
+/* A message came from that rank: it is awake, and should have nudged. */
+void nudges_heard(struct nudges *n, int from, double now);
+
+/* Some rank's messages come without nudges: they are found only by polling. */
+bool nudges_missing(const struct nudges *n);
+
+void nudges_close(struct nudges *n);
+
+#endif

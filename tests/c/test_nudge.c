@@ -1,0 +1,222 @@
+/* Nudges over the loopback: they ring, strangers' datagrams do not, and who never nudges is missed.
+ */
+#include "check.h"
+
+#include "base/clock.h"
+#include "base/poller.h"
+#include "base/sync.h"
+#include "transport/nudge.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+struct bell {
+    struct monitor monitor; /* guards `rings` */
+    int rings;
+};
+
+static void ring(void *arg) {
+    struct bell *bell = arg;
+    monitor_lock(&bell->monitor);
+    bell->rings++;
+    monitor_notify(&bell->monitor);
+    monitor_unlock(&bell->monitor);
+}
+
+static bool rang(struct bell *bell, int rings) {
+    double until = clock_now() + 20;
+    monitor_lock(&bell->monitor);
+    while (bell->rings < rings && clock_now() < until) monitor_wait(&bell->monitor, 1);
+    bool enough = bell->rings >= rings;
+    monitor_unlock(&bell->monitor);
+    return enough;
+}
+
+enum { RANKS = 3 };
+
+struct trio {
+    struct nudges *ranks[RANKS];
+    struct nudge_card cards[RANKS];
+    struct bell bells[RANKS];
+};
+
+static void trio_open(struct trio *t) {
+    *t = (struct trio){0};
+    for (int i = 0; i < RANKS; i++) {
+        t->ranks[i] = nudges_open(true, &t->cards[i]);
+        REQUIRE(t->ranks[i] != NULL);
+        monitor_init(&t->bells[i].monitor);
+    }
+}
+
+static void trio_start(struct trio *t) {
+    for (int i = 0; i < RANKS; i++)
+        REQUIRE(nudges_start(t->ranks[i], t->cards, RANKS, i, ring, &t->bells[i]) == HVD_OK);
+}
+
+static void trio_close(struct trio *t) {
+    for (int i = 0; i < RANKS; i++) {
+        nudges_close(t->ranks[i]);
+        monitor_destroy(&t->bells[i].monitor);
+    }
+}
+
+static void test_a_nudge_rings(void) {
+    struct trio t;
+    trio_open(&t);
+    trio_start(&t);
+    for (int round = 0; round < 20; round++)
+        for (int i = 0; i < RANKS; i++) {
+            int to = (i + 1) % RANKS;
+            nudges_send(t.ranks[i], to, clock_now());
+            CHECK(rang(&t.bells[to], round + 1));
+        }
+    trio_close(&t);
+}
+
+static void test_who_never_nudges_is_missed(void) {
+    struct trio t;
+    trio_open(&t);
+    trio_start(&t);
+    CHECK(!nudges_missing(t.ranks[0]));
+    nudges_heard(t.ranks[0], 1, clock_now());
+    CHECK(nudges_missing(t.ranks[0]));
+    nudges_send(t.ranks[2], 0, clock_now());
+    CHECK(rang(&t.bells[0], 1));
+    CHECK(nudges_missing(t.ranks[0])); /* the nudge came from another rank */
+    nudges_send(t.ranks[1], 0, clock_now());
+    CHECK(rang(&t.bells[0], 2));
+    CHECK(!nudges_missing(t.ranks[0]));
+    CHECK(nudges_missing(NULL));
+    trio_close(&t);
+}
+
+/* Who has just sent a message is awake; but it needs some nudges to know that they come. */
+static void test_a_rank_that_is_awake_is_nudged_only_at_first(void) {
+    struct trio t;
+    trio_open(&t);
+    trio_start(&t);
+    for (int i = 0; i < 3; i++) {
+        nudges_heard(t.ranks[0], 1, 1000);
+        nudges_send(t.ranks[0], 1, 1000);
+        CHECK(rang(&t.bells[1], i + 1));
+    }
+    for (int i = 0; i < 100; i++) nudges_send(t.ranks[0], 1, 1000 + 1e-6 * i);
+    nudges_send(t.ranks[2], 1, 1000); /* comes after what was sent before it */
+    CHECK(rang(&t.bells[1], 4));
+    CHECK_INT(t.bells[1].rings, 4);
+    nudges_send(t.ranks[0], 1, 1001);
+    CHECK(rang(&t.bells[1], 5));
+    trio_close(&t);
+}
+
+static void test_a_rank_is_found_among_its_addresses(void) {
+    struct trio t;
+    trio_open(&t);
+    t.cards[1].addresses[1] = t.cards[1].addresses[0];
+    t.cards[1].addresses[0] = htonl(INADDR_LOOPBACK + 77); /* nobody listens there */
+    trio_start(&t);
+    nudges_send(t.ranks[0], 1, clock_now());
+    CHECK(rang(&t.bells[1], 1));
+    nudges_send(t.ranks[1], 0, clock_now());
+    CHECK(rang(&t.bells[0], 1));
+    nudges_send(t.ranks[0], 1, clock_now());
+    CHECK(rang(&t.bells[1], 2));
+    trio_close(&t);
+}
+
+static void test_a_rank_without_sockets_is_left_alone(void) {
+    struct trio t;
+    trio_open(&t);
+    t.cards[1] = (struct nudge_card){0};
+    trio_start(&t);
+    nudges_send(t.ranks[0], 1, clock_now());
+    nudges_send(NULL, 1, clock_now());
+    nudges_heard(NULL, 1, clock_now());
+    nudges_close(NULL);
+    trio_close(&t);
+}
+
+static void send_raw(const struct trio *t, int to, const void *data, size_t size) {
+    int from = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = (in_port_t)t->cards[to].port,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    CHECK_INT(sendto(from, data, size, 0, (struct sockaddr *)&at, sizeof at), (long long)size);
+    close(from);
+}
+
+static void test_a_stranger_does_not_ring(void) {
+    struct trio t;
+    trio_open(&t);
+    trio_start(&t);
+    struct {
+        uint64_t secret;
+        uint32_t from, to;
+    } d = {t.cards[1].secret, 0, 1};
+    char large[2000] = {0};
+    memcpy(large, &d, sizeof d);
+    send_raw(&t, 1, large, sizeof large);
+    send_raw(&t, 1, &d, sizeof d - 1);
+    send_raw(&t, 1, &d, 0);
+    d.to = 2;
+    send_raw(&t, 1, &d, sizeof d);
+    d.to = 1;
+    d.from = RANKS;
+    send_raw(&t, 1, &d, sizeof d);
+    d.from = 0;
+    d.secret++;
+    send_raw(&t, 1, &d, sizeof d);
+    nudges_send(t.ranks[2], 1, clock_now());
+    CHECK(rang(&t.bells[1], 1));
+    CHECK_INT(t.bells[1].rings, 1);
+    CHECK(!nudges_missing(t.ranks[1]));
+    trio_close(&t);
+}
+
+static bool read_once(void *arg, int file) {
+    char c;
+    CHECK_INT(read(file, &c, 1), 1);
+    ring(arg);
+    return c != 'x';
+}
+
+static void test_a_handler_can_end_the_watch(void) {
+    struct bell bell = {.rings = 0};
+    struct poller *p = NULL;
+    hvd_error err = {0};
+    int ends[2][2];
+    monitor_init(&bell.monitor);
+    CHECK_OK(poller_new(&p, &err), err);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(pipe(ends[i]) == 0);
+        CHECK_OK(poller_add(p, ends[i][0], read_once, &bell, &err), err);
+    }
+    CHECK_OK(poller_start(p, &err), err);
+    CHECK_INT(write(ends[0][1], "ab", 2), 2);
+    CHECK(rang(&bell, 2));
+    CHECK_INT(write(ends[0][1], "xyz", 3), 3); /* y and z stay unread */
+    CHECK(rang(&bell, 3));
+    CHECK_INT(write(ends[1][1], "c", 1), 1);
+    CHECK(rang(&bell, 4));
+    poller_free(p);
+    CHECK_INT(bell.rings, 4);
+    for (int i = 0; i < 4; i++) close(ends[i / 2][i % 2]);
+    monitor_destroy(&bell.monitor);
+    CHECK_OK(poller_new(&p, &err), err);
+    poller_free(p); /* never started */
+    poller_free(NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_a_nudge_rings);
+    RUN(test_who_never_nudges_is_missed);
+    RUN(test_a_rank_that_is_awake_is_nudged_only_at_first);
+    RUN(test_a_rank_is_found_among_its_addresses);
+    RUN(test_a_rank_without_sockets_is_left_alone);
+    RUN(test_a_stranger_does_not_ring);
+    RUN(test_a_handler_can_end_the_watch);
+    return check_end("test_nudge");
+}
