@@ -176,6 +176,13 @@ static void test_same_bits_on_all_ranks(void) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly_cases);
 }
 
+static void test_on_hosts(void) {
+    coll_cases_run_on_hosts(small_cases, PLACEMENTS);
+    coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
+    if (!CHECK_SLOW) coll_cases_run_on_hosts(scaled_cases, 2);
+    if (!CHECK_SLOW) coll_cases_run_on_hosts(segment_cases, 2);
+}
+
 int main(void) {
     check_begin();
     RUN(test_small);
@@ -184,5 +191,6 @@ int main(void) {
     RUN(test_million);
     RUN(test_input_apart);
     RUN(test_same_bits_on_all_ranks);
+    RUN(test_on_hosts);
     return check_end("test_coll_allreduce");
 }

@@ -85,11 +85,18 @@ static void test_long_allgather(void) {
     coll_cases_run(CHECK_SLOW ? 3 : 5, long_allgathers);
 }
 
+static void test_on_hosts(void) {
+    coll_cases_run_on_hosts(broadcast_cases, PLACEMENTS);
+    coll_cases_run_on_hosts(allgather_cases, PLACEMENTS);
+    if (!CHECK_SLOW) coll_cases_run_on_hosts(long_broadcasts, 2);
+}
+
 int main(void) {
     check_begin();
     RUN(test_broadcast);
     RUN(test_long_broadcast);
     RUN(test_allgather);
     RUN(test_long_allgather);
+    RUN(test_on_hosts);
     return check_end("test_coll_moving");
 }

@@ -132,6 +132,11 @@ static void test_long_alltoall(void) {
     if (!CHECK_SLOW) coll_cases_run(4, long_exchanges);
 }
 
+static void test_on_hosts(void) {
+    coll_cases_run_on_hosts(small_scatters, PLACEMENTS);
+    coll_cases_run_on_hosts(small_exchanges, PLACEMENTS);
+}
+
 int main(void) {
     check_begin();
     RUN(test_small_reducescatter);
@@ -140,5 +145,6 @@ int main(void) {
     RUN(test_same_bits_as_an_allreduce);
     RUN(test_small_alltoall);
     RUN(test_long_alltoall);
+    RUN(test_on_hosts);
     return check_end("test_coll_parts");
 }

@@ -1,5 +1,7 @@
 #include "collectives/coll.h"
 
+#include "transport/layout.h"
+
 #include <string.h>
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
@@ -15,6 +17,24 @@ static bool on_window(const struct comm *comm, const struct coll_args *args) {
 
 static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
+}
+
+/* Some host has several ranks, and all can share memory. */
+static bool by_hosts(const struct comm *comm, const struct coll_args *args) {
+    const struct layout *l = comm->layout;
+    return l && l->windows && l->hosts > 1 && comm->size > l->hosts && !args->adasum;
+}
+
+static bool scales(const struct coll_args *args) {
+    return args->prescale != 1 || args->final.scale != 1 || args->final.divisor != 1;
+}
+
+/* The dtype can hold the partial result of a host. */
+static bool reduces_by_hosts(const struct comm *comm, const struct coll_args *args) {
+    const struct reduce_kernels *k = args->reduce;
+    bool holds = k->wide == k->size || k->partial == REDUCE_ROUNDS ||
+                 (k->partial == REDUCE_WRAPS && !scales(args));
+    return by_hosts(comm, args) && k->result == k->size && holds;
 }
 
 static bool by_adasum(const struct comm *comm, const struct coll_args *args) {
@@ -46,6 +66,8 @@ static const struct coll_algorithm TABLE[] = {
     {"window allgather", HVD_ALLGATHER, on_window, coll_window_allgather},
     {"window reducescatter", HVD_REDUCESCATTER, on_window, coll_window_reducescatter},
     {"window alltoall", HVD_ALLTOALL, on_window, coll_window_alltoall},
+    {"allreduce by hosts", HVD_ALLREDUCE, reduces_by_hosts, coll_hosts_allreduce},
+    {"broadcast by hosts", HVD_BROADCAST, by_hosts, coll_hosts_broadcast},
     {"Adasum", HVD_ALLREDUCE, by_adasum, coll_adasum},
     {"recursive doubling", HVD_ALLREDUCE, in_few_steps, coll_doubling},
     {"ring", HVD_ALLREDUCE, own_accumulator, coll_ring_allreduce},
@@ -76,8 +98,8 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
 
 /* One rank: its own data, scaled, is the result. */
 static int run_alone(const struct coll_args *args, hvd_error *err) {
-    if (args->in) memcpy(args->data, args->in, args->bytes);
-    if (!args->reduce || (args->prescale == 1 && args->final.scale == 1)) return HVD_OK;
+    if (args->in && args->in != args->data) memcpy(args->data, args->in, args->bytes);
+    if (!args->reduce || !scales(args)) return HVD_OK;
     const struct reduce_kernels *k = args->reduce;
     void *wide;
     HVD_TRY(scratch_get(args->scratch, BLOCK / k->size * k->wide, &wide, err));

@@ -153,6 +153,8 @@ int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *arg
 int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
                                 hvd_error *err);
 int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err);

@@ -309,7 +309,8 @@ int coll_window_allgather(const struct comm *comm, const struct coll_args *args,
     struct pass p;
     struct coll_range own = coll_part(args->part_end, comm->rank);
     HVD_TRY(open_pass(&p, comm, args, args->longest, err));
-    copy_cached((char *)args->data + own.begin, args->in, coll_length(own));
+    char *place = (char *)args->data + own.begin;
+    if (args->in != place) copy_cached(place, args->in, coll_length(own));
     comm_count_window(comm, coll_length(own));
     for (size_t k = 0; k < p.rounds + 1; k++) {
         if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));

@@ -120,27 +120,27 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
     widen_truth(out, wide, n, 1);
 }
 
-#define ROW(DTYPE, NAME, T, W, PAIR, REAL)                                                         \
+#define ROW(DTYPE, NAME, T, W, PAIR, PARTIAL)                                                      \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
      .result = sizeof(T),                                                                          \
-     .real = (REAL),                                                                               \
+     .partial = PARTIAL,                                                                           \
      .widen = widen_##DTYPE,                                                                       \
      .combine = combine_##NAME,                                                                    \
      .combine_wide = combine_wide_##NAME,                                                          \
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* Operations in the order of hvd_op. */
-#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR, REAL)                              \
-    {ROW(DTYPE, SUMS, T, W, PAIR, REAL),     ROW(DTYPE, SUMS, T, W, PAIR, REAL),                   \
-     ROW(DTYPE, MINS, T, W, NULL, REAL),     ROW(DTYPE, MAXES, T, W, NULL, REAL),                  \
-     ROW(DTYPE, PRODUCTS, T, W, NULL, REAL), ROW(DTYPE, SUMS, T, W, NULL, REAL)}
+/* Operations in the order of hvd_op. SUM and REST: what partial sums and other results may be. */
+#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR, SUM, REST)                         \
+    {ROW(DTYPE, SUMS, T, W, PAIR, SUM),      ROW(DTYPE, SUMS, T, W, PAIR, SUM),                    \
+     ROW(DTYPE, MINS, T, W, NULL, REST),     ROW(DTYPE, MAXES, T, W, NULL, REST),                  \
+     ROW(DTYPE, PRODUCTS, T, W, NULL, REST), ROW(DTYPE, SUMS, T, W, NULL, SUM)}
 
-#define NUMBER(DTYPE, T, W, PAIR, REAL)                                                            \
-    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR, REAL)
-#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL, false)
-#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE, true)
+#define NUMBER(DTYPE, T, W, PAIR, SUM, REST)                                                       \
+    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR, SUM, REST)
+#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
+#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
     static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
@@ -153,7 +153,8 @@ const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
         [HVD_BFLOAT16] = FLOAT(bfloat16, uint16_t, float),
         [HVD_FLOAT32] = FLOAT(float32, float, float),
         [HVD_FLOAT64] = FLOAT(float64, double, double),
-        [HVD_BOOL] = ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL, false),
+        [HVD_BOOL] =
+            ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL, REDUCE_WRAPS, REDUCE_WRAPS),
     };
     return &ROWS[dtype][op];
 }

@@ -11,12 +11,17 @@
 
 #include "base/types.h"
 
-#include <stdbool.h>
-
 /* A result is multiplied and divided by these before it is stored. */
 struct reduce_final {
     double scale;
     int64_t divisor; /* the number of ranks for an average, else 1 */
+};
+
+/* What storing a partial result in the dtype does to the whole one, where accumulators are wider. */
+enum reduce_partial {
+    REDUCE_WIDE_ONLY, /* it may go wrong without a bound: a product may overflow on the way */
+    REDUCE_ROUNDS,    /* a sum of reals: another rounding, which has a bound */
+    REDUCE_WRAPS      /* nothing, if nothing is scaled: integers wrap, truth values stay */
 };
 
 /* n counts elements; arrays may be the same, but must not overlap otherwise. */
@@ -24,7 +29,7 @@ struct reduce_kernels {
     size_t size;   /* bytes of an element */
     size_t wide;   /* bytes of an accumulator; equal to size: the dtype is its own accumulator */
     size_t result; /* bytes of a result, which narrow stores */
-    bool real;     /* a floating-point dtype */
+    enum reduce_partial partial;
     void (*widen)(void *wide, const void *in, size_t n, double scale); /* wide = in * scale */
     void (*combine)(void *wide, const void *in, size_t n);             /* wide = wide op in */
     void (*combine_wide)(void *out, const void *a, const void *b,
