@@ -176,6 +176,54 @@ static void test_same_bits_on_all_ranks(void) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly_cases);
 }
 
+/* ---- bytes ---- */
+
+struct host_bytes {
+    int dtype;
+    size_t bytes;
+    struct stats stats[3]; /* [host] */
+};
+
+static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
+    struct host_bytes *count = shared;
+    struct transport *t = rank_transport(ranks, rank);
+    struct scratch scratch = {0};
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .data = calloc(count->bytes, 1),
+                             .bytes = count->bytes,
+                             .reduce = reduce_kernels((hvd_dtype)count->dtype, HVD_AVERAGE),
+                             .prescale = 1,
+                             .final = {1, ranks->size},
+                             .scratch = &scratch};
+    hvd_error err = {0};
+    t->stats = &count->stats[t->layout.host_of[rank]];
+    CHECK_OK(coll_run(&t->all, &args, &err), err);
+    scratch_free(&scratch);
+    free(args.data);
+}
+
+/* 2(h-1)/h of the data, however the ranks are placed, and no more at 16 bits. */
+static void test_a_host_sends_the_fewest_bytes(void) {
+    enum { BYTES = 1200000 };
+    static const int PLACED[][7] = {{4, 0, 0, 2, 2},
+                                    {4, 0, 1, 0, 1},
+                                    {6, 0, 1, 2, 0, 1, 2},
+                                    {4, 0, 1, 1, 1},
+                                    {5, 0, 0, 2, 3, 3}};
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16};
+    for (size_t i = 0; i < 2 * (sizeof PLACED / sizeof *PLACED); i++) {
+        const int *placed = PLACED[i / 2];
+        struct host_bytes count = {.dtype = DTYPES[i % 2], .bytes = BYTES};
+        struct local_hub *hub = local_hub_on(placed[0], placed + 1);
+        REQUIRE(hub && local_hub_share(hub));
+        int hosts = local_hub_rank(hub, 0)->layout.hosts;
+        ranks_run_hub(placed[0], hub, sum_and_count, &count);
+        for (int h = 0; h < hosts; h++)
+            CHECK_NEAR((double)count.stats[h].bytes_sent_mpi / BYTES, 2.0 * (hosts - 1) / hosts,
+                       1e-3);
+    }
+}
+
 static void test_on_hosts(void) {
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
     coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
@@ -192,5 +240,6 @@ int main(void) {
     RUN(test_input_apart);
     RUN(test_same_bits_on_all_ranks);
     RUN(test_on_hosts);
+    RUN(test_a_host_sends_the_fewest_bytes);
     return check_end("test_coll_allreduce");
 }
