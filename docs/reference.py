@@ -13,7 +13,7 @@ import hvdlite.numpy
 
 # File, heading, modules whose public names the page has; the first one's docstring introduces it.
 PAGES = (
-    ("job", "The job", ("lifecycle", "topology", "monitor", "_native")),
+    ("job", "The job", ("lifecycle.job", "topology", "monitor", "_native")),
     ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
     ("numpy", "Collectives on NumPy arrays", ("numpy", "reduce_ops")),
     ("handles", "Handles", ("handles", "mxnet.handles")),

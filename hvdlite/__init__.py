@@ -10,9 +10,9 @@ import importlib
 import sys
 
 from hvdlite import _mxnet_import
-from hvdlite import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
 from hvdlite._version import __version__
 from hvdlite.lazy_names import lazy_names
+from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
 
 _DEFINED_IN = {
     "hvdlite._native": ("HvdliteError",),
@@ -30,7 +30,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.handles": ("Handle", "poll", "synchronize"),
     "hvdlite.launch.api": ("run",),
-    "hvdlite.lifecycle": ("init", "shutdown"),
+    "hvdlite.lifecycle.job": ("init", "shutdown"),
     "hvdlite.monitor": ("start_timeline", "stats", "stop_timeline"),
     "hvdlite.mxnet.checkpoint": ("Checkpoint",),
     "hvdlite.mxnet.compression": ("Compression",),
@@ -96,11 +96,11 @@ __getattr__, __dir__ = lazy_names(
 
 def _end_before_init() -> None:
     """Tell those who wait in init(): MPI, which the script has started itself, would not."""
-    if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle" not in sys.modules:
-        importlib.import_module("hvdlite.lifecycle").at_exit()
+    if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle.job" not in sys.modules:
+        importlib.import_module("hvdlite.lifecycle.job").at_exit()
 
 
 atexit.register(_end_before_init)
 _mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
-    importlib.import_module("hvdlite.lifecycle")
+    importlib.import_module("hvdlite.lifecycle.job")

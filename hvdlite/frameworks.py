@@ -1,7 +1,7 @@
 """How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-A framework's folder registers itself by ``lifecycle.at_end`` at its import. Nothing here names a
-framework.
+A framework's folder registers itself by ``lifecycle.job.at_end`` at its import. Nothing here names
+a framework.
 """
 
 from typing import Callable, List, NamedTuple

@@ -12,7 +12,8 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite import lifecycle, topology
+from hvdlite import topology
+from hvdlite.lifecycle import job
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
 MEETING_SECONDS = 10  # how long a rank whose test failed waits for the others to finish it
@@ -22,7 +23,7 @@ everyone = MPI.COMM_WORLD.Dup()
 
 @pytest.hookimpl(trylast=True)  # the terminal reporter is there by then
 def pytest_configure(config):
-    lifecycle.init()
+    job.init()
     if topology.rank() != 0:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw._file = io.StringIO()

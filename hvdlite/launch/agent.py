@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from hvdlite import watched
 from hvdlite.launch import channel, environment, probe, shared_memory
+from hvdlite.lifecycle import watched
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
@@ -40,16 +40,16 @@ def main() -> int:
     where = os.environ.pop(channel.VARIABLE, None)
     if where is None:
         os.execvp(command[0], command)
-    place = channel.place_of(where)
+    invitation = channel.invitation_of(where)
     try:
-        link = channel.connect(place)
+        link = channel.connect(invitation)
     except ConnectionError as error:
         sys.exit(
             f"hvdliterun: {socket.gethostname()} cannot reach the launcher ({error}): name the "
             "network that all hosts share by --network-interfaces"
         )
     try:
-        return _run(command, link, place.token)
+        return _run(command, link, invitation.token)
     except (channel.BadFrame, channel.ChannelClosed):
         return 1
 

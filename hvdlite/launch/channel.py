@@ -138,7 +138,7 @@ def new_token() -> str:
     return os.urandom(16).hex()
 
 
-class Place(NamedTuple):
+class Invitation(NamedTuple):
     """Where an agent finds the launcher, and how each knows the other."""
 
     token: str
@@ -150,26 +150,26 @@ class Place(NamedTuple):
         return f"{secret}@{','.join(self.addresses)}"
 
 
-def place_of(text: str) -> Place:
-    """Return what ``str(place)`` has written.
+def invitation_of(text: str) -> Invitation:
+    """Return what ``str(invitation)`` has written.
 
-    >>> place_of("123/abc@10.0.0.1:99,127.0.0.1:98").addresses
+    >>> invitation_of("123/abc@10.0.0.1:99,127.0.0.1:98").addresses
     ['10.0.0.1:99', '127.0.0.1:98']
     """
     secret, _, addresses = text.partition("@")
     token, _, fingerprint = secret.partition("/")
-    return Place(token, fingerprint, addresses.split(","))
+    return Invitation(token, fingerprint, addresses.split(","))
 
 
-def connect(place: Place, timeout: float = 10.0) -> Channel:
+def connect(invitation: Invitation, timeout: float = 10.0) -> Channel:
     """Connect to the launcher by the first of its addresses that answers."""
     failures = []
-    for where in place.addresses:
+    for where in invitation.addresses:
         address, _, port = where.rpartition(":")
         try:
             sock = socket.create_connection((address, int(port)), timeout)
-            if place.fingerprint:
-                sock = encryption.to_launcher(sock, place.fingerprint)
+            if invitation.fingerprint:
+                sock = encryption.to_launcher(sock, invitation.fingerprint)
         except OSError as error:
             failures.append(f"{where}: {error.strerror or error}")
             continue

@@ -46,10 +46,11 @@ class Door:
             listener.setblocking(False)
             selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def place(self) -> channel.Place:
+    def invitation(self) -> channel.Invitation:
         """Return the token, fingerprint and addresses that an agent needs to connect."""
         addresses = ["{}:{}".format(*listener.getsockname()) for listener in self._listeners]
-        return channel.Place(self._token, self._key.fingerprint if self._key else "", addresses)
+        fingerprint = self._key.fingerprint if self._key else ""
+        return channel.Invitation(self._token, fingerprint, addresses)
 
     def drop_the_silent(self) -> None:
         """Drop the connections that have not sent a HELLO in time."""

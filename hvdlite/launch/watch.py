@@ -77,7 +77,7 @@ class Watch:
     def run(self) -> Outcome:
         """Run the job to its end; afterwards nothing of it is left on this host."""
         self._door = self._open_door()
-        where = {channel.VARIABLE: str(self._door.place())}
+        where = {channel.VARIABLE: str(self._door.invitation())}
         self._backend = BackendProcess(self._plan, where)
         try:
             for pipe in self._backend.pipes:

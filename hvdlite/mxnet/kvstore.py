@@ -7,8 +7,9 @@ from typing import Any, Dict, Optional
 
 import mxnet as mx
 
-from hvdlite import lifecycle, topology
+from hvdlite import topology
 from hvdlite._native import HvdliteValueError
+from hvdlite.lifecycle import job
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import (
@@ -67,7 +68,7 @@ class DistSyncMPI(mx.kvstore.KVStore):
     """
 
     def __init__(self, name: str = "dist_sync_mpi") -> None:
-        lifecycle.init()  # KVStore.__init__ is left out: it would wrap a store of MXNet's own
+        job.init()  # KVStore.__init__ is left out: it would wrap a store of MXNet's own
         self._name_asked_for = _Name(name)
         self._owner = owner_name("kvstore")
         self._values: Dict[object, mx.nd.NDArray] = {}

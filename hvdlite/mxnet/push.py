@@ -10,9 +10,9 @@ from typing import Any, List, NamedTuple
 
 import mxnet as mx
 
-from hvdlite import lifecycle
 from hvdlite._native import call, exception_of, ffi, lib, new_error, own_error
 from hvdlite.collectives import describe
+from hvdlite.lifecycle import job
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
 
@@ -182,7 +182,7 @@ def submit_all() -> None:
     while True:
         waiting = lib.hvd_mxnet_waiting(_mxnet)
         if waiting != before:  # progress: wait on
-            before, deadline = waiting, time.monotonic() + lifecycle.EXIT_PATIENCE_SECONDS
+            before, deadline = waiting, time.monotonic() + job.EXIT_PATIENCE_SECONDS
         if not waiting or time.monotonic() > deadline:
             return
         time.sleep(1e-3)
@@ -196,4 +196,4 @@ def _report_failed() -> None:
         print(f"hvdlite: work was pending at exit: {error}", file=sys.stderr)
 
 
-lifecycle.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)
+job.at_end(wait=mx.nd.waitall, before=submit_all, after=_report_failed)

@@ -68,24 +68,24 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(state)
 
 
-class _Place(NamedTuple):
-    """Stands for a tensor in what is pickled."""
+class _Absent(NamedTuple):
+    """Stands in what is pickled for a tensor, which travels apart."""
 
     dtype: torch.dtype
     shape: Tuple[int, ...]
 
 
 def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Return the value with a place for each tensor, which goes to the list."""
+    """Return the value with an _Absent for each tensor, which goes to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
-        return _Place(value.dtype, tuple(value.shape))
+        return _Absent(value.dtype, tuple(value.shape))
     return _mapped(value, lambda each: _pack(each, tensors))
 
 
 def _unpack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Return the value with a new tensor in each place, which goes to the list, too."""
-    if isinstance(value, _Place):
+    """Return the value with a new tensor for each _Absent, which goes to the list, too."""
+    if isinstance(value, _Absent):
         tensors.append(torch.empty(value.shape, dtype=value.dtype))
         return tensors[-1]
     return _mapped(value, lambda each: _unpack(each, tensors))

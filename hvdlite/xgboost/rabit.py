@@ -18,7 +18,7 @@ from xgboost.collective import (
     is_distributed,
 )
 
-from hvdlite import lifecycle
+from hvdlite.lifecycle import job
 from hvdlite.xgboost.communicator import communicator
 
 __all__ = [
@@ -33,7 +33,7 @@ def init(args: Any = None) -> None:
 
     :param args: ignored: where the tracker is was told so to scripts that rabit started.
     """
-    lifecycle.init()
+    job.init()
     if not is_distributed():
         _open.enter_context(communicator())
 

@@ -24,8 +24,8 @@ class Open:
         self.selector = selectors.DefaultSelector()
         self.let_in = []
         self.door = door.Door(self.selector, ["127.0.0.1"], 2, key, self._welcome)
-        self.place = self.door.place()
-        self.address = ("127.0.0.1", int(self.place.addresses[0].split(":")[1]))
+        self.invitation = self.door.invitation()
+        self.address = ("127.0.0.1", int(self.invitation.addresses[0].split(":")[1]))
 
     def _welcome(self, link, hello):
         self.let_in.append((link, hello))
@@ -45,8 +45,8 @@ def opened():
     one.door.close()
 
 
-def hello(place, **other):
-    return json.dumps({**HELLO, "token": place.token, **other}).encode()
+def hello(invitation, **other):
+    return json.dumps({**HELLO, "token": invitation.token, **other}).encode()
 
 
 def is_dropped(sock):
@@ -70,12 +70,12 @@ def frame(kind, body):
     ],
 )
 def test_a_bad_frame_drops_its_sender_alone(opened, sent, capsys):
-    good = channel.connect(opened.place)
+    good = channel.connect(opened.invitation)
     with socket.create_connection(opened.address) as sock:
         sock.sendall(sent)
         opened.turn()
         assert is_dropped(sock)
-    good.send(channel.HELLO, hello(opened.place))
+    good.send(channel.HELLO, hello(opened.invitation))
     opened.turn()
     assert [told["host"] for _, told in opened.let_in] == ["h"]
     err = capsys.readouterr().err
@@ -85,8 +85,8 @@ def test_a_bad_frame_drops_its_sender_alone(opened, sent, capsys):
 
 def test_a_wrong_token_is_told_once(opened, capsys):
     for _ in range(5):
-        link = channel.connect(opened.place)
-        link.send(channel.HELLO, hello(opened.place, token="é"))
+        link = channel.connect(opened.invitation)
+        link.send(channel.HELLO, hello(opened.invitation, token="é"))
         opened.turn(0.1)
         assert is_dropped(link.sock)
     err = capsys.readouterr().err
@@ -140,13 +140,13 @@ def key():
 def test_between_hosts_the_connection_is_encrypted(key):
     opened = Open(key)
     links = []
-    thread = threading.Thread(target=lambda: links.append(channel.connect(opened.place)))
+    thread = threading.Thread(target=lambda: links.append(channel.connect(opened.invitation)))
     thread.start()
     opened.turn(0.5)
     thread.join()
     (link,) = links
     assert link.sock.version() == "TLSv1.3"
-    link.send(channel.HELLO, hello(opened.place))
+    link.send(channel.HELLO, hello(opened.invitation))
     opened.turn()
     ((mine, _),) = opened.let_in
     big = bytes(range(256)) * 4096
@@ -162,12 +162,12 @@ def test_between_hosts_the_connection_is_encrypted(key):
 
 def test_an_agent_does_not_talk_to_another_launcher(key):
     opened = Open(key)
-    place = opened.place._replace(fingerprint="0" * 64)
+    invitation = opened.invitation._replace(fingerprint="0" * 64)
     errors = []
 
     def connect():
         try:
-            channel.connect(place)
+            channel.connect(invitation)
         except ConnectionError as error:
             errors.append(str(error))
 

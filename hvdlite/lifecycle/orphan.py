@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from hvdlite import watched
+from hvdlite.lifecycle import watched
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it

@@ -8,8 +8,9 @@ from typing import Callable, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import frameworks, names, orphan, script_end, topology, watched
+from hvdlite import frameworks, names, topology
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
+from hvdlite.lifecycle import orphan, script_end, watched
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
 
