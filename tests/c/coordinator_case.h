@@ -68,8 +68,8 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#5" by id, "Fa", "S",
- * "B". */
+/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#5" by id, "Ta:0-64" for a
+ * piece of it, "Fa", "S", "B". */
 static inline const char *in_short(struct scene *s, char *text, size_t size) {
     size_t used = 0;
     text[0] = 0;
@@ -82,6 +82,9 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
         case WIRE_TENSOR:
             used += (size_t)(*name ? snprintf(at, room, "%sT%s", gap, name)
                                    : snprintf(at, room, "%sT#%d", gap, (int)item->id));
+            if (item->cut && used < size)
+                used += (size_t)snprintf(text + used, size - used, ":%d-%d", (int)item->begin,
+                                         (int)item->end);
             break;
         case WIRE_FAIL: used += (size_t)snprintf(at, room, "%sF%s", gap, name); break;
         case WIRE_RUN: used += (size_t)snprintf(at, room, "%sR", gap); break;
@@ -110,6 +113,9 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     coordinator_stalled(s->c, now, add_report, r);
     return r->n;
 }
+
+/* Rank 0 has run a batch. */
+static inline void finishes(struct scene *s, double now) { coordinator_finished(s->c, now); }
 
 #define CHECK_DECIDES(scene, now, expected)                                                        \
     do {                                                                                           \

@@ -7,6 +7,7 @@ struct shared_region {
     char *memory; /* a part for every rank */
     int outside;  /* rank whose tensors lie elsewhere, -1: none */
     int shifted;  /* rank whose tensors lie at other offsets, -1: none */
+    size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
 };
 
 static void check_find(void) {
@@ -34,7 +35,7 @@ static void check_find(void) {
 static void place_work(struct work *w, struct member *m, int i, char *part, size_t *used) {
     char name[32];
     snprintf(name, sizeof name, "gradient.%d", i);
-    struct coll_case c = plain_sum((size_t)(i * i * 97 + 1));
+    struct coll_case c = plain_sum((size_t)(i * i * 400 + 1));
     if (i % 3 == 1) c.dtype = HVD_FLOAT16;
     if (i % 3 == 2) c.how = (struct scaling){HVD_AVERAGE, 0.5, 2};
     work_init(w, m, c, name, true);
@@ -55,7 +56,9 @@ static void region_main(struct ranks *ranks, int rank, void *arg) {
     hvd_error err = {0};
     struct region region = {
         .id = 1, .memory = s->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct engine_config config = DEFAULT_CONFIG;
+    config.bytes_ahead = s->ahead;
+    member_start(&m, ranks, rank, &config);
     engine_add_region(m.engine, &region);
     char *part = rank == s->outside ? NULL : region_part(&region, rank);
     size_t used = rank == s->shifted ? 4096 : 0;
@@ -73,10 +76,12 @@ static void region_main(struct ranks *ranks, int rank, void *arg) {
 }
 
 static void run_region(int p, int outside, int shifted) {
-    struct shared_region s = {calloc((size_t)p, STRIDE), outside, shifted};
-    REQUIRE(s.memory != NULL);
-    ranks_run_on_window(p, region_main, &s);
-    free(s.memory);
+    for (size_t ahead = 0; ahead < 2; ahead++) {
+        struct shared_region s = {calloc((size_t)p, STRIDE), outside, shifted, ahead};
+        REQUIRE(s.memory != NULL);
+        ranks_run_on_window(p, region_main, &s);
+        free(s.memory);
+    }
 }
 
 static void test_all_in_the_region(void) {

@@ -8,9 +8,10 @@ enum { MOST = 40 };
 
 /* Plans requests and compares with batch numbers as digits. */
 static void plan_is(const struct request *requests, size_t threshold, const char *expected) {
-    const struct request *list[MOST] = {0};
+    struct fusion_item list[MOST] = {0};
     size_t batch[MOST], n = strlen(expected), most = 0;
-    for (size_t i = 0; i < n; i++) list[i] = &requests[i];
+    for (size_t i = 0; i < n; i++)
+        list[i] = (struct fusion_item){&requests[i], request_bytes(&requests[i]), false};
     size_t batches = fusion_plan(list, n, threshold, batch);
     char got[MOST + 1] = "";
     for (size_t i = 0; i < n; i++) {
@@ -92,14 +93,14 @@ static void test_random(void) {
     uint64_t random = 4;
     for (int round = 0; round < 2000; round++) {
         struct request r[MOST];
-        const struct request *list[MOST] = {0};
+        struct fusion_item list[MOST] = {0};
         size_t batch[MOST], bytes[MOST] = {0}, count[MOST] = {0}, n = random_below(&random, MOST);
         size_t threshold = random_below(&random, 400), seen = 0;
         for (size_t i = 0; i < n; i++) {
             r[i] = numbered_request((int)i, (int64_t)random_below(&random, 50));
             r[i].kind = (int32_t)random_below(&random, HVD_KINDS);
             r[i].dtype = random_next(&random) % 2 ? HVD_FLOAT32 : HVD_INT8;
-            list[i] = &r[i];
+            list[i] = (struct fusion_item){&r[i], request_bytes(&r[i]), false};
         }
         size_t batches = fusion_plan(list, n, threshold, batch);
         for (size_t i = 0; i < n; i++) {

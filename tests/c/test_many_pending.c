@@ -92,6 +92,25 @@ static void decided_one_by_one(size_t n) {
     coordinator_free(c);
 }
 
+/* More than may be decided ahead is ready, and more becomes so: each finished batch decides one. */
+static void decided_late(size_t n) {
+    struct coordinator *c = coordinator_new(&(struct coordinator_config){
+        .size = 1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000});
+    struct wire_writer out = {0};
+    REQUIRE(c != NULL);
+    for (size_t i = 0; i < n; i++) {
+        struct request r = numbered_request((int)i, 100);
+        r.priority = -(int)i;
+        say(c, 0, &r, 0);
+    }
+    for (size_t i = 0; i < n; i++) {
+        decide_now(c, 0, &out);
+        coordinator_finished(c, 0);
+    }
+    wire_free(&out);
+    coordinator_free(c);
+}
+
 static void all_stall(size_t n) {
     struct coordinator *c = coordinator_of(60);
     struct wire_writer out = {0};
@@ -108,20 +127,21 @@ static void all_stall(size_t n) {
 static void test_coordinator(void) {
     check_not_quadratic("in random order", in_random_order);
     check_not_quadratic("decided one by one", decided_one_by_one);
+    check_not_quadratic("decided late", decided_late);
     check_not_quadratic("all stall", all_stall);
 }
 
 /* Every one too large to be fused with another, or with no room for another. */
 static void hardly_fused(size_t n) {
     struct request *requests = calloc(n, sizeof *requests);
-    const struct request **list = calloc(n, sizeof *list);
+    struct fusion_item *list = calloc(n, sizeof *list);
     size_t *batch = calloc(n, sizeof *batch);
     REQUIRE(requests && list && batch);
     for (size_t i = 0; i < n; i++) {
         requests[i] = numbered_request((int)i, (int64_t)(i % 2 ? 600 : 1000));
         requests[i].root = (int)i;
         if (i % 3) requests[i].kind = HVD_BROADCAST;
-        list[i] = &requests[i];
+        list[i] = (struct fusion_item){&requests[i], request_bytes(&requests[i]), false};
     }
     CHECK(fusion_plan(list, n, 4096, batch) > n / 2);
     free(requests);

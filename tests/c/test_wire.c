@@ -4,7 +4,7 @@
 #include "negotiation/wire.h"
 #include "random.h"
 
-enum { ITEMS = 12 };
+enum { ITEMS = 13 };
 
 static const int64_t ROWS[] = {3, 0, 17, (int64_t)1 << 40};
 
@@ -52,6 +52,10 @@ static void make_items(struct wire_item *items) {
     items[10].rank = 123456;
     items[10].id = 5;
     items[11].type = WIRE_BYE;
+    items[12] = items[7];
+    items[12].cut = items[12].direct = true;
+    items[12].begin = 1;
+    items[12].end = UINT64_MAX;
 }
 
 static void check_request(const struct request *got, const struct request *sent) {
@@ -89,7 +93,11 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
         check_error(got, sent);
         break;
     case WIRE_ABORT: check_error(got, sent); break;
-    case WIRE_TENSOR: check_rows(got, sent); break;
+    case WIRE_TENSOR:
+        check_rows(got, sent);
+        CHECK(got->direct == sent->direct && got->cut == sent->cut);
+        CHECK(!sent->cut || (got->begin == sent->begin && got->end == sent->end));
+        break;
     default: break;
     }
 }

@@ -6,6 +6,7 @@ import threading
 import mxnet as mx
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import hvdlite as hvd
 
@@ -115,3 +116,31 @@ def test_other_shape_under_a_known_name(rank, size):
         n = 3 + step // 2
         y = hvd.allreduce(mx.nd.full((n,), rank + step), op=hvd.Sum, name="grows")
         np.testing.assert_array_equal(y.asnumpy(), np.full(n, expected_sum(size, step)))
+
+
+def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, size):
+    """Else the next forward could not begin before the last gradient has come."""
+    params = [mx.gluon.Parameter(f"front{i}", shape=(3,)) for i in range(4)]  # one update of SGD's
+    params.append(mx.gluon.Parameter("late", shape=(2**18,)))  # a group of its own
+    for param in params:
+        param.initialize(mx.init.One())
+
+    def backward():
+        with mx.autograd.record():
+            losses = [param.data().sum() for param in params]
+        mx.autograd.backward(losses)
+
+    trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+    backward()
+    trainer.step(1)  # pairs the parameters
+    backward()
+    if rank == 0:
+        trainer.step(1)
+        for param in params[:4]:
+            np.testing.assert_array_equal(param.data().asnumpy(), -1)
+    else:
+        trainer._gradients.average({i: params[i].list_grad() for i in range(4)})
+    MPI.COMM_WORLD.Barrier()  # only now the others submit the late gradient
+    if rank:
+        trainer._gradients.average({4: params[4].list_grad()})
+    np.testing.assert_array_equal(params[4].grad().asnumpy(), 1)

@@ -80,6 +80,7 @@ static int step(struct engine *e, bool *progress, hvd_error *err) {
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
+    negotiate_finished(&e->negotiation);
     return code;
 }
 
@@ -165,6 +166,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
         .size = t->at.size,
         .job_ranks = t->job_ranks,
         .fusion_bytes = config->fusion_bytes,
+        .bytes_ahead = config->bytes_ahead,
         .cache_capacity = config->cache_capacity,
         .stall_warning = config->stall_warning,
         .stall_failure = config->stall_failure,

@@ -10,29 +10,40 @@ static bool has_data(const struct executor *x, const struct request *r) {
     return r->kind != HVD_BROADCAST || r->root == x->comm->rank;
 }
 
+static const char *input_of(const struct batch_piece *piece) {
+    return (const char *)piece->tensor->in + piece->begin;
+}
+
+static char *output_of(const struct batch_piece *piece) {
+    return (char *)piece->tensor->out + piece->begin;
+}
+
+static size_t bytes_of(const struct batch_piece *piece) { return piece->end - piece->begin; }
+
 /* One tensor runs in its own memory. */
-static void *own_memory(const struct executor *x, const struct tensor *tensor) {
-    if (tensor->in != tensor->out && has_data(x, &tensor->request) &&
-        request_bytes(&tensor->request))
-        memcpy(tensor->out, tensor->in, request_bytes(&tensor->request));
-    return tensor->out;
+static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
+    const struct tensor *tensor = piece->tensor;
+    if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
+        memcpy(output_of(piece), input_of(piece), bytes_of(piece));
+    return tensor->out ? output_of(piece) : NULL;
 }
 
 static void pack(const struct executor *x, const struct batch *batch, char *to) {
     for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->tensors[i];
-        size_t bytes = request_bytes(&tensor->request);
-        if (bytes && has_data(x, &tensor->request)) memcpy(to, tensor->in, bytes);
+        const struct batch_piece *piece = &batch->pieces[i];
+        size_t bytes = bytes_of(piece);
+        if (bytes && has_data(x, &piece->tensor->request)) memcpy(to, input_of(piece), bytes);
         to += bytes;
     }
 }
 
 static void unpack(const struct executor *x, const struct batch *batch, const char *from) {
     for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->tensors[i];
-        size_t bytes = request_bytes(&tensor->request);
+        const struct batch_piece *piece = &batch->pieces[i];
+        const struct tensor *tensor = piece->tensor;
+        size_t bytes = bytes_of(piece);
         bool has_it = tensor->request.kind == HVD_BROADCAST && has_data(x, &tensor->request);
-        if (bytes && (!has_it || tensor->in != tensor->out)) memcpy(tensor->out, from, bytes);
+        if (bytes && (!has_it || tensor->in != tensor->out)) memcpy(output_of(piece), from, bytes);
         from += bytes;
     }
 }
@@ -57,7 +68,7 @@ static int collective(struct executor *x, const struct coll_args *args, hvd_erro
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_args *args,
                           hvd_error *err) {
     if (batch->n == 1) {
-        args->data = own_memory(x, batch->tensors[0]);
+        args->data = own_memory(x, &batch->pieces[0]);
         return collective(x, args, err);
     }
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
@@ -70,7 +81,7 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
 /* On a window: the collective reads and writes the tensors themselves. */
 static int run_on_window(struct executor *x, const struct batch *batch, struct coll_args *args,
                          hvd_error *err) {
-    const struct tensor *first = batch->tensors[0];
+    const struct tensor *first = batch->pieces[0].tensor;
     size_t parts = first->direct ? (size_t)first->region->n : 0;
     void *memory;
     HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_tensor) + parts * sizeof(char *),
@@ -78,8 +89,8 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
     struct coll_tensor *tensors = memory;
     char **part = (char **)(void *)(tensors + batch->n);
     for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->tensors[i];
-        tensors[i] = (struct coll_tensor){tensor->in, tensor->out, request_bytes(&tensor->request)};
+        const struct batch_piece *piece = &batch->pieces[i];
+        tensors[i] = (struct coll_tensor){input_of(piece), output_of(piece), bytes_of(piece)};
     }
     for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
     args->tensors = tensors;
@@ -89,8 +100,8 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
-    struct coll_args args = args_of(x, &batch->tensors[0]->request);
-    for (size_t i = 0; i < batch->n; i++) args.bytes += request_bytes(&batch->tensors[i]->request);
+    struct coll_args args = args_of(x, &batch->pieces[0].tensor->request);
+    for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
     bool on_window = x->comm->window && x->comm->size > 1 && !args.adasum;
     return on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err);
 }
@@ -159,12 +170,12 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
 }
 
 static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {
-    const struct request *r = &batch->tensors[0]->request;
+    const struct request *r = &batch->pieces[0].tensor->request;
     void *memory;
     HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coded_tensor), &memory, err));
     struct coded_tensor *tensors = memory;
     for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->tensors[i];
+        const struct tensor *tensor = batch->pieces[i].tensor;
         size_t n = request_count(&tensor->request);
         tensors[i] = (struct coded_tensor){tensor->message, tensor->out, n};
     }
@@ -181,7 +192,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
 }
 
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
-    const struct tensor *first = batch->tensors[0];
+    const struct tensor *first = batch->pieces[0].tensor;
     if (first->request.kind == HVD_JOIN) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* the rank that joined last */
         return HVD_OK;
@@ -195,23 +206,30 @@ static void trace(const struct executor *x, const struct batch *batch, const cha
     if (!log_on(x->log, LOG_TRACE)) return;
     for (size_t i = 0; i < batch->n; i++)
         log_line(x->log, LOG_TRACE, "%s '%s', %zu of %zu in its batch", what,
-                 batch->tensors[i]->request.name, i + 1, batch->n);
+                 batch->pieces[i].tensor->request.name, i + 1, batch->n);
 }
 
 static void record(const struct executor *x, const struct batch *batch, double started) {
     struct timeline_times times = {
         .decided = batch->decided, .started = started, .completed = clock_now()};
     for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->tensors[i];
-        times.submitted = tensor->zeros ? batch->decided : tensor->submitted;
+        const struct tensor *tensor = batch->pieces[i].tensor;
+        bool here = !tensor->zeros && !batch->pieces[i].begin; /* it waited for this decision */
+        times.submitted = here ? tensor->submitted : batch->decided;
         timeline_tensor(x->timeline, &tensor->request, times, batch->n);
     }
+}
+
+static bool is_last(const struct batch_piece *piece) {
+    return piece->end == request_bytes(&piece->tensor->request);
 }
 
 /* Counts before the batch completes. */
 static void count(const struct executor *x, const struct batch *batch) {
     if (!x->stats) return;
-    atomic_fetch_add(&x->stats->tensors, batch->n);
+    size_t done = 0;
+    for (size_t i = 0; i < batch->n; i++) done += is_last(&batch->pieces[i]);
+    atomic_fetch_add(&x->stats->tensors, done);
     atomic_fetch_add(&x->stats->batches, 1);
 }
 
@@ -221,13 +239,14 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
     trace(x, batch, "starts");
     if (run(x, batch, err)) {
         char text[400];
-        request_text(&batch->tensors[0]->request, text, sizeof text);
+        request_text(&batch->pieces[0].tensor->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
     count(x, batch);
     trace(x, batch, "completes");
     if (recorded) record(x, batch, started);
-    for (size_t i = 0; i < batch->n; i++) tensors_finish(x->tensors, batch->tensors[i], NULL);
+    for (size_t i = 0; i < batch->n; i++)
+        if (is_last(&batch->pieces[i])) tensors_finish(x->tensors, batch->pieces[i].tensor, NULL);
     return HVD_OK;
 }
 

@@ -38,6 +38,10 @@ struct batch *negotiate_next_batch(struct negotiation *n) {
     return b;
 }
 
+void negotiate_finished(struct negotiation *n) {
+    if (n->coordinator) coordinator_finished(n->coordinator, clock_now());
+}
+
 /* ---- this rank to the coordinator ---- */
 
 /* `asked`: the id of the RESEND that this answers, else 0. */
@@ -105,12 +109,13 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
 
 /* ---- every rank obeys ---- */
 
-/* Finds the tensor that an item names: one that this rank has told the coordinator. */
-static int find(struct negotiation *n, const struct wire_item *item, struct tensor **out,
-                hvd_error *err) {
+/* Finds the tensor that an item names: one that this rank has told the coordinator, or one of which
+ * there are batches. */
+static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
+                struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
                                : tensors_find_id(n->tensors, item->id);
-    if (*out && (*out)->stage == TENSOR_SAID) return HVD_OK;
+    if (*out && (*out)->stage == stage) return HVD_OK;
     return error_set(err, HVD_INTERNAL, "the coordinator names tensor '%s' (id %llu), %s",
                      item->request.name, (unsigned long long)item->id,
                      *out ? "which waits for no decision" : "which this rank does not have");
@@ -158,29 +163,58 @@ static int add_zeros(struct negotiation *n, const struct wire_item *item, struct
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
-static int open_tensor(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    struct tensor *tensor;
+/* The tensor of the item, which this rank brings or, having joined, makes. */
+static int first_piece(struct negotiation *n, const struct wire_item *item, struct tensor **out,
+                       hvd_error *err) {
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
     if (joined >= size) return contradiction(item->request.name, err);
     if (item->whole && lists_this_rank(n, item)) {
-        HVD_TRY(add_zeros(n, item, &tensor, err));
+        HVD_TRY(add_zeros(n, item, out, err));
     } else {
-        HVD_TRY(find(n, item, &tensor, err));
-        HVD_TRY(agree(n, item, tensor, err));
+        HVD_TRY(find(n, item, TENSOR_SAID, out, err));
+        HVD_TRY(agree(n, item, *out, err));
     }
-    tensor->request.contributors = (int32_t)(size - joined);
-    if (n->nopen && !fusion_fits(&n->open[0]->request, &tensor->request))
+    (*out)->request.contributors = (int32_t)(size - joined);
+    (*out)->stage = TENSOR_AGREED;
+    return HVD_OK;
+}
+
+/* Takes the piece's bytes: a tensor's pieces come in order. */
+static int take_piece(const struct wire_item *item, struct tensor *tensor, struct batch_piece *out,
+                      hvd_error *err) {
+    const struct request *r = &tensor->request;
+    size_t bytes = request_bytes(r), element = dtype_size(r->dtype);
+    *out = (struct batch_piece){tensor, 0, bytes};
+    if (item->cut) {
+        out->begin = item->begin;
+        out->end = item->end;
+        if (!request_can_be_cut(r) || item->begin >= item->end || item->end > bytes ||
+            item->begin % element || item->end % element)
+            return contradiction(r->name, err);
+    }
+    if (out->begin != tensor->agreed) return contradiction(r->name, err);
+    tensor->agreed = out->end;
+    return HVD_OK;
+}
+
+static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    struct tensor *tensor;
+    struct batch_piece piece;
+    bool first = !item->cut || !item->begin;
+    HVD_TRY(first ? first_piece(n, item, &tensor, err)
+                  : find(n, item, TENSOR_AGREED, &tensor, err));
+    HVD_TRY(take_piece(item, tensor, &piece, err));
+    if (n->nopen && !fusion_fits(&n->open[0].tensor->request, &tensor->request))
         return contradiction(tensor->request.name, err);
     if (n->nopen == n->open_capacity) {
         size_t capacity = 2 * n->open_capacity + 16;
-        struct tensor **open = realloc(n->open, capacity * sizeof *open);
+        struct batch_piece *open = realloc(n->open, capacity * sizeof *open);
         if (!open)
             return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", capacity);
         n->open = open;
         n->open_capacity = capacity;
     }
-    tensor->stage = TENSOR_AGREED;
-    n->open[n->nopen++] = tensor;
+    n->open[n->nopen++] = piece;
     return HVD_OK;
 }
 
@@ -190,7 +224,7 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
     *b = (struct batch){.n = n->nopen, .decided = n->now};
-    memcpy(b->tensors, n->open, n->nopen * sizeof *n->open);
+    memcpy(b->pieces, n->open, n->nopen * sizeof *n->open);
     n->nopen = 0;
     *n->last = b;
     n->last = &b->next;
@@ -200,14 +234,14 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (item->rank != n->t->at.rank) return HVD_OK;
     struct tensor *tensor;
-    HVD_TRY(find(n, item, &tensor, err));
+    HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
     return say_whole(n, tensor, item->id, err);
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
-    HVD_TRY(find(n, item, &tensor, err));
+    HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
     tensors_finish(n->tensors, tensor, &item->error);
     return HVD_OK;
 }
@@ -215,7 +249,7 @@ static int finish_failed(struct negotiation *n, const struct wire_item *item, hv
 static int obey_item(struct negotiation *n, int from, const struct wire_item *item,
                      hvd_error *err) {
     switch (item->type) {
-    case WIRE_TENSOR: return open_tensor(n, item, err);
+    case WIRE_TENSOR: return open_piece(n, item, err);
     case WIRE_RUN: return append_batch(n, err);
     case WIRE_FAIL: return finish_failed(n, item, err);
     case WIRE_RESEND: return resend(n, item, err);

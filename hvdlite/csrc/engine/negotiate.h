@@ -12,12 +12,18 @@
 #include "negotiation/coordinator.h"
 #include "transport/transport.h"
 
+/* What a batch moves of a tensor: all, or a piece. */
+struct batch_piece {
+    struct tensor *tensor;
+    size_t begin, end; /* bytes */
+};
+
 /* Tensors that one collective moves together. They stay in the tensor table until they finish. */
 struct batch {
     struct batch *next;
     double decided; /* when it was appended to the log, by clock_now */
     size_t n;
-    struct tensor *tensors[];
+    struct batch_piece pieces[];
 };
 
 struct negotiation {
@@ -28,7 +34,7 @@ struct negotiation {
     struct wire_writer out, decided; /* messages: to the coordinator, from the coordinator */
     double now;                      /* of this step, by clock_now */
     struct batch *first, **last;     /* the run log: batches that have not run */
-    struct tensor **open;            /* tensors since the last RUN */
+    struct batch_piece *open;        /* since the last RUN */
     size_t nopen, open_capacity;
     bool left;       /* this rank has sent LEAVE */
     hvd_error heard; /* another rank's ABORT, in that rank's words; code 0: none */
@@ -51,7 +57,9 @@ int negotiate_leave(struct negotiation *n, const char *reason, hvd_error *err);
 /* Tells the other ranks, as far as possible, that this rank can't go on. */
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
-/* Takes the oldest batch from the run log; NULL: it is empty. The caller frees it. */
+/* Takes the oldest batch from the run log; NULL: it is empty. The caller frees it, and says when it
+ * has run. */
 struct batch *negotiate_next_batch(struct negotiation *n);
+void negotiate_finished(struct negotiation *n);
 
 #endif

@@ -160,6 +160,7 @@ int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_erro
     tensor->rows = NULL;
     tensor->zeros = false;
     tensor->stage = TENSOR_NEW;
+    tensor->agreed = 0;
     tensor->newer = tensor->behind = NULL;
     tensor->last = tensor;
     monitor_lock(&t->monitor);

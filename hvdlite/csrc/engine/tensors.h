@@ -32,6 +32,7 @@ struct tensor {
     /* The engine thread's own: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */
+    size_t agreed;           /* bytes that are in batches */
     bool direct;             /* it lies at the same offset of that region on every rank */
     int64_t *rows; /* of every rank, once agreed on, where they vary; freed by the table */
     /* The table sets: */

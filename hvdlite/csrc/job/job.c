@@ -54,6 +54,7 @@ static int read_config(struct job *j, hvd_error *err) {
     HVD_TRY(read_pace(&j->pace, err));
     HVD_TRY(env_flag("NUDGE", &j->nudge, err)); /* again */
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
+    HVD_TRY(env_size("BYTES_AHEAD", &config->bytes_ahead, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
     HVD_TRY(env_seconds("STALL_SHUTDOWN_TIME_SECONDS", &config->stall_failure, err));
@@ -189,8 +190,11 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     *j = (struct job){.timeout = 300, .window = true, .nudge = true, .pace = PACE_DEFAULT};
     env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
     env_flag("NUDGE", &j->nudge, NULL);
-    j->config = (struct engine_config){
-        .fusion_bytes = 64 << 20, .cache_capacity = 4096, .stall_warning = 60, .stall_failure = 0};
+    j->config = (struct engine_config){.fusion_bytes = 64 << 20,
+                                       .bytes_ahead = AHEAD_MEASURED,
+                                       .cache_capacity = 4096,
+                                       .stall_warning = 60,
+                                       .stall_failure = 0};
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;
     j->config.stats = &j->stats;

@@ -1,7 +1,8 @@
 #include "negotiation/coordinator.h"
 
+#include "negotiation/ahead.h"
 #include "negotiation/cache.h"
-#include "negotiation/fusion.h"
+#include "negotiation/ready.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@ struct coordinator {
     struct waiting waiting; /* tensors that some rank has not submitted */
     bool look_again;        /* a rank has left since all waiting tensors were checked */
     uint64_t turns;         /* numbers given to tensors so far */
-    struct pending **ready; /* submitted by all, not decided yet */
-    size_t nready, ready_capacity;
+    struct ready ready;     /* submitted by all, not decided yet */
+    struct ahead ahead;
     int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
     int *owed; /* [rank]: RESENDs that it has yet to answer */
     int nleft, nowed;
@@ -29,6 +30,7 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     struct coordinator *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->config = *config;
+    c->ahead.bytes_ahead = config->bytes_ahead;
     c->cache = cache_new(config->cache_capacity);
     c->left = calloc((size_t)config->size, sizeof *c->left);
     c->owed = calloc((size_t)config->size, sizeof *c->owed);
@@ -42,8 +44,8 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
 void coordinator_free(struct coordinator *c) {
     if (!c) return;
     waiting_free(&c->waiting);
-    for (size_t i = 0; i < c->nready; i++) pending_free(c->ready[i]);
-    free(c->ready);
+    ready_free(&c->ready);
+    ahead_free(&c->ahead);
     cache_free(c->cache);
     free(c->left);
     free(c->owed);
@@ -55,21 +57,13 @@ void coordinator_free(struct coordinator *c) {
 /* ---- what ranks say ---- */
 
 static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
-    if (c->nready == c->ready_capacity) {
-        size_t capacity = 2 * c->ready_capacity + 16;
-        struct pending **ready = realloc(c->ready, capacity * sizeof *ready);
-        if (!ready)
-            return error_set(err, HVD_NO_MEMORY, "no memory for %zu ready tensors", capacity);
-        c->ready = ready;
-        c->ready_capacity = capacity;
-    }
+    HVD_TRY(ready_add(&c->ready, p, err));
     waiting_remove(&c->waiting, p);
     p->turn = c->turns++;
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
     if (!p->direct) p->request.region = 0; /* of no use unless all ranks have it */
-    c->ready[c->nready++] = p;
     return HVD_OK;
 }
 
@@ -249,11 +243,16 @@ static void describe_tensor(const struct pending *p, struct wire_item *item) {
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
 
-static int announce(struct coordinator *c, const struct pending *p, struct wire_writer *out,
+static int announce(struct coordinator *c, const struct piece *piece, struct wire_writer *out,
                     hvd_error *err) {
+    const struct pending *p = piece->tensor;
     struct wire_item item = {.type = WIRE_TENSOR, .id = p->id, .direct = p->direct};
     int64_t last = c->last_joined;
-    if (!p->id) HVD_TRY(name_tensor(c, p, &item, err));
+    item.cut = piece->end - piece->begin < request_bytes(&p->request);
+    item.begin = piece->begin;
+    item.end = piece->end;
+    if (piece->begin && !p->id) memcpy(item.request.name, p->request.name, sizeof p->request.name);
+    if (!piece->begin && !p->id) HVD_TRY(name_tensor(c, p, &item, err));
     if (p->joined) describe_tensor(p, &item);
     if (p->request.kind == HVD_JOIN) {
         item.nrows = 1;
@@ -262,78 +261,80 @@ static int announce(struct coordinator *c, const struct pending *p, struct wire_
     return wire_put(out, &item, err);
 }
 
-static int run_batch(struct coordinator *c, const struct pending *first, struct wire_writer *out,
-                     hvd_error *err) {
-    for (const struct pending *p = first; p; p = p->next) HVD_TRY(announce(c, p, out, err));
+static size_t bytes_of(const struct piece *first) {
+    size_t bytes = 0;
+    for (const struct piece *piece = first; piece; piece = piece->next)
+        bytes += piece->end - piece->begin;
+    return bytes;
+}
+
+static int run_batch(struct coordinator *c, const struct piece *first, double now,
+                     struct wire_writer *out, hvd_error *err) {
+    for (const struct piece *piece = first; piece; piece = piece->next) {
+        HVD_TRY(announce(c, piece, out, err));
+        ready_decided(piece);
+    }
+    HVD_TRY(ahead_decided(&c->ahead, bytes_of(first), now, err));
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* Links the tensors of each batch, starting at first[batch], which is NULL before. */
-static void link_batches(struct pending *const *ready, size_t n, const size_t *batch,
-                         struct pending **first) {
-    for (size_t i = n; i-- > 0;) {
-        ready[i]->next = first[batch[i]];
-        first[batch[i]] = ready[i];
-    }
-}
-
-static int plan(struct coordinator *c, size_t n, struct wire_writer *out, hvd_error *err) {
-    const struct request **requests = malloc(n * sizeof *requests);
-    size_t *batch = malloc(n * sizeof *batch);
-    struct pending **first = calloc(n, sizeof(struct pending *));
+/* Fails those of the new ready tensors on which ranks disagree. */
+static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
+    struct ready *r = &c->ready;
+    size_t agreed = r->checked;
     int code = HVD_OK;
-    if (requests && batch && first) {
-        for (size_t i = 0; i < n; i++) requests[i] = &c->ready[i]->request;
-        size_t batches = fusion_plan(requests, n, c->config.fusion_bytes, batch);
-        link_batches(c->ready, n, batch, first);
-        for (size_t i = 0; i < batches && !code; i++) code = run_batch(c, first[i], out, err);
-    } else {
-        code = error_set(err, HVD_NO_MEMORY, "no memory to plan %zu tensors", n);
-    }
-    free(requests);
-    free(batch);
-    free(first);
-    return code;
-}
-
-/* Fails tensors on which ranks disagree; moves the others, *agreed in number, to the front. */
-static int decide_conflicts(struct coordinator *c, size_t *agreed, struct wire_writer *out,
-                            hvd_error *err) {
-    *agreed = 0;
-    int code = HVD_OK;
-    for (size_t i = 0; i < c->nready; i++) {
-        struct pending *p = c->ready[i];
+    for (size_t i = agreed; i < r->n; i++) {
+        struct pending *p = r->of[i];
         hvd_error why = {0};
         if (p->conflict)
             pending_explain_conflict(p, &why);
         else if (p->joined && !request_takes_zeros(&p->request))
             pending_explain_joined(p, &why);
         if (!why.code || code) {
-            c->ready[(*agreed)++] = p;
+            r->of[agreed++] = p;
             continue;
         }
         code = fail(p, &why, out, err);
         pending_free(p);
     }
-    c->nready = *agreed;
+    r->n = agreed;
     return code;
 }
 
-static int decide_ready(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
-    size_t n;
-    HVD_TRY(decide_conflicts(c, &n, out, err));
-    if (!n) return HVD_OK;
-    pending_sort(c->ready, n);
-    HVD_TRY(plan(c, n, out, err));
-    for (size_t i = 0; i < n; i++) pending_free(c->ready[i]);
-    c->nready = 0;
-    return HVD_OK;
+/* Plans three pieces: two that may be decided, and what may be drawn forward into these. */
+static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
+    struct ready_plan plan;
+    size_t piece = ahead_piece(&c->ahead), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
+    HVD_TRY(ready_plan(&c->ready, most, piece, c->config.fusion_bytes, &plan, err));
+    int code = HVD_OK;
+    for (size_t i = 0; i < plan.n && !code && ahead_takes(&c->ahead, bytes_of(plan.first[i]), now);
+         i++)
+        code = run_batch(c, plan.first[i], now, out, err);
+    ready_clean(&c->ready, &plan);
+    ready_plan_free(&plan);
+    return code;
+}
+
+static int decide_ready(struct coordinator *c, double now, struct wire_writer *out,
+                        hvd_error *err) {
+    bool opens = c->ready.first < c->ready.n && now >= ahead_opens(&c->ahead);
+    if (!c->ready.changed && !opens) return HVD_OK;
+    c->ready.changed = false;
+    HVD_TRY(decide_conflicts(c, out, err));
+    ready_sort(&c->ready);
+    return run_ready(c, now, out, err);
+}
+
+void coordinator_finished(struct coordinator *c, double now) {
+    ahead_finished(&c->ahead, now);
+    c->ready.changed = true;
 }
 
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
-    HVD_TRY(decide_ready(c, out, err));
+    HVD_TRY(decide_ready(c, now, out, err));
     HVD_TRY(decide_waiting(c, now, out, err));
-    if (c->nleft < c->config.size || c->nowed || c->said_bye) return HVD_OK;
+    bool all_left = c->nleft == c->config.size && !c->nowed && c->ready.first == c->ready.n;
+    if (!all_left || c->said_bye) return HVD_OK;
     c->said_bye = true;
     return wire_put(out, &(struct wire_item){.type = WIRE_BYE}, err);
 }

@@ -3,7 +3,8 @@
  * Pure: messages and `now` in, items of one message to all ranks out (wire.h). The lowest rank's
  * engine thread calls it. When the last rank has submitted a tensor, the tensor runs, or fails with
  * the same error on every rank. A rank that has left submits nothing, so tensors that wait for it
- * fail at once. Ready tensors run by priority, then by arrival. */
+ * fail at once. Ready tensors run by priority, then by arrival; they are decided late (ahead.h), so
+ * that a tensor with a higher priority still overtakes them. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 
@@ -16,6 +17,7 @@ struct coordinator_config {
     int size;              /* ranks */
     const int *job_ranks;  /* [rank]: its rank in the job, for texts; NULL: the same */
     size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
+    size_t bytes_ahead;    /* most bytes decided and not finished; see ahead.h */
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
     double stall_failure;  /* seconds until a tensor that waits fails; 0: never */
@@ -35,6 +37,9 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
+
+/* The coordinator's own rank has run the oldest batch that it has not said this of. */
+void coordinator_finished(struct coordinator *c, double now);
 
 /* Appends to `out` what can be decided now. */
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err);

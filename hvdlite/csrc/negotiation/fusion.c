@@ -30,14 +30,14 @@ static void add_open(struct open *open, struct batch_room room) {
     open->of[open->n++] = room;
 }
 
-size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold,
-                   size_t *batch) {
+size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch) {
     struct open open = {0};
     size_t batches = 0;
     for (size_t i = 0; i < n; i++) {
-        size_t bytes = request_bytes(tensors[i]), k = 0;
-        while (k < open.n &&
-               (bytes > open.of[k].left || !fusion_fits(tensors[open.of[k].first], tensors[i])))
+        const struct request *request = tensors[i].request;
+        size_t bytes = tensors[i].bytes, k = tensors[i].behind ? open.n : 0;
+        while (k < open.n && (bytes > open.of[k].left ||
+                              !fusion_fits(tensors[open.of[k].first].request, request)))
             k++;
         if (k < open.n) {
             batch[i] = open.of[k].batch;
@@ -46,7 +46,7 @@ size_t fusion_plan(const struct request *const *tensors, size_t n, size_t thresh
             continue;
         }
         batch[i] = batches++;
-        if (bytes < threshold && fusion_fits(tensors[i], tensors[i]))
+        if (bytes < threshold && fusion_fits(request, request))
             add_open(&open, (struct batch_room){batch[i], i, threshold - bytes});
     }
     return batches;

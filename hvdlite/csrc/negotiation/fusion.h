@@ -9,6 +9,13 @@
 /* One collective may move both tensors. */
 bool fusion_fits(const struct request *a, const struct request *b);
 
+/* A tensor, or a piece of it that has so many bytes. */
+struct fusion_item {
+    const struct request *request;
+    size_t bytes;
+    bool behind; /* the next piece of the tensor before it: goes into a later batch than that */
+};
+
 /* Cuts n tensors, in the order in which they shall run, into batches. batch[i] is the batch of
  * tensor i. Batches are numbered from 0 in the order of their first tensor; their number is
  * returned. All tensors of a batch have one kind, dtype, codec, op, scales, root and region. A
@@ -16,6 +23,6 @@ bool fusion_fits(const struct request *a, const struct request *b);
  * Only allreduces and broadcasts are fused; not Adasum, whose rule is for one tensor. A tensor that
  * fits is drawn forward past others, into one of the last FUSION_OPEN batches with room. */
 enum { FUSION_OPEN = 32 };
-size_t fusion_plan(const struct request *const *tensors, size_t n, size_t threshold, size_t *batch);
+size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);
 
 #endif

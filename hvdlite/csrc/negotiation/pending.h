@@ -22,7 +22,9 @@ struct pending {
     double since;           /* when the first rank submitted it */
     bool warned;            /* a stall was reported */
     uint64_t turn;          /* by arrival; once ready, by readiness */
-    struct pending *next, *older; /* in order of arrival; once ready, `next` is that of its batch */
+    size_t decided;         /* once ready: bytes that batches have */
+    bool done;              /* decided whole */
+    struct pending *next, *older; /* in order of arrival */
     struct request request;       /* of the first rank; at the end, see request_copy */
 };
 

@@ -162,6 +162,11 @@ bool request_takes_zeros(const struct request *r) {
            (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
 }
 
+bool request_can_be_cut(const struct request *r) {
+    return r->kind == HVD_BROADCAST ||
+           (r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && r->codec.kind == HVD_CODEC_NONE);
+}
+
 bool request_same_offset(const struct request *a, const struct request *b) {
     return a->region == b->region && a->offset == b->offset;
 }

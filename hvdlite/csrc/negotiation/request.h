@@ -66,6 +66,9 @@ int64_t request_part_rows(const struct request *r, int rank, int size);
 /* Zeros may stand in for a rank that has joined. */
 bool request_takes_zeros(const struct request *r);
 
+/* Its elements may go in several batches: codecs and Adasum need the whole tensor. */
+bool request_can_be_cut(const struct request *r);
+
 /* Both lie at the same offset of the same region. */
 bool request_same_offset(const struct request *a, const struct request *b);
 

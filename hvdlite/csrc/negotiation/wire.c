@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 4 };
+enum { WIRE_VERSION = 5 };
+
+/* Of a TENSOR. */
+enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
 
 /* ---- writing ---- */
 
@@ -61,8 +64,13 @@ static void put_rows(struct wire_writer *w, const struct wire_item *item) {
 
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
-    put_uint(w, item->direct, 1);
-    put_uint(w, item->whole, 1);
+    unsigned flags =
+        (item->direct ? DIRECT : 0u) | (item->whole ? WHOLE : 0u) | (item->cut ? CUT : 0u);
+    put_uint(w, flags, 1);
+    if (item->cut) {
+        put_uint(w, item->begin, 8);
+        put_uint(w, item->end, 8);
+    }
     if (item->whole)
         put_request(w, &item->request);
     else
@@ -197,12 +205,17 @@ static int get_rows(struct wire_reader *r, struct wire_item *item, hvd_error *er
 }
 
 static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *err) {
-    uint64_t direct, whole;
+    uint64_t flags;
     HVD_TRY(get_uint(r, 8, &item->id, err));
-    HVD_TRY(get_uint(r, 1, &direct, err));
-    HVD_TRY(get_uint(r, 1, &whole, err));
-    item->direct = direct != 0;
-    item->whole = whole != 0;
+    HVD_TRY(get_uint(r, 1, &flags, err));
+    if (flags > (DIRECT | WHOLE | CUT)) return damaged(r, err);
+    item->direct = flags & DIRECT;
+    item->whole = flags & WHOLE;
+    item->cut = flags & CUT;
+    if (item->cut) {
+        HVD_TRY(get_uint(r, 8, &item->begin, err));
+        HVD_TRY(get_uint(r, 8, &item->end, err));
+    }
     HVD_TRY(item->whole ? get_request(r, &item->request, err)
                         : get_text(r, item->request.name, sizeof item->request.name, err));
     return get_rows(r, item, err);

@@ -9,7 +9,8 @@
  *   - LEAVE: this rank submits nothing any more, and why
  *   - ABORT: this rank can't go on
  * From the coordinator to all ranks:
- *   - TENSOR: one tensor of the batch that the next RUN closes
+ *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; the pieces of a
+ *     tensor come in order
  *   - RUN: append the batch to the run log
  *   - FAIL: the tensor ends with an error on the listed ranks, which have submitted it; on other
  *     ranks the name may stand for a later tensor
@@ -40,8 +41,10 @@ struct wire_item {
     uint64_t id;            /* HIT, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
     bool whole;             /* TENSOR: with the whole request, for ranks that have joined */
     bool direct;            /* TENSOR: it lies at the same offset of a region on every rank */
-    int32_t rank;           /* RESEND */
-    hvd_error error;        /* LEAVE (text), ABORT, FAIL */
+    bool cut;               /* TENSOR: the batch has only its bytes [begin, end) */
+    uint64_t begin, end;
+    int32_t rank;    /* RESEND */
+    hvd_error error; /* LEAVE (text), ABORT, FAIL */
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
     uint32_t nrows;

@@ -1,0 +1,94 @@
+#include "negotiation/ahead.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A piece is what moves in 10 ms: long beside the latency of a batch, which the links spend idle,
+ * short beside a step of training. At 200 Mbit/s and 4 hosts, 20 MB took 1.30 s in pieces of 1 MiB,
+ * of 2 MiB, and in one; the front layer's gradient came after 0.14, 0.31 and 0.50 s. */
+static const double PIECE_SECONDS = 10e-3;
+/* A decision takes its time: it waits in the network's buffers behind data. */
+static const double LONGEST_LEAD = 30e-3;
+enum {
+    LEAST_PIECE = 1 << 20,
+    LARGE = 64 << 10, /* bytes of a batch that shows a rate rather than a latency */
+};
+
+void ahead_free(struct ahead *a) { free(a->ring); }
+
+static bool is_limited(const struct ahead *a) { return a->bytes_ahead != AHEAD_UNLIMITED; }
+
+/* The median: a rank that is late for one batch does not change it. */
+static double median_rate(const struct ahead *a) {
+    double sorted[AHEAD_RATES];
+    size_t n = a->measured < AHEAD_RATES ? a->measured : AHEAD_RATES;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = i;
+        for (; k > 0 && sorted[k - 1] > a->rates[i]; k--) sorted[k] = sorted[k - 1];
+        sorted[k] = a->rates[i];
+    }
+    return sorted[n / 2];
+}
+
+size_t ahead_piece(const struct ahead *a) {
+    if (!is_limited(a)) return SIZE_MAX;
+    if (a->bytes_ahead != AHEAD_MEASURED) return a->bytes_ahead / 2 + a->bytes_ahead % 2;
+    double piece = a->rate * PIECE_SECONDS;
+    if (piece > (double)(SIZE_MAX / 4)) return SIZE_MAX / 4;
+    return piece > LEAST_PIECE ? (size_t)piece : LEAST_PIECE;
+}
+
+/* A batch begins when it is decided or when the one before it has finished. */
+static double began(const struct ahead *a) {
+    double decided = a->ring[a->first].decided;
+    return decided > a->finished ? decided : a->finished;
+}
+
+double ahead_opens(const struct ahead *a) {
+    if (!is_limited(a) || a->n == 0) return 0;
+    if (a->n > 1) return INFINITY;
+    if (a->bytes_ahead != AHEAD_MEASURED || a->rate <= 0) return 0;
+    double lead = (double)ahead_piece(a) / a->rate / 2;
+    return began(a) + (double)a->bytes / a->rate - (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
+}
+
+/* Small tensors may have many batches in a piece, so that no rank waits for their decisions. */
+bool ahead_takes(const struct ahead *a, size_t bytes, double now) {
+    size_t piece = ahead_piece(a);
+    return now >= ahead_opens(a) || (a->bytes <= piece && bytes <= piece - a->bytes);
+}
+
+static int grow(struct ahead *a, hvd_error *err) {
+    size_t capacity = 2 * a->capacity + 16;
+    struct ahead_batch *ring = malloc(capacity * sizeof *ring);
+    if (!ring) return error_set(err, HVD_NO_MEMORY, "no memory for %zu batches", capacity);
+    for (size_t i = 0; i < a->n; i++) ring[i] = a->ring[(a->first + i) % a->capacity];
+    free(a->ring);
+    a->ring = ring;
+    a->first = 0;
+    a->capacity = capacity;
+    return HVD_OK;
+}
+
+int ahead_decided(struct ahead *a, size_t bytes, double now, hvd_error *err) {
+    if (a->n == a->capacity) HVD_TRY(grow(a, err));
+    a->ring[(a->first + a->n++) % a->capacity] = (struct ahead_batch){bytes, now};
+    a->bytes += bytes;
+    return HVD_OK;
+}
+
+static void measure(struct ahead *a, size_t bytes, double seconds) {
+    if (bytes < LARGE || seconds <= 0) return;
+    a->rates[a->measured++ % AHEAD_RATES] = (double)bytes / seconds;
+    a->rate = median_rate(a);
+}
+
+void ahead_finished(struct ahead *a, double now) {
+    if (!a->n) return;
+    size_t bytes = a->ring[a->first].bytes;
+    measure(a, bytes, now - began(a));
+    a->first = (a->first + 1) % a->capacity;
+    a->n--;
+    a->bytes -= bytes;
+    a->finished = now;
+}

@@ -1,0 +1,133 @@
+#include "negotiation/ready.h"
+
+#include "negotiation/fusion.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Makes room for one more: where decided ones were, if that is half of it. */
+static int make_room(struct ready *r, hvd_error *err) {
+    if (r->first > r->n / 2) {
+        memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
+        r->n -= r->first;
+        r->checked -= r->first;
+        r->first = 0;
+        return HVD_OK;
+    }
+    size_t capacity = 2 * r->capacity + 16;
+    struct pending **of = realloc(r->of, capacity * sizeof *of);
+    if (!of) return error_set(err, HVD_NO_MEMORY, "no memory for %zu ready tensors", capacity);
+    r->of = of;
+    r->capacity = capacity;
+    return HVD_OK;
+}
+
+int ready_add(struct ready *r, struct pending *p, hvd_error *err) {
+    if (r->n == r->capacity) HVD_TRY(make_room(r, err));
+    r->of[r->n++] = p;
+    r->changed = true;
+    return HVD_OK;
+}
+
+void ready_free(struct ready *r) {
+    for (size_t i = r->first; i < r->n; i++) pending_free(r->of[i]);
+    free(r->of);
+}
+
+void ready_sort(struct ready *r) {
+    if (r->checked < r->n) pending_sort(r->of + r->first, r->n - r->first);
+    r->checked = r->n;
+}
+
+/* ---- pieces ---- */
+
+/* Every rank must have the tensor: zeros for ranks that have joined last one batch. The last piece may be half as long again: a short rest would not be worth a batch. */
+static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
+    enum { ALIGNED = 4096, LEAST = 64 << 10 }; /* a page; below, latency is all that counts */
+    size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
+    if (length < LEAST) length = LEAST;
+    bool whole = p->joined || !request_can_be_cut(&p->request);
+    if (whole || (bytes - begin) / 3 <= length / 2) return bytes;
+    return begin + length;
+}
+
+/* Where the next piece begins. */
+struct cursor {
+    size_t i, begin;
+};
+
+static struct piece take_piece(const struct ready *r, struct cursor *at, size_t longest) {
+    struct pending *p = r->of[at->i];
+    size_t begin = at->begin > p->decided ? at->begin : p->decided;
+    struct piece piece = {.tensor = p, .begin = begin, .end = end_of_piece(p, begin, longest)};
+    *at = piece.end < request_bytes(&p->request) ? (struct cursor){at->i, piece.end}
+                                                 : (struct cursor){at->i + 1, 0};
+    return piece;
+}
+
+/* The pieces of the first `most` bytes; pieces NULL: counts them. *seen: the index behind them. */
+static size_t list_pieces(const struct ready *r, size_t most, size_t longest, struct piece *pieces,
+                          size_t *seen) {
+    struct cursor at = {r->first, 0};
+    size_t n = 0, bytes = 0;
+    while (at.i < r->checked && bytes < most) {
+        struct piece piece = take_piece(r, &at, longest);
+        bytes += piece.end - piece.begin;
+        if (pieces) pieces[n] = piece;
+        n++;
+    }
+    *seen = at.begin ? at.i + 1 : at.i;
+    return n;
+}
+
+/* ---- batches ---- */
+
+/* Links the pieces of each batch, starting at first[batch], which is NULL before. */
+static void link_batches(struct piece *pieces, size_t n, const size_t *batch,
+                         struct piece **first) {
+    for (size_t i = n; i-- > 0;) {
+        pieces[i].next = first[batch[i]];
+        first[batch[i]] = &pieces[i];
+    }
+}
+
+int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
+               struct ready_plan *plan, hvd_error *err) {
+    size_t seen, n = list_pieces(r, most, longest, NULL, &seen);
+    struct piece *pieces = calloc(n, sizeof *pieces + sizeof(struct fusion_item) +
+                                         sizeof *plan->first + sizeof(size_t));
+    *plan = (struct ready_plan){.seen = seen, .memory = pieces};
+    if (!n) return HVD_OK;
+    if (!pieces) return error_set(err, HVD_NO_MEMORY, "no memory to plan %zu tensors", n);
+    struct fusion_item *items = (struct fusion_item *)(pieces + n);
+    plan->first = (struct piece **)(items + n);
+    size_t *batch = (size_t *)(plan->first + n);
+    list_pieces(r, most, longest, pieces, &seen);
+    for (size_t i = 0; i < n; i++)
+        items[i] = (struct fusion_item){&pieces[i].tensor->request, pieces[i].end - pieces[i].begin,
+                                        i && pieces[i].tensor == pieces[i - 1].tensor};
+    plan->n = fusion_plan(items, n, threshold < longest ? threshold : longest, batch);
+    link_batches(pieces, n, batch, plan->first);
+    return HVD_OK;
+}
+
+void ready_plan_free(struct ready_plan *plan) { free(plan->memory); }
+
+/* ---- what is decided ---- */
+
+void ready_decided(const struct piece *piece) {
+    piece->tensor->decided = piece->end;
+    piece->tensor->done = piece->end == request_bytes(&piece->tensor->request);
+}
+
+/* Moves those that are left up to those that were not looked at. */
+void ready_clean(struct ready *r, const struct ready_plan *plan) {
+    size_t end = plan->seen;
+    for (size_t i = plan->seen; i-- > r->first;) {
+        if (r->of[i]->done)
+            pending_free(r->of[i]);
+        else
+            r->of[--end] = r->of[i];
+    }
+    r->first = end;
+}

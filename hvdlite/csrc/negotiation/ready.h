@@ -1,0 +1,51 @@
+/* The tensors that every rank has submitted and that are not decided yet, in the order in which
+ * they shall run; cut into pieces and planned as batches.
+ *
+ * A large tensor is cut, so that an urgent one waits for a piece of it, not for all. The
+ * coordinator's. */
+#ifndef HVDLITE_NEGOTIATION_READY_H
+#define HVDLITE_NEGOTIATION_READY_H
+
+#include "negotiation/pending.h"
+
+/* Zeroed: none. */
+struct ready {
+    struct pending *
+        *of; /* [first .. n); those below `checked` are sorted, and ranks agree on them */
+    size_t first, n, checked, capacity;
+    bool changed; /* more may be decided than when it was last looked at: the coordinator's */
+};
+
+/* What one batch moves of a tensor. */
+struct piece {
+    struct pending *tensor;
+    size_t begin, end;  /* bytes */
+    struct piece *next; /* of the same batch */
+};
+
+/* Batches in the order in which they shall run. */
+struct ready_plan {
+    size_t n;
+    struct piece **first; /* [batch] */
+    size_t seen;          /* the index of the first ready tensor that it leaves out */
+    void *memory;
+};
+
+int ready_add(struct ready *r, struct pending *p, hvd_error *err);
+void ready_free(struct ready *r);
+
+/* All that is ready counts as checked: sorts it. */
+void ready_sort(struct ready *r);
+
+/* Plans the first `most` bytes, and what shares a batch with them. A piece has at most `longest`
+ * bytes if its tensor can be cut, a batch of several at most `longest` and `threshold`. */
+int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
+               struct ready_plan *plan, hvd_error *err);
+void ready_plan_free(struct ready_plan *plan);
+
+/* This piece is decided: it is planned no more. */
+void ready_decided(const struct piece *piece);
+/* Drops the planned tensors that are decided whole. */
+void ready_clean(struct ready *r, const struct ready_plan *plan);
+
+#endif

@@ -1,0 +1,275 @@
+/* The coordinator decides late: what is not decided can be overtaken, fused and cut. */
+#include "coordinator_case.h"
+
+#include "random.h"
+
+enum { KIB = 1024, RANKS = 2 };
+
+/* Pieces of 1000 bytes. */
+static struct coordinator_config config_of(size_t ahead) {
+    return (struct coordinator_config){
+        .size = RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100};
+}
+
+static struct request urgent_of(const char *name, int64_t n, int priority) {
+    struct request r = request_of(name, n);
+    r.priority = priority;
+    return r;
+}
+
+static void test_two_batches_at_a_time(void) {
+    struct scene s;
+    scene_open(&s, config_of(2000));
+    static const char *const NAMES[] = {"a", "b", "c", "d"};
+    for (int i = 0; i < 4; i++) all_say(&s, RANKS, request_of(NAMES[i], 250));
+    CHECK_DECIDES(&s, 0, "Ta R Tb R");
+    CHECK_DECIDES(&s, 0, "");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tc R");
+    finishes(&s, 2);
+    finishes(&s, 3);
+    finishes(&s, 4);
+    CHECK_DECIDES(&s, 4, "Td R");
+    scene_close(&s);
+}
+
+static void test_the_front_layer_overtakes(void) {
+    struct scene s;
+    scene_open(&s, config_of(2000));
+    all_say(&s, RANKS, urgent_of("last", 250, -3));
+    CHECK_DECIDES(&s, 0, "Tlast R");
+    all_say(&s, RANKS, urgent_of("third", 250, -2));
+    all_say(&s, RANKS, urgent_of("second", 250, -1));
+    CHECK_DECIDES(&s, 0, "Tsecond R");
+    all_say(&s, RANKS, urgent_of("front", 250, 0));
+    CHECK_DECIDES(&s, 0, "");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tfront R");
+    finishes(&s, 2);
+    CHECK_DECIDES(&s, 2, "Tthird R");
+    scene_close(&s);
+}
+
+static void test_what_waits_is_fused(void) {
+    struct scene s;
+    scene_open(&s, config_of(2000));
+    all_say(&s, RANKS, request_of("a", 250));
+    all_say(&s, RANKS, request_of("b", 250));
+    CHECK_DECIDES(&s, 0, "Ta R Tb R");
+    all_say(&s, RANKS, request_of("c", 100));
+    CHECK_DECIDES(&s, 0, "");
+    all_say(&s, RANKS, request_of("d", 100));
+    CHECK_DECIDES(&s, 0, "");
+    all_say(&s, RANKS, request_of("e", 100)); /* more than a piece holds */
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tc Td R");
+    finishes(&s, 2);
+    CHECK_DECIDES(&s, 2, "Te R");
+    scene_close(&s);
+}
+
+/* Else each would wait for a decision that goes to all ranks. */
+static void test_small_tensors_that_cannot_be_fused(void) {
+    struct scene s;
+    struct coordinator_config config = config_of(2000);
+    config.fusion_bytes = 0;
+    scene_open(&s, config);
+    for (int i = 0; i < 12; i++) all_say(&s, RANKS, numbered_request(i, 25));
+    decide(&s, 0);
+    CHECK_INT(s.n, 20); /* 1000 bytes */
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Ttensor.10 R");
+    scene_close(&s);
+}
+
+static void test_a_large_tensor_is_cut(void) {
+    struct scene s;
+    scene_open(&s, config_of(256 * KIB));
+    all_say(&s, RANKS, request_of("a", 120000)); /* 480,000 bytes */
+    CHECK_DECIDES(&s, 0, "Ta:0-131072 R Ta:131072-262144 R");
+    uint64_t id = s.got[0].item.id;
+    CHECK_INT(s.got[2].item.id, 0); /* the id was given with the first piece */
+    all_say(&s, RANKS, urgent_of("front", 10, 1));
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tfront R");
+    finishes(&s, 2);
+    CHECK_DECIDES(&s, 2, "Ta:262144-393216 R");
+    finishes(&s, 3);
+    CHECK_DECIDES(&s, 3, "Ta:393216-480000 R");
+    finishes(&s, 4);
+    finishes(&s, 5);
+    CHECK_DECIDES(&s, 5, "");
+    for (int i = 0; i < RANKS; i++) hits(&s, i, id, 6);
+    decide(&s, 6);
+    CHECK_INT(s.n, 4);
+    CHECK(s.got[0].item.id == id && s.got[2].item.id == id);
+    scene_close(&s);
+}
+
+/* The rest of a tensor shares its batch, and is no batch of its own if it is short. */
+static void test_the_rest_of_a_large_tensor(void) {
+    struct scene s;
+    scene_open(&s, config_of(256 * KIB));
+    all_say(&s, RANKS, request_of("a", 40 * KIB)); /* a piece and a quarter */
+    all_say(&s, RANKS, request_of("b", 52 * KIB)); /* a piece and five eighths */
+    all_say(&s, RANKS, request_of("c", 10));
+    CHECK_DECIDES(&s, 0, "Ta R Tb:0-131072 R");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tb:131072-212992 Tc R");
+    scene_close(&s);
+}
+
+/* A batch with room does not draw the end of a tensor past its beginning. */
+static void test_pieces_come_in_order(void) {
+    struct scene s;
+    scene_open(&s, config_of(256 * KIB));
+    all_say(&s, RANKS, request_of("small", 10));
+    all_say(&s, RANKS, request_of("a", 52 * KIB));
+    CHECK_DECIDES(&s, 0, "Tsmall R Ta:0-131072 R");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Ta:131072-212992 R");
+    scene_close(&s);
+}
+
+static void test_what_is_never_cut(void) {
+    struct request whole[] = {request_of("a", 100 * KIB), gather_of("b", 100 * KIB, 1),
+                              request_of("c", 100 * KIB)};
+    whole[0].op = HVD_ADASUM;
+    whole[2].codec = (struct codec){HVD_CODEC_2BIT, 0.5};
+    for (int i = 0; i < 3; i++) {
+        struct scene s;
+        scene_open(&s, config_of(2));
+        all_say(&s, RANKS, whole[i]);
+        decide(&s, 0);
+        CHECK(s.n == 2 && !s.got[0].item.cut);
+        scene_close(&s);
+    }
+}
+
+/* Ranks that have joined make zeros for one batch. */
+static void test_a_tensor_that_a_joined_rank_lacks_is_not_cut(void) {
+    struct scene s;
+    struct request joining = {.kind = HVD_JOIN, .dtype = HVD_INT64, .name = "join"};
+    scene_open(&s, config_of(2));
+    says(&s, 1, joining, 0);
+    says(&s, 0, request_of("a", 100 * KIB), 0);
+    CHECK_DECIDES(&s, 0, "Ta R");
+    CHECK(s.got[0].item.whole && !s.got[0].item.cut);
+    scene_close(&s);
+}
+
+static void test_a_disagreement_is_told_at_once(void) {
+    struct scene s;
+    scene_open(&s, config_of(2000));
+    all_say(&s, RANKS, request_of("a", 250));
+    all_say(&s, RANKS, request_of("b", 250));
+    all_say(&s, RANKS, request_of("c", 250));
+    CHECK_DECIDES(&s, 0, "Ta R Tb R");
+    says(&s, 0, request_of("odd", 3), 0);
+    says(&s, 1, request_of("odd", 4), 0);
+    CHECK_DECIDES(&s, 0, "Fodd");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Tc R");
+    scene_close(&s);
+}
+
+static void test_the_end_waits_for_what_is_ready(void) {
+    struct scene s;
+    scene_open(&s, config_of(2000));
+    for (int i = 0; i < 3; i++) all_say(&s, RANKS, numbered_request(i, 250));
+    for (int i = 0; i < RANKS; i++) coordinator_leave(s.c, i, "done");
+    CHECK_DECIDES(&s, 0, "Ttensor.0 R Ttensor.1 R");
+    CHECK_DECIDES(&s, 0, "");
+    finishes(&s, 1);
+    CHECK_DECIDES(&s, 1, "Ttensor.2 R B");
+    scene_close(&s);
+}
+
+/* ---- whatever comes in ---- */
+
+enum { TENSORS = 30 };
+
+struct story {
+    struct scene s;
+    struct request of[TENSORS];
+    size_t taken[TENSORS]; /* bytes that batches have */
+    bool said[TENSORS], done[TENSORS];
+    size_t ahead, batch[512], first, n; /* bytes of batches that are decided */
+};
+
+/* Checks one piece of a batch whose first piece is `begins`; returns its bytes. */
+static size_t check_piece(struct story *t, const struct wire_item *item, bool begins) {
+    int i = 0;
+    REQUIRE(sscanf(item->request.name, "tensor.%d", &i) == 1);
+    size_t bytes = request_bytes(&t->of[i]), begin = item->cut ? item->begin : 0;
+    CHECK(t->said[i] && !t->done[i] && begin == t->taken[i]);
+    for (int j = 0; j < TENSORS && begins; j++)
+        if (t->said[j] && !t->done[j]) CHECK(t->of[j].priority <= t->of[i].priority);
+    t->taken[i] = item->cut ? item->end : bytes;
+    t->done[i] = t->taken[i] == bytes;
+    return t->taken[i] - begin;
+}
+
+static void check_decided(struct story *t) {
+    size_t bytes = 0, pieces = 0;
+    decide(&t->s, 0);
+    CHECK(t->s.n < MOST_DECIDED);
+    for (int i = 0; i < t->s.n; i++) {
+        const struct wire_item *item = &t->s.got[i].item;
+        if (item->type == WIRE_TENSOR) {
+            bytes += check_piece(t, item, pieces++ == 0);
+            continue;
+        }
+        CHECK_INT(item->type, WIRE_RUN);
+        size_t piece = t->ahead / 2 + 1 > 64 * KIB ? t->ahead / 2 + 1 : 64 * KIB;
+        CHECK(bytes <= piece + piece / 2 + 1);
+        t->batch[t->n++] = bytes;
+        bytes = pieces = 0;
+    }
+    size_t under_way = 0;
+    for (size_t i = t->first; i < t->n; i++) under_way += t->batch[i];
+    CHECK(t->n - t->first <= 2 || under_way <= t->ahead);
+}
+
+static void tell(uint64_t seed) {
+    struct story t = {.ahead = 2 + random_below(&seed, 300 * KIB)};
+    struct coordinator_config config = config_of(t.ahead);
+    config.cache_capacity = 0; /* all by name */
+    scene_open(&t.s, config);
+    int said = 0;
+    while (said < TENSORS || t.first < t.n) {
+        if (said < TENSORS && random_below(&seed, 2)) {
+            t.of[said] = numbered_request(said, (int64_t)random_below(&seed, 100 * KIB));
+            t.of[said].priority = (int)random_below(&seed, 9);
+            all_say(&t.s, RANKS, t.of[said]);
+            t.said[said++] = true;
+        } else if (t.first < t.n) {
+            finishes(&t.s, 0);
+            t.first++;
+        }
+        check_decided(&t);
+    }
+    for (int i = 0; i < TENSORS; i++) CHECK(t.done[i]);
+    scene_close(&t.s);
+}
+
+static void test_random(void) {
+    for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 20 : 200); seed++) tell(seed);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_two_batches_at_a_time);
+    RUN(test_the_front_layer_overtakes);
+    RUN(test_what_waits_is_fused);
+    RUN(test_small_tensors_that_cannot_be_fused);
+    RUN(test_a_large_tensor_is_cut);
+    RUN(test_the_rest_of_a_large_tensor);
+    RUN(test_pieces_come_in_order);
+    RUN(test_what_is_never_cut);
+    RUN(test_a_tensor_that_a_joined_rank_lacks_is_not_cut);
+    RUN(test_a_disagreement_is_told_at_once);
+    RUN(test_the_end_waits_for_what_is_ready);
+    RUN(test_random);
+    return check_end("test_coordinator_late");
+}
