@@ -10,6 +10,7 @@
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
+#   make bench-hosts   order and overlap between hosts on slow links, into docs/order.md (2 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
@@ -31,7 +32,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-pytorch bench-report \
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-pytorch bench-hosts bench-report \
         test-long wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -143,6 +144,10 @@ bench: install peers
 
 bench-pytorch: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
+
+# As root: hosts and links of namespaces.
+bench-hosts: install
+	$(BIN)/python -m benchmarks.order --page docs/order.md $(ARGS)
 
 bench-report: install
 	$(BIN)/python -m benchmarks.report

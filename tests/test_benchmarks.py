@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import subprocess
 import sys
 
 import cluster
@@ -212,3 +213,20 @@ def test_every_work_of_the_report_is_measured():
     for work in shown.ABLATED:
         assert work.case in {case.name for case in suites.SUITES[work.suite]()}
     assert os.path.isdir(ROOT / "benchmarks") and cases.TINY_ARRAYS == 500
+
+
+def test_order_on_a_busy_wire(tmp_path):
+    """Two hosts, a few gradients: the table has a row for each nap and setting."""
+    lacks = cluster.missing()
+    if lacks:
+        pytest.skip(lacks)
+    page = tmp_path / "order.md"
+    page.write_text("<!-- table -->\n<!-- end -->\n")
+    command = ["-m", "benchmarks.order", "--hosts=2", "--rate=1gbit", "--gradients=3", "--rounds=1"]
+    command += ["--bytes=40000", "--nap=0.001", f"--page={page}"]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=LIMIT, text=True)
+    assert done.returncode == 0
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")][1:]
+    assert [row.split(" | ")[:2] for row in rows] == [
+        ["| 0", "0"], ["| 0", "unset"], ["| 1", "0"], ["| 1", "unset"]
+    ]  # fmt: skip
