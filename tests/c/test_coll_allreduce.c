@@ -187,18 +187,20 @@ struct host_bytes {
 static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
     struct host_bytes *count = shared;
     struct transport *t = rank_transport(ranks, rank);
-    struct scratch scratch = {0};
+    struct scratch scratch = {0}, outer = {0};
     struct coll_args args = {.kind = HVD_ALLREDUCE,
                              .data = calloc(count->bytes, 1),
                              .bytes = count->bytes,
                              .reduce = reduce_kernels((hvd_dtype)count->dtype, HVD_AVERAGE),
                              .prescale = 1,
                              .final = {1, ranks->size},
-                             .scratch = &scratch};
+                             .scratch = &scratch,
+                             .outer = &outer};
     hvd_error err = {0};
     t->stats = &count->stats[t->layout.host_of[rank]];
     CHECK_OK(coll_run(&t->all, &args, &err), err);
     scratch_free(&scratch);
+    scratch_free(&outer);
     free(args.data);
 }
 

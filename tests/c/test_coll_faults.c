@@ -43,8 +43,8 @@ static void make_args(const struct fault *f, int ranks, struct coll_args *args, 
 
 static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct fault *f = arg;
-    struct scratch scratch = {0};
-    struct coll_args args = {.scratch = &scratch};
+    struct scratch scratch = {0}, outer = {0};
+    struct coll_args args = {.scratch = &scratch, .outer = &outer};
     size_t part_end[MOST_RANKS];
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
@@ -60,6 +60,7 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     memcpy(f->texts[rank], err.text, sizeof err.text);
     if (rank == f->broken) atomic_store(&f->spread, true);
     scratch_free(&scratch);
+    scratch_free(&outer);
     free(in);
     free(args.data);
 }
@@ -121,6 +122,7 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     CHECK_CODE(case_run(&self, c, &args, &err), HVD_TRANSPORT, err);
     CHECK_HAS(err.text, "rank 1");
     scratch_free(&self.scratch);
+    scratch_free(&self.outer);
 }
 
 static void test_silent_peer(void) {

@@ -67,7 +67,8 @@ static int run_casts(const struct comm *comm, const struct coded_args *args, hvd
                              .prescale = 1,
                              .final = args->final,
                              .ntensors = 1,
-                             .scratch = args->scratch};
+                             .scratch = args->scratch,
+                             .outer = args->outer};
     HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
     cast.data = pack(args, memory);
     struct coll_tensor whole = {cast.data, cast.data, cast.bytes};
@@ -90,7 +91,8 @@ int coll_coded_gathered(const struct comm *comm, const struct coded_args *args, 
                                .in = pack(args, gathered + p * bytes),
                                .part_end = part_end,
                                .longest = bytes,
-                               .scratch = args->scratch};
+                               .scratch = args->scratch,
+                               .outer = args->outer};
     HVD_TRY(coll_run(comm, &gather, err));
     for (size_t i = 0; i < args->ntensors; i++) {
         const struct coded_tensor *tensor = &args->tensors[i];
@@ -112,7 +114,8 @@ int coll_coded_scattered(const struct comm *comm, const struct coded_args *args,
                                 .reduce = k,
                                 .prescale = 1,
                                 .final = {1, 1},
-                                .scratch = args->scratch};
+                                .scratch = args->scratch,
+                                .outer = args->outer};
     HVD_TRY(coll_pairwise_allreduce(comm, &scatter, err));
     decode_sums(comm, args, memory, k);
     return HVD_OK;

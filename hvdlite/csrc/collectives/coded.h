@@ -20,7 +20,8 @@ struct coded_args {
     struct reduce_final final;
     const struct coded_tensor *tensors;
     size_t ntensors;
-    struct scratch *buffer, *scratch; /* for the messages; for the algorithm that moves them */
+    struct scratch *buffer;          /* for the messages */
+    struct scratch *scratch, *outer; /* as in coll_args */
 };
 
 struct coded_algorithm {

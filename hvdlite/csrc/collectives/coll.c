@@ -68,6 +68,8 @@ static const struct coll_algorithm TABLE[] = {
     {"window alltoall", HVD_ALLTOALL, on_window, coll_window_alltoall},
     {"allreduce by hosts", HVD_ALLREDUCE, reduces_by_hosts, coll_hosts_allreduce},
     {"broadcast by hosts", HVD_BROADCAST, by_hosts, coll_hosts_broadcast},
+    {"allgather by hosts", HVD_ALLGATHER, by_hosts, coll_hosts_allgather},
+    {"reducescatter by hosts", HVD_REDUCESCATTER, reduces_by_hosts, coll_hosts_reducescatter},
     {"Adasum", HVD_ALLREDUCE, by_adasum, coll_adasum},
     {"recursive doubling", HVD_ALLREDUCE, in_few_steps, coll_doubling},
     {"ring", HVD_ALLREDUCE, own_accumulator, coll_ring_allreduce},

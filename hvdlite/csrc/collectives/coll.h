@@ -56,7 +56,8 @@ struct coll_args {
     const size_t *part_end; /* allgather, alltoall: [rank]: where the part from it ends in data */
     size_t longest;         /* bytes of the longest of these parts on all ranks */
 
-    struct scratch *scratch; /* working memory of the algorithm, kept between calls */
+    /* Working memory, kept between calls: of the algorithm; of one that is composed of others. */
+    struct scratch *scratch, *outer;
 };
 
 struct coll_algorithm {
@@ -155,6 +156,8 @@ int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args 
 int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_hosts_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_hosts_reducescatter(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err);

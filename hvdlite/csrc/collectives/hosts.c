@@ -20,24 +20,13 @@
  * lanes bytes, and two passes of the window.
  *
  * A dtype narrower than its accumulator is rounded twice, on the host and on the lane: the error is
- * at most 2u (|x1| + ... + |xp|) / divisor, u its unit roundoff, instead of u. An average divides
- * before the first rounding, so that the sums of a host don't overflow where the average does not. */
-#include "collectives/coll.h"
-#include "transport/layout.h"
-
-#include <stdlib.h>
-#include <string.h>
+ * at most 2u (|x1| + ... + |xp|) / divisor, u its unit roundoff, instead of u. */
+#include "collectives/hosts.h"
 
 /* Where each local rank's chunk ends; ranks in no lane have empty chunks. */
 static void cut(const struct layout *l, size_t bytes, size_t element, size_t *end) {
     for (int i = 0; i < l->host.size; i++)
         end[i] = i < l->lanes ? coll_chunk(bytes, element, l->lanes, i).end : bytes;
-}
-
-/* What is applied to the sums of a host; the lane applies the rest. */
-static struct reduce_final final_on_host(const struct coll_args *args) {
-    bool narrow = args->reduce->wide > args->reduce->size;
-    return (struct reduce_final){1, narrow ? args->final.divisor : 1};
 }
 
 static int sum_on_host(const struct layout *l, const struct coll_args *args, const size_t *end,
@@ -48,7 +37,7 @@ static int sum_on_host(const struct layout *l, const struct coll_args *args, con
     host.data = (char *)args->data + coll_part(end, l->host.rank).begin;
     host.in_end = end;
     host.longest = longest;
-    host.final = final_on_host(args);
+    host.final = coll_final_on_host(args);
     return coll_run(&l->host, &host, err);
 }
 
@@ -59,7 +48,7 @@ static int sum_on_lane(const struct layout *l, const struct coll_args *args, str
     lane.data = (char *)args->data + own.begin;
     lane.bytes = coll_length(own);
     lane.prescale = 1;
-    if (final_on_host(args).divisor != 1) lane.final.divisor = 1;
+    lane.final = coll_final_on_lane(args);
     return coll_run(&l->lane, &lane, err);
 }
 
@@ -77,15 +66,14 @@ static int gather_on_host(const struct layout *l, const struct coll_args *args, 
 
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
-    size_t *end = malloc((size_t)l->host.size * sizeof *end);
-    if (!end) return error_set(err, HVD_NO_MEMORY, "no memory for the ranks of this host");
+    void *memory;
+    HVD_TRY(scratch_get(args->outer, (size_t)l->host.size * sizeof(size_t), &memory, err));
+    size_t *end = memory;
     cut(l, args->bytes, args->reduce->size, end);
     size_t longest = coll_length(coll_part(end, 0));
-    int code = sum_on_host(l, args, end, longest, err);
-    if (!code) code = sum_on_lane(l, args, coll_part(end, l->host.rank), err);
-    if (!code) code = gather_on_host(l, args, end, longest, err);
-    free(end);
-    return code;
+    HVD_TRY(sum_on_host(l, args, end, longest, err));
+    HVD_TRY(sum_on_lane(l, args, coll_part(end, l->host.rank), err));
+    return gather_on_host(l, args, end, longest, err);
 }
 
 static int broadcast_on(const struct comm *comm, const struct coll_args *args, int root,

@@ -140,7 +140,8 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     bool spreads = w->args->kind == HVD_ALLREDUCE;
     w->peers = (size_t)w->comm->size - 1;
     w->segment = segment_bytes(w, pace.segment);
-    w->nseg = coll_segments(coll_length(chunk_of(w, 0)), w->segment); /* the longest */
+    size_t longest = spreads ? coll_length(chunk_of(w, 0)) : w->args->longest;
+    w->nseg = coll_segments(longest, w->segment);
     w->lag = (pace.depth + items_a_round(w) - 1) / items_a_round(w);
     HVD_TRY(get_memory(w, err));
     struct coll_pipeline p = {.items = (w->nseg + (spreads ? w->lag : 0)) * items_a_round(w),

@@ -49,7 +49,8 @@ static void unpack(const struct executor *x, const struct batch *batch, const ch
 }
 
 static struct coll_args args_of(struct executor *x, const struct request *r) {
-    struct coll_args args = {.kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work};
+    struct coll_args args = {
+        .kind = (hvd_kind)r->kind, .root = r->root, .scratch = &x->work, .outer = &x->outer};
     if (!request_reduces(r)) return args;
     args.reduce = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     args.prescale = r->prescale;
@@ -186,7 +187,8 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
                               .tensors = tensors,
                               .ntensors = batch->n,
                               .buffer = &x->fusion,
-                              .scratch = &x->work};
+                              .scratch = &x->work,
+                              .outer = &x->outer};
     if (x->comm->size > 1) atomic_store(&x->algorithm, coded_choose(x->comm, &args)->name);
     return coll_coded(x->comm, &args, err);
 }
@@ -254,4 +256,5 @@ void execute_free(struct executor *x) {
     scratch_free(&x->fusion);
     scratch_free(&x->work);
     scratch_free(&x->list);
+    scratch_free(&x->outer);
 }

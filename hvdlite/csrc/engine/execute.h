@@ -18,10 +18,10 @@ struct executor {
     const struct comm *comm; /* all ranks of the group */
     struct tensors *tensors;
     const struct log *log;
-    struct timeline *timeline;         /* NULL: none */
-    struct stats *stats;               /* NULL: nothing is counted */
-    struct scratch fusion, work, list; /* kept: saves page faults */
-    _Atomic(const char *) algorithm;   /* of the last batch; NULL: none yet. Any thread reads */
+    struct timeline *timeline;                /* NULL: none */
+    struct stats *stats;                      /* NULL: nothing is counted */
+    struct scratch fusion, work, outer, list; /* kept: saves page faults */
+    _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */
 };
 
 /* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */

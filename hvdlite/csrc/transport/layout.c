@@ -21,7 +21,7 @@ static struct comm pick(const struct comm *all, const int *keys, int key, int *r
     for (int r = 0; r < all->size; r++) {
         if (keys[r] != key) continue;
         if (r == all->rank) comm.rank = comm.size;
-        ranks[comm.size++] = all->ranks ? all->ranks[r] : r;
+        ranks[comm.size++] = r;
     }
     return comm;
 }

@@ -1,0 +1,24 @@
+/* What the collectives by hosts share: on which of their two levels a result is scaled.
+ *
+ * The host applies the prescale; dtypes narrower than their accumulators are divided there, too, so
+ * that the sums of a host do not overflow where an average does not. The lane applies the rest. */
+#ifndef HVDLITE_COLLECTIVES_HOSTS_H
+#define HVDLITE_COLLECTIVES_HOSTS_H
+
+#include "collectives/coll.h"
+#include "transport/layout.h"
+
+static inline bool coll_divides_on_host(const struct coll_args *args) {
+    return args->reduce->wide > args->reduce->size;
+}
+
+static inline struct reduce_final coll_final_on_host(const struct coll_args *args) {
+    return (struct reduce_final){1, coll_divides_on_host(args) ? args->final.divisor : 1};
+}
+
+static inline struct reduce_final coll_final_on_lane(const struct coll_args *args) {
+    return (struct reduce_final){args->final.scale,
+                                 coll_divides_on_host(args) ? 1 : args->final.divisor};
+}
+
+#endif
