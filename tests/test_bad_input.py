@@ -101,6 +101,7 @@ NUMBER = "expected a number of at least 0"
         ("HVDLITE_SEGMENT_BYTES", "1000", "expected a number from 1024 to 1073741824"),
         ("HVDLITE_SEGMENTS_IN_FLIGHT", "65", "expected a number from 1 to 64"),
         ("HVDLITE_BYTES_AHEAD", "4MB", "expected a whole number of at least 0"),
+        ("HVDLITE_DETERMINISTIC", "yes", "expected 0 or 1"),
         ("HVDLITE_WINDOW", "garbage", "expected 0 or 1"),  # it counted as 1
         ("HVDLITE_NUDGE", "2", "expected 0 or 1"),
         ("HOROVOD_LOG_LEVEL", "loud", "expected trace, debug"),  # it was reported as HVDLITE_...

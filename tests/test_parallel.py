@@ -68,6 +68,7 @@ def test_compression_through_mpi(ranks):
         "HVDLITE_FUSION_THRESHOLD=1000",
         "HVDLITE_CACHE_CAPACITY=2",
         "HVDLITE_BYTES_AHEAD=1",
+        "HVDLITE_DETERMINISTIC=1 HVDLITE_WINDOW=0",
         "HOROVOD_FUSION_THRESHOLD=0 HOROVOD_CACHE_CAPACITY=0",
     ],
 )

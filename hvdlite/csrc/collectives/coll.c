@@ -2,6 +2,7 @@
 
 #include "transport/layout.h"
 
+#include <stdint.h>
 #include <string.h>
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
@@ -96,6 +97,12 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
     const struct coll_algorithm *row = TABLE;
     while (!coll_takes(row, comm, args)) row++;
     return row;
+}
+
+/* A window adds in the order of ranks, doubling in that of its steps, on a lane, too; a ring begins
+ * each chunk at another rank. */
+size_t coll_alike(const struct comm *comm) {
+    return comm->window || comm->size == 1 ? SIZE_MAX : FEW_STEPS;
 }
 
 /* One rank: its own data, scaled, is the result. */

@@ -160,6 +160,16 @@ static void release(struct engine *e) {
     free(e);
 }
 
+/* The bits of a sum depend on the order of addition. So what shares a batch must not change it, nor
+ * where a tensor is cut, both of which depend on the time. */
+static void fix_order(struct coordinator_config *c, const struct comm *all) {
+    enum { PIECE = 4 << 20 };
+    size_t alike = coll_alike(all);
+    if (alike == SIZE_MAX) return;
+    if (c->fusion_bytes > alike) c->fusion_bytes = alike;
+    c->piece_bytes = PIECE;
+}
+
 static int prepare(struct engine *e, struct transport *t, const struct engine_config *config,
                    hvd_error *err) {
     struct coordinator_config coordinator = {
@@ -171,6 +181,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
         .stall_warning = config->stall_warning,
         .stall_failure = config->stall_failure,
     };
+    if (config->deterministic) fix_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
     regions_init(&e->regions);
     e->t = t;

@@ -55,6 +55,7 @@ static int read_config(struct job *j, hvd_error *err) {
     HVD_TRY(env_flag("NUDGE", &j->nudge, err)); /* again */
     HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
     HVD_TRY(env_size("BYTES_AHEAD", &config->bytes_ahead, err));
+    HVD_TRY(env_flag("DETERMINISTIC", &config->deterministic, err));
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
     HVD_TRY(env_seconds("STALL_SHUTDOWN_TIME_SECONDS", &config->stall_failure, err));

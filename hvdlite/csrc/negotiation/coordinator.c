@@ -305,6 +305,7 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = ahead_piece(&c->ahead), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
+    if (c->config.piece_bytes) piece = c->config.piece_bytes;
     HVD_TRY(ready_plan(&c->ready, most, piece, c->config.fusion_bytes, &plan, err));
     int code = HVD_OK;
     for (size_t i = 0; i < plan.n && !code && ahead_takes(&c->ahead, bytes_of(plan.first[i]), now);

@@ -18,6 +18,7 @@ struct coordinator_config {
     const int *job_ranks;  /* [rank]: its rank in the job, for texts; NULL: the same */
     size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
     size_t bytes_ahead;    /* most bytes decided and not finished; see ahead.h */
+    size_t piece_bytes;    /* of the pieces of large tensors; 0: as ahead.h says */
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
     double stall_failure;  /* seconds until a tensor that waits fails; 0: never */

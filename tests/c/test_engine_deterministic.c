@@ -1,0 +1,140 @@
+/* The bits of a sum, with tensors that come all at once, or one by one, or in any order: the same in
+ * every run if that is asked for, and always on a window. */
+#include "engine_case.h"
+
+enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
+
+static const size_t ELEMENTS[TENSORS] = {1,     100,     3000, FEW_FLOATS, FEW_FLOATS + 1,
+                                         40009, 1500007, 50};
+
+/* How one run goes, and what it gives on rank 0. */
+struct run {
+    bool deterministic, one_by_one;
+    size_t ahead;
+    uint64_t seed; /* of the order of submissions; of other orders on other ranks */
+    unsigned char *result[TENSORS];
+};
+
+static struct coll_case case_of(int i) {
+    struct coll_case c = plain_sum(ELEMENTS[i]);
+    if (i % 4 == 1) c.how = (struct scaling){HVD_AVERAGE, 0.3, 3};
+    if (i % 4 == 2) c.dtype = HVD_FLOAT16;
+    return c;
+}
+
+/* Numbers whose sum depends on the order. */
+static void fill_random(struct work *w, uint64_t seed) {
+    for (size_t i = 0; i < w->what.n; i++) {
+        float value = (float)random_unit(&seed);
+        uint16_t half = (uint16_t)(random_next(&seed) & 0xbfff); /* less than 2 */
+        if (w->what.dtype == HVD_FLOAT16)
+            memcpy(w->in + 2 * i, &half, 2);
+        else
+            memcpy(w->in + 4 * i, &value, 4);
+    }
+}
+
+static void submit_all(struct member *m, struct work *works, const struct run *run) {
+    size_t order[TENSORS];
+    uint64_t random = run->seed + (run->one_by_one ? 0 : (uint64_t)m->rank);
+    hvd_error err = {0};
+    random_order(&random, order, TENSORS);
+    if (!run->one_by_one) engine_cork(m->engine, true);
+    for (int i = 0; i < TENSORS; i++) {
+        CHECK_OK(work_submit(&works[order[i]], &err), err);
+        if (run->one_by_one) member_wait(m);
+    }
+    if (!run->one_by_one) engine_cork(m->engine, false);
+    member_wait(m);
+}
+
+static void run_main(struct ranks *ranks, int rank, void *arg) {
+    struct run *run = arg;
+    struct member m;
+    struct work works[TENSORS];
+    struct engine_config config = DEFAULT_CONFIG;
+    config.fusion_bytes = SIZE_MAX;
+    config.bytes_ahead = run->ahead;
+    config.deterministic = run->deterministic;
+    member_start(&m, ranks, rank, &config);
+    for (int i = 0; i < TENSORS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "sum.%d", i);
+        work_init(&works[i], &m, case_of(i), name, i % 2);
+        fill_random(&works[i], (uint64_t)(100 * i + rank));
+    }
+    submit_all(&m, works, run);
+    member_end(&m);
+    for (int i = 0; i < TENSORS; i++) {
+        CHECK_INT(works[i].error.code, HVD_OK);
+        if (rank == 0) {
+            run->result[i] = malloc(works[i].out_bytes);
+            REQUIRE(run->result[i] != NULL);
+            memcpy(run->result[i], works[i].out, works[i].out_bytes);
+        }
+        work_free(&works[i]);
+    }
+}
+
+/* per_host 0: all on one host. */
+static void run_on(int size, int per_host, bool share, struct run *run) {
+    struct local_hub *hub = local_hub_new(size, per_host);
+    REQUIRE(hub && (!share || local_hub_share(hub)));
+    ranks_run_hub(size, hub, run_main, run);
+}
+
+static int compare(struct run *a, struct run *b) {
+    int differ = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        size_t bytes = ELEMENTS[i] * dtype_size(case_of(i).dtype);
+        differ += memcmp(a->result[i], b->result[i], bytes) != 0;
+        free(b->result[i]);
+    }
+    return differ;
+}
+
+static void free_run(struct run *run) {
+    for (int i = 0; i < TENSORS; i++) free(run->result[i]);
+}
+
+/* How many tensors have other bits in some run than in the first. */
+static int differing(int size, int per_host, bool share, bool deterministic) {
+    struct run first = {.deterministic = deterministic},
+               others[] = {{.deterministic = deterministic, .one_by_one = true, .seed = 3},
+                           {.deterministic = deterministic, .ahead = 1, .seed = 5},
+                           {.deterministic = deterministic, .ahead = AHEAD_MEASURED, .seed = 7}};
+    int differ = 0;
+    run_on(size, per_host, share, &first);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        run_on(size, per_host, share, &others[i]);
+        differ += compare(&first, &others[i]);
+    }
+    free_run(&first);
+    return differ;
+}
+
+static void test_equal_bits_in_every_run(void) {
+    CHECK_INT(differing(3, 1, false, true), 0);
+    CHECK_INT(differing(4, 1, false, true), 0);
+    CHECK_INT(differing(6, 2, true, true), 0); /* by hosts */
+    CHECK_INT(differing(5, 2, true, true), 0); /* uneven ones */
+}
+
+static void test_on_a_window_always(void) {
+    CHECK_INT(differing(3, 0, true, true), 0);
+    CHECK_INT(differing(3, 0, true, false), 0);
+}
+
+/* Else the test above would show nothing. */
+static void test_other_bits_where_nobody_asked(void) {
+    CHECK(differing(3, 1, false, false) > 0);
+    CHECK(differing(6, 2, true, false) > 0); /* of two hosts a sum has one order */
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_equal_bits_in_every_run);
+    RUN(test_on_a_window_always);
+    RUN(test_other_bits_where_nobody_asked);
+    return check_end("test_engine_deterministic");
+}
