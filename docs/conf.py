@@ -8,10 +8,13 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import reference  # noqa: E402
+from sphinx.ext.autodoc.mock import MockFinder  # noqa: E402
 
 import hvdlite  # noqa: E402
 
 reference.write(HERE / "reference")
+# Not autodoc_mock_imports: that ends with the import of hvdlite.torch, which imports names later.
+sys.meta_path.insert(0, MockFinder([*reference.FRAMEWORKS, "jax"]))
 
 project = "hvdlite"
 author = "The hvdlite authors"
@@ -29,7 +32,6 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 # A role in a docstring that names nothing is an error; types are only shown.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
-autodoc_mock_imports = [*reference.FRAMEWORKS, "keras"]
 autodoc_preserve_defaults = True  # process_set=global_process_set, not its repr
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -48,5 +50,11 @@ def take_from_root(_app, page: str, source: list) -> None:
     source[0] = f"{text}\n{source[0]}"
 
 
+def skip_neutral_names(_app, what: str, name: str, value, _skip, _options):
+    """Leave out of a framework's page what hvdlite itself has: it stands on a page already."""
+    return True if what == "module" and getattr(hvdlite, name, None) is value else None
+
+
 def setup(app) -> None:
+    app.connect("autodoc-skip-member", skip_neutral_names)
     app.connect("source-read", take_from_root)

@@ -40,11 +40,11 @@ PAGES = (
     ("run", "Jobs from Python", ("launch.api",)),
     ("build", "What this build has", ("build_queries",)),
 )
-# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend. But
-# not Keras, whose version hvdlite.keras asks for.
+# Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
 FRAMEWORKS = {
     "torch": "PyTorch",
     "tensorflow": "TensorFlow",
+    "keras": "Keras",
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
 }
@@ -54,7 +54,17 @@ FRAMEWORK_PAGE = """\
 
 .. automodule:: hvdlite.{2}
    :members:
-   :no-index:
+"""
+NEUTRAL = """
+The names of ``hvdlite`` that have nothing to do with arrays (``init``, ``rank``, ``Average``,
+``ProcessSet``, ...) are here, too; :doc:`job`, :doc:`process_sets` and other pages have them.
+"""
+CALLBACKS = """
+Callbacks
+---------
+
+.. automodule:: hvdlite.keras.callbacks
+   :members:
 """
 INDEX = """\
 Reference
@@ -130,7 +140,8 @@ def write(folder: Path) -> None:
         if code.exists():
             texts[name] = FRAMEWORK_PAGE.format(heading, "=" * len(heading), name)
             if "__all__" in code.read_text(encoding="utf-8"):
-                texts[name] += "   :imported-members:\n"
+                texts[name] += "   :imported-members:\n" + NEUTRAL
+    texts["keras"] += CALLBACKS
     texts["index"] = INDEX + "".join(f"   {file}\n" for file in texts)
     folder.mkdir(exist_ok=True)
     for file, text in texts.items():

@@ -17,7 +17,7 @@ except ImportError as error:
 
 from hvdlite.lazy_names import NEUTRAL, lazy_names
 
-if not keras.__version__.startswith("3"):
+if keras.__version__[:2] in ("0.", "1.", "2."):
     raise ImportError(f"hvdlite's Keras names need Keras 3, not {keras.__version__}")
 
 _DEFINED_IN = {
