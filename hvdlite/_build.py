@@ -13,7 +13,7 @@ from cffi import FFI
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h", "mxnet/watch.h")  # lower first
 
-FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 

@@ -50,6 +50,9 @@ typedef struct hvd_tensor {
     /* 2bit, 1bit, topk: what the codec left out, carried from call to call. As large as `in`,
      * zeroed before the first call, used only during the call. */
     float *residual;
+    /* An allreduce of float32 in place may have one. Its result updates the weights, which exist
+     * once on a host, then the tensor completes; `out` keeps the result or what it was before. */
+    const hvd_update *update;
 } hvd_tensor;
 
 /* A tensor under way. */
@@ -99,6 +102,21 @@ void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGI
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err);
 void hvd_region_close(hvd_region *region); /* no tensor may be under way in it */
+
+/* Memory that exists once on a host. Its lowest rank makes it, the host's other ranks attach it.
+ * Each sees it twice: what it writes to the shared mapping all see; the view shows the same bytes
+ * until it writes to the view, whose pages then are its own. NULL: see *err; HVD_UNSUPPORTED where
+ * ranks of a host share no memory. */
+typedef struct hvd_memory hvd_memory;
+hvd_memory *hvd_memory_make(size_t bytes, hvd_error *err); /* zeroed */
+/* By which other ranks attach it. Moves it to large pages where it can. */
+void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
+hvd_memory *hvd_memory_attach(size_t bytes, const char *address, hvd_error *err);
+void *hvd_memory_shared(hvd_memory *memory);
+void *hvd_memory_view(hvd_memory *memory);
+void hvd_memory_close(hvd_memory *memory);
+/* The lowest rank of this rank's host. */
+int hvd_host_leader(int *rank, hvd_error *err);
 
 /* Starts a file in the Trace Event Format: when each tensor was submitted, agreed on and moved.
  * {rank} in `path` becomes the rank; without {rank} only rank 0 writes. */

@@ -102,8 +102,9 @@ static inline void split_tensors(struct coll_tensor whole[2], const struct coll_
                                  size_t element) {
     size_t front = args->bytes / element / 3 * element;
     char *data = args->data;
-    whole[0] = (struct coll_tensor){data, data, front};
-    whole[1] = (struct coll_tensor){data + front, data + front, args->bytes - front};
+    whole[0] = (struct coll_tensor){.in = data, .out = data, .bytes = front};
+    whole[1] =
+        (struct coll_tensor){.in = data + front, .out = data + front, .bytes = args->bytes - front};
 }
 
 /* Gives the collective every rank's data as mapped memory. */

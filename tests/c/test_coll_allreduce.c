@@ -78,7 +78,8 @@ static void apart_case(struct coll_rank *self, size_t n) {
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
     struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
     const struct comm *comm = rank_comm(self->ranks, self->rank);
-    struct coll_tensor tensor = {(const char *)in.data, (char *)out.data, bytes};
+    struct coll_tensor tensor = {
+        .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};
     struct coll_args args = {
         .kind = HVD_ALLREDUCE, .bytes = bytes, .tensors = &tensor, .ntensors = 1};
     hvd_error err = {0};

@@ -75,6 +75,13 @@ static void test_codecs_not_mixed(void) {
     plan_is(r, 1000, "01210");
 }
 
+static void test_update_rules_not_mixed(void) {
+    struct request a = request_of("a", 4), r[] = {a, a, a, a};
+    r[1].rule = r[3].rule = HVD_SGD;
+    r[2].rule = HVD_ADAM;
+    plan_is(r, 1000, "0121");
+}
+
 static void test_what_stays_alone(void) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
@@ -125,6 +132,7 @@ int main(void) {
     RUN(test_empty_tensors);
     RUN(test_not_mixed);
     RUN(test_codecs_not_mixed);
+    RUN(test_update_rules_not_mixed);
     RUN(test_what_stays_alone);
     RUN(test_random);
     return check_end("test_fusion");

@@ -28,6 +28,7 @@ static void make_items(struct wire_item *items) {
     items[2].request.ndim = 0;
     items[2].request.prescale = -0.1;
     items[2].request.postscale = 1e300;
+    items[2].request.rule = HVD_ADAM;
     items[2].request.codec = (struct codec){HVD_CODEC_1BIT, -0.25};
     items[3].type = WIRE_HIT;
     items[3].id = UINT64_MAX;

@@ -23,6 +23,11 @@ const char *codec_name(int codec) {
     return codec >= 0 && codec < HVD_CODECS ? NAMES[codec] : "?";
 }
 
+const char *rule_name(int rule) {
+    static const char *const NAMES[HVD_RULES] = {"none", "SGD", "SGD with momentum", "NAG", "Adam"};
+    return rule >= 0 && rule < HVD_RULES ? NAMES[rule] : "?";
+}
+
 size_t dtype_size(int dtype) {
     static const unsigned char SIZES[HVD_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 1, 2};
     return dtype >= 0 && dtype < HVD_DTYPES ? SIZES[dtype] : 0;

@@ -53,6 +53,37 @@ typedef enum hvd_codec {
     HVD_CODECS
 } hvd_codec;
 
+/* How an allreduce of float32 updates weights instead of storing its result (kernels/update.h). */
+typedef enum hvd_rule {
+    HVD_RULE_NONE = 0,
+    HVD_SGD,
+    HVD_SGD_MOMENTUM,
+    HVD_NAG,
+    HVD_ADAM,
+    HVD_RULES
+} hvd_rule;
+
+/* The numbers of an update; a rule uses those that it knows. */
+typedef enum hvd_rate {
+    HVD_LEARNING_RATE = 0,
+    HVD_WEIGHT_DECAY,
+    HVD_RESCALE,  /* multiplies the result of the allreduce */
+    HVD_CLIP,     /* limits the rescaled gradient; negative: does not */
+    HVD_MOMENTUM, /* Adam: beta1 */
+    HVD_BETA2,
+    HVD_EPSILON,
+    HVD_RATES
+} hvd_rate;
+
+/* An update of weights, which exist once on a host: every rank gives its own mapping of them. */
+typedef struct hvd_update {
+    int rule; /* hvd_rule; equal on all ranks */
+    float rates[HVD_RATES];
+    float *weights; /* as many as the tensor has values */
+    /* As many: momentum; Adam: mean, variance; NULL where the rule has fewer. */
+    float *states[2];
+} hvd_update;
+
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */
 #define HVD_MAX_DIMS 32  /* NumPy's limit too */
 /* cdef end */
@@ -62,6 +93,7 @@ const char *kind_name(int kind);
 const char *dtype_name(int dtype);
 const char *op_name(int op);
 const char *codec_name(int codec);
+const char *rule_name(int rule);
 
 /* Bytes of one element; 0 for a value out of range. */
 size_t dtype_size(int dtype);

@@ -71,7 +71,7 @@ static int run_casts(const struct comm *comm, const struct coded_args *args, hvd
                              .outer = args->outer};
     HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
     cast.data = pack(args, memory);
-    struct coll_tensor whole = {cast.data, cast.data, cast.bytes};
+    struct coll_tensor whole = {.in = cast.data, .out = cast.data, .bytes = cast.bytes};
     cast.tensors = &whole;
     HVD_TRY(coll_run(comm, &cast, err));
     decode_sums(comm, args, cast.data, cast.reduce);

@@ -142,6 +142,13 @@ struct coll_range coll_segment(struct coll_range range, size_t length, size_t k)
     return (struct coll_range){begin, begin + length < range.end ? begin + length : range.end};
 }
 
+struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes) {
+    size_t from = chunk.begin > begin ? chunk.begin - begin : 0;
+    size_t to = chunk.end > begin ? chunk.end - begin : 0;
+    if (to > bytes) to = bytes;
+    return (struct coll_range){from < to ? from : to, to};
+}
+
 struct coll_fold coll_fold(int size) {
     int positions = 1;
     while (2 * positions <= size) positions *= 2;

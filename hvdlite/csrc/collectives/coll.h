@@ -29,6 +29,8 @@ struct coll_tensor {
     const char *in;
     char *out;
     size_t bytes;
+    const hvd_update *update; /* all tensors of a batch have one, or none has */
+    size_t before;            /* values of the update's weights before this tensor's first */
 };
 
 /* Equal on every rank, except for the pointers, the scratch, and an alltoall's parts. */
@@ -82,6 +84,10 @@ size_t coll_alike(const struct comm *comm);
 /* Chooses and runs. One rank alone: applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
+/* After an allreduce whose results are on every rank: the host's ranks update the weights of its
+ * tensors, each its chunk. Returns when all have. `host`: the ranks of this host. */
+int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
+
 /* ---- for the algorithms ---- */
 
 struct coll_range {
@@ -100,6 +106,9 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
 
 /* Segment k of a range, of `length` bytes; shorter at the range's end, empty past it. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);
+
+/* The part of a chunk that lies in a tensor of `bytes`, which begins at `begin` of the batch. */
+struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);
 
 /* How many segments of `length` bytes `bytes` have. */
 static inline size_t coll_segments(size_t bytes, size_t length) {

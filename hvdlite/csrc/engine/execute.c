@@ -79,6 +79,15 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
     return HVD_OK;
 }
 
+static struct coll_tensor coll_tensor_of(const struct batch_piece *piece) {
+    const struct tensor *tensor = piece->tensor;
+    struct coll_tensor of = {
+        .in = input_of(piece), .out = output_of(piece), .bytes = bytes_of(piece)};
+    if (tensor->request.rule != HVD_RULE_NONE) of.update = &tensor->update;
+    of.before = piece->begin / dtype_size(tensor->request.dtype);
+    return of;
+}
+
 /* On a window: the collective reads and writes the tensors themselves. */
 static int run_on_window(struct executor *x, const struct batch *batch, struct coll_args *args,
                          hvd_error *err) {
@@ -90,8 +99,8 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
     struct coll_tensor *tensors = memory;
     char **part = (char **)(void *)(tensors + batch->n);
     for (size_t i = 0; i < batch->n; i++) {
-        const struct batch_piece *piece = &batch->pieces[i];
-        tensors[i] = (struct coll_tensor){input_of(piece), output_of(piece), bytes_of(piece)};
+        tensors[i] = coll_tensor_of(&batch->pieces[i]);
+        if (!first->direct) tensors[i].update = NULL; /* comes after the allreduce */
     }
     for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
     args->tensors = tensors;
@@ -100,11 +109,26 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
     return collective(x, args, err);
 }
 
+/* After an allreduce that was not direct. */
+static int run_update(struct executor *x, const struct batch *batch, struct coll_args *args,
+                      hvd_error *err) {
+    void *memory;
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coll_tensor), &memory, err));
+    struct coll_tensor *tensors = memory;
+    for (size_t i = 0; i < batch->n; i++) tensors[i] = coll_tensor_of(&batch->pieces[i]);
+    args->tensors = tensors;
+    args->ntensors = batch->n;
+    return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
+}
+
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct coll_args args = args_of(x, &batch->pieces[0].tensor->request);
     for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
     bool on_window = x->comm->window && x->comm->size > 1 && !args.adasum;
-    return on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err);
+    HVD_TRY(on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err));
+    const struct tensor *first = batch->pieces[0].tensor;
+    bool updated = on_window && first->direct;
+    return first->request.rule && !updated ? run_update(x, batch, &args, err) : HVD_OK;
 }
 
 /* ---- parts: from an input to an output ---- */
@@ -193,8 +217,20 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
+/* Before any rank writes to the weights: all wait for this rank's part in the collective. */
+static int settle(const struct batch *batch, hvd_error *err) {
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct tensor *tensor = batch->pieces[i].tensor;
+        bool first = batch->pieces[i].begin == 0;
+        for (size_t k = 0; first && k < tensor->nviews; k++)
+            HVD_TRY(host_memory_settle(&tensor->views[k], err));
+    }
+    return HVD_OK;
+}
+
 static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->pieces[0].tensor;
+    HVD_TRY(settle(batch, err));
     if (first->request.kind == HVD_JOIN) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* the rank that joined last */
         return HVD_OK;

@@ -1,5 +1,7 @@
 #include "engine/tensors.h"
 
+#include "kernels/update.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,9 +109,23 @@ static int check_splits(const struct tensor *tensor, int rank, int size, hvd_err
                      r->name, rank, sent, request_rows(r));
 }
 
+/* An update's tensor is in place: its own memory may get the result. */
+static int check_update(const struct tensor *tensor, hvd_error *err) {
+    const hvd_update *u = &tensor->update;
+    if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
+    bool complete = u->weights && tensor->in == tensor->out;
+    for (int i = 0; i < update_states(u->rule); i++) complete &= u->states[i] != NULL;
+    return complete ? HVD_OK
+                    : error_set(err, HVD_INVALID,
+                                "tensor '%s': an update by %s is in place and needs weights and %d "
+                                "states",
+                                tensor->request.name, rule_name(u->rule), update_states(u->rule));
+}
+
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err) {
     const struct request *r = &tensor->request;
     int64_t expected = tensor->out_rows;
+    HVD_TRY(check_update(tensor, err));
     if (r->kind == HVD_REDUCESCATTER) expected = request_part_rows(r, rank, size);
     if (r->kind == HVD_ALLTOALL) {
         HVD_TRY(check_splits(tensor, rank, size, err));

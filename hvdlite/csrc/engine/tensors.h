@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/sync.h"
 #include "negotiation/request.h"
+#include "shm/host_memory.h"
 
 /* The engine thread calls it exactly once, with NULL or the error; never, if the submission fails.
  * After the call the engine touches neither the tensor's memory nor `arg`. */
@@ -21,6 +22,10 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out;      /* allreduce, broadcast: as many bytes, may be `in`; else out_rows rows */
     int64_t out_rows;
+    /* Weights' ranges that this rank settles once all ranks have submitted: none reads them then. */
+    const struct host_range *views;
+    size_t nviews;
+    hvd_update update;     /* of request.rule; allreduce */
     float *residual;       /* of its codec: as many values; used during the submission only */
     void *message;         /* the codec's encoding of `in`, freed by the table; NULL: no codec */
     const int64_t *splits; /* alltoall: [from * ranks + to]: rows */
@@ -49,7 +54,8 @@ struct tensors;
 struct tensors *tensors_new(void);    /* NULL: no memory */
 void tensors_free(struct tensors *t); /* empty, except for zeros */
 
-/* Checks what request_check does not: that the splits and out_rows fit the request. */
+/* Checks what request_check does not: that the splits and out_rows fit the request, and the
+ * update. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
 /* Any thread. The table keeps the tensor until its completion is called; on an error the caller

@@ -27,6 +27,8 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->prescale = from->prescale;
     r->postscale = from->postscale;
     r->codec = (struct codec){from->codec, from->parameter};
+    r->rule = from->update ? from->update->rule : HVD_RULE_NONE;
+    if (from->update) to->update = *from->update;
     r->failed = from->failed != 0;
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);

@@ -26,6 +26,9 @@ static void free_operation(struct operation *op) {
             if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
         free((void *)m->tensor.splits);
     }
+    for (int i = 0; i < op->nheld; i++) op->lib->api.release(op->held[i].array);
+    free(op->held);
+    free(op->views);
     put_memory(op);
 }
 
@@ -106,6 +109,40 @@ static int submit(struct collective *m, hvd_error *err) {
     return hvd_submit(m->group, tensor, err);
 }
 
+/* Finds the memory of the held arrays, now that no operator of this rank uses them. */
+static int find_held(struct operation *op, hvd_error *err) {
+    const char *name = op->collectives[0].tensor.request.name;
+    for (int i = 0; i < op->nheld; i++) {
+        void *data;
+        if (!op->held[i].view) continue;
+        HVD_TRY(mxnet_array_memory(&op->lib->api, op->held[i].array, name, &data, err));
+        op->held[i].view->at = data;
+    }
+    return HVD_OK;
+}
+
+/* Submits without data: else the other ranks would wait for what this rank can't compute. */
+static void submit_failed(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        struct collective *m = &op->collectives[i];
+        hvd_error err; /* there is no job any more */
+        m->tensor.request.failed = true;
+        if (hvd_submit(m->group, &m->tensor, &err)) operation_collective_ended(m, &err);
+    }
+}
+
+static void submit_all(struct operation *op) {
+    hvd_error err;
+    if (find_held(op, &err)) {
+        note_error(op, &err);
+        submit_failed(op);
+        return;
+    }
+    for (int i = 0; i < op->n; i++)
+        if (submit(&op->collectives[i], &err))
+            operation_collective_ended(&op->collectives[i], &err);
+}
+
 void operation_run3(void *run_context, struct on_complete *done, void *param) {
     (void)run_context;
     struct operation *op = param;
@@ -114,11 +151,7 @@ void operation_run3(void *run_context, struct on_complete *done, void *param) {
     hvd_mxnet *lib = op->lib; /* the operation may be freed by the last let_go */
     int group = op->collectives[0].group;
     if (op->n > 1) hvd_cork(group, true);
-    for (int i = 0; i < op->n; i++) {
-        hvd_error err;
-        if (submit(&op->collectives[i], &err))
-            operation_collective_ended(&op->collectives[i], &err);
-    }
+    submit_all(op);
     if (op->n > 1) hvd_cork(group, false);
     let_go(op);
     atomic_fetch_sub(&lib->waiting, 1);
@@ -129,22 +162,13 @@ void operation_run4(void *run_context, void *on_start, struct on_complete *done,
     operation_run3(run_context, done, param);
 }
 
-/* Submits without data: else the other ranks would wait for what this rank can't compute. */
-static void submit_without_data(struct operation *op) {
-    for (int i = 0; i < op->n; i++) {
-        struct collective *m = &op->collectives[i];
-        hvd_error err; /* there is no job any more */
-        m->tensor.request.failed = true;
-        if (hvd_submit(m->group, &m->tensor, &err)) operation_collective_ended(m, &err);
-    }
-    let_go(op);
-}
-
 void operation_end(void *param) {
     struct operation *op = param;
     if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    if (op->pushed && !op->ran)
-        submit_without_data(op);
-    else
+    if (!op->pushed || op->ran) {
         free_operation(op);
+        return;
+    }
+    submit_failed(op);
+    let_go(op);
 }

@@ -33,6 +33,12 @@ struct collective {
     struct tensor tensor; /* owns its splits */
 };
 
+/* An array that the operation holds. */
+struct held {
+    NDArrayHandle array;     /* hvdlite's handle */
+    struct host_range *view; /* its range of a view; NULL: it lies in none */
+};
+
 /* What is pushed. MXNet's deleter ends it, inside the completion at the earliest. */
 struct operation {
     hvd_mxnet *lib;
@@ -41,6 +47,9 @@ struct operation {
     hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
     hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
     atomic_int left;   /* collectives that have not ended, and their submitting thread */
+    struct held *held; /* [nheld] */
+    int nheld;
+    struct host_range *views; /* of the held arrays, by collectives */
     int n;
     struct collective collectives[];
 };

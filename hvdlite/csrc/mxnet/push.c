@@ -67,6 +67,7 @@ static int arrays_of(const struct operation *op, NDArrayHandle *arrays) {
     for (int i = 0; i < op->n; i++)
         for (int j = 0; j < ARRAYS; j++)
             if (op->collectives[i].arrays[j]) arrays[count++] = op->collectives[i].arrays[j];
+    for (int i = 0; i < op->nheld; i++) arrays[count++] = op->held[i].array;
     return count;
 }
 
@@ -124,6 +125,70 @@ static int push_one(hvd_mxnet *lib, const hvd_mxnet_work *work, hvd_error *err) 
 
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
     return n == 1 ? push_one(lib, works, err) : push_group(lib, works, n, err);
+}
+
+/* ---- holding ---- */
+
+static int describe_held(const struct operation *op, NDArrayHandle array, size_t *bytes,
+                         hvd_error *err) {
+    int64_t dims[HVD_MAX_DIMS];
+    hvd_tensor whole = {.name = op->collectives[0].tensor.request.name};
+    HVD_TRY(mxnet_array_describe(&op->lib->api, array, &whole, dims, err));
+    HVD_TRY(mxnet_array_settle_layout(&op->lib->api, array, whole.name, err));
+    *bytes = dtype_size(whole.dtype);
+    for (int i = 0; i < whole.ndim; i++) *bytes *= (size_t)dims[i];
+    return HVD_OK;
+}
+
+static int hold_one(struct operation *op, const hvd_mxnet_held *from, struct host_range **view,
+                    hvd_error *err) {
+    struct tensor *tensor = &op->collectives[from->work].tensor;
+    struct held *to = &op->held[op->nheld];
+    size_t bytes;
+    HVD_TRY(describe_held(op, from->array, &bytes, err));
+    if (op->lib->api.shallow_copy(from->array, &to->array))
+        return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", tensor->request.name,
+                         op->lib->api.last_error());
+    to->view = NULL;
+    op->nheld++;
+    if (!from->memory) return HVD_OK;
+    to->view = (*view)++;
+    *to->view = (struct host_range){(const struct host_memory *)from->memory, NULL, bytes};
+    if (!tensor->nviews++) tensor->views = to->view;
+    return HVD_OK;
+}
+
+static int hold(struct operation *op, const hvd_mxnet_held *held, int n, hvd_error *err) {
+    op->held = malloc((size_t)n * sizeof *op->held);
+    op->views = malloc((size_t)n * sizeof *op->views);
+    if (!op->held || !op->views)
+        return error_set(err, HVD_NO_MEMORY, "no memory to hold %d arrays", n);
+    struct host_range *view = op->views;
+    for (int i = 0; i < n; i++) HVD_TRY(hold_one(op, &held[i], &view, err));
+    return HVD_OK;
+}
+
+static int push_holding(struct operation *op, const hvd_mxnet_held *held, int nheld,
+                        NDArrayHandle *arrays, hvd_error *err) {
+    int code = hold(op, held, nheld, err), count = code ? 0 : arrays_of(op, arrays);
+    if (!code && mxnet_array_any_share(arrays, count))
+        code = error_set(err, HVD_INVALID, "tensor '%s': two of the arrays share memory",
+                         op->collectives[0].tensor.request.name);
+    if (!code) return push(op, arrays, count, err);
+    operation_end(op);
+    return code;
+}
+
+int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
+                           const hvd_mxnet_held *held, int nheld, hvd_error *err) {
+    struct operation *op = NULL;
+    HVD_TRY(new_prepared(lib, works, n, &op, err));
+    NDArrayHandle *arrays = malloc((size_t)(n * ARRAYS + nheld) * sizeof *arrays);
+    int code = arrays ? push_holding(op, held, nheld, arrays, err)
+                      : error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
+    if (!arrays) operation_end(op);
+    free(arrays);
+    return code;
 }
 
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,

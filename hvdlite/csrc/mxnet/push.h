@@ -28,12 +28,23 @@ typedef struct hvd_mxnet_work {
     const hvd_tensor *tensor;
 } hvd_mxnet_work;
 
+/* An array that an operation waits for and holds, without moving it: a weight or a state that
+ * exists once on a host. */
+typedef struct hvd_mxnet_held {
+    void *array;
+    hvd_memory *memory; /* in whose view the array lies, in pages of its own; NULL: in no view */
+    int work;           /* the collective that settles the view; not less than those before */
+} hvd_mxnet_held;
+
 /* Pushes n collectives as one operation. They are submitted together when all arrays are free,
  * and end together. If some fail, MXNet raises their errors at the first wait for any of the
  * arrays. Where two arrays share memory, the collectives are pushed one by one. A wrong argument
  * fails at once and pushes nothing. With the naive engine it returns when they are done, with
  * their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
+/* The same, for an operation that also holds arrays. No two arrays may share memory. */
+int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
+                           const hvd_mxnet_held *held, int nheld, hvd_error *err);
 
 /* Pushes one collective in place; `array`: the handle as a number, as Python has it. */
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,

@@ -7,8 +7,8 @@ bool fusion_fits(const struct request *a, const struct request *b) {
         return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;
     if (a->kind != HVD_ALLREDUCE || a->op == HVD_ADASUM) return false;
-    return a->region == b->region && a->op == b->op && a->prescale == b->prescale &&
-           a->postscale == b->postscale && request_same_codec(a, b);
+    return a->region == b->region && a->rule == b->rule && a->op == b->op &&
+           a->prescale == b->prescale && a->postscale == b->postscale && request_same_codec(a, b);
 }
 
 /* Batches that have room, the oldest first. */

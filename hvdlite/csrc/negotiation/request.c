@@ -84,6 +84,19 @@ static int check_codec(const struct request *r, hvd_error *err) {
     return HVD_OK;
 }
 
+static int check_rule(const struct request *r, hvd_error *err) {
+    if (r->rule == HVD_RULE_NONE) return HVD_OK;
+    if (r->rule < 0 || r->rule >= HVD_RULES)
+        return error_set(err, HVD_INVALID, "tensor '%s': unknown update rule %d", r->name, r->rule);
+    if (r->kind == HVD_ALLREDUCE && r->dtype == HVD_FLOAT32 && r->op != HVD_ADASUM &&
+        r->codec.kind == HVD_CODEC_NONE)
+        return HVD_OK;
+    return error_set(err, HVD_UNSUPPORTED,
+                     "tensor '%s': an update by %s takes an uncompressed allreduce of float32 by "
+                     "another op than Adasum",
+                     r->name, rule_name(r->rule));
+}
+
 int request_check(const struct request *r, int size, hvd_error *err) {
     size_t length = strnlen(r->name, HVD_MAX_NAME);
     if (length == 0) return error_set(err, HVD_INVALID, "a tensor needs a name");
@@ -102,7 +115,8 @@ int request_check(const struct request *r, int size, hvd_error *err) {
     HVD_TRY(check_shape(r, err));
     HVD_TRY(check_rows(r, err));
     HVD_TRY(check_op(r, err));
-    return check_codec(r, err);
+    HVD_TRY(check_codec(r, err));
+    return check_rule(r, err);
 }
 
 size_t request_count(const struct request *r) {
@@ -148,6 +162,7 @@ enum request_field request_conflict(const struct request *a, const struct reques
     if (a->failed || b->failed) return FIELD_FAILED;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
+    if (a->rule != b->rule) return FIELD_RULE;
     if (a->dtype != b->dtype) return FIELD_DTYPE;
     if (!same_shape(a, b, request_rows_vary(a) ? 1 : 0)) return FIELD_SHAPE;
     if (request_reduces(a) && a->op != b->op) return FIELD_OP;
@@ -158,7 +173,7 @@ enum request_field request_conflict(const struct request *a, const struct reques
 }
 
 bool request_takes_zeros(const struct request *r) {
-    return r->kind == HVD_ALLREDUCE &&
+    return r->kind == HVD_ALLREDUCE && r->rule == HVD_RULE_NONE &&
            (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
 }
 
@@ -178,8 +193,9 @@ bool request_same(const struct request *a, const struct request *b) {
 
 const char *field_name(enum request_field field) {
     static const char *const NAMES[] = {
-        "nothing",  "data",  "kind", "compression",
-        "dtype",    "shape", "op",   "prescale_factor and postscale_factor",
+        "nothing",     "data",        "kind",
+        "compression", "update rule", "dtype",
+        "shape",       "op",          "prescale_factor and postscale_factor",
         "root_rank"};
     return NAMES[field];
 }
@@ -196,6 +212,7 @@ void field_text(const struct request *r, enum request_field field, char *text, s
     switch (field) {
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
     case FIELD_CODEC: codec_text(r->codec, text, size); break;
+    case FIELD_RULE: snprintf(text, size, "%s", rule_name(r->rule)); break;
     case FIELD_DTYPE: snprintf(text, size, "%s", dtype_name(r->dtype)); break;
     case FIELD_SHAPE: shape_text(r, text, size); break;
     case FIELD_OP: snprintf(text, size, "%s", op_name(r->op)); break;

@@ -20,6 +20,7 @@ struct request {
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* of an allreduce of float32 */
+    int32_t rule;               /* hvd_rule; the same */
     int32_t region; /* the region in which the tensor lies; 0: none; of an allreduce in place */
     int64_t offset; /* bytes, in the region's part */
     bool failed;    /* this rank has no data for the tensor */
@@ -40,6 +41,7 @@ enum request_field {
     FIELD_FAILED,
     FIELD_KIND,
     FIELD_CODEC,
+    FIELD_RULE,
     FIELD_DTYPE,
     FIELD_SHAPE,
     FIELD_OP,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 5 };
+enum { WIRE_VERSION = 6 };
 
 /* Of a TENSOR. */
 enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
@@ -54,6 +54,7 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_double(w, r->postscale);
     put_uint(w, (uint64_t)r->codec.kind, 1);
     put_double(w, r->codec.parameter);
+    put_uint(w, (uint64_t)r->rule, 1);
     for (int i = 0; i < r->ndim; i++) put_uint(w, (uint64_t)r->dims[i], 8);
 }
 
@@ -175,6 +176,7 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     HVD_TRY(get_double(r, &q->postscale, err));
     HVD_TRY(get_int(r, 1, &q->codec.kind, err));
     HVD_TRY(get_double(r, &q->codec.parameter, err));
+    HVD_TRY(get_int(r, 1, &q->rule, err));
     if (q->ndim > HVD_MAX_DIMS) return damaged(r, err);
     for (int i = 0; i < q->ndim; i++) {
         HVD_TRY(get_uint(r, 8, &dim, err));

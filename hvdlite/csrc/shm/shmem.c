@@ -152,6 +152,41 @@ int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err) 
     return code;
 }
 
+int shmem_make(size_t bytes, int *fd, hvd_error *err) {
+    *fd = memfd_create("hvdlite", MFD_CLOEXEC);
+    if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0) return HVD_OK;
+    error_set(err, HVD_NO_MEMORY, "can't make %zu bytes of memory to share: %s", bytes,
+              strerror(errno));
+    if (*fd >= 0) close(*fd);
+    return err->code;
+}
+
+/* Where the memory is private, populating it would copy all its pages. */
+static int map_whole(void **memory, size_t bytes, bool shared, int fd, const char *address,
+                     hvd_error *err) {
+    int how = shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE;
+    char *space = reserve_space(bytes);
+    if (space && mmap(space, bytes, PROT_READ | PROT_WRITE, how | MAP_FIXED, fd, 0) != MAP_FAILED) {
+        *memory = space;
+        return HVD_OK;
+    }
+    int why = errno;
+    if (space) munmap(space, bytes);
+    return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
+                     strerror(why));
+}
+
+int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
+    int fd = open(address, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, HVD_NO_MEMORY,
+                         "can't open the memory that another rank shares, %s: %s", address,
+                         strerror(errno));
+    int code = map_whole(memory, bytes, shared, fd, address, err);
+    close(fd);
+    return code;
+}
+
 void shmem_release(void *memory, size_t bytes, int fd) {
     munmap(memory, bytes);
     if (fd >= 0) close(fd);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { SHMEM_NAME = 64, SHMEM_LARGE_PAGE = 2 << 20 /* on x86-64 and most arm64 */ };
@@ -30,6 +31,11 @@ void shmem_collapse(void *part, size_t bytes);
 size_t shmem_whole_pages(const void *part, size_t bytes);
 /* Maps the first `bytes` of another process's part at `part`. */
 int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err);
+/* Makes zeroed memory that has no name, nor an address in this process. */
+int shmem_make(size_t bytes, int *fd, hvd_error *err);
+/* Maps `bytes` of such memory, from its begin, anywhere. `shared`: else what this process writes to
+ * a page stays its own. */
+int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
 void shmem_release(void *memory, size_t bytes, int fd); /* bytes of all parts */
 
 #endif

@@ -1,0 +1,28 @@
+/* Update kernels: weights that follow their gradient, one row of the table a rule.
+ *
+ * g is the gradient times RESCALE, v a state, lr LEARNING_RATE, wd WEIGHT_DECAY, mu MOMENTUM:
+ *
+ *   SGD            w += -lr wd w - lr clip(g)
+ *   SGD momentum   v = mu v - lr wd w - lr clip(g);  w += v
+ *   NAG            w += -mu v + (mu + 1) (mu v - lr (clip(g) + wd w));
+ *                  v = mu v - lr (clip(g) + wd w), by the new w
+ *                  (Sutskever et al., "On the importance of initialization and momentum in deep
+ *                  learning", ICML 2013)
+ *   Adam           h = clip(g + wd w);  m = beta1 m + (1 - beta1) h;  v = beta2 v + (1 - beta2) h h
+ *                  w -= lr m / (sqrt(v) + epsilon); the caller's lr has the bias correction
+ *                  (Kingma and Ba, "Adam", ICLR 2015)
+ *
+ * The operations and their order are those of MXNet's operators, so the bits are too. The compiler
+ * vectorises all loops. */
+#ifndef HVDLITE_KERNELS_UPDATE_H
+#define HVDLITE_KERNELS_UPDATE_H
+
+#include "base/types.h"
+
+/* Updates the weights and states from `at` to at + n by so many gradients. */
+void update_apply(const hvd_update *u, const float *gradient, size_t at, size_t n);
+
+/* How many states the rule has. */
+int update_states(int rule);
+
+#endif

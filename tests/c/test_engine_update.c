@@ -1,0 +1,181 @@
+/* Allreduces that update weights of which all ranks see one copy: in a region, through the window,
+ * by messages; and what can't have an update. */
+#include "engine_case.h"
+
+enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 3 };
+
+struct host {
+    char *memory;              /* a part of the region for every rank; NULL: no region */
+    float *weights, *momentum; /* of all works, one after the other */
+};
+
+struct job {
+    struct host hosts[MOST_RANKS];
+    int per_host; /* ranks */
+};
+
+static size_t count_of(int i) { return (size_t)(i * i * 1777 + i); }
+
+static size_t begin_of(int i) { return i ? begin_of(i - 1) + count_of(i - 1) : 0; }
+
+static hvd_update update_of(const struct host *h, int i) {
+    hvd_update u = {.rule = HVD_SGD_MOMENTUM, .weights = h->weights + begin_of(i)};
+    u.states[0] = h->momentum + begin_of(i);
+    u.rates[HVD_LEARNING_RATE] = 0.5f;
+    u.rates[HVD_RESCALE] = 1;
+    u.rates[HVD_CLIP] = -1;
+    u.rates[HVD_MOMENTUM] = 0.5f;
+    return u;
+}
+
+/* What `steps` updates by the same sums leave: small multiples of powers of two, so exact. */
+static void check_weights(const struct host *h, const struct work *works, int ranks) {
+    for (int i = 0; i < WORKS; i++) {
+        unsigned char tile[PERIOD * 8];
+        const struct coll_case *c = &works[i].what;
+        fill_tile(c, ranks, -1, tile);
+        bool right = true;
+        for (size_t k = 0; k < c->n; k++) {
+            float sum = (float)element_get(c->dtype, tile, k % PERIOD), w = 0, v = 0;
+            for (int step = 0; step < STEPS; step++) w += v = 0.5f * v - 0.5f * sum;
+            right &= h->weights[begin_of(i) + k] == w && h->momentum[begin_of(i) + k] == v;
+        }
+        CHECK_CASE(right, "%d ranks, weight %d of %zu values", ranks, i, c->n);
+    }
+}
+
+static void place_work(struct work *w, struct member *m, const struct host *h, int i) {
+    char name[32];
+    snprintf(name, sizeof name, "weight.%d", i);
+    work_init(w, m, plain_sum(count_of(i)), name, true);
+    w->tensor.update = update_of(h, i);
+    w->tensor.request.rule = w->tensor.update.rule;
+    if (!h->memory) return;
+    free(w->in);
+    w->in = w->out = (unsigned char *)(h->memory + (size_t)m->rank * STRIDE +
+                                       begin_of(i) * sizeof(float) + (size_t)i * 64);
+    w->tensor.in = w->tensor.out = w->in;
+}
+
+static void update_main(struct ranks *ranks, int rank, void *arg) {
+    const struct job *job = arg;
+    const struct host *h = &job->hosts[rank / job->per_host];
+    struct member m;
+    struct work works[WORKS];
+    hvd_error err = {0};
+    struct region region = {
+        .id = 1, .memory = h->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    if (h->memory) engine_add_region(m.engine, &region);
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], &m, h, i);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
+        for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
+        member_wait(&m);
+        for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
+    }
+    check_weights(h, works, ranks->size); /* on every rank: all parts are new where it ends */
+    engine_remove_region(m.engine, &region);
+    check_in_order(&m, "after");
+    member_end(&m);
+    for (int i = 0; i < WORKS && !h->memory; i++) work_free(&works[i]);
+}
+
+static void run_updates(int p, int per_host, bool in_region) {
+    size_t n = begin_of(WORKS) + 1;
+    struct job job = {.per_host = per_host};
+    for (int i = 0; i < p / per_host; i++) {
+        job.hosts[i] = (struct host){.weights = calloc(n, sizeof(float)),
+                                     .momentum = calloc(n, sizeof(float))};
+        if (in_region) job.hosts[i].memory = calloc((size_t)p, STRIDE);
+        REQUIRE(job.hosts[i].weights && job.hosts[i].momentum);
+    }
+    struct local_hub *hub = local_hub_new(p, per_host == p ? 0 : per_host);
+    REQUIRE(hub && local_hub_share(hub));
+    ranks_run_hub(p, hub, update_main, &job);
+    for (int i = 0; i < p / per_host; i++) {
+        free(job.hosts[i].memory);
+        free(job.hosts[i].weights);
+        free(job.hosts[i].momentum);
+    }
+}
+
+static void test_weights_follow_the_sum_of_the_region(void) {
+    for (int p = 1; p <= 5; p++) run_updates(p, p, true);
+}
+
+static void test_weights_follow_the_sum_of_private_gradients(void) {
+    for (int p = 1; p <= 4; p++) run_updates(p, p, false);
+}
+
+static void test_weights_of_each_host_follow_the_sum_of_all(void) {
+    run_updates(2, 1, false);
+    run_updates(4, 2, false);
+    run_updates(6, 3, false);
+}
+
+static void refuse(struct member *m, struct work *w, const char *why) {
+    hvd_error err = {0};
+    CHECK(work_submit(w, &err) != HVD_OK);
+    CHECK_CASE(strstr(err.text, why) != NULL, "'%s' lacks '%s'", err.text, why);
+    work_free(w);
+    (void)m;
+}
+
+static void refused_main(struct ranks *ranks, int rank, void *arg) {
+    struct member m;
+    struct work w;
+    float value = 0;
+    (void)arg;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &m, plain_sum(1), "no weights", true);
+    w.tensor.request.rule = w.tensor.update.rule = HVD_SGD;
+    refuse(&m, &w, "needs weights");
+    work_init(&w, &m, plain_sum(1), "no momentum", true);
+    w.tensor.update = (hvd_update){.rule = HVD_SGD_MOMENTUM, .weights = &value};
+    w.tensor.request.rule = HVD_SGD_MOMENTUM;
+    refuse(&m, &w, "1 states");
+    struct coll_case halves = plain_sum(1);
+    halves.dtype = HVD_FLOAT16;
+    work_init(&w, &m, halves, "halves", true);
+    w.tensor.request.rule = HVD_SGD;
+    refuse(&m, &w, "float32");
+    work_init(&w, &m, plain_sum(1), "unknown", true);
+    w.tensor.request.rule = HVD_RULES;
+    refuse(&m, &w, "unknown update rule");
+    member_end(&m);
+}
+
+static void test_what_can_have_no_update(void) { ranks_run_on_window(2, refused_main, NULL); }
+
+static void disagree_main(struct ranks *ranks, int rank, void *arg) {
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    float value[2] = {0};
+    (void)arg;
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &m, plain_sum(1), "either", true);
+    w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
+    w.tensor.update.states[0] = &value[1];
+    w.tensor.request.rule = w.tensor.update.rule = rank ? HVD_SGD_MOMENTUM : HVD_SGD;
+    CHECK_OK(work_submit(&w, &err), err);
+    member_wait(&m);
+    CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
+    CHECK_INT((int)value[0], 0);
+    check_in_order(&m, "after");
+    member_end(&m);
+    work_free(&w);
+}
+
+static void test_ranks_with_different_rules(void) { ranks_run_on_window(2, disagree_main, NULL); }
+
+int main(void) {
+    check_begin();
+    RUN(test_weights_follow_the_sum_of_the_region);
+    RUN(test_weights_follow_the_sum_of_private_gradients);
+    RUN(test_weights_of_each_host_follow_the_sum_of_all);
+    RUN(test_what_can_have_no_update);
+    RUN(test_ranks_with_different_rules);
+    return check_end("test_engine_update");
+}

@@ -1,0 +1,92 @@
+/* Memory that exists once on a host, and views whose pages a process may spoil for itself. */
+#include "check.h"
+
+#include "shm/host_memory.h"
+
+static const size_t PAGES = 1100; /* more than one read of the page map */
+
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+/* Two mappings of one memory, as of two ranks. */
+static bool open_two(struct host_memory m[2]) {
+    char address[SHMEM_NAME];
+    hvd_error err = {0};
+    if (!CHECK_OK(host_memory_make(&m[0], PAGES * page_bytes(), &err), err)) return false;
+    host_memory_address(&m[0], address);
+    return CHECK_OK(host_memory_attach(&m[1], PAGES * page_bytes(), address, &err), err);
+}
+
+static int settle(const struct host_memory *m, size_t at, size_t bytes, hvd_error *err) {
+    return host_memory_settle(&(struct host_range){m, m->view + at, bytes}, err);
+}
+
+static void close_two(struct host_memory m[2]) {
+    host_memory_free(&m[0]);
+    host_memory_free(&m[1]);
+}
+
+static void test_all_see_what_one_shares(void) {
+    struct host_memory m[2];
+    if (!open_two(m)) return;
+    CHECK_INT(m[1].view[7], 0);
+    m[0].shared[7] = 1;
+    m[1].shared[PAGES * page_bytes() - 1] = 2;
+    CHECK_INT(m[1].shared[7], 1);
+    CHECK_INT(m[1].view[7], 1);
+    CHECK_INT(m[0].view[PAGES * page_bytes() - 1], 2);
+    close_two(m);
+}
+
+static void test_what_one_writes_to_its_view_others_do_not_see(void) {
+    struct host_memory m[2];
+    if (!open_two(m)) return;
+    m[0].shared[5] = 1;
+    m[0].view[5] = 2;
+    CHECK_INT(m[0].view[5], 2);
+    CHECK_INT(m[0].shared[5], 1);
+    CHECK_INT(m[1].view[5], 1);
+    close_two(m);
+}
+
+static void test_settling_shares_what_was_written(void) {
+    struct host_memory m[2];
+    hvd_error err = {0};
+    size_t page = page_bytes(), last = PAGES * page - 1;
+    if (!open_two(m)) return;
+    m[0].view[5] = 2;
+    m[0].view[last] = 3;
+    CHECK_OK(settle(&m[0], 0, page + 1, &err), err);
+    CHECK_INT(m[1].view[5], 2);
+    CHECK_INT(m[1].view[last], 0); /* was not settled */
+    CHECK_OK(settle(&m[0], page, last + 1 - page, &err), err);
+    CHECK_INT(m[1].view[last], 3);
+    close_two(m);
+}
+
+static void test_a_settled_view_follows_the_memory_again(void) {
+    struct host_memory m[2];
+    hvd_error err = {0};
+    if (!open_two(m)) return;
+    m[0].view[5] = 2;
+    CHECK_OK(settle(&m[0], 0, page_bytes(), &err), err);
+    m[1].shared[5] = 4;
+    CHECK_INT(m[0].view[5], 4);
+    close_two(m);
+}
+
+static void test_no_memory_has_that_address(void) {
+    struct host_memory m;
+    hvd_error err = {0};
+    CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", &err) != HVD_OK);
+    CHECK(strstr(err.text, "/proc/self/fd/9999") != NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_all_see_what_one_shares);
+    RUN(test_what_one_writes_to_its_view_others_do_not_see);
+    RUN(test_settling_shares_what_was_written);
+    RUN(test_a_settled_view_follows_the_memory_again);
+    RUN(test_no_memory_has_that_address);
+    return check_end("test_host_memory");
+}

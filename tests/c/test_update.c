@@ -1,0 +1,104 @@
+/* Update rules: each value as by a plain loop, to the bit, wherever the range begins and ends. */
+#include "check.h"
+
+#include "kernels/update.h"
+
+enum { MOST = 103 };
+
+struct model {
+    float w[MOST], v[MOST], s[MOST];
+};
+
+static float clipped(float x, float limit) {
+    if (limit < 0) return x;
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+/* One value by the formulas of MXNet's operators. */
+static void expect(const hvd_update *u, struct model *m, int i, float gradient) {
+    const float *r = u->rates;
+    float lr = r[HVD_LEARNING_RATE], wd = r[HVD_WEIGHT_DECAY], mu = r[HVD_MOMENTUM],
+          limit = r[HVD_CLIP], scaled = r[HVD_RESCALE] * gradient;
+    volatile float decay = lr * wd * m->w[i]; /* volatile: rounded as it is written here */
+    volatile float pull = limit < 0 ? lr * r[HVD_RESCALE] * gradient : lr * clipped(scaled, limit);
+    if (u->rule == HVD_SGD) {
+        volatile float step = -decay - pull;
+        m->w[i] += step;
+    } else if (u->rule == HVD_SGD_MOMENTUM) {
+        volatile float kept = mu * m->v[i], less = kept - decay;
+        m->v[i] = less - pull;
+        m->w[i] += m->v[i];
+    } else if (u->rule == HVD_NAG) {
+        volatile float old = mu * m->v[i], g = clipped(scaled, limit) + wd * m->w[i];
+        volatile float ahead = (mu + 1) * (old - lr * g), back = m->w[i] - old;
+        m->w[i] = back + ahead;
+        volatile float again = clipped(scaled, limit) + wd * m->w[i];
+        m->v[i] = old - lr * again;
+    } else {
+        volatile float g = clipped(scaled + wd * m->w[i], limit), beta2 = r[HVD_BETA2];
+        volatile float square = (1 - beta2) * g * g;
+        m->v[i] = mu * m->v[i] + (1 - mu) * g;
+        m->s[i] = beta2 * m->s[i] + square;
+        volatile float step = lr * m->v[i] / (sqrtf(m->s[i]) + r[HVD_EPSILON]);
+        m->w[i] -= step;
+    }
+}
+
+static void start(struct model *m) {
+    for (int i = 0; i < MOST; i++) {
+        m->w[i] = (float)(i % 13) * 0.3f - 1;
+        m->v[i] = (float)(i % 7) * 0.1f - 0.2f;
+        m->s[i] = (float)(i % 5) * 0.01f;
+    }
+}
+
+static void check_rule(int rule, float limit, size_t at, size_t n) {
+    struct model got, expected;
+    float gradient[MOST];
+    hvd_update u = {.rule = rule, .weights = got.w, .states = {got.v, got.s}};
+    u.rates[HVD_LEARNING_RATE] = 0.1f;
+    u.rates[HVD_WEIGHT_DECAY] = 0.01f;
+    u.rates[HVD_RESCALE] = 0.3f;
+    u.rates[HVD_CLIP] = limit;
+    u.rates[HVD_MOMENTUM] = 0.9f;
+    u.rates[HVD_BETA2] = 0.999f;
+    u.rates[HVD_EPSILON] = 1e-8f;
+    start(&got);
+    start(&expected);
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < n; i++) gradient[i] = (float)((at + i) % 11) * 0.2f - 1;
+        update_apply(&u, gradient, at, n);
+        for (size_t i = 0; i < n; i++) expect(&u, &expected, (int)(at + i), gradient[i]);
+    }
+    CHECK_CASE(memcmp(&got, &expected, sizeof got) == 0, "%s, clip %g, %zu values from %zu",
+               rule_name(rule), limit, n, at);
+}
+
+static void test_rules(void) {
+    static const size_t RANGES[][2] = {{0, 0},  {0, 1},   {3, 1},  {0, 16},
+                                       {5, 33}, {1, 102}, {0, 103}};
+    for (int rule = HVD_SGD; rule < HVD_RULES; rule++)
+        for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
+            check_rule(rule, -1, RANGES[i][0], RANGES[i][1]);
+            check_rule(rule, 0.2f, RANGES[i][0], RANGES[i][1]);
+        }
+}
+
+static void test_a_gradient_that_is_no_number_reaches_the_weight(void) {
+    for (int rule = HVD_SGD; rule < HVD_RULES; rule++)
+        for (float limit = -1; limit <= 1; limit += 2) {
+            float w = 1, v = 0, s = 0, gradient = NAN;
+            hvd_update u = {.rule = rule, .weights = &w, .states = {&v, &s}};
+            u.rates[HVD_LEARNING_RATE] = u.rates[HVD_RESCALE] = 1;
+            u.rates[HVD_CLIP] = limit;
+            update_apply(&u, &gradient, 0, 1);
+            CHECK_CASE(isnan(w), "%s, clip %g", rule_name(rule), limit);
+        }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_rules);
+    RUN(test_a_gradient_that_is_no_number_reaches_the_weight);
+    return check_end("test_update");
+}
