@@ -24,6 +24,7 @@ PAGES = (
         "Training",
         (
             "mxnet.trainer",
+            "mxnet.sharded",
             "mxnet.optimizer",
             "mxnet.parameters",
             "mxnet.states",

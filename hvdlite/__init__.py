@@ -68,6 +68,7 @@ _DEFINED_IN = {
     "hvdlite.mxnet.sync_batch_norm": ("SyncBatchNorm",),
     "hvdlite.mxnet.schedule": ("LinearScaling",),
     "hvdlite.mxnet.states": ("broadcast_trainer_states",),
+    "hvdlite.mxnet.sharded": ("ShardedTrainer",),
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
     "hvdlite.numpy": ("barrier", "join"),

@@ -1,11 +1,11 @@
 """Memory that the ranks of a host map, so that arrays in it are reduced without a copy."""
 
-from typing import Optional
+from typing import Callable, Optional
 
 import numpy as np
 
 from hvdlite import topology
-from hvdlite._native import ffi, lib, new_error
+from hvdlite._native import call, ffi, lib, new_error
 from hvdlite.names import owner_number
 from hvdlite.objects import allgather_object
 
@@ -62,3 +62,53 @@ def join(memory: Optional[SharedMemory], owner: str) -> bool:
         return False
     mapped = memory._map(number, sorted(parts))
     return all(allgather_object(mapped, f"region.{owner}"))
+
+
+class HostMemory:
+    """Memory that exists once on a host; all its ranks have it twice, as arrays of bytes.
+
+    What a rank writes to ``shared``, all ranks see. ``view`` shows the same bytes, until this rank
+    writes to them: then their pages are its own, until an operation that holds them settles them.
+    The memory is freed with the last array in it.
+
+    :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays.
+    """
+
+    def __init__(self, handle, nbytes: int) -> None:
+        close = lib.hvd_memory_close  # this module may be gone when the process ends
+        self.handle = ffi.gc(handle, lambda memory: close(memory))
+        self.shared = self._array(lib.hvd_memory_shared(handle), nbytes)
+        self.view = self._array(lib.hvd_memory_view(handle), nbytes)
+
+    def _array(self, address, nbytes: int) -> np.ndarray:
+        alive = ffi.gc(address, lambda _, handle=self.handle: None)  # keeps the memory open
+        return np.frombuffer(ffi.buffer(alive, nbytes), np.uint8)
+
+
+def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
+    """Return memory of which each host has one. Collective; None on all ranks if one gets none.
+
+    :param fill: called with the lowest rank's ``shared`` on each host, before others see it.
+    """
+    leader = ffi.new("int *")
+    call(lib.hvd_host_leader, leader)
+    leads = leader[0] == topology.rank()
+    made = _open_memory(lib.hvd_memory_make, nbytes) if leads else None
+    if made:
+        fill(made.shared)
+    addresses = allgather_object(made and _address_of(made), f"memory.{owner}")
+    address = addresses[leader[0]]
+    if not leads and address:
+        made = _open_memory(lib.hvd_memory_attach, nbytes, ffi.new("char[]", address))
+    return made if all(allgather_object(made is not None, f"memory.{owner}")) else None
+
+
+def _open_memory(function, nbytes: int, *address) -> Optional[HostMemory]:
+    handle = function(nbytes, *address, new_error())
+    return None if handle == ffi.NULL else HostMemory(handle, nbytes)
+
+
+def _address_of(memory: HostMemory) -> bytes:
+    address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
+    lib.hvd_memory_address(memory.handle, address)
+    return ffi.string(address)

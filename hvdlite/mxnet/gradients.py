@@ -114,7 +114,7 @@ class Gradients:
             for other in others:
                 first += other.as_in_context(first.context)
         firsts = {index: arrays[0] for index, arrays in grads.items()}
-        for group in self._groups(firsts):
+        for group in self.groups(firsts):
             self._reduce(group, [firsts[index] for index in group])
         for first, *others in grads.values():
             for other in others:
@@ -129,7 +129,7 @@ class Gradients:
             total = mx.nd.add_n(*arrays)
         else:
             op, scales = self.reduction.of_arrays()
-            total = allreduce_rows(arrays, self._name(index), op, self.reduction.process_set)
+            total = allreduce_rows(arrays, self.name(index), op, self.reduction.process_set)
             if scales[0] * scales[1] != 1:
                 total = total * (scales[0] * scales[1])
         for array in arrays:
@@ -140,19 +140,21 @@ class Gradients:
             return
         label = self._labels.get(indices[0], indices[0])
         priority = -label if isinstance(label, int) else 0
-        names = [self._name(index) for index in indices]
+        names = [self.name(index) for index in indices]
         op, scales = self.reduction.of_arrays()
         self._reducer.grouped_allreduce_(
             grads, names, priority, op, scales, self.reduction.process_set
         )
 
-    def _groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
+    def groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
+        """Return the indices of gradients, given in a common order, in runs that go as one."""
         indices = list(grads)
         if self.reduction.num_groups:
             return split(indices, self.reduction.num_groups)
         return split_by_bytes(indices, [self._bytes(i, grads[i]) for i in indices])
 
-    def _name(self, index: int) -> str:
+    def name(self, index: int) -> str:
+        """Return the gradient's name, the same on every rank."""
         name = self._names.get(index)
         if name is None:
             name = self._names[index] = f"{self.owner}.{self._labels.get(index, index)}"

@@ -98,6 +98,37 @@ def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> No
         call(lib.hvd_mxnet_push, _mxnet, works, len(alive))
 
 
+class Holding:
+    """Allreduces in place that one operation does while it holds more arrays; made once.
+
+    :param described: a :class:`Described` for each of ``arrays``.
+    :param held: an NDArray, the ``hvd_memory *`` in whose view it lies, or None, and the number of
+        the allreduce that shares what this rank has written to the view; by these numbers.
+    """
+
+    def __init__(self, described: List[Described], arrays, held) -> None:
+        self._alive = described, arrays, held
+        self._works = ffi.new("hvd_mxnet_work[]", len(described))
+        for work, array, each in zip(self._works, arrays, described):
+            work.tensor, work.out = each.tensor, _handle(each.name, array)
+        self._held = ffi.new("hvd_mxnet_held[]", len(held))
+        for kept, (array, memory, number) in zip(self._held, held):
+            kept.array, kept.work = _handle("that is held", array), number
+            kept.memory = ffi.NULL if memory is None else memory
+
+    def push(self) -> None:
+        """Push it: MXNet runs it when all arrays are free; errors as for :func:`push`."""
+        works, held = self._works, self._held
+        call(lib.hvd_mxnet_push_holding, _mxnet, works, len(works), held, len(held))
+
+
+def describe_holding(name: str, settings: Settings, update=None) -> Described:
+    """Describe an allreduce for :class:`Holding`; ``update``: an ``hvd_update *``, kept alive."""
+    members = {} if update is None else {"update": update}
+    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict(), **members)
+    return Described(settings, tensor, name, [*alive, update])
+
+
 def _fill(kind, work, name, out, details, source, residual):
     described = _describe(kind, name, **details)
     work.tensor, work.out = described[0], _handle(name, out)

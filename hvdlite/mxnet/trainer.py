@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from typing import Dict, Iterator, List, Optional, Set
+from typing import Collection, Dict, Iterator, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
@@ -131,9 +131,13 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         self._pair()
-        unused = self._unused or ()
+        left_out = self._left_out()
         trained = self._trained()
-        self._gradients.average({i: trained[i].list_grad() for i in trained if i not in unused})
+        self._gradients.average({i: trained[i].list_grad() for i in trained if i not in left_out})
+
+    def _left_out(self) -> Collection[int]:
+        """Return the indices of parameters whose gradients are not averaged."""
+        return self._unused or set()
 
     @property
     def zero_copy_parameters(self) -> List[str]:
@@ -158,10 +162,12 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _in_order(self) -> List[mx.gluon.Parameter]:
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
-    def _pair(self) -> None:
+    def _pair(self) -> bool:
+        """Pair the parameters with those of the other ranks; return True the first time."""
         first = self._gradients.pair(dict(enumerate(self._params)))
         if first and self._shared:
             self._shared.join(self._in_order(), self._gradients.owner)
+        return first
 
     def _trained(self) -> Dict[int, mx.gluon.Parameter]:
         return {i: param for i, param in enumerate(self._params) if param.grad_req != "null"}

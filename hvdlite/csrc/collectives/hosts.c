@@ -78,7 +78,7 @@ int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, 
 
 static int broadcast_on(const struct comm *comm, const struct coll_args *args, int root,
                         hvd_error *err) {
-    struct coll_tensor whole = {args->data, args->data, args->bytes};
+    struct coll_tensor whole = {.in = args->data, .out = args->data, .bytes = args->bytes};
     struct coll_args part = *args;
     part.tensors = &whole;
     part.ntensors = 1;

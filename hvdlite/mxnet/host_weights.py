@@ -1,0 +1,144 @@
+"""Weights and optimizer states that exist once on each host, as arrays of MXNet on each rank."""
+
+import mmap
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite import shared_memory
+from hvdlite.collectives import DTYPES
+
+_LINE = 64  # bytes: a cache line, and the widest vector
+
+
+class Place(NamedTuple):
+    """Where a parameter lies."""
+
+    weight: Any  # the NDArray of the parameter, in the view
+    shared: Any  # the same memory as all ranks see it, as an NDArray
+    states: Any  # as the optimizer made them, of NDArrays that all ranks see
+    arrays: List[np.ndarray]  # the memory of `shared` and of the states
+
+    handle: Any  # of the parameter's NDArray
+
+    def is_of(self, weight) -> bool:
+        """Tell whether the parameter still has this weight."""
+        return self.weight is weight and self.handle == weight.handle.value
+
+
+def can_move(param) -> bool:
+    """Tell whether the parameter's weight can exist once on a host."""
+    if param.grad_req == "null" or not param._data or len(param._data) != 1:
+        return False
+    data, grad = param._data[0], param._grad[0]
+    is_plain = data.stype == "default" and grad.stype == "default"
+    known = np.dtype(data.dtype) in DTYPES and data.size > 0
+    return is_plain and known and data.context.device_type.startswith("cpu")
+
+
+def arrays_of(states) -> list:
+    """Return the NDArrays of an optimizer's states of one parameter, in order."""
+    if isinstance(states, mx.nd.NDArray):
+        return [states]
+    return [a for each in states for a in arrays_of(each)] if _is_list(states) else []
+
+
+def with_arrays(states, arrays: List) -> Any:
+    """Return the same states with other NDArrays, which are taken out of the list."""
+    if isinstance(states, mx.nd.NDArray):
+        return arrays.pop(0)
+    return type(states)(with_arrays(e, arrays) for e in states) if _is_list(states) else states
+
+
+def _is_list(states) -> bool:
+    return isinstance(states, (list, tuple))
+
+
+class HostWeights:
+    """Moves weights and states into memory of the host.
+
+    :param states: makes the optimizer's states for an index and a weight.
+    """
+
+    def __init__(self, states: Callable) -> None:
+        self._states_of = states
+        self.memory: Optional[shared_memory.HostMemory] = None
+        self.places: Dict[int, Place] = {}
+
+    def view(self) -> Any:
+        """Return the ``hvd_memory *`` in whose view the weights lie."""
+        assert self.memory is not None
+        return self.memory.handle
+
+    def move(self, params: Dict[int, Any], owner: str) -> None:
+        """Move them, with the values of each host's lowest rank. Collective.
+
+        Nothing moves if the ranks of some host can't share memory.
+
+        :param params: those of which :func:`can_move` is true, in an order that all ranks share.
+        """
+        pieces = _Layout()
+        plans = [(i, param, self._plan(pieces, i, param)) for i, param in params.items()]
+        self.memory = shared_memory.host_memory(pieces.end, pieces.fill, owner) if plans else None
+        if self.memory:
+            for index, param, (offsets, states) in plans:
+                self.places[index] = self._place(param, offsets, states)
+
+    def _plan(self, pieces: "_Layout", index: int, param) -> tuple:
+        """Return where the weight and its states will lie, and the states."""
+        weight = _classic(param._data[0])
+        states = self._states_of(index, weight)
+        offsets = [pieces.add(weight, mmap.PAGESIZE)]
+        offsets += [pieces.add(array, _LINE) for array in arrays_of(states)]
+        return offsets, states
+
+    def _place(self, param, offsets: Sequence[int], states) -> Place:
+        assert self.memory is not None
+        old = [_classic(param._data[0]), *arrays_of(states)]
+        shared = [_at(self.memory.shared, at, like) for at, like in zip(offsets, old)]
+        weight, *own = map(_as_mxnet, shared)
+        view = _as_mxnet(_at(self.memory.view, offsets[0], old[0]))
+        _replace_weight(param, view)
+        states = with_arrays(states, own)
+        return Place(param._data[0], weight, states, shared, param._data[0].handle.value)
+
+
+class _Layout:
+    """The pieces of the memory. Variables of a view have pages of their own."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._pieces: List[tuple] = []
+
+    def add(self, array, alignment: int) -> int:
+        start = -(-self.end // alignment) * alignment
+        nbytes = array.size * np.dtype(array.dtype).itemsize
+        self.end = -(-(start + nbytes) // alignment) * alignment
+        self._pieces.append((start, array))
+        return start
+
+    def fill(self, memory: np.ndarray) -> None:
+        for start, array in self._pieces:
+            _at(memory, start, array)[...] = array.asnumpy()
+
+
+def _at(memory: np.ndarray, start: int, like) -> np.ndarray:
+    dtype = np.dtype(like.dtype)
+    return memory[start : start + like.size * dtype.itemsize].view(dtype).reshape(like.shape)
+
+
+def _as_mxnet(array: np.ndarray):
+    return mx.nd.from_numpy(array.view(), zero_copy=True)  # it makes the array read-only
+
+
+def _classic(array):
+    return array.as_nd_ndarray()
+
+
+def _replace_weight(param, new) -> None:
+    """Give the parameter's NDArray other memory; whoever holds the NDArray sees the new one."""
+    data, fresh = param._data[0], param._data[0]._fresh_grad
+    data.handle, new.handle = new.handle, data.handle
+    mx.autograd.mark_variables([data], param._grad, param.grad_req)
+    data._fresh_grad = fresh

@@ -1,0 +1,222 @@
+"""ShardedTrainer: the training of DistributedTrainer, bit for bit, on weights that exist once."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import (
+    assert_equal_on_all_ranks,
+    backward,
+    batch_of,
+    clear_gradients,
+    dense_net,
+    plain_trainer,
+    sgd,
+    train,
+    weights,
+)
+from trained import arrays, assert_same_bits, bits
+from versions import MXNET2, no_sparse_gluon
+
+import hvdlite as hvd
+
+STEPS, ROWS = 4, 6
+
+pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+
+FLAGS = [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
+
+
+def convnet(flags=None):
+    mx.random.seed(4)
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(16, 3, activation="relu", in_channels=8),
+        gluon.nn.BatchNorm(in_channels=16),
+        gluon.nn.Dense(17, activation="tanh"),
+        gluon.nn.Dense(3),
+    )
+    net.initialize(mx.init.Xavier())
+    if flags:
+        net.hybridize(**flags)
+    return net
+
+
+def one_step(net, trainer, step: int, clip: bool = False) -> None:
+    data = mx.nd.array(batch_of(hvd.rank(), step, ROWS, 8 * 64).reshape(ROWS, 8, 8, 8))
+    with autograd.record():
+        loss = (net(data) ** 2).sum()
+    loss.backward()
+    if clip:
+        trainer.allreduce_grads()
+        params = net.collect_params().values()
+        gluon.utils.clip_global_norm([p.grad() for p in params if p.grad_req != "null"], 0.5)
+        trainer.update(ROWS)
+    else:
+        trainer.step(ROWS)
+
+
+def trained(kind, optimizer, args, flags=None, clip=False, evaluate=False, **options) -> dict:
+    net = convnet(flags)
+    trainer = kind(net.collect_params(), optimizer, dict(args), **options)
+    for step in range(STEPS):
+        one_step(net, trainer, step, clip)
+        if evaluate:  # oneDNN gives the weights another layout, in place
+            net(mx.nd.ones((2, 8, 8, 8))).wait_to_read()
+    assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+    return bits(net, trainer)
+
+
+RULES = [
+    ("sgd", {"learning_rate": 0.05}),
+    ("sgd", {"learning_rate": 0.05, "clip_gradient": 0.1}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
+    ("nag", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01}),
+    ("nag", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
+    ("adam", {"learning_rate": 0.01, "wd": 0.01}),
+    ("adam", {"learning_rate": 0.01, "wd": 0.01, "clip_gradient": 0.1}),
+]
+BY_MXNET = [
+    ("nag", {"learning_rate": 0.05}),
+    ("rmsprop", {"learning_rate": 0.01, "centered": True}),
+    ("adagrad", {"learning_rate": 0.01}),
+    ("adadelta", {}),
+    ("adamax", {}),
+    ("ftml", {}),
+    ("ftrl", {}),
+    ("signum", {"learning_rate": 0.01}),
+    ("dcasgd", {"learning_rate": 0.01}),
+    ("lars", {"learning_rate": 0.05, "momentum": 0.9}),
+    ("lamb", {"learning_rate": 0.01}),
+]
+
+
+@pytest.mark.parametrize("optimizer, args", RULES + BY_MXNET)
+def test_trains_the_same_bits(optimizer, args):
+    got = trained(hvd.ShardedTrainer, optimizer, args)
+    assert_same_bits(got, trained(hvd.DistributedTrainer, optimizer, args))
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=["imperative", "static_alloc", "static_shape"])
+@pytest.mark.parametrize("optimizer, args", [RULES[2], BY_MXNET[1]], ids=["rule", "by MXNet"])
+@pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
+def test_trains_the_same_bits_with_evaluation_between(optimizer, args, flags, clip):
+    got = trained(hvd.ShardedTrainer, optimizer, args, flags, clip, evaluate=True)
+    assert_same_bits(got, trained(hvd.DistributedTrainer, optimizer, args, flags, clip))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_predivide_factor": 2.0},
+        {"num_groups": 1},
+        {"num_groups": 100},
+        {"op": hvd.Sum},
+        {"backward_passes_per_step": 2},
+    ],
+    ids=str,
+)
+def test_options(options):
+    optimizer, args = RULES[2]
+    got = trained(hvd.ShardedTrainer, optimizer, args, **options)
+    assert_same_bits(got, trained(hvd.DistributedTrainer, optimizer, args, **options))
+
+
+def test_equals_one_process(parity):
+    net, alone = dense_net(), dense_net()
+    got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))
+    parity("ShardedTrainer", got, train(alone, plain_trainer(alone, sgd()), joined=True), 2e-5)
+
+
+def test_rates_and_their_multipliers():
+    """lr_mult, wd_mult, a schedule, set_learning_rate and batch sizes that change."""
+
+    def run(kind):
+        net = dense_net()
+        params = net.collect_params()
+        first, second = list(params.values())[:2]
+        first.lr_mult, second.wd_mult = 0.5, 3.0
+        trainer = kind(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01})
+        for step in range(STEPS):
+            rows = 4 + step
+            backward(net, batch_of(hvd.rank(), step, rows))
+            trainer.step(rows)
+            trainer.set_learning_rate(0.1 / (step + 1))
+        schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
+        adam = mx.optimizer.Adam(lr_scheduler=schedule)
+        train(net, kind(params, adam))
+        return {name: [w] for name, w in weights(net).items()}
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+def test_several_trainers():
+    def run(kind):
+        nets = [dense_net(seed=seed) for seed in (1, 2)]
+        trainers = [kind(net.collect_params(), "adam") for net in nets]
+        for step in range(STEPS):
+            for net, trainer in zip(nets, trainers):
+                backward(net, batch_of(hvd.rank(), step))
+                trainer.step(4)
+        return {str(i): list(weights(net).values()) for i, net in enumerate(nets)}
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+def test_frozen_sparse_and_added_gradients():
+    no_sparse_gluon()
+
+    def run(kind):
+        mx.random.seed(3)
+        net = gluon.nn.Sequential()
+        net.add(gluon.nn.Embedding(20, 6, sparse_grad=True), gluon.nn.Dense(5), gluon.nn.Dense(4))
+        net.initialize(mx.init.Uniform())
+        net[1].collect_params().setattr("grad_req", "null")
+        net[2].collect_params().setattr("grad_req", "add")
+        trainer = kind(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+        for step in range(STEPS):
+            for half in range(2):
+                words = np.random.RandomState(10 * step + hvd.rank() + 5 * half).randint(0, 20, 7)
+                with autograd.record():
+                    loss = (net(mx.nd.array(words)) ** 2).sum()
+                loss.backward()
+            trainer.step(14)
+            clear_gradients(net[2])
+        return {name: [w] for name, w in weights(net).items()}
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+def test_stale_gradients_are_ignored_on_request():
+    def run(kind):
+        net, unused = dense_net(), dense_net(seed=2)
+        params = {**net.collect_params(), **unused.collect_params()}
+        trainer = kind(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+        for step in range(STEPS):
+            backward(net, batch_of(hvd.rank(), step))
+            if step == 2 and hvd.rank() == 0:
+                backward(unused, batch_of(hvd.rank(), step))
+            trainer.step(4, ignore_stale_grad=True)
+        return {n: [w] for part in (net, unused) for n, w in weights(part).items()} | {
+            f"unused {n}": [w] for n, w in weights(unused).items()
+        }
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+def test_half_weights_with_float32_masters():
+    def run(kind):
+        w = gluon.Parameter("w", shape=(1001,), dtype="float16")
+        w.initialize(mx.init.One())
+        optimizer = mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, multi_precision=True)
+        trainer = kind([w], optimizer)
+        for step in range(STEPS):
+            with autograd.record():
+                loss = (w.data() * (hvd.rank() + step * 0.37)).sum()
+            loss.backward()
+            trainer.step(1)
+        return {"w": [w.data().asnumpy(), *map(mx.nd.NDArray.asnumpy, arrays(
+            trainer._updaters[0].states[0]))]}  # fmt: skip
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))

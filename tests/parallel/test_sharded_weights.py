@@ -1,0 +1,173 @@
+"""Weights and states of a ShardedTrainer: one memory a host, the file of one process, errors."""
+
+import os
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import dense_net, sgd, train, weights
+from trained import assert_same_bits
+from versions import MXNET2
+
+import hvdlite as hvd
+
+STEPS = 4
+
+pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+
+
+@pytest.fixture(scope="module")
+def shares() -> bool:
+    """Whether the ranks of a host share memory here: if not, all else holds."""
+    return os.environ.get("HVDLITE_WINDOW") != "0" or hvd.local_size() == 1
+
+
+def test_the_weights_of_a_host_are_one_memory(shares, asynchronous):
+    """What the lowest rank of a host writes there, the others see."""
+    net = dense_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), "sgd")
+    assert trainer.host_parameters == []
+    train(net, trainer, 1)
+    names = [param.name for param in net.collect_params().values()]
+    assert sorted(trainer.host_parameters) == sorted(names if shares else [])
+    if not shares:
+        return
+    place = trainer._updaters[0]._weights.places[0]
+    hvd.barrier()
+    if hvd.local_rank() == 0:
+        place.shared[:] = 42
+        place.shared.wait_to_read()
+    hvd.barrier()
+    assert (place.weight.asnumpy() == 42).all()
+    hvd.barrier()
+
+
+def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
+    """The last rank computes on its weights long after the others have called step()."""
+    w = gluon.Parameter("w", shape=(50_000,))
+    w.initialize(mx.init.One())
+    trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 1.0})
+    read = []
+    for _ in range(3):
+        with autograd.record():
+            loss = (w.data() * 1).sum()
+        loss.backward()
+        if hvd.rank() == hvd.size() - 1:
+            slow = mx.nd.ones((400, 400))
+            for _ in range(30):
+                slow = mx.nd.dot(slow, slow) * 1e-3
+            read.append(w.data() + (slow[0, 0] * 0).reshape((1,)))
+        trainer.step(1)
+        read.append(w.data() * 1)
+    values = [(a.asnumpy().min(), a.asnumpy().max()) for a in read]
+    after = [(-float(step), -float(step)) for step in range(3)]
+    last = [(1.0, 1.0), (0.0, 0.0), (0.0, 0.0), (-1.0, -1.0), (-1.0, -1.0), (-2.0, -2.0)]
+    assert values == (last if hvd.rank() == hvd.size() - 1 else after)
+
+
+@pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
+@pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
+def test_states_are_those_of_one_process(tmp_path, when, first):
+    """Either trainer loads what either has saved."""
+    file = str(tmp_path / "states")
+    net = dense_net()
+    trainer = getattr(hvd, first)(net.collect_params(), "adam", {"learning_rate": 0.1})
+    train(net, trainer, 3)
+    trainer.save_states(file)
+    middle = weights(net)
+    expected = train(net, trainer, 2)
+
+    def resume(kind):
+        net = dense_net()
+        trainer = kind(net.collect_params(), "adam", {"learning_rate": 0.01})
+        train(net, trainer, when)
+        trainer.load_states(file)
+        for name, param in net._collect_params_with_prefix().items():
+            param.set_data(mx.nd.array(middle[name]))
+        return train(net, trainer, 2)
+
+    for kind in (hvd.DistributedTrainer, hvd.ShardedTrainer):
+        got = {name: [w] for name, w in resume(kind).items()}
+        assert_same_bits(got, {name: [w] for name, w in expected.items()})
+
+
+def test_checkpoint(tmp_path):
+    folder = hvd.broadcast_object(str(tmp_path))
+
+    def make():
+        net = dense_net()
+        trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+        return net, trainer, hvd.Checkpoint(folder, net=net, trainer=trainer)
+
+    net, trainer, checkpoint = make()
+    train(net, trainer, 3)
+    checkpoint.save(1)
+    expected = train(net, trainer, 2)
+    net, trainer, checkpoint = make()
+    train(net, trainer, 1)
+    assert checkpoint.load()[0] == 1
+    got = train(net, trainer, 2)
+    assert_same_bits({n: [w] for n, w in got.items()}, {n: [w] for n, w in expected.items()})
+
+
+def test_weights_that_a_script_writes_count(shares):
+    """Written in place between steps, on all ranks alike."""
+
+    def run(kind):
+        net = dense_net()
+        trainer = kind(net.collect_params(), sgd())
+        for step in range(STEPS):
+            train(net, trainer, 1)
+            for param in net.collect_params().values():
+                param.data()[:] = param.data() * 0.5 + step
+        hvd.broadcast_parameters(net.collect_params())
+        return {n: [w] for n, w in train(net, trainer, 2).items()}
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+def test_whoever_holds_a_weight_sees_the_new_one():
+    net = dense_net()
+    held = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
+    got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))
+    for name, array in held.items():
+        np.testing.assert_array_equal(array.asnumpy(), got[name])
+
+
+def test_a_parameter_made_anew_says_so(shares):
+    if not shares:
+        pytest.skip("parameters stay private")
+    net = dense_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+    train(net, trainer, 1)
+    net.initialize(force_reinit=True)
+    with pytest.raises(ValueError, match="made anew.*make a new trainer"):
+        train(net, trainer, 1)
+
+
+def test_nadam_is_refused():
+    with pytest.raises(ValueError, match="Nadam.*use hvdlite.DistributedTrainer"):
+        hvd.ShardedTrainer(dense_net().collect_params(), "nadam")
+
+
+def test_an_error_of_one_rank_reaches_all(asynchronous, size):
+    """An operator failed on rank 0: no rank updates, and all hear of it."""
+    if size == 1:
+        pytest.skip("one rank has nobody to tell")
+    w = gluon.Parameter("w", shape=(3,))
+    w.initialize(mx.init.One())
+    trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 1.0})
+    for fails in (False, True):
+        with autograd.record():
+            loss = (w.data() * 1).sum()
+        loss.backward()
+        if fails and hvd.rank() == 0:
+            wrong = mx.nd.random.normal(loc=0, scale=-1, shape=(3,))  # fails when it runs
+            w.grad()[:] = wrong
+        trainer.step(1)
+        if fails:
+            with pytest.raises(mx.MXNetError):
+                w.data().wait_to_read()
+        else:
+            w.data().wait_to_read()
