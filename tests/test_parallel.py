@@ -31,7 +31,7 @@ def passed(ranks: int, files, **options) -> None:
 ON_FOUR = parallel(
     "allreduce", "codec", "compression", "disagree", "grouped", "join", "moving", "numpy",
     "numpy_out", "objects", "operations", "order", "parts", "process_sets", "random_programs",
-    "trainer", "zero_copy",
+    "sharded", "sharded_weights", "trainer", "zero_copy",
 )  # fmt: skip
 
 
