@@ -15,7 +15,7 @@ from hvdlite.lazy_names import lazy_names
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
 
 _DEFINED_IN = {
-    "hvdlite._native": ("HvdliteError",),
+    "hvdlite._native": ("HvdliteError", "RankFailedError"),
     "hvdlite.build_queries": (
         "ccl_built",
         "cuda_built",

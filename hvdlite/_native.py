@@ -1,6 +1,7 @@
 """The only importer of the C library, and the only place that turns its codes into exceptions."""
 
 import functools
+import re
 import sys
 import threading
 
@@ -24,6 +25,23 @@ class HvdliteValueError(HvdliteError, ValueError):
     """An argument is wrong, or the ranks' arguments do not fit together; a ValueError as well."""
 
 
+class RankFailedError(HvdliteError):
+    """A rank's process has died, so the job can't go on; every rank that is left raises it.
+
+    ``rank``, ``pid`` and ``host`` say which process it was; None where the text does not.
+    """
+
+    def __init__(self, *text):
+        super().__init__(*text)
+        found = _DEAD.search(str(text[0])) if text else None
+        self.rank = int(found["rank"]) if found else None
+        self.pid = int(found["pid"]) if found else None
+        self.host = found["host"] if found else None
+
+
+_DEAD = re.compile(r"rank (?P<rank>\d+) \(process (?P<pid>\d+) on host (?P<host>[^ )]+)\) is dead")
+
+
 @functools.lru_cache(maxsize=None)
 def _as_both(kind: type, other: type) -> type:
     if issubclass(kind, other):
@@ -39,6 +57,7 @@ _ERRORS = {
     lib.HVD_NOT_INITIALIZED: HvdliteValueError,
     lib.HVD_DUPLICATE: HvdliteValueError,
     lib.HVD_NO_MEMORY: MemoryError,
+    lib.HVD_RANK_DEAD: RankFailedError,
 }
 
 

@@ -65,11 +65,13 @@ def mpirun(
     timeout: float = 60,
     env: Optional[Dict[str, str]] = None,
     while_running: Optional[Callable[[subprocess.Popen], None]] = None,
+    options: Sequence[str] = (),
 ) -> Job:
     """Run ``python *command`` on so many ranks; fail the test if anything outlives the job.
 
     :param timeout: seconds, then everything is killed and the test fails.
     :param while_running: called with the launcher's process as soon as it runs.
+    :param options: of mpirun.
     """
     job = uuid.uuid4().hex
     settings = {**os.environ, **MPI_SETTINGS, MARK: job, **(env or {})}
@@ -79,7 +81,7 @@ def mpirun(
     shared_memory = leftovers_in_shm()
     start = time.monotonic()
     process = subprocess.Popen(
-        [find_mpirun(), "-n", str(ranks), sys.executable, *command],
+        [find_mpirun(), *options, "-n", str(ranks), sys.executable, *command],
         cwd=ROOT, env=settings, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace",

@@ -92,6 +92,30 @@ def test_rank_that_dies_ends_the_job(how, wait):
     assert job.seconds < SECONDS
 
 
+def survives_a_death() -> bool:
+    """Open MPI 5's mpirun can let the other ranks live."""
+    version = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True).stdout
+    return "Open MPI) 5" in version
+
+
+@pytest.mark.parametrize("window", ["1", "0"])
+@pytest.mark.parametrize("dead", [0, 2])
+@pytest.mark.parametrize("when", ["while they wait", "later"])
+def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(dead, when, window):
+    """They waited for ever, and so did shutdown()."""
+    if not survives_a_death():
+        pytest.skip("this mpirun ends the job itself")
+    options = ["--with-ft", "ulfm"]
+    job = script(3, "killed", str(dead), when, env={"HVDLITE_WINDOW": window}, options=options)
+    texts = {rank: result["texts"] for rank, result in job.results().items()}
+    assert texts.keys() == {0, 1, 2} - {dead}, job.output
+    first = texts[1][0]
+    assert first.startswith(f"rank {dead} (process ")
+    for waiting, later in texts.values():  # the later call is refused at once
+        assert later == first.partition(",")[0]
+        assert waiting.partition(", while tensor 'allreduce.lost' waited")[0] == later
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_all_have_pushed_is_done_before_the_end(ranks):
     job = assert_passed(script(ranks, "exits", "pushed_by_all_then_end"))

@@ -110,6 +110,34 @@ static void test_broken_while_leaving(void) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, leaving_main, &broken);
 }
 
+/* Rank 1 falls silent, and the others' transports see its process end. */
+static void death_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    enum { DEAD = 1 };
+    struct member m;
+    struct work w;
+    hvd_error err = {0};
+    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&m, "before");
+    work_init(&w, &m, plain_sum(3), "lost", false);
+    if (rank != DEAD) CHECK_OK(work_submit(&w, &err), err);
+    ranks_meet(ranks);
+    if (rank != DEAD) transport_note_death(rank_transport(ranks, rank), DEAD);
+    member_wait(&m);
+    if (rank != DEAD) {
+        CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
+        CHECK_HAS(w.error.text, "rank 1 (process");
+        CHECK_CODE(work_submit(&w, &err), HVD_RANK_DEAD, err);
+    }
+    ranks_meet(ranks);
+    if (rank == DEAD) engine_leave(m.engine, "dead"); /* nobody tells it to stop */
+    engine_stop(m.engine);
+    monitor_destroy(&m.monitor);
+    work_free(&w);
+}
+
+static void test_a_dead_rank_fails_all_that_waits(void) { ranks_run(4, death_main, NULL); }
+
 static double cpu_seconds(void) {
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
@@ -183,6 +211,7 @@ int main(void) {
     RUN(test_broken_link);
     RUN(test_broken_in_the_midst);
     RUN(test_broken_while_leaving);
+    RUN(test_a_dead_rank_fails_all_that_waits);
     RUN(test_idle_costs_nothing);
     RUN(test_completion_submits);
     return check_end("test_engine_faults");

@@ -193,7 +193,7 @@ static void test_a_handler_can_end_the_watch(void) {
         REQUIRE(pipe(ends[i]) == 0);
         CHECK_OK(poller_add(p, ends[i][0], read_once, &bell, &err), err);
     }
-    CHECK_OK(poller_start(p, &err), err);
+    CHECK_OK(poller_start(p, "poll", &err), err);
     CHECK_INT(write(ends[0][1], "ab", 2), 2);
     CHECK(rang(&bell, 2));
     CHECK_INT(write(ends[0][1], "xyz", 3), 3); /* y and z stay unread */

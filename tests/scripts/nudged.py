@@ -14,7 +14,7 @@ import hvdlite as hvd
 def wakes() -> int:
     """Return how often the thread that receives nudges has slept; -1: there is none."""
     for thread in Path("/proc/self/task").iterdir():
-        if (thread / "comm").read_text() == "hvdlite-poll\n":
+        if (thread / "comm").read_text() == "hvdlite-nudge\n":
             lines = (thread / "status").read_text().splitlines()
             return sum(int(x.split()[1]) for x in lines if x.startswith("voluntary_ctxt"))
     return -1

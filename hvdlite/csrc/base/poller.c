@@ -70,8 +70,8 @@ static void *run(void *arg) {
     }
 }
 
-int poller_start(struct poller *p, hvd_error *err) {
-    HVD_TRY(thread_start(&p->thread, run, p, "hvdlite-poll", err));
+int poller_start(struct poller *p, const char *name, hvd_error *err) {
+    HVD_TRY(thread_start(&p->thread, run, p, name, err));
     p->started = true;
     return HVD_OK;
 }

@@ -19,7 +19,8 @@ int poller_new(struct poller **out, hvd_error *err);
 /* The caller owns the file and closes it after poller_free. */
 int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, hvd_error *err);
 
-int poller_start(struct poller *p, hvd_error *err);
+/* `name`: of the thread. */
+int poller_start(struct poller *p, const char *name, hvd_error *err);
 
 /* Ends the thread, if it was started. NULL does nothing. */
 void poller_free(struct poller *p);

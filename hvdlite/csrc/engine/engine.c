@@ -30,10 +30,18 @@ struct engine {
 
 /* ---- the engine thread ---- */
 
+/* MPI may fail for a rank a moment before its death is seen. */
+static bool find_dead(const struct transport *t, hvd_error *cause) {
+    static const double PATIENCE = 50e-3, LOOK = 1e-3;
+    for (double until = clock_now() + PATIENCE; clock_now() < until; clock_nap(LOOK))
+        if (transport_check_life(t, cause)) return true;
+    return false;
+}
+
 /* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.heard; /* without what this rank was doing */
-    if (!cause.code)
+    if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
@@ -57,7 +65,8 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     if (atomic_load(&e->stopping))
         return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job ended");
     HVD_TRY(leave_if_asked(e, err));
-    return negotiate_step(&e->negotiation, progress, err);
+    HVD_TRY(negotiate_step(&e->negotiation, progress, err));
+    return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
 
 /* The transport's on_wait: negotiates while a batch is on the wire. */
@@ -121,10 +130,12 @@ static void idle(struct engine *e, unsigned ticket) {
 
 /* MPI sends only while it is called: keeps calling until the last messages are out. */
 static void linger(struct engine *e) {
+    if (e->t->rings) return;
     static const double LINGER = 0.2, LOOK = 2e-3;
     struct message m;
+    hvd_error err;
     for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
-        if (transport_receive(e->t, &m, NULL)) return;
+        if (transport_receive(e->t, &m, &err)) return;
         free(m.data);
     }
 }

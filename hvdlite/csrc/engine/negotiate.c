@@ -325,16 +325,21 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }
 
+/* As far as it goes: a dead rank must not keep the others from hearing it. */
+static void tell_abort(struct negotiation *n, const struct wire_writer *message) {
+    bool all = n->coordinator || transport_is_dead(n->t, COORDINATOR);
+    hvd_error ignored;
+    for (int i = 0; i < n->t->at.size; i++)
+        if (i != n->t->at.rank && (all || i == COORDINATOR) && !transport_is_dead(n->t, i))
+            transport_send(n->t, i, message->data, message->size, &ignored);
+}
+
 void negotiate_abort(struct negotiation *n, const hvd_error *why) {
     if (n->said_abort || (n->heard.code && !n->coordinator)) return;
     n->said_abort = true;
     struct wire_writer message = {0};
     hvd_error ignored; /* the job is over: a rank that can't be told learns it from the launcher */
-    if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored)) {
-        if (n->coordinator)
-            tell_all(n, &message, &ignored);
-        else
-            transport_send(n->t, COORDINATOR, message.data, message.size, &ignored);
-    }
+    if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored))
+        tell_abort(n, &message);
     wire_free(&message);
 }

@@ -277,9 +277,15 @@ void tensors_refuse(struct tensors *t, const hvd_error *error) {
     monitor_unlock(&t->monitor);
 }
 
+static void finish_with_name(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
+    hvd_error own = *error;
+    error_while(&own, "tensor '%.300s' waited", tensor->request.name);
+    tensors_finish(t, tensor, &own);
+}
+
 void tensors_close(struct tensors *t, const hvd_error *error) {
     tensors_refuse(t, error);
     do {
-        while (t->taken.oldest) tensors_finish(t, t->taken.oldest, error);
+        while (t->taken.oldest) finish_with_name(t, t->taken.oldest, error);
     } while (take(t, true));
 }

@@ -16,6 +16,30 @@ int mpi_library_check(hvd_error *err) {
                      level);
 }
 
+#if defined(OMPI_MAJOR_VERSION)
+/* Weak: versions before 5 lack it. */
+extern int MPIX_Comm_get_failed(MPI_Comm comm, MPI_Group *failed) __attribute__((weak));
+
+int mpi_library_dead_rank(const void *comm) {
+    MPI_Comm handle;
+    MPI_Group failed, all;
+    int size = 0, first = 0, rank = -1;
+    memcpy(&handle, comm, sizeof handle);
+    if (!MPIX_Comm_get_failed || MPIX_Comm_get_failed(handle, &failed) != MPI_SUCCESS) return -1;
+    MPI_Group_size(failed, &size);
+    MPI_Comm_group(handle, &all);
+    if (size) MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+    MPI_Group_free(&all);
+    MPI_Group_free(&failed);
+    return rank;
+}
+#else
+int mpi_library_dead_rank(const void *comm) {
+    (void)comm;
+    return -1;
+}
+#endif
+
 void mpi_library_built_for(char *text, size_t size) {
 #if defined(OMPI_MAJOR_VERSION)
     snprintf(text, size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,

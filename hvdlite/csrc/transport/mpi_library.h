@@ -11,6 +11,10 @@
 /* Fails unless MPI is initialised and may be called by the engine's thread. */
 int mpi_library_check(hvd_error *err);
 
+/* The lowest rank of the communicator whose handle lies at `comm` that MPI knows to be dead; -1:
+ * none, or this MPI does not tell (Open MPI 5 under `mpirun --with-ft ulfm` does). */
+int mpi_library_dead_rank(const void *comm);
+
 /* "Open MPI 5.0.11": the MPI compiled for; the MPI linked to. Both work before MPI is
  * initialised. */
 void mpi_library_built_for(char *text, size_t size);

@@ -122,7 +122,7 @@ int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int
     for (int i = 0; i < size; i++) n->peers[i].card = cards[i];
     HVD_TRY(poller_new(&n->poller, NULL));
     HVD_TRY(poller_add(n->poller, n->socket, receive, n, NULL));
-    return poller_start(n->poller, NULL);
+    return poller_start(n->poller, "hvdlite-nudge", NULL);
 }
 
 /* ---- the engine's thread ---- */

@@ -1,5 +1,7 @@
 #include "transport/transport.h"
 
+#include "transport/signs.h"
+
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     return t->ops->send(t, to, data, size, err);
 }
@@ -23,6 +25,25 @@ double transport_longest_sleep(const struct transport *t, bool pending) {
     if (t->rings) return RINGS;
     if (t->deaf) return pending ? DEAF : DEAF_IDLE;
     return pending ? NUDGED : NUDGED_IDLE;
+}
+
+bool transport_is_dead(const struct transport *t, int rank) {
+    return atomic_load_explicit(&t->dead, memory_order_acquire) == rank + 1;
+}
+
+void transport_note_death(struct transport *t, int rank) {
+    int none = 0;
+    atomic_compare_exchange_strong(&t->dead, &none, rank + 1);
+    t->ops->wake(t);
+}
+
+int transport_check_life(const struct transport *t, hvd_error *err) {
+    int rank = atomic_load_explicit(&t->dead, memory_order_acquire) - 1;
+    if (rank < 0) return HVD_OK;
+    const struct life_card *card = t->cards ? &t->cards[rank].life : NULL;
+    return error_set(err, HVD_RANK_DEAD, "rank %d (process %lld on host %s) is dead",
+                     transport_job_rank(t, rank), card ? (long long)card->pid : 0,
+                     card ? card->host : "?");
 }
 
 void transport_wake(struct transport *t) { t->ops->wake(t); }

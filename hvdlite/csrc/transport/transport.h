@@ -13,6 +13,7 @@
 #include "transport/pace.h"
 #include "transport/wait.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,6 +24,7 @@ struct message {
     size_t size;
 };
 
+struct card; /* signs.h */
 struct transport;
 
 struct transport_ops {
@@ -53,7 +55,9 @@ struct transport {
     struct pace pace;
     bool rings; /* every message ends a sleep, at once */
     bool deaf;  /* some messages are found only by polling: neither rings nor nudges tell of them */
-    double timeout; /* seconds without progress until a wait fails; 0: never */
+    double timeout;           /* seconds without progress until a wait fails; 0: never */
+    const struct card *cards; /* [rank]: their processes; NULL: not known */
+    atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
     /* Called while a wait lasts; its error ends the wait. */
     int (*on_wait)(void *arg, hvd_error *err);
     void *on_wait_arg;
@@ -66,6 +70,12 @@ static inline int transport_job_rank(const struct transport *t, int rank) {
 /* Message lane; neither call blocks. */
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
+
+/* HVD_OK, or HVD_RANK_DEAD: the process of a rank has died. It may have ended in good order: look
+ * for its last message first. */
+int transport_check_life(const struct transport *t, hvd_error *err);
+bool transport_is_dead(const struct transport *t, int rank);
+void transport_note_death(struct transport *t, int rank); /* any thread */
 
 /* How to sleep and miss nothing: take a ticket, look for work, sleep on the ticket. Sleep returns
  * at once if a message or a nudge came since the ticket. */

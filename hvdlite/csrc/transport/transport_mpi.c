@@ -4,7 +4,7 @@
 #include "shm/host.h"
 #include "shm/shmem.h"
 #include "transport/mpi_library.h"
-#include "transport/nudge.h"
+#include "transport/signs.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct mpi_transport {
     struct message arriving;
     struct host host;                        /* zeroed: this host has no window */
     struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
-    struct nudges *nudges;                   /* NULL: nobody needs them, or sockets are refused */
+    struct signs signs;
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -43,7 +43,7 @@ static int check(const struct transport *t, int peer, int code, const char *call
     MPI_Error_string(code, text, &length);
     error_set(err, HVD_TRANSPORT, "%.*s failed: %s", (int)strcspn(call, "("), call, text);
     return t ? error_while(err, "exchanging data with rank %d", transport_job_rank(t, peer))
-             : err->code;
+             : HVD_TRANSPORT;
 }
 
 #define TRY_MPI(call) HVD_TRY(check(NULL, 0, call, #call, err))
@@ -83,10 +83,18 @@ static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, st
     return HVD_OK;
 }
 
+/* Finds out whether MPI failed because a rank is dead. */
+static int blame(struct mpi_transport *m, int code) {
+    int dead = code == HVD_TRANSPORT ? mpi_library_dead_rank(&m->control) : -1;
+    if (dead >= 0) transport_note_death(&m->transport, dead);
+    return code;
+}
+
 static int mpi_test(struct transport *t, struct transfer *x, hvd_error *err) {
     int done = 0;
     MPI_Request *request = &self(t)->requests[x->handle[0]];
-    TRY_PEER(x->peer, MPI_Test(request, &done, MPI_STATUS_IGNORE));
+    int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+    HVD_TRY(blame(self(t), check(t, x->peer, code, "MPI_Test", err)));
     if (done) x->active = false;
     return HVD_OK;
 }
@@ -138,7 +146,7 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     if (here && host_reaches(&m->host, l->local_of[to]))
         return host_send(&m->host, l->local_of[to], data, size, err);
     HVD_TRY(send_by_mpi(m, to, data, size, err));
-    nudges_send(m->nudges, to, clock_now());
+    nudges_send(m->signs.nudges, to, clock_now());
     return HVD_OK;
 }
 
@@ -167,7 +175,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
     if (!done) return HVD_OK;
     *message = m->arriving;
     m->arriving = (struct message){.from = -1};
-    nudges_heard(m->nudges, message->from, clock_now());
+    nudges_heard(m->signs.nudges, message->from, clock_now());
     return HVD_OK;
 }
 
@@ -179,18 +187,18 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
         if (message->data) message->from = t->layout.host.ranks[from];
     }
-    return message->data || m->transport.rings ? HVD_OK : receive_by_mpi(m, message, err);
+    if (message->data || t->rings) return HVD_OK;
+    return blame(m, receive_by_mpi(m, message, err));
 }
 
-static void ring(void *doorbell) { doorbell_ring(doorbell); }
-static void mpi_wake(struct transport *t) { ring(self(t)->doorbell); }
+static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->doorbell); }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct mpi_transport *m = self(t);
     /* MPI sends only while it is called, and room in a mailbox rings nobody. */
     bool waiting = m->outgoing || host_waits(&m->host);
-    t->deaf = !t->rings && nudges_missing(m->nudges);
+    t->deaf = !t->rings && nudges_missing(m->signs.nudges);
     doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
 }
 
@@ -257,21 +265,13 @@ static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_e
     return HVD_OK;
 }
 
-/* Tells all ranks how this one is nudged, and learns the same of them. Without sockets, or a
- * thread, messages are found by polling. */
-static int open_nudges(struct mpi_transport *m, bool wanted, hvd_error *err) {
-    const struct topology *at = &m->transport.at;
-    if (m->transport.rings) return HVD_OK;
-    struct nudge_card own = {0}, *cards = malloc((size_t)at->size * sizeof own);
-    if (wanted) m->nudges = nudges_open(at->local_size == at->size, &own);
-    if (!cards) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", at->size);
-    int code = MPI_Allgather(&own, sizeof own, MPI_BYTE, cards, sizeof own, MPI_BYTE, m->control);
-    if (m->nudges && nudges_start(m->nudges, cards, at->size, at->rank, ring, m->doorbell)) {
-        nudges_close(m->nudges);
-        m->nudges = NULL;
-    }
-    free(cards);
-    return check(NULL, 0, code, "MPI_Allgather", err);
+static int open_signs(struct mpi_transport *m, bool nudge, hvd_error *err) {
+    struct transport *t = &m->transport;
+    HVD_TRY(signs_open(&m->signs, t, nudge && !t->rings, err));
+    TRY_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, m->signs.cards, sizeof(struct card), MPI_BYTE,
+                          m->control));
+    signs_start(&m->signs, t);
+    return HVD_OK;
 }
 
 static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
@@ -285,12 +285,12 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
     HVD_TRY(find_layout(m, &local, err));
     HVD_TRY(open_host(m, local, window, err));
     TRY_MPI(MPI_Comm_free(&local));
-    return open_nudges(m, nudge, err);
+    return open_signs(m, nudge, err);
 }
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
-    nudges_close(m->nudges); /* first: they ring the doorbell */
+    signs_close(&m->signs); /* first: they ring the doorbell */
     /* Last messages to others may wait for room; the others read until BYE. */
     while (clean && host_waits(&m->host) && !host_flush(&m->host, NULL)) clock_nap(1e-4);
     /* Unclean: MPI may still read the copies, and a dead rank would never receive them. */

@@ -1,0 +1,70 @@
+#define _GNU_SOURCE /* syscall, gethostname */
+#include "shm/life.h"
+
+#include "base/clock.h"
+#include "base/poller.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct watched {
+    struct life *life;
+    int rank, file;
+};
+
+struct life {
+    struct poller *poller;
+    uint64_t space;
+    int n;
+    struct watched *watched; /* [n] */
+    void (*died)(void *arg, int rank);
+    void *arg;
+};
+
+struct life_card life_card_of_this_process(void) {
+    struct life_card card = {.pid = getpid()};
+    struct stat space;
+    if (stat("/proc/self/ns/pid", &space) == 0) card.space = space.st_ino;
+    gethostname(card.host, sizeof card.host - 1);
+    return card;
+}
+
+/* What the process has sent arrives meanwhile; it may have ended in good order. */
+static const double GRACE = 20e-3;
+
+static bool end(void *arg, int file) {
+    const struct watched *w = arg;
+    (void)file;
+    clock_nap(GRACE);
+    w->life->died(w->life->arg, w->rank);
+    return false;
+}
+
+int life_open(struct life **out, int most, void (*died)(void *arg, int rank), void *arg) {
+    struct life *l = *out = calloc(1, sizeof *l);
+    if (!l) return HVD_NO_MEMORY;
+    *l = (struct life){.died = died, .arg = arg, .space = life_card_of_this_process().space};
+    l->watched = calloc((size_t)most, sizeof *l->watched);
+    return l->watched ? poller_new(&l->poller, NULL) : HVD_NO_MEMORY;
+}
+
+int life_add(struct life *l, const struct life_card *card, int rank) {
+    struct watched *w = &l->watched[l->n];
+    if (!card->space || card->space != l->space) return HVD_UNSUPPORTED;
+    *w = (struct watched){l, rank, (int)syscall(SYS_pidfd_open, (pid_t)card->pid, 0)};
+    if (w->file < 0) return HVD_UNSUPPORTED;
+    l->n++;
+    return poller_add(l->poller, w->file, end, w, NULL);
+}
+
+int life_start(struct life *l) { return poller_start(l->poller, "hvdlite-life", NULL); }
+
+void life_close(struct life *l) {
+    if (!l) return;
+    poller_free(l->poller);
+    for (int i = 0; i < l->n; i++) close(l->watched[i].file);
+    free(l->watched);
+    free(l);
+}

@@ -1,0 +1,30 @@
+/* Signs of life: which ranks of this host have died.
+ *
+ * Each rank tells the others its card, and watches their processes through file descriptors of the
+ * kernel (pidfd), which a killed process can't leave behind. It learns of a death a moment later
+ * than it happened: until then the last words of the dead rank are heard. */
+#ifndef HVDLITE_SHM_LIFE_H
+#define HVDLITE_SHM_LIFE_H
+
+#include <stdint.h>
+
+enum { LIFE_HOST = 64 };
+
+struct life_card {
+    uint64_t space; /* process ids of the same space can be compared; 0: unknown */
+    int64_t pid;
+    char host[LIFE_HOST];
+};
+
+struct life_card life_card_of_this_process(void);
+
+struct life;
+
+/* At most `most` processes; `died` is called on another thread. */
+int life_open(struct life **out, int most, void (*died)(void *arg, int rank), void *arg);
+/* Fails where the kernel has no pidfd, or the process is in another space. */
+int life_add(struct life *l, const struct life_card *card, int rank);
+int life_start(struct life *l);
+void life_close(struct life *l); /* NULL does nothing */
+
+#endif

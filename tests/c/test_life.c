@@ -1,0 +1,92 @@
+/* Signs of life: the end of a process is seen, once, and of that process alone. */
+#include "check.h"
+
+#include "base/clock.h"
+#include "base/sync.h"
+#include "shm/life.h"
+
+#include <sys/wait.h>
+
+enum { PROCESSES = 3 };
+
+struct deaths {
+    struct monitor monitor; /* guards what follows */
+    int of[PROCESSES], all;
+};
+
+static void died(void *arg, int rank) {
+    struct deaths *d = arg;
+    monitor_lock(&d->monitor);
+    d->of[rank]++;
+    d->all++;
+    monitor_notify(&d->monitor);
+    monitor_unlock(&d->monitor);
+}
+
+static bool saw(struct deaths *d, int all) {
+    double until = clock_now() + 20;
+    monitor_lock(&d->monitor);
+    while (d->all < all && clock_now() < until) monitor_wait(&d->monitor, 1);
+    bool enough = d->all >= all;
+    monitor_unlock(&d->monitor);
+    return enough;
+}
+
+static pid_t child(void) {
+    pid_t pid = fork();
+    if (pid == 0)
+        for (;;) pause();
+    return pid;
+}
+
+static void end(pid_t pid, int how) {
+    kill(pid, how);
+    waitpid(pid, NULL, 0);
+}
+
+static void test_a_killed_process_is_seen(void) {
+    struct deaths d = {.all = 0};
+    struct life *l = NULL;
+    pid_t pids[PROCESSES];
+    monitor_init(&d.monitor);
+    REQUIRE(life_open(&l, PROCESSES, died, &d) == HVD_OK);
+    struct life_card card = life_card_of_this_process();
+    CHECK(card.space && card.pid == getpid() && card.host[0]);
+    for (int i = 0; i < PROCESSES; i++) {
+        card.pid = pids[i] = child();
+        CHECK_INT(life_add(l, &card, i), HVD_OK);
+    }
+    CHECK_INT(life_start(l), HVD_OK);
+    end(pids[1], SIGKILL);
+    CHECK(saw(&d, 1));
+    CHECK(d.of[1] == 1);
+    kill(pids[2], SIGSTOP); /* alive */
+    end(pids[0], SIGTERM);
+    CHECK(saw(&d, 2));
+    CHECK(d.of[0] == 1 && d.of[2] == 0);
+    life_close(l);
+    CHECK_INT(d.all, 2);
+    end(pids[2], SIGKILL);
+    monitor_destroy(&d.monitor);
+}
+
+static void test_what_cannot_be_watched_is_refused(void) {
+    struct life *l = NULL;
+    struct life_card card = life_card_of_this_process();
+    REQUIRE(life_open(&l, 2, died, NULL) == HVD_OK);
+    card.space++; /* another container */
+    CHECK_INT(life_add(l, &card, 0), HVD_UNSUPPORTED);
+    card = life_card_of_this_process();
+    card.pid = child();
+    end((pid_t)card.pid, SIGKILL);
+    CHECK_INT(life_add(l, &card, 1), HVD_UNSUPPORTED);
+    life_close(l);
+    life_close(NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_a_killed_process_is_seen);
+    RUN(test_what_cannot_be_watched_is_refused);
+    return check_end("test_life");
+}
