@@ -23,12 +23,13 @@ def take_part() -> None:
     """Make the collective calls of hvd_group_open, without a window, on a rank without a job."""
     _data, control = WORLD.Dup(), WORLD.Dup()
     local = control.Split_type(MPI.COMM_TYPE_SHARED, WORLD.rank)
-    control.Split(local.rank, WORLD.rank).Free()
-    control.Bcast(np.zeros(1, "i"), 0)
-    local.Allgather(np.zeros(1, "i"), np.zeros(2, "i"))
+    local.Bcast(np.zeros(1, "i"), 0)
+    control.Allgather(np.zeros(1, "i"), np.zeros(2, "i"))
     local.Bcast(np.zeros(64, "b"), 0)
     local.Allreduce(np.zeros(3, "i"), np.zeros(3, "i"), MPI.MIN)
+    control.Allreduce(np.zeros(1, "i"), np.zeros(1, "i"), MPI.MIN)
     local.Free()
+    control.Allgather(np.zeros(112, "b"), np.zeros(224, "b"))  # signs of life
 
 
 hvd.init()
