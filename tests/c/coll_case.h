@@ -330,7 +330,18 @@ static inline void check_case(struct coll_rank *self, const struct coll_case *c)
     }
 }
 
-/* Runs coll_run, and every row of the table that takes the case. */
+/* Rows that take any size here. */
+static inline bool by_kernels_of_any_size(const struct comm *comm, const struct coll_args *args) {
+    return comm && !args->adasum;
+}
+
+static const struct coll_algorithm OF_ANY_SIZE[] = {
+    {"recursive doubling", HVD_ALLREDUCE, by_kernels_of_any_size, coll_doubling},
+    {"circulant", HVD_ALLREDUCE, by_kernels_of_any_size, coll_circulant},
+};
+enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
+
+/* Runs coll_run, every row of the table that takes the case, and those that prefer other sizes. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -339,6 +350,10 @@ static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     for (size_t i = 0; i < rows && self->ranks->size > 1; i++) {
         c.row = &table[i];
         if (c.row->kind == c.kind) check_case(self, &c);
+    }
+    for (int i = 0; i < ANY_SIZES && c.kind == HVD_ALLREDUCE && self->ranks->size > 1; i++) {
+        c.row = &OF_ANY_SIZE[i];
+        check_case(self, &c);
     }
 }
 

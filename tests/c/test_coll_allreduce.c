@@ -142,10 +142,10 @@ static void check_reals(const float *data, size_t n, int ranks) {
 static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, bool reals) {
     size_t rows, element = dtype_size(dtype), bytes = n * element;
     const struct coll_algorithm *table = coll_table(&rows);
-    for (size_t i = 0; i <= rows; i++) {
+    for (size_t i = 0; i <= rows + ANY_SIZES; i++) {
         struct coll_case c = allreduce(dtype, n, 0);
         c.how.op = op;
-        c.row = i < rows ? &table[i] : NULL;
+        c.row = i < rows ? &table[i] : i > rows ? &OF_ANY_SIZE[i - rows - 1] : NULL;
         struct slab slab = slab_new(bytes, element);
         if (reals)
             fill_reals((float *)(void *)slab.data, n, self->rank);

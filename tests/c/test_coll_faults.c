@@ -89,13 +89,18 @@ static void run_fault(const struct coll_algorithm *row, int ranks, int broken, i
     }
 }
 
-static void run_everywhere(int after, size_t n) {
-    size_t rows;
-    const struct coll_algorithm *table = coll_table(&rows);
+static void run_rows(const struct coll_algorithm *table, size_t rows, int after, size_t n) {
     for (size_t i = 0; i < rows; i++)
         for (int ranks = 2; ranks <= (CHECK_SLOW ? 4 : 5); ranks++)
             for (int broken = 0; broken < ranks; broken++)
                 run_fault(&table[i], ranks, broken, after, n);
+}
+
+static void run_everywhere(int after, size_t n) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    run_rows(table, rows, after, n);
+    run_rows(OF_ANY_SIZE, ANY_SIZES, after, n);
 }
 
 static void test_broken_before(void) {

@@ -1,5 +1,6 @@
 #include "collectives/coll.h"
 
+#include "collectives/costs.h"
 #include "transport/layout.h"
 
 #include <stdint.h>
@@ -7,8 +8,8 @@
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
 
-/* Below these thresholds the number of steps decides, above them the bytes. */
-enum { FEW_STEPS = 16 * 1024, TREE = 64 * 1024 };
+/* A broadcast of fewer bytes is done in the fewest steps. */
+enum { TREE = 64 * 1024 };
 
 static bool any(const struct comm *comm, const struct coll_args *args) { return comm && args; }
 
@@ -47,7 +48,11 @@ static bool by_kernels(const struct comm *comm, const struct coll_args *args) {
 }
 
 static bool in_few_steps(const struct comm *comm, const struct coll_args *args) {
-    return by_kernels(comm, args) && args->bytes <= FEW_STEPS;
+    return by_kernels(comm, args) && coll_cheapest(comm, args) == COLL_DOUBLING;
+}
+
+static bool in_log_rounds(const struct comm *comm, const struct coll_args *args) {
+    return by_kernels(comm, args) && coll_cheapest(comm, args) == COLL_CIRCULANT;
 }
 
 static bool by_tree(const struct comm *comm, const struct coll_args *args) {
@@ -73,6 +78,7 @@ static const struct coll_algorithm TABLE[] = {
     {"reducescatter by hosts", HVD_REDUCESCATTER, reduces_by_hosts, coll_hosts_reducescatter},
     {"Adasum", HVD_ALLREDUCE, by_adasum, coll_adasum},
     {"recursive doubling", HVD_ALLREDUCE, in_few_steps, coll_doubling},
+    {"circulant", HVD_ALLREDUCE, in_log_rounds, coll_circulant},
     {"ring", HVD_ALLREDUCE, own_accumulator, coll_ring_allreduce},
     {"pairwise allreduce", HVD_ALLREDUCE, by_kernels, coll_pairwise_allreduce},
     {"binomial tree", HVD_BROADCAST, by_tree, coll_tree},
@@ -102,7 +108,11 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
 /* A window adds in the order of ranks, doubling in that of its steps, on a lane, too; a ring begins
  * each chunk at another rank. */
 size_t coll_alike(const struct comm *comm) {
-    return comm->window || comm->size == 1 ? SIZE_MAX : FEW_STEPS;
+    if (comm->window || comm->size == 1) return SIZE_MAX;
+    size_t all = coll_doubling_bytes(comm), lane = all;
+    if (comm->layout && comm->layout->lane.size > 1)
+        lane = coll_doubling_bytes(&comm->layout->lane);
+    return lane < all ? lane : all;
 }
 
 /* One rank: its own data, scaled, is the result. */

@@ -172,6 +172,7 @@ int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, 
 int coll_hosts_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_reducescatter(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_circulant(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error *err);

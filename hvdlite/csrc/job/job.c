@@ -2,7 +2,9 @@
 
 #include "base/clock.h"
 #include "base/env.h"
-#include "collectives/coll.h"
+#include "collectives/calibrate.h"
+#include "collectives/costs.h"
+#include "engine/choices.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
@@ -93,6 +95,7 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     g->transport->timeout = j->timeout;
     g->transport->wait = j->wait;
     g->transport->pace = j->pace;
+    g->transport->cost = j->cost;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
     return engine_start(&g->engine, g->transport, &j->config, err);
 }
@@ -165,12 +168,33 @@ static int read_timeline(struct job *j, hvd_error *err) {
     return job_start_timeline(j, path, mark_cycles, err);
 }
 
-/* All ranks must cut alike: rank 0's pace counts. */
-static int share_pace(struct job *j, const struct comm *all, hvd_error *err) {
-    struct coll_args args = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
-    all->transport->timeout = j->timeout;
-    all->transport->pace = PACE_DEFAULT;
-    return coll_tree(all, &args, err);
+static void log_choices(const struct job *j, const struct transport *t, double seconds) {
+    char choices[200];
+    if (t->all.hosts == 1 || t->all.rank) return;
+    choices_text(&t->layout.lane, choices, sizeof choices);
+    log_line(&j->config.log, LOG_INFO,
+             "between hosts a message costs %.0f us and %.2f ns a byte, measured in %.0f ms; %zu "
+             "pieces of %zu bytes are under way; an allreduce of float32 takes %s",
+             j->cost.alpha * 1e6, j->cost.beta * 1e9, seconds * 1e3, j->pace.depth, j->pace.segment,
+             choices);
+}
+
+/* Measures what messages cost. All ranks must cut and choose alike: rank 0's values count. */
+static int tune(struct job *j, struct transport *t, hvd_error *err) {
+    struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
+    struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
+    double begin = clock_now();
+    t->timeout = j->timeout;
+    t->wait = j->wait;
+    t->pace = PACE_DEFAULT;
+    HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
+    if (j->config.deterministic) j->cost = COST_FIXED;
+    if (!env_text("SEGMENTS_IN_FLIGHT")) j->pace.depth = coll_depth(j->cost, j->pace.segment);
+    HVD_TRY(coll_tree(&t->all, &pace, err));
+    HVD_TRY(coll_tree(&t->all, &cost, err));
+    t->cost = j->cost;
+    log_choices(j, t, clock_now() - begin);
+    return HVD_OK;
 }
 
 /* World's transport first: through it all ranks learn if one can't read its environment. */
@@ -182,7 +206,7 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     if (!code) code = read_wait(j, world->transport->at.local_size, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_mpi_agree(world->transport, code, err));
-    HVD_TRY(share_pace(j, &world->transport->all, err));
+    HVD_TRY(tune(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
 }

@@ -20,6 +20,7 @@ struct job {
     struct engine_config config;
     struct wait_policy wait;
     struct pace pace;
+    struct cost cost;         /* between hosts, measured at the start */
     double timeout;           /* seconds without progress until a collective gives up; 0: never */
     bool window;              /* ranks of one host may share memory */
     bool nudge;               /* messages wake ranks of other hosts */

@@ -61,6 +61,10 @@ int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct wait
     return HVD_OK;
 }
 
+struct cost comm_cost(const struct comm *comm) {
+    return comm->hosts > 1 ? comm->transport->cost : COST_ON_A_HOST;
+}
+
 struct pace comm_pace(const struct comm *comm) { return comm->transport->pace; }
 
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "shm/window.h"
+#include "transport/cost.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
 
@@ -52,6 +53,7 @@ int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct wait
 
 /* Equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
+struct cost comm_cost(const struct comm *comm);
 
 /* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
  * wait as comm_wait does. */

@@ -53,8 +53,9 @@ struct transport {
     struct stats *stats;  /* NULL: nothing is counted */
     struct wait_policy wait;
     struct pace pace;
-    bool rings; /* every message ends a sleep, at once */
-    bool deaf;  /* some messages are found only by polling: neither rings nor nudges tell of them */
+    struct cost cost; /* between hosts */
+    bool rings;       /* every message ends a sleep, at once */
+    bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
     double timeout;           /* seconds without progress until a wait fails; 0: never */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */

@@ -167,8 +167,11 @@ static const struct transport_ops LOCAL_OPS = {
 static bool rank_init(struct local_rank *r, int rank, int size, const int *lowest) {
     struct transport *t = &r->transport;
     hvd_error no_memory;
-    *t = (struct transport){
-        .ops = &LOCAL_OPS, .all = {t, rank, size}, .rings = true, .pace = PACE_DEFAULT};
+    *t = (struct transport){.ops = &LOCAL_OPS,
+                            .all = {t, rank, size},
+                            .rings = true,
+                            .pace = PACE_DEFAULT,
+                            .cost = COST_ON_A_HOST};
     monitor_init(&r->monitor);
     r->transfers = calloc((size_t)size, sizeof *r->transfers);
     if (!r->transfers || layout_open(&t->layout, &t->all, lowest, &no_memory)) return false;

@@ -1,0 +1,36 @@
+#include "collectives/costs.h"
+
+static const double IDLE = 1.5; /* how much longer bytes take on a link that was idle */
+
+static double log_steps(int size) {
+    double steps = 0;
+    for (int reached = 1; reached < size; reached *= 2) steps++;
+    return steps;
+}
+
+enum coll_cheap coll_cheapest(const struct comm *comm, const struct coll_args *args) {
+    struct cost c = comm_cost(comm);
+    double p = comm->size, q = log_steps(comm->size), all = c.beta * (double)args->bytes;
+    double part = all * (p - 1) / p,
+           wider = (double)args->reduce->wide / (double)args->reduce->size;
+    double doubling = q * (c.alpha + IDLE * all * wider);
+    double circulant = 2 * q * c.alpha + IDLE * part * (wider + 1);
+    double ring = 2 * (p - 1) * c.alpha + 2 * part;
+    if (doubling <= circulant && doubling <= ring) return COLL_DOUBLING;
+    return circulant < ring ? COLL_CIRCULANT : COLL_RING;
+}
+
+size_t coll_depth(struct cost cost, size_t segment) {
+    double depth = 4 * cost.alpha / cost.beta / (double)segment;
+    if (!(depth > (double)PACE_DEFAULT.depth)) return PACE_DEFAULT.depth;
+    return depth < PACE_MOST_DEPTH ? (size_t)depth : PACE_MOST_DEPTH;
+}
+
+size_t coll_doubling_bytes(const struct comm *comm) {
+    struct coll_args args = {.reduce = reduce_kernels(HVD_FLOAT16, HVD_SUM)};
+    size_t bytes = (size_t)1 << 30;
+    for (;; bytes /= 2) {
+        args.bytes = bytes;
+        if (bytes <= 8 || coll_cheapest(comm, &args) == COLL_DOUBLING) return bytes;
+    }
+}

@@ -1,0 +1,57 @@
+/* The calibration: all ranks get the same costs; on one host nothing is sent. */
+#include "check.h"
+
+#include "collectives/calibrate.h"
+#include "ranks.h"
+
+static struct cost costs[MOST_RANKS];
+
+static void calibrate(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    hvd_error err = {0};
+    CHECK_OK(coll_calibrate(&rank_transport(ranks, rank)->all, &costs[rank], &err), err);
+}
+
+static void check_hosts(int size, const int *lowest) {
+    struct local_hub *hub = local_hub_on(size, lowest);
+    REQUIRE(hub != NULL);
+    ranks_run_hub(size, hub, calibrate, NULL);
+    for (int r = 0; r < size; r++) {
+        CHECK(costs[r].alpha > 0 && costs[r].beta > 0);
+        CHECK(memcmp(&costs[r], &costs[0], sizeof costs[r]) == 0);
+    }
+}
+
+static void test_all_ranks_agree(void) {
+    check_hosts(2, (const int[]){0, 1});
+    check_hosts(4, (const int[]){0, 1, 1, 1}); /* most ranks are in no lane */
+    check_hosts(5, (const int[]){0, 1, 0, 1, 4});
+    check_hosts(9, (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8});
+}
+
+static void test_one_host_measures_nothing(void) {
+    check_hosts(3, (const int[]){0, 0, 0});
+    CHECK_NEAR(costs[0].alpha, COST_ON_A_HOST.alpha, 0);
+}
+
+static void broken(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
+    struct transport *t = rank_transport(ranks, rank);
+    hvd_error err = {0};
+    t->timeout = 0.2;
+    if (rank == 1) local_hub_break(ranks->hub, rank);
+    CHECK_CODE(coll_calibrate(&t->all, &costs[rank], &err), HVD_TRANSPORT, err);
+}
+
+static void test_a_broken_link_ends_it(void) {
+    static const int LOWEST[] = {0, 1, 2};
+    ranks_run_hub(3, local_hub_on(3, LOWEST), broken, NULL);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_all_ranks_agree);
+    RUN(test_one_host_measures_nothing);
+    RUN(test_a_broken_link_ends_it);
+    return check_end("test_calibrate");
+}

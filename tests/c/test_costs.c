@@ -1,0 +1,97 @@
+/* The choice among the allreduces by messages: borders that follow what a message costs. */
+#include "check.h"
+
+#include "collectives/costs.h"
+#include "engine/choices.h"
+#include "transport/transport.h"
+
+static const struct cost SLOW = {100e-6, 42e-9}, FAST = {30e-6, 1e-9}, FAR = {20e-3, 1e-9};
+
+static enum coll_cheap cheapest(int p, struct cost cost, hvd_dtype dtype, size_t bytes) {
+    struct transport t = {.cost = cost};
+    struct comm comm = {.transport = &t, .size = p, .hosts = p};
+    struct coll_args args = {.kind = HVD_ALLREDUCE, .bytes = bytes};
+    args.reduce = reduce_kernels(dtype, HVD_SUM);
+    return coll_cheapest(&comm, &args);
+}
+
+static void test_small_data_takes_few_steps_large_data_the_ring(void) {
+    static const int RANKS[] = {2, 3, 4, 7, 8, 64, 1000};
+    static const struct cost COSTS[] = {SLOW, FAST, FAR};
+    for (int i = 0; i < 7; i++) {
+        for (int c = 0; c < 3; c++) {
+            enum coll_cheap last = COLL_DOUBLING;
+            CHECK_INT(cheapest(RANKS[i], COSTS[c], HVD_FLOAT32, 8), COLL_DOUBLING);
+            CHECK_INT(cheapest(RANKS[i], COSTS[c], HVD_FLOAT32, (size_t)1 << 40), COLL_RING);
+            for (size_t bytes = 8; bytes < (size_t)1 << 40; bytes *= 2) {
+                enum coll_cheap next = cheapest(RANKS[i], COSTS[c], HVD_FLOAT32, bytes);
+                CHECK(next >= last); /* never back */
+                last = next;
+            }
+        }
+    }
+}
+
+static void test_few_ranks_never_take_the_circulant(void) {
+    for (int p = 2; p <= 3; p++)
+        for (size_t bytes = 8; bytes < (size_t)1 << 40; bytes *= 2)
+            CHECK(cheapest(p, FAST, HVD_FLOAT32, bytes) != COLL_CIRCULANT);
+}
+
+/* At 512 ranks 64 KB took 52 ms by the ring, which was the only choice above 16 KB. */
+static void test_many_ranks_take_the_circulant_in_the_middle(void) {
+    CHECK_INT(cheapest(512, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
+    CHECK_INT(cheapest(8, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
+    CHECK_INT(cheapest(8, SLOW, HVD_FLOAT32, 64 << 10), COLL_RING);
+}
+
+static void test_sums_that_travel_wider_cost_more(void) {
+    size_t border[2] = {8, 8};
+    while (cheapest(8, FAST, HVD_FLOAT32, border[0]) != COLL_RING) border[0] += 64;
+    while (cheapest(8, FAST, HVD_FLOAT16, border[1]) != COLL_RING) border[1] += 64;
+    CHECK(border[1] < border[0]);
+}
+
+static void test_choices_in_words(void) {
+    struct transport t = {.cost = {100e-6, 10e-9}};
+    struct comm comm = {.transport = &t, .size = 8, .hosts = 8};
+    char text[200], small[20];
+    choices_text(&comm, text, sizeof text);
+    CHECK_TEXT(text, "recursive doubling up to 8 KiB, circulant up to 64 KiB, then ring");
+    choices_text(&comm, small, sizeof small);
+    CHECK_TEXT(small, "recursive doubling ");
+}
+
+/* What HVDLITE_DETERMINISTIC fuses must be added in one order. */
+static void test_all_below_the_border_goes_by_doubling(void) {
+    struct transport t = {.cost = COST_FIXED};
+    for (int p = 2; p < 100; p++) {
+        struct comm comm = {.transport = &t, .size = p, .hosts = p};
+        size_t border = coll_doubling_bytes(&comm);
+        CHECK(border >= 2048);
+        for (size_t bytes = 8; bytes <= border; bytes += 8) {
+            CHECK_INT(cheapest(p, COST_FIXED, HVD_FLOAT16, bytes), COLL_DOUBLING);
+            CHECK_INT(cheapest(p, COST_FIXED, HVD_FLOAT32, bytes), COLL_DOUBLING);
+        }
+    }
+}
+
+static void test_a_long_link_holds_more(void) {
+    CHECK_INT(coll_depth(SLOW, 61440), PACE_DEFAULT.depth);
+    CHECK_INT(coll_depth(FAST, 61440), PACE_DEFAULT.depth);
+    CHECK_INT(coll_depth((struct cost){500e-6, 1e-9}, 61440), 32);
+    CHECK_INT(coll_depth(FAR, 61440), PACE_MOST_DEPTH);
+    CHECK_INT(coll_depth((struct cost){0, 0}, 61440), PACE_DEFAULT.depth);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_small_data_takes_few_steps_large_data_the_ring);
+    RUN(test_few_ranks_never_take_the_circulant);
+    RUN(test_many_ranks_take_the_circulant_in_the_middle);
+    RUN(test_sums_that_travel_wider_cost_more);
+    RUN(test_choices_in_words);
+    RUN(test_all_below_the_border_goes_by_doubling);
+    RUN(test_a_long_link_holds_more);
+    return check_end("test_costs");
+}
