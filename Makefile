@@ -10,7 +10,8 @@
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
-#   make bench-hosts   order and overlap between hosts on slow links, into docs/order.md (2 minutes)
+#   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
+#                  into docs/order.md                                  (8 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
@@ -147,6 +148,7 @@ bench-pytorch: install $(FRAMEWORKS_DEPS)
 
 # As root: hosts and links of namespaces.
 bench-hosts: install
+	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
 	$(BIN)/python -m benchmarks.order --page docs/order.md $(ARGS)
 
 bench-report: install

@@ -25,14 +25,15 @@ KEEP_MEMORY = {
 }
 
 
-def on_hosts(hosts: int, rate: str) -> List[str]:
-    """Return what starts a rank of hvdlite's on each of some hosts that tests/cluster.py makes.
+def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
+    """Return what starts ranks of hvdlite's on each of some hosts that tests/cluster.py makes.
 
     :param rate: of their links, as tc writes it.
+    :param ranks: on each host.
     """
-    names = ",".join(f"h{i}" for i in range(hosts))
+    names = ",".join(f"h{i}:{ranks}" for i in range(hosts))
     cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), "--rate", rate, "--"]
-    launch = ["-m", "hvdlite.launch", "-n", str(hosts), "-H", names]
+    launch = ["-m", "hvdlite.launch", "-n", str(hosts * ranks), "-H", names]
     return [sys.executable, *cluster, sys.executable, *launch]
 
 

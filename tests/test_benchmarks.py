@@ -230,3 +230,18 @@ def test_order_on_a_busy_wire(tmp_path):
     assert [row.split(" | ")[:2] for row in rows] == [
         ["| 0", "0"], ["| 0", "unset"], ["| 1", "0"], ["| 1", "unset"]
     ]  # fmt: skip
+
+
+def test_allreduce_between_hosts(tmp_path):
+    """Two hosts of two ranks: a row for the size, beside MPI, and one for a late rank."""
+    lacks = cluster.missing()
+    if lacks:
+        pytest.skip(lacks)
+    page = tmp_path / "hosts.md"
+    page.write_text("<!-- table -->\n<!-- end -->\n")
+    command = ["-m", "benchmarks.hosts", "--layout=2x2", "--rate=1gbit", "--bytes=40000"]
+    done = subprocess.run([sys.executable, *command, f"--page={page}"], cwd=ROOT, timeout=LIMIT)
+    assert done.returncode == 0
+    size, late = [line.split(" | ") for line in page.read_text().splitlines() if "2x2" in line]
+    assert size[:2] == ["| 2x2", "40,000"] and float(size[3]) > 0 and float(size[4]) > 0
+    assert late[1] == "4,096, a rank 50 ms late" and float(late[2]) > 0
