@@ -118,7 +118,7 @@ def test_other_shape_under_a_known_name(rank, size):
         np.testing.assert_array_equal(y.asnumpy(), np.full(n, expected_sum(size, step)))
 
 
-def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, size):
+def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):
     """Else the next forward could not begin before the last gradient has come."""
     params = [mx.gluon.Parameter(f"front{i}", shape=(3,)) for i in range(4)]  # one update of SGD's
     params.append(mx.gluon.Parameter("late", shape=(2**18,)))  # a group of its own
