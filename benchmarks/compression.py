@@ -13,9 +13,6 @@ are kept in build/compression.json; those of other hosts, links and epochs take 
 import argparse
 import json
 import math
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Dict, List
@@ -121,14 +118,8 @@ def be_a_rank(out: str, cases: List[str], epochs: int) -> None:
 
 def measure(hosts: int, rate: str, epochs: int, only: List[str]) -> Dict[str, dict]:
     """Make the hosts, run the ranks on them, and return rank 0's results of the cases."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "results.json")
-        rank = [sys.executable, "-m", "benchmarks.compression", "--rank", out]
-        rank += [*(f"--only={name}" for name in only), "--epochs", str(epochs)]
-        done = subprocess.run([*plan.on_hosts(hosts, rate), *rank], cwd=plan.ROOT)
-        if done.returncode:
-            sys.exit(f"no results: exit status {done.returncode}")
-        return json.loads(Path(out).read_text())
+    arguments = [*(f"--only={name}" for name in only), f"--epochs={epochs}"]
+    return plan.measure_on_hosts("compression", arguments, hosts, rate)
 
 
 def add_to_kept(settings: list, results: Dict[str, dict]) -> Dict[str, dict]:

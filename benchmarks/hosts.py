@@ -13,12 +13,9 @@ A late rank naps before it submits 4 KB; its own time counts from its submission
 
 import argparse
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Callable, Dict, List
@@ -88,16 +85,9 @@ def be_a_rank(out: str, sizes: List[int]) -> None:
 def run(layout: str, args: argparse.Namespace) -> Dict:
     """Make the hosts, run the ranks on them, and return what was measured."""
     hosts, ranks = map(int, layout.split("x"))
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "found.json")
-        rank = [sys.executable, "-m", "benchmarks.hosts", "--rank", out]
-        rank += [f"--bytes={size}" for size in args.sizes]
-        environment = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}  # hosts share the cores
-        command = [*plan.on_hosts(hosts, args.rate, ranks), *rank]
-        done = subprocess.run(command, cwd=plan.ROOT, env=environment)
-        if done.returncode:
-            sys.exit(f"no results: exit status {done.returncode}")
-        return json.loads(Path(out).read_text())
+    arguments = [f"--bytes={size}" for size in args.sizes]
+    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # the hosts share the cores
+    return plan.measure_on_hosts("hosts", arguments, hosts, args.rate, ranks, **yielding)
 
 
 def bytes_a_second(rate: str) -> float:

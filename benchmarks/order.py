@@ -17,9 +17,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Dict, List
@@ -92,16 +89,10 @@ def be_a_rank(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> List[Dict]:
     """Make the hosts, run the ranks on them, and return what was measured."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "rows.json")
-        rank = [sys.executable, "-m", "benchmarks.order", "--rank", out]
-        rank += [*(f"--ahead={ahead}" for ahead in args.ahead), *(f"--nap={n}" for n in args.naps)]
-        rank += [f"--gradients={args.gradients}", f"--bytes={args.bytes}"]
-        rank += [f"--rounds={args.rounds}"]
-        done = subprocess.run([*plan.on_hosts(args.hosts, args.rate), *rank], cwd=plan.ROOT)
-        if done.returncode:
-            sys.exit(f"no results: exit status {done.returncode}")
-        return json.loads(Path(out).read_text())
+    arguments = [f"--ahead={ahead}" for ahead in args.ahead] + [f"--nap={n}" for n in args.naps]
+    arguments += [f"--gradients={args.gradients}", f"--bytes={args.bytes}"]
+    arguments += [f"--rounds={args.rounds}"]
+    return plan.measure_on_hosts("order", arguments, args.hosts, args.rate)
 
 
 def table(rows: List[Dict], args: argparse.Namespace) -> str:

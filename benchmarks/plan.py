@@ -1,7 +1,10 @@
 """Who is measured, and how each is started."""
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
@@ -35,6 +38,25 @@ def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
     cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), "--rate", rate, "--"]
     launch = ["-m", "hvdlite.launch", "-n", str(hosts * ranks), "-H", names]
     return [sys.executable, *cluster, sys.executable, *launch]
+
+
+def measure_on_hosts(
+    module: str, arguments: List[str], hosts: int, rate: str, ranks: int = 1, **environment: str
+):
+    """Run a module of benchmarks as the ranks on some hosts; return what rank 0 writes as JSON.
+
+    :param arguments: of the module, which also gets ``--rank FILE``.
+    :param hosts: and ``rate``, ``ranks``: as for :func:`on_hosts`.
+    :raises SystemExit: the ranks have failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        rank = [sys.executable, "-m", f"benchmarks.{module}", "--rank", str(out), *arguments]
+        command = [*on_hosts(hosts, rate, ranks), *rank]
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment})
+        if done.returncode:
+            sys.exit(f"no results: exit status {done.returncode}")
+        return json.loads(out.read_text())
 
 
 class Contestant(NamedTuple):

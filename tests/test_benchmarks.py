@@ -215,18 +215,23 @@ def test_every_work_of_the_report_is_measured():
     assert os.path.isdir(ROOT / "benchmarks") and cases.TINY_ARRAYS == 500
 
 
-def test_order_on_a_busy_wire(tmp_path):
-    """Two hosts, a few gradients: the table has a row for each nap and setting."""
+def rows_of_page(module: str, arguments: list, folder) -> list:
+    """Run a benchmark between hosts; return the rows that it puts into a page, the titles first."""
     lacks = cluster.missing()
     if lacks:
         pytest.skip(lacks)
-    page = tmp_path / "order.md"
+    page = folder / "page.md"
     page.write_text("<!-- table -->\n<!-- end -->\n")
-    command = ["-m", "benchmarks.order", "--hosts=2", "--rate=1gbit", "--gradients=3", "--rounds=1"]
-    command += ["--bytes=40000", "--nap=0.001", f"--page={page}"]
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=LIMIT, text=True)
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--rate=1gbit", f"--page={page}"]
+    done = subprocess.run([*command, *arguments], cwd=ROOT, timeout=LIMIT)
     assert done.returncode == 0
-    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")][1:]
+    return [line for line in page.read_text().splitlines() if line.startswith("| ")]
+
+
+def test_order_on_a_busy_wire(tmp_path):
+    """Two hosts, a few gradients: the table has a row for each nap and setting."""
+    small = ["--hosts=2", "--gradients=3", "--rounds=1", "--bytes=40000", "--nap=0.001"]
+    rows = rows_of_page("order", small, tmp_path)[1:]
     assert [row.split(" | ")[:2] for row in rows] == [
         ["| 0", "0"], ["| 0", "unset"], ["| 1", "0"], ["| 1", "unset"]
     ]  # fmt: skip
@@ -234,14 +239,7 @@ def test_order_on_a_busy_wire(tmp_path):
 
 def test_allreduce_between_hosts(tmp_path):
     """Two hosts of two ranks: a row for the size, beside MPI, and one for a late rank."""
-    lacks = cluster.missing()
-    if lacks:
-        pytest.skip(lacks)
-    page = tmp_path / "hosts.md"
-    page.write_text("<!-- table -->\n<!-- end -->\n")
-    command = ["-m", "benchmarks.hosts", "--layout=2x2", "--rate=1gbit", "--bytes=40000"]
-    done = subprocess.run([sys.executable, *command, f"--page={page}"], cwd=ROOT, timeout=LIMIT)
-    assert done.returncode == 0
-    size, late = [line.split(" | ") for line in page.read_text().splitlines() if "2x2" in line]
+    rows = rows_of_page("hosts", ["--layout=2x2", "--bytes=40000"], tmp_path)
+    size, late = [row.split(" | ") for row in rows if "2x2" in row]
     assert size[:2] == ["| 2x2", "40,000"] and float(size[3]) > 0 and float(size[4]) > 0
     assert late[1] == "4,096, a rank 50 ms late" and float(late[2]) > 0
