@@ -1,6 +1,8 @@
 /* The coordinator decides late: what is not decided can be overtaken, fused and cut. */
 #include "coordinator_case.h"
 
+#include "negotiation/ahead.h"
+
 #include "random.h"
 
 enum { KIB = 1024, RANKS = 2 };
@@ -103,6 +105,26 @@ static void test_a_large_tensor_is_cut(void) {
     decide(&s, 6);
     CHECK_INT(s.n, 4);
     CHECK(s.got[0].item.id == id && s.got[2].item.id == id);
+    scene_close(&s);
+}
+
+/* Only a tensor of higher priority, once known, is worth pieces. */
+static void test_what_nothing_overtakes_is_not_cut(void) {
+    struct scene s;
+    scene_open(&s, config_of(AHEAD_MEASURED));
+    all_say(&s, RANKS, request_of("a", 1024 * KIB));
+    CHECK_DECIDES(&s, 0, "Ta R");
+    finishes(&s, 0);
+    all_say(&s, RANKS, urgent_of("front", 10, 1));
+    CHECK_DECIDES(&s, 0, "Tfront R");
+    finishes(&s, 0);
+    all_say(&s, RANKS, request_of("b", 300 * KIB));
+    all_say(&s, RANKS, urgent_of("c", 300 * KIB, 1));
+    CHECK_DECIDES(&s, 0, "Tc R Tb R");
+    finishes(&s, 0);
+    finishes(&s, 0);
+    all_say(&s, RANKS, request_of("d", 1024 * KIB));
+    CHECK_DECIDES(&s, 0, "Td:0-1048576 R Td:1048576-2097152 R");
     scene_close(&s);
 }
 
@@ -264,6 +286,7 @@ int main(void) {
     RUN(test_what_waits_is_fused);
     RUN(test_small_tensors_that_cannot_be_fused);
     RUN(test_a_large_tensor_is_cut);
+    RUN(test_what_nothing_overtakes_is_not_cut);
     RUN(test_the_rest_of_a_large_tensor);
     RUN(test_pieces_come_in_order);
     RUN(test_what_is_never_cut);

@@ -261,20 +261,13 @@ static int announce(struct coordinator *c, const struct piece *piece, struct wir
     return wire_put(out, &item, err);
 }
 
-static size_t bytes_of(const struct piece *first) {
-    size_t bytes = 0;
-    for (const struct piece *piece = first; piece; piece = piece->next)
-        bytes += piece->end - piece->begin;
-    return bytes;
-}
-
 static int run_batch(struct coordinator *c, const struct piece *first, double now,
                      struct wire_writer *out, hvd_error *err) {
     for (const struct piece *piece = first; piece; piece = piece->next) {
         HVD_TRY(announce(c, piece, out, err));
         ready_decided(piece);
     }
-    HVD_TRY(ahead_decided(&c->ahead, bytes_of(first), now, err));
+    HVD_TRY(ahead_decided(&c->ahead, piece_bytes(first), now, err));
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
@@ -301,15 +294,22 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
+/* Unless it is fixed, a batch is cut only for what may overtake the rest: the links drain between
+ * two pieces. */
+static size_t longest_batch(const struct coordinator *c) {
+    bool fixed = c->config.bytes_ahead != AHEAD_MEASURED;
+    return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
+}
+
 /* Plans three pieces: two that may be decided, and what may be drawn forward into these. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
-    size_t piece = ahead_piece(&c->ahead), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
+    size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
     if (c->config.piece_bytes) piece = c->config.piece_bytes;
     HVD_TRY(ready_plan(&c->ready, most, piece, c->config.fusion_bytes, &plan, err));
     int code = HVD_OK;
-    for (size_t i = 0; i < plan.n && !code && ahead_takes(&c->ahead, bytes_of(plan.first[i]), now);
-         i++)
+    for (size_t i = 0;
+         i < plan.n && !code && ahead_takes(&c->ahead, piece_bytes(plan.first[i]), now); i++)
         code = run_batch(c, plan.first[i], now, out, err);
     ready_clean(&c->ready, &plan);
     ready_plan_free(&plan);

@@ -25,6 +25,7 @@ static int make_room(struct ready *r, hvd_error *err) {
 int ready_add(struct ready *r, struct pending *p, hvd_error *err) {
     if (r->n == r->capacity) HVD_TRY(make_room(r, err));
     r->of[r->n++] = p;
+    if (p->request.priority > r->highest) r->highest = p->request.priority;
     r->changed = true;
     return HVD_OK;
 }
@@ -37,6 +38,10 @@ void ready_free(struct ready *r) {
 void ready_sort(struct ready *r) {
     if (r->checked < r->n) pending_sort(r->of + r->first, r->n - r->first);
     r->checked = r->n;
+}
+
+bool ready_can_be_overtaken(const struct ready *r) {
+    return r->checked > r->first && r->of[r->checked - 1]->request.priority < r->highest;
 }
 
 /* ---- pieces ---- */
@@ -81,6 +86,13 @@ static size_t list_pieces(const struct ready *r, size_t most, size_t longest, st
 }
 
 /* ---- batches ---- */
+
+size_t piece_bytes(const struct piece *first) {
+    size_t bytes = 0;
+    for (const struct piece *piece = first; piece; piece = piece->next)
+        bytes += piece->end - piece->begin;
+    return bytes;
+}
 
 /* Links the pieces of each batch, starting at first[batch], which is NULL before. */
 static void link_batches(struct piece *pieces, size_t n, const size_t *batch,

@@ -8,12 +8,13 @@
 
 #include "negotiation/pending.h"
 
-/* Zeroed: none. */
+/* Zeroed: none; 0, the usual priority, is always known. */
 struct ready {
     struct pending *
         *of; /* [first .. n); those below `checked` are sorted, and ranks agree on them */
     size_t first, n, checked, capacity;
-    bool changed; /* more may be decided than when it was last looked at: the coordinator's */
+    int32_t highest; /* priority of all tensors so far */
+    bool changed;    /* more may be decided than when it was last looked at: the coordinator's */
 };
 
 /* What one batch moves of a tensor. */
@@ -22,6 +23,8 @@ struct piece {
     size_t begin, end;  /* bytes */
     struct piece *next; /* of the same batch */
 };
+
+size_t piece_bytes(const struct piece *first); /* of a batch */
 
 /* Batches in the order in which they shall run. */
 struct ready_plan {
@@ -36,6 +39,10 @@ void ready_free(struct ready *r);
 
 /* All that is ready counts as checked: sorts it. */
 void ready_sort(struct ready *r);
+
+/* Some checked tensor has a lower priority than one that was known before and may come again. Where
+ * none has, pieces are of no use. */
+bool ready_can_be_overtaken(const struct ready *r);
 
 /* Plans the first `most` bytes, and what shares a batch with them. A piece has at most `longest`
  * bytes if its tensor can be cut, a batch of several at most `longest` and `threshold`. */
