@@ -388,9 +388,9 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* The same on hosts, each with a window: uneven, a rank alone, by turns, in blocks. `most`: how many
- * of these placements. */
-enum { PLACEMENTS = 6 };
+/* The same on hosts, each with a window: uneven, a rank alone, by turns, to and fro, so
+ * that a lane is not in the order of its ranks, in blocks. `most`: how many of these placements. */
+enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts(coll_cases *cases, int most) {
     static const struct {
@@ -398,6 +398,7 @@ static inline void coll_cases_run_on_hosts(coll_cases *cases, int most) {
     } HOSTS[PLACEMENTS] = {{7, {0, 1, 2, 0, 1, 2, 0}},
                            {4, {0, 1, 1, 1}},
                            {4, {0, 1, 0, 1}},
+                           {4, {0, 1, 1, 0}},
                            {4, {0, 0, 2, 2}},
                            {8, {0, 0, 0, 0, 4, 4, 4, 4}},
                            {9, {0, 0, 0, 3, 3, 3, 6, 6, 6}}};

@@ -37,6 +37,15 @@ static void test_layout_of_ranks_by_turns(void) {
     local_hub_free(hub);
 }
 
+/* A lane is in the order of its hosts, not of its ranks. */
+static void test_layout_of_ranks_to_and_fro(void) {
+    static const int LOWEST[] = {0, 1, 1, 0}, LANE[] = {3, 2};
+    struct local_hub *hub = local_hub_on(4, LOWEST);
+    const struct comm *lane = &local_hub_rank(hub, 2)->layout.lane;
+    CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
+    local_hub_free(hub);
+}
+
 enum { ROUNDS = 300 };
 
 static size_t length_of(int from, int to, int round) {
@@ -198,6 +207,7 @@ int main(void) {
     check_begin();
     RUN(test_topology);
     RUN(test_layout_of_ranks_by_turns);
+    RUN(test_layout_of_ranks_to_and_fro);
     RUN(test_traffic);
     RUN(test_no_lost_wake_up);
     RUN(test_sleep);

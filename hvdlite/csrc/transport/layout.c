@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Numbers hosts and the ranks on them; returns the ranks of the smallest host. */
+/* Numbers hosts and the ranks on them; returns the ranks of the smallest host. count: [host]. */
 static int number(struct layout *l, const int *lowest, int size, int *count) {
     int least = size;
     for (int r = 0; r < size; r++) {
@@ -15,14 +15,13 @@ static int number(struct layout *l, const int *lowest, int size, int *count) {
     return least;
 }
 
-/* A comm of the ranks r with keys[r] == key. */
-static struct comm pick(const struct comm *all, const int *keys, int key, int *ranks) {
-    struct comm comm = {.transport = all->transport, .ranks = ranks};
-    for (int r = 0; r < all->size; r++) {
-        if (keys[r] != key) continue;
-        if (r == all->rank) comm.rank = comm.size;
-        ranks[comm.size++] = r;
-    }
+/* A comm of `size` ranks: those with keys[rank] == key, each at its place. */
+static struct comm pick(const struct comm *all, const int *keys, int key, const int *place,
+                        int size, int *ranks) {
+    struct comm comm = {.transport = all->transport, .ranks = ranks, .size = size};
+    comm.rank = place[all->rank];
+    for (int r = 0; r < all->size; r++)
+        if (keys[r] == key) ranks[place[r]] = r;
     return comm;
 }
 
@@ -33,10 +32,11 @@ int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_erro
     l->host_of = l->memory;
     l->local_of = l->host_of + size;
     int *host_ranks = l->local_of + size, *lane_ranks = host_ranks + size;
-    l->lanes = number(l, lowest, comm->size, lane_ranks + size);
+    int *count = lane_ranks + size;
+    l->lanes = number(l, lowest, comm->size, count);
     int host = l->host_of[comm->rank], lane = l->local_of[comm->rank];
-    l->host = pick(comm, l->host_of, host, host_ranks);
-    if (lane < l->lanes) l->lane = pick(comm, l->local_of, lane, lane_ranks);
+    l->host = pick(comm, l->host_of, host, l->local_of, count[host], host_ranks);
+    if (lane < l->lanes) l->lane = pick(comm, l->local_of, lane, l->host_of, l->hosts, lane_ranks);
     l->host.hosts = 1;
     l->lane.hosts = l->lane.size;
     comm->hosts = l->hosts;
