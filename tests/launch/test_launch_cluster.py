@@ -135,6 +135,7 @@ def test_a_host_without_hvdlite(cluster, on_cluster):
     done = cluster.run(line, capture_output=True, text=True, timeout=TIMEOUT, cwd="/")
     for host in ("h0", "h1", "h2"):
         on_host(cluster, host, f"rm -f {fake}")
+    assert done.stderr.count("\n") == 2, done.stderr
     first, second = done.stderr.splitlines()
     assert first.startswith(f"hvdliterun: h1 has no {fake}: install Python and hvdlite")
     assert second.startswith("hvdliterun: h2 has no hvdlite: install it there")
