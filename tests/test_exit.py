@@ -16,6 +16,7 @@ from jobs import (
     kill_all,
     processes_of,
     script,
+    survives_a_death,
     wait_until,
 )
 
@@ -90,12 +91,6 @@ def test_rank_that_dies_ends_the_job(how, wait):
     job = script(3, "leave", how, wait, timeout=60)
     assert job.status != 0
     assert job.seconds < SECONDS
-
-
-def survives_a_death() -> bool:
-    """Open MPI 5's mpirun can let the other ranks live."""
-    version = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True).stdout
-    return "Open MPI) 5" in version
 
 
 @pytest.mark.parametrize("window", ["1", "0"])

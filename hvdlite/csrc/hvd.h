@@ -118,6 +118,16 @@ void hvd_memory_close(hvd_memory *memory);
 /* The lowest rank of this rank's host. */
 int hvd_host_leader(int *rank, hvd_error *err);
 
+/* The flight recorder (shm/flight.h): a file of this process without a name; -1: there is none.
+ * `job`: what its ranks have in common. `stacks`: the signal by which stacks are appended to the
+ * file; 0: none. With each stall or failure `word` is written to `bell`; -1: no more. */
+int hvd_flight_file(void);
+void hvd_flight_describe(const char *job, int stacks);
+void hvd_flight_bell(int bell, const char *word);
+/* Remembers who handles the signal; then handles it over whoever does so now (base/stacks.h). */
+void hvd_stacks_keep_users(int number);
+void hvd_stacks_install(int number, int file);
+
 /* Starts a file in the Trace Event Format: when each tensor was submitted, agreed on and moved.
  * {rank} in `path` becomes the rank; without {rank} only rank 0 writes. */
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);

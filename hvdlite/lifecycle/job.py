@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from hvdlite import frameworks, names, topology
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
+from hvdlite.flight import rank as recorder
 from hvdlite.lifecycle import orphan, script_end, watched
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
@@ -66,6 +67,7 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
     topology.enter(comm)
     names.forget()
     _joined = True
+    recorder.begin(comm)
     watched.say_joined()
     registry.begin(process_sets)
 
@@ -121,7 +123,10 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
         if time.monotonic() > deadline:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK
+    recorder.before_leaving()
+    lib.hvd_flight_bell(-1, b"")
     lib.hvd_close()
+    recorder.end()
     watched.say_left()
     if _own_comm is not None and sound:
         _own_comm.Free()
@@ -179,6 +184,7 @@ def _has_others() -> bool:
 
 def _end_job(code: int) -> None:
     """Kill all ranks: MPI is broken, or MPI_Finalize would wait for ranks that still compute."""
+    recorder.before_leaving()
     print(f"hvdlite: rank {MPI.COMM_WORLD.rank} ends the job", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,9 +5,10 @@ A process that ends between the two has not finished its training, whatever its 
 
 import contextlib
 import os
+from typing import Optional
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
-JOINED, LEFT = b"+", b"-"
+JOINED, LEFT, TROUBLE = b"+", b"-", b"!"
 
 
 def by_an_agent() -> bool:
@@ -23,11 +24,22 @@ def say_left() -> None:
     _say(LEFT)
 
 
+def line_of(word: bytes) -> bytes:
+    return b"%b%d\n" % (word, os.getpid())
+
+
+def open_pipe() -> Optional[int]:
+    """Return a new descriptor of the agent's pipe; None: there is none."""
+    try:
+        return os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (KeyError, OSError):
+        return None
+
+
 def _say(word: bytes) -> None:
     """Write the word and this process's id to the agent's pipe, if there is one."""
-    with contextlib.suppress(KeyError, OSError):
-        pipe = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            os.write(pipe, b"%b%d\n" % (word, os.getpid()))
-        finally:
-            os.close(pipe)
+    pipe = open_pipe()
+    if pipe is not None:
+        with contextlib.suppress(OSError):
+            os.write(pipe, line_of(word))
+        os.close(pipe)

@@ -145,7 +145,7 @@ DOORS = [
     ("stderr", r"\bstderr\b|\bfprintf\b", {"base/log.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", set()),
-    ("signals", r"\bsignal\s*\(|\bsigaction\b", set()),
+    ("signals", r"\bsignal\s*\(|\bsigaction\b", {"base/stacks.c"}),
     ("Python", r"\bPy[A-Z_]\w+|<Python\.h>", set()),
 ]
 
@@ -203,8 +203,9 @@ def mutable_statics(source: Path) -> list:
 
 @pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
 def test_no_mutable_globals_but_the_one_pointer(source):
-    allowed = ["current", "lock"] if source.name == "context.c" else []
-    assert mutable_statics(source) == allowed
+    """And but for what a signal handler needs, which has no argument."""
+    allowed = {"context.c": ["current", "lock"], "stacks.c": ["users", "before", "stacks_file"]}
+    assert mutable_statics(source) == allowed.get(source.name, [])
 
 
 @pytest.mark.parametrize(

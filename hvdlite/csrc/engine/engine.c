@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { NOBODY = -1 };
+
 struct engine {
     struct transport *t;
     struct tensors *tensors;
@@ -20,6 +22,7 @@ struct engine {
     struct executor executor;
     struct waiter waiter;
     double looked_for_stalls;
+    double waits_since; /* this rank's tensors wait for other ranks to submit them; 0: none does */
     /* Shared: */
     atomic_bool leaving, stopping, failed;
     hvd_error cause;        /* the first cause of the failure; written before `failed` is set */
@@ -49,6 +52,7 @@ static void fail(struct engine *e, const hvd_error *err) {
     transport_abandon(e->t);
     e->cause = cause;
     atomic_store(&e->failed, true);
+    flight_trouble(e->executor.flight, cause.text, true);
     tensors_close(e->tensors, &cause);
 }
 
@@ -78,6 +82,8 @@ static int negotiate_meanwhile(void *arg, hvd_error *err) {
 static void note_progress(struct engine *e) {
     struct timeline *timeline = e->executor.timeline;
     e->waiter.since = 0;
+    if (e->waits_since > 0) stats_waited(e->t->stats, e->waits_since, e->negotiation.now);
+    e->waits_since = 0;
     if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
 }
 
@@ -100,12 +106,19 @@ static void report_stall(void *arg, const char *text) {
         "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets when "
         "this is reported)",
         text);
+    flight_trouble(e->executor.flight, text, false);
 }
 
 static void report_stalls(struct engine *e, double now) {
     if (!e->negotiation.coordinator || now - e->looked_for_stalls < 0.5) return;
     e->looked_for_stalls = now;
     coordinator_stalled(e->negotiation.coordinator, now, report_stall, e);
+}
+
+static void note_wait(struct engine *e, bool pending, double now) {
+    if (!pending || e->waits_since > 0) return;
+    e->waits_since = now;
+    stats_wait(e->t->stats, now, NOBODY);
 }
 
 /* Idle without pending work: yields for LINGER, because tensors seldom come alone and waking takes
@@ -118,6 +131,7 @@ static void idle(struct engine *e, unsigned ticket) {
     double now = clock_now();
     report_stalls(e, now);
     bool pending = tensors_count(e->tensors) > 0;
+    note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     double nap = waiter_next(&e->waiter, now, e->t->wait, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
@@ -200,10 +214,13 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
+    e->negotiation.flight = config->flight;
+    e->negotiation.group = config->group;
     e->executor = (struct executor){.comm = &t->all,
                                     .tensors = e->tensors,
                                     .log = &e->log,
                                     .timeline = config->timeline,
+                                    .flight = config->flight,
                                     .stats = config->stats};
     t->stats = config->stats;
     t->on_wait = negotiate_meanwhile;

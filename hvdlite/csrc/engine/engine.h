@@ -13,6 +13,7 @@
 #include "engine/tensors.h"
 #include "engine/timeline.h"
 #include "negotiation/ahead.h"
+#include "shm/flight.h"
 #include "shm/regions.h"
 #include "transport/transport.h"
 
@@ -28,6 +29,8 @@ struct engine_config {
     struct log log;
     struct stats *stats;       /* NULL: nothing is counted */
     struct timeline *timeline; /* the caller owns it; NULL: none */
+    struct flight *flight;     /* the same */
+    int group;                 /* its number in the flight recorder */
 };
 
 /* Starts the thread; collective. The caller owns the transport and closes it after engine_stop. */

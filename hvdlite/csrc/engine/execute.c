@@ -1,6 +1,6 @@
 #include "engine/execute.h"
 
-#include "base/clock.h"
+#include "engine/record.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -247,33 +247,17 @@ static void trace(const struct executor *x, const struct batch *batch, const cha
                  batch->pieces[i].tensor->request.name, i + 1, batch->n);
 }
 
-static void record(const struct executor *x, const struct batch *batch, double started) {
-    struct timeline_times times = {
-        .decided = batch->decided, .started = started, .completed = clock_now()};
-    for (size_t i = 0; i < batch->n; i++) {
-        const struct tensor *tensor = batch->pieces[i].tensor;
-        bool here = !tensor->zeros && !batch->pieces[i].begin; /* it waited for this decision */
-        times.submitted = here ? tensor->submitted : batch->decided;
-        timeline_tensor(x->timeline, &tensor->request, times, batch->n);
-    }
-}
-
-static bool is_last(const struct batch_piece *piece) {
-    return piece->end == request_bytes(&piece->tensor->request);
-}
-
 /* Counts before the batch completes. */
 static void count(const struct executor *x, const struct batch *batch) {
     if (!x->stats) return;
     size_t done = 0;
-    for (size_t i = 0; i < batch->n; i++) done += is_last(&batch->pieces[i]);
+    for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
     atomic_fetch_add(&x->stats->tensors, done);
     atomic_fetch_add(&x->stats->batches, 1);
 }
 
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
-    bool recorded = x->timeline && timeline_on(x->timeline);
-    double started = recorded ? clock_now() : 0;
+    double started = record_started(x->flight, x->timeline, batch);
     trace(x, batch, "starts");
     if (run(x, batch, err)) {
         char text[400];
@@ -282,9 +266,10 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
     }
     count(x, batch);
     trace(x, batch, "completes");
-    if (recorded) record(x, batch, started);
+    record_ended(x->flight, x->timeline, batch, started);
     for (size_t i = 0; i < batch->n; i++)
-        if (is_last(&batch->pieces[i])) tensors_finish(x->tensors, batch->pieces[i].tensor, NULL);
+        if (batch_piece_is_last(&batch->pieces[i]))
+            tensors_finish(x->tensors, batch->pieces[i].tensor, NULL);
     return HVD_OK;
 }
 

@@ -19,6 +19,7 @@ struct executor {
     struct tensors *tensors;
     const struct log *log;
     struct timeline *timeline;                /* NULL: none */
+    struct flight *flight;                    /* the same */
     struct stats *stats;                      /* NULL: nothing is counted */
     struct scratch fusion, work, outer, list; /* kept: saves page faults */
     _Atomic(const char *) algorithm; /* of the last batch; NULL: none yet. Any thread reads */

@@ -1,6 +1,7 @@
 #include "engine/negotiate.h"
 
 #include "base/clock.h"
+#include "engine/record.h"
 #include "negotiation/fusion.h"
 
 #include <stdlib.h>
@@ -63,6 +64,7 @@ static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, h
 static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     tensor->stage = TENSOR_SAID;
     const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
+    record_said(n, tensor, known);
     if (!known || !request_same(&known->request, &tensor->request))
         return say_whole(n, tensor, 0, err);
     HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
@@ -223,9 +225,10 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
         return error_set(err, HVD_INTERNAL, "the coordinator runs a batch of no tensors");
     struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
-    *b = (struct batch){.n = n->nopen, .decided = n->now};
+    *b = (struct batch){.n = n->nopen, .decided = n->now, .number = ++n->nbatches};
     memcpy(b->pieces, n->open, n->nopen * sizeof *n->open);
     n->nopen = 0;
+    record_agreed(n, b);
     *n->last = b;
     n->last = &b->next;
     return HVD_OK;
@@ -242,6 +245,7 @@ static int finish_failed(struct negotiation *n, const struct wire_item *item, hv
     if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
     HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
+    record_failed(n, tensor);
     tensors_finish(n->tensors, tensor, &item->error);
     return HVD_OK;
 }

@@ -10,6 +10,7 @@
 #include "engine/tensors.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
+#include "shm/flight.h"
 #include "transport/transport.h"
 
 /* What a batch moves of a tensor: all, or a piece. */
@@ -21,10 +22,15 @@ struct batch_piece {
 /* Tensors that one collective moves together. They stay in the tensor table until they finish. */
 struct batch {
     struct batch *next;
-    double decided; /* when it was appended to the log, by clock_now */
+    double decided;  /* when it was appended to the log, by clock_now */
+    uint64_t number; /* in the log, from 1 */
     size_t n;
     struct batch_piece pieces[];
 };
+
+static inline bool batch_piece_is_last(const struct batch_piece *piece) {
+    return piece->end == request_bytes(&piece->tensor->request);
+}
 
 struct negotiation {
     struct transport *t;
@@ -36,8 +42,11 @@ struct negotiation {
     struct batch *first, **last;     /* the run log: batches that have not run */
     struct batch_piece *open;        /* since the last RUN */
     size_t nopen, open_capacity;
-    bool left;       /* this rank has sent LEAVE */
-    hvd_error heard; /* another rank's ABORT, in that rank's words; code 0: none */
+    uint64_t nbatches;     /* appended so far */
+    struct flight *flight; /* NULL: none */
+    int group;             /* its number there */
+    bool left;             /* this rank has sent LEAVE */
+    hvd_error heard;       /* another rank's ABORT, in that rank's words; code 0: none */
     bool said_abort;
     bool bye; /* every rank has left */
 };

@@ -38,6 +38,7 @@ struct tensor {
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */
     size_t agreed;           /* bytes that are in batches */
+    uint64_t flight;         /* its number in the flight recorder; 0: none */
     bool direct;             /* it lies at the same offset of that region on every rank */
     int64_t *rows; /* of every rank, once agreed on, where they vary; freed by the table */
     /* The table sets: */

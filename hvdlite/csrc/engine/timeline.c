@@ -54,12 +54,12 @@ static void write_span(struct timeline *t, const char *what, const char *name, d
 
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
-    char name[3 * HVD_MAX_NAME], negotiate[40], details[120];
+    char name[3 * HVD_MAX_NAME], negotiate[40], details[160];
     escape(r->name, name, sizeof name);
     snprintf(negotiate, sizeof negotiate, "negotiate %s", kind_name(r->kind));
     snprintf(details, sizeof details,
-             ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu}",
-             dtype_name(r->dtype), request_bytes(r), fused);
+             ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu, \"batch\": %llu}",
+             dtype_name(r->dtype), request_bytes(r), fused, (unsigned long long)times.batch);
     write_end(t, 'b', name, name, times.submitted, "");
     write_span(t, negotiate, name, times.submitted, times.decided, "");
     write_span(t, "queue", name, times.decided, times.started, "");

@@ -24,6 +24,7 @@ struct timeline {
 /* When a tensor reached each stage, in seconds of clock_now. */
 struct timeline_times {
     double submitted, decided, started, completed;
+    uint64_t batch; /* its number */
 };
 
 void timeline_init(struct timeline *t);

@@ -91,13 +91,24 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
     return HVD_OK;
 }
 
+/* For the flight recorder: the same on all its ranks, 0 for all ranks of the job. */
+static int group_number(const int *job_ranks, int size) {
+    enum { PRIME = 8191, LEAST = 1 };
+    unsigned number = 0;
+    for (int i = 0; job_ranks && i < size; i++)
+        number = (number * 31 + (unsigned)job_ranks[i]) % PRIME;
+    return job_ranks ? LEAST + (int)number : 0;
+}
+
 static int start_group(const struct job *j, struct group *g, const int *job_ranks, hvd_error *err) {
     g->transport->timeout = j->timeout;
     g->transport->wait = j->wait;
     g->transport->pace = j->pace;
     g->transport->cost = j->cost;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
-    return engine_start(&g->engine, g->transport, &j->config, err);
+    struct engine_config config = j->config;
+    config.group = group_number(job_ranks, g->transport->at.size);
+    return engine_start(&g->engine, g->transport, &config, err);
 }
 
 int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
@@ -202,6 +213,8 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, j->nudge, err));
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
+    flight_place(j->flight, world->transport->at.rank, world->transport->at.size,
+                 world->transport->at.local_rank);
     int code = read_config(j, err);
     if (!code) code = read_wait(j, world->transport->at.local_size, err);
     if (!code) code = read_timeline(j, err);
@@ -209,6 +222,17 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     HVD_TRY(tune(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
+}
+
+/* A job without it runs all the same. */
+static int open_flight(struct job *j, hvd_error *err) {
+    bool wanted = true;
+    hvd_error ignored;
+    HVD_TRY(env_flag("FLIGHT_RECORDER", &wanted, err));
+    if (!wanted || flight_open(&j->flight, &ignored)) return HVD_OK;
+    j->config.flight = j->flight;
+    j->config.stats = &j->flight->memory->stats;
+    return HVD_OK;
 }
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
@@ -223,6 +247,7 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;
     j->config.stats = &j->stats;
+    HVD_TRY(open_flight(j, err));
     struct group *world = group_new(err);
     if (!world) return err->code;
     int id, code = open_world(j, world, mpi_comm, err);
@@ -242,5 +267,6 @@ void job_close(struct job *j) {
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);
     if (j->config.timeline) close_timeline(j);
+    flight_close(j->flight);
     *j = (struct job){0};
 }

@@ -25,7 +25,8 @@ struct job {
     bool window;              /* ranks of one host may share memory */
     bool nudge;               /* messages wake ranks of other hosts */
     struct timeline timeline; /* of all groups, like the stats */
-    struct stats stats;
+    struct stats stats;       /* used where there is no flight recorder */
+    struct flight *flight;    /* NULL: switched off, or no memory for it */
 };
 
 /* Collective over the communicator whose handle lies at `mpi_comm`. Reads the environment.

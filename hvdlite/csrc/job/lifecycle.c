@@ -1,5 +1,6 @@
 #include "hvd.h"
 
+#include "base/stacks.h"
 #include "job/context.h"
 #include "transport/mpi_library.h"
 
@@ -36,12 +37,35 @@ const char *hvd_algorithm(void) {
 
 int hvd_get_stats(hvd_stats *out, hvd_error *err) {
     HVD_TRY(context_enter(err));
-    struct stats *stats = &context_job()->stats;
+    struct stats *stats = context_job()->config.stats;
     *out = (hvd_stats){stats->bytes_sent_mpi, stats->bytes_sent_window, stats->tensors,
                        stats->batches};
     context_leave();
     return HVD_OK;
 }
+
+int hvd_flight_file(void) {
+    if (context_enter(NULL)) return -1;
+    int file = context_job()->flight ? context_job()->flight->file : -1;
+    context_leave();
+    return file;
+}
+
+void hvd_flight_describe(const char *job, int stacks) {
+    if (context_enter(NULL)) return;
+    flight_describe(context_job()->flight, job, stacks);
+    context_leave();
+}
+
+void hvd_flight_bell(int bell, const char *word) {
+    if (context_enter(NULL)) return;
+    flight_set_bell(context_job()->flight, bell, word);
+    context_leave();
+}
+
+void hvd_stacks_keep_users(int number) { stacks_keep_users(number); }
+
+void hvd_stacks_install(int number, int file) { stacks_install(number, file); }
 
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err) {
     HVD_TRY(context_enter(err));

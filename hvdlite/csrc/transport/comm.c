@@ -38,11 +38,18 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
     if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
     waiter_pause(waiter, t->wait, LONGEST_DATA_NAP);
+    if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, peer));
     if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
                      "stopped?",
                      transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), t->timeout);
+}
+
+static void end_wait(struct transport *t, struct waiter *waiter) {
+    double now = clock_now();
+    stats_waited(t->stats, waiter->since, now);
+    waiter_done(waiter, now);
 }
 
 int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err) {
@@ -57,7 +64,7 @@ int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct wait
         HVD_TRY(t->ops->test(t, x, err));
         if (x->active) HVD_TRY(keep_waiting(t, stream, x->peer, err));
     }
-    waiter_done(stream, stream->since > 0 ? clock_now() : 0);
+    if (stream->since > 0) end_wait(t, stream);
     return HVD_OK;
 }
 
@@ -72,6 +79,7 @@ int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uin
     struct waiter waiter = {0};
     while (!window_raised(comm->window, rank, flag, round))
         HVD_TRY(keep_waiting(comm->transport, &waiter, transport_rank(comm, rank), err));
+    if (waiter.since > 0) end_wait(comm->transport, &waiter);
     return HVD_OK;
 }
 

@@ -1,0 +1,63 @@
+#define _GNU_SOURCE /* sigaction, gettid by syscall */
+#include "base/stacks.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#else /* a C library without it: only Python's stacks are written */
+static int backtrace(void **frames, int most) { return frames && most ? 0 : 0; }
+static void backtrace_symbols_fd(void *const *frames, int n, int file) {
+    (void)frames, (void)n, (void)file;
+}
+#endif
+
+enum { MOST_FRAMES = 64 };
+
+static struct sigaction users;
+static struct sigaction before;
+static int stacks_file;
+
+static bool is_handler(const struct sigaction *action) {
+    return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
+}
+
+static void call(const struct sigaction *action, int number, siginfo_t *info, void *context) {
+    if (!is_handler(action)) return;
+    if (action->sa_flags & SA_SIGINFO)
+        action->sa_sigaction(number, info, context);
+    else
+        action->sa_handler(number);
+}
+
+/* Functions that are safe in a handler only. */
+static void handle(int number, siginfo_t *info, void *context) {
+    static const char MAIN[] = "C stack of the main thread:\n", OTHER[] = "C stack of a thread:\n";
+    int error = errno;
+    void *frames[MOST_FRAMES];
+    bool is_main = syscall(SYS_gettid) == getpid();
+    const char *head = is_main ? MAIN : OTHER;
+    if (write(stacks_file, head, strlen(head)) >= 0)
+        backtrace_symbols_fd(frames, backtrace(frames, MOST_FRAMES), stacks_file);
+    call(&before, number, info, context);
+    call(&users, number, info, context);
+    errno = error;
+}
+
+void stacks_keep_users(int number) { sigaction(number, NULL, &users); }
+
+void stacks_install(int number, int file) {
+    void *frames[1];
+    struct sigaction action = {.sa_sigaction = handle,
+                               .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+    stacks_file = file;
+    backtrace(frames, 1); /* loads what it needs, which a handler must not */
+    sigemptyset(&action.sa_mask);
+    sigaction(number, NULL, &before);
+    sigaction(number, &action, NULL);
+}

@@ -1,0 +1,290 @@
+#include "shm/flight.h"
+
+#include "base/clock.h"
+#include "shm/life.h"
+#include "shm/shmem.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the layout, for readers ---- */
+
+struct field {
+    const char *name, *format; /* as NumPy names formats */
+    size_t offset, size;
+};
+
+#define FORMAT(x)                                                                                  \
+    _Generic((x),                                                                                  \
+        uint64_t: "u8",                                                                            \
+        int64_t: "i8",                                                                             \
+        double: "f8",                                                                              \
+        int32_t: "i4",                                                                             \
+        uint16_t: "u2",                                                                            \
+        int16_t: "i2",                                                                             \
+        uint8_t: "u1",                                                                             \
+        char *: "S",                                                                               \
+        const char *: "S")
+#define FIELD(prefix, type, member)                                                                \
+    {prefix #member, FORMAT(((const struct type *)0)->member), offsetof(struct type, member),      \
+     sizeof(((const struct type *)0)->member)}
+#define HEAD(member) FIELD("", flight_memory, member)
+#define OP(member) FIELD("op.", flight_op, member)
+
+static const struct field FIELDS[] = {
+    HEAD(pid),
+    HEAD(rank),
+    HEAD(size),
+    HEAD(local_rank),
+    HEAD(stacks),
+    HEAD(host),
+    HEAD(job),
+    HEAD(began),
+    HEAD(clock_offset),
+    HEAD(clock_error),
+    HEAD(stats.bytes_sent_mpi),
+    HEAD(stats.bytes_sent_window),
+    HEAD(stats.tensors),
+    HEAD(stats.batches),
+    HEAD(stats.waited),
+    HEAD(stats.waits_since),
+    HEAD(stats.waits_for),
+    HEAD(ops),
+    HEAD(steps),
+    HEAD(troubles),
+    HEAD(trouble),
+    HEAD(failed),
+    OP(version),
+    OP(number),
+    OP(bytes),
+    OP(batch),
+    OP(submitted),
+    OP(agreed),
+    OP(started),
+    OP(ended),
+    OP(fused),
+    OP(group),
+    OP(phase),
+    OP(kind),
+    OP(dtype),
+    OP(name),
+};
+
+static void write_layout(char *text, size_t size) {
+    size_t used =
+        (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",
+                         sizeof(struct flight_memory), offsetof(struct flight_memory, ring),
+                         (int)FLIGHT_OPS, sizeof(struct flight_op));
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s %s@%zu:%zu;", FIELDS[i].name,
+                                 FIELDS[i].format, FIELDS[i].offset, FIELDS[i].size);
+}
+
+/* ---- open and close ---- */
+
+static int map_memory(struct flight *f, hvd_error *err) {
+    char address[SHMEM_NAME];
+    void *memory = NULL;
+    HVD_TRY(shmem_make(sizeof *f->memory, &f->file, err));
+    shmem_address(f->file, address);
+    int code = shmem_map(&memory, sizeof *f->memory, true, address, err);
+    if (code) close(f->file);
+    f->memory = memory;
+    return code;
+}
+
+int flight_open(struct flight **out, hvd_error *err) {
+    struct life_card card = life_card_of_this_process();
+    struct flight *f = calloc(1, sizeof *f);
+    if (!f) return error_set(err, HVD_NO_MEMORY, "no memory for the flight recorder");
+    int code = map_memory(f, err);
+    if (code) {
+        free(f);
+        return code;
+    }
+    struct flight_memory *m = f->memory;
+    monitor_init(&f->monitor);
+    f->bell = -1;
+    write_layout(m->layout, sizeof m->layout);
+    m->pid = card.pid;
+    m->size = 1;
+    m->began = clock_now();
+    snprintf(m->host, sizeof m->host, "%s", card.host);
+    *out = f;
+    return HVD_OK;
+}
+
+void flight_close(struct flight *f) {
+    if (!f) return;
+    monitor_destroy(&f->monitor);
+    shmem_release(f->memory, sizeof *f->memory, f->file);
+    free(f);
+}
+
+void flight_place(struct flight *f, int rank, int size, int local_rank) {
+    if (!f) return;
+    f->memory->rank = rank;
+    f->memory->size = size;
+    f->memory->local_rank = local_rank;
+}
+
+void flight_describe(struct flight *f, const char *job, int stacks) {
+    if (!f) return;
+    snprintf(f->memory->job, sizeof f->memory->job, "%s", job);
+    f->memory->stacks = stacks;
+}
+
+/* ---- operations ---- */
+
+typedef _Atomic uint64_t slot[FLIGHT_WORDS];
+
+_Static_assert(sizeof(struct flight_op) == 128, "two cache lines");
+_Static_assert(offsetof(struct flight_op, version) == 0, "the first word");
+
+static slot *slot_of(const struct flight *f, uint64_t number) {
+    return &f->memory->ring[(number - 1) % FLIGHT_OPS];
+}
+
+/* Two writers meet only where 1,000 tensors are under way: the later one goes without. */
+static bool lock(slot *s, uint64_t *version) {
+    *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
+    return *version % 2 == 0 &&
+           atomic_compare_exchange_strong_explicit(&(*s)[0], version, *version + 1,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+static void unlock(slot *s, uint64_t version) {
+    atomic_store_explicit(&(*s)[0], version + 2, memory_order_release);
+}
+
+static void load(const slot *s, struct flight_op *op) {
+    uint64_t words[FLIGHT_WORDS];
+    for (int i = 1; i < FLIGHT_WORDS; i++)
+        words[i] = atomic_load_explicit(&(*s)[i], memory_order_acquire);
+    memcpy((char *)op + sizeof *words, words + 1, sizeof *op - sizeof *words);
+}
+
+/* Release: whoever sees a word sees the odd version before it. */
+static void store(slot *s, const struct flight_op *op) {
+    uint64_t words[FLIGHT_WORDS];
+    memcpy(words, op, sizeof words);
+    for (int i = 1; i < FLIGHT_WORDS; i++)
+        atomic_store_explicit(&(*s)[i], words[i], memory_order_release);
+}
+
+bool flight_read(const struct flight_memory *memory, size_t place, struct flight_op *out) {
+    const slot *s = &memory->ring[place];
+    out->version = atomic_load_explicit(&(*s)[0], memory_order_acquire);
+    load(s, out);
+    return out->version % 2 == 0 &&
+           atomic_load_explicit(&(*s)[0], memory_order_relaxed) == out->version;
+}
+
+/* One tensor that comes again marks the steps. Where it stays away, as after another model or a
+ * validation, the next one takes its place. */
+static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
+    enum { STAYS_AWAY = 20000 };
+    uint64_t mark = atomic_load_explicit(&m->mark, memory_order_relaxed);
+    uint64_t marked = atomic_load_explicit(&m->marked, memory_order_relaxed);
+    if (mark == hash) {
+        atomic_fetch_add_explicit(&m->steps, 1, memory_order_relaxed);
+    } else if (mark && number - marked < STAYS_AWAY) {
+        return;
+    }
+    atomic_store_explicit(&m->mark, hash, memory_order_relaxed);
+    atomic_store_explicit(&m->marked, number, memory_order_relaxed);
+}
+
+uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
+                    uint64_t again) {
+    if (!f) return 0;
+    uint64_t version,
+        number = 1 + atomic_fetch_add_explicit(&f->memory->ops, 1, memory_order_relaxed);
+    if (again) count_step(f->memory, again, number);
+    slot *s = slot_of(f, number);
+    if (!lock(s, &version)) return 0;
+    struct flight_op op = {.number = number,
+                           .bytes = request_bytes(r),
+                           .submitted = submitted,
+                           .group = (int16_t)group,
+                           .phase = FLIGHT_WAITS,
+                           .kind = (uint8_t)r->kind,
+                           .dtype = (uint8_t)r->dtype};
+    size_t length = strlen(r->name), kept = length < FLIGHT_NAME ? length : FLIGHT_NAME - 1;
+    memcpy(op.name, r->name + length - kept, kept);
+    store(s, &op);
+    unlock(s, version);
+    return number;
+}
+
+/* Changes the operation by `change`, which knows `with`. */
+static void change(struct flight *f, uint64_t number,
+                   void (*how)(struct flight_op *op, const struct flight_op *with),
+                   const struct flight_op *with) {
+    uint64_t version;
+    if (!f || !number) return;
+    slot *s = slot_of(f, number);
+    if (!lock(s, &version)) return;
+    struct flight_op op;
+    load(s, &op);
+    if (op.number == number) {
+        how(&op, with);
+        store(s, &op);
+    }
+    unlock(s, version);
+}
+
+static void to_agreed(struct flight_op *op, const struct flight_op *with) {
+    op->phase = FLIGHT_AGREED;
+    op->batch = with->batch;
+    op->fused = with->fused;
+    op->agreed = with->agreed;
+}
+
+static void to_started(struct flight_op *op, const struct flight_op *with) {
+    op->phase = FLIGHT_MOVES;
+    op->started = with->started;
+}
+
+static void to_ended(struct flight_op *op, const struct flight_op *with) {
+    op->phase = with->phase;
+    op->ended = with->ended;
+}
+
+void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fused, double now) {
+    uint16_t many = fused < UINT16_MAX ? (uint16_t)fused : UINT16_MAX;
+    struct flight_op with = {.batch = batch, .fused = many, .agreed = now};
+    change(f, number, to_agreed, &with);
+}
+
+void flight_started(struct flight *f, uint64_t number, double now) {
+    change(f, number, to_started, &(struct flight_op){.started = now});
+}
+
+void flight_ended(struct flight *f, uint64_t number, bool failed, double now) {
+    struct flight_op with = {.phase = failed ? FLIGHT_FAILED : FLIGHT_DONE, .ended = now};
+    change(f, number, to_ended, &with);
+}
+
+/* ---- troubles ---- */
+
+void flight_trouble(struct flight *f, const char *text, bool failed) {
+    if (!f) return;
+    monitor_lock(&f->monitor);
+    snprintf(f->memory->trouble, sizeof f->memory->trouble, "%s", text);
+    f->memory->failed = failed;
+    atomic_fetch_add(&f->memory->troubles, 1);
+    if (f->bell >= 0 && write(f->bell, f->word, strlen(f->word)) < 0) f->bell = -1;
+    monitor_unlock(&f->monitor);
+}
+
+void flight_set_bell(struct flight *f, int file, const char *word) {
+    if (!f) return;
+    monitor_lock(&f->monitor);
+    f->bell = file;
+    snprintf(f->word, sizeof f->word, "%s", word);
+    monitor_unlock(&f->monitor);
+}

@@ -1,0 +1,223 @@
+"""Finds and reads flight recorders: memory without a name, in processes of this user.
+
+``csrc/shm/flight.h`` describes the memory. A text at its begin says where the fields lie, so a
+recorder of another version of hvdlite can be read as well.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+import numpy
+
+MAGIC = "hvdlite flight 1"
+PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
+KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join")
+_LAYOUT_BYTES = 2048
+_LINK = "/memfd:hvdlite"
+_MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks
+_ATTEMPTS = 5  # to read an operation that is being written
+
+Op = Dict[str, Any]
+
+
+class NoRecorder(Exception):
+    """There is no flight recorder; the text says where, and what to do."""
+
+
+class Snapshot(NamedTuple):
+    """What one rank's recorder said. Times are seconds of its host's monotonic clock."""
+
+    head: Dict[str, Any]  # the fields of struct flight_memory
+    ops: List[Op]  # the last operations, the oldest first
+    state: str  # of the process: "runs", "is stopped", "is gone", ...
+    now: float  # when it was read, by that clock
+    stacks: str = ""
+
+    @property
+    def rank(self) -> int:
+        return self.head["rank"]
+
+    def as_json(self) -> str:
+        return json.dumps(self._asdict())
+
+
+def snapshot_of(text: str) -> Snapshot:
+    """Return what ``as_json`` has written."""
+    return Snapshot(**json.loads(text))
+
+
+# ------------------------------------------------------------------------------------- finding
+def files_of(pid: int) -> List[str]:
+    """Return the paths of the recorders that a process holds, its own first."""
+    own: List[str] = []
+    others: List[str] = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith(_LINK):
+                    head = _head_of(entry.path)
+                    if head:
+                        (own if head["pid"] == pid else others).append(entry.path)
+    return own + others
+
+
+def _head_of(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with Recorder(path) as recorder:
+            return recorder.head()
+    except (OSError, NoRecorder):
+        return None
+
+
+def processes() -> Iterator[int]:
+    """Yield the processes that may have a recorder and that this user may look at."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == os.geteuid() or os.geteuid() == 0:
+                    yield int(entry.name)
+
+
+def find(job: Optional[str] = None) -> List["Recorder"]:
+    """Open the recorder of every rank on this host, of one job or all jobs.
+
+    Ranks that have died are found as long as another process holds their recorder.
+    """
+    found: Dict[int, Recorder] = {}
+    for pid in processes():
+        for path in files_of(pid):
+            with contextlib.suppress(OSError, NoRecorder):
+                recorder = Recorder(path)
+                head = recorder.head()
+                if head["pid"] in found or (job is not None and head["job"] != job):
+                    recorder.close()
+                else:
+                    found[head["pid"]] = recorder
+    return list(found.values())
+
+
+# ------------------------------------------------------------------------------------- reading
+class Recorder:
+    """An open recorder; it can be read after its process has died.
+
+    :raises NoRecorder: the file is none.
+    """
+
+    def __init__(self, path: str):
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._layout = _parse(os.pread(self._file, _LAYOUT_BYTES, 0), path)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def head(self) -> Dict[str, Any]:
+        """Return what is not of a single operation."""
+        layout = self._layout
+        data = os.pread(self._file, layout.ring, 0)
+        return _plain(numpy.frombuffer(data, layout.head, 1)[0])
+
+    def ops(self) -> List[Op]:
+        """Return the operations that are whole, in order; those being written are left out."""
+        layout, found = self._layout, {}
+        for _ in range(_ATTEMPTS):
+            before, ops, after = (self._ring() for _ in range(3))
+            whole = (before["version"] % 2 == 0) & (before["version"] == after["version"])
+            for op in ops[whole & (ops["number"] > 0)]:
+                found[int(op["number"])] = op
+            if whole.all():
+                break
+        newest = max(found, default=0)
+        numbers = [n for n in sorted(found) if n > newest - layout.places]
+        return [_readable(_plain(found[n])) for n in numbers]
+
+    def _ring(self):
+        layout = self._layout
+        size = layout.places * layout.op.itemsize
+        return numpy.frombuffer(os.pread(self._file, size, layout.ring), layout.op)
+
+    def stacks(self) -> str:
+        """Return what the process appended when it was last asked for its stacks."""
+        return os.pread(self._file, _MOST_STACKS, self._layout.bytes).decode(errors="replace")
+
+    def forget_stacks(self) -> None:
+        with contextlib.suppress(OSError):
+            os.truncate(f"/proc/self/fd/{self._file}", self._layout.bytes)
+
+    def size(self) -> int:
+        return os.fstat(self._file).st_size
+
+    def snapshot(self, stacks: str = "") -> Snapshot:
+        head = self.head()
+        return Snapshot(head, self.ops(), state_of(head["pid"]), time.monotonic(), stacks)
+
+
+class _Layout(NamedTuple):
+    bytes: int  # of the memory; stacks come behind it
+    ring: int  # where operations begin
+    places: int
+    head: numpy.dtype
+    op: numpy.dtype
+
+
+_FIELD = re.compile(r"(op\.)?([\w.]+) (\w+)@(\d+):(\d+)")
+
+
+def _parse(data: bytes, path: str) -> _Layout:
+    text = data.partition(b"\0")[0].decode(errors="replace")
+    if not text.startswith(MAGIC + ";"):
+        raise NoRecorder(f"{path} is no flight recorder of hvdlite, or one of another format")
+    sizes = dict(re.findall(r"(?<![\w.])(bytes|ring|ops|op) (\d+);", text))
+    fields: Dict[str, list] = {"": [], "op.": []}
+    for prefix, name, kind, offset, size in _FIELD.findall(text):
+        kind = f"S{size}" if kind == "S" else f"={kind}"
+        fields[prefix].append((name.rpartition(".")[2], kind, int(offset)))
+    head = _dtype(fields[""], int(sizes["ring"]))
+    op = _dtype(fields["op."], int(sizes["op"]))
+    return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op)
+
+
+def _dtype(fields: list, size: int) -> numpy.dtype:
+    names, formats, offsets = zip(*fields)
+    return numpy.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+def _plain(record) -> Dict[str, Any]:
+    def value(item):
+        return item.decode(errors="replace") if isinstance(item, bytes) else item
+
+    return {name: value(record[name].item()) for name in record.dtype.names}
+
+
+def _readable(op: Op) -> Op:
+    op["phase"] = PHASES[op["phase"]] if op["phase"] < len(PHASES) else "?"
+    op["kind"] = KINDS[op["kind"]] if op["kind"] < len(KINDS) else "?"
+    del op["version"]
+    return op
+
+
+# ------------------------------------------------------------------------------------ processes
+_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "is dead", "D": "waits for I/O"}
+
+
+def state_of(pid: int) -> str:
+    """Say how a process of this host is: "runs", "is stopped", "is dead", "is gone", ..."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "is gone"
+    return _STATES.get(letter, "runs")

@@ -1,0 +1,208 @@
+/* The flight recorder: whole operations for whoever reads meanwhile; the last ones stay. */
+#include "check.h"
+
+#include "base/clock.h"
+#include "shm/flight.h"
+#include "shm/shmem.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WRITERS = 3, ROUNDS = 20000 };
+
+static struct request request_named(const char *name, int n) {
+    struct request r = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .ndim = 1, .dims = {n}};
+    snprintf(r.name, sizeof r.name, "%s", name);
+    return r;
+}
+
+static struct flight *opened(void) {
+    struct flight *f = NULL;
+    hvd_error err = {0};
+    REQUIRE(flight_open(&f, &err) == HVD_OK);
+    return f;
+}
+
+static void test_the_way_of_a_tensor(void) {
+    struct flight *f = opened();
+    struct flight_op op;
+    struct request r = request_named("allreduce.x", 6);
+    uint64_t number = flight_add(f, &r, 2.5, 0, 0);
+    CHECK_INT(number, 1);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(op.phase, FLIGHT_WAITS);
+    CHECK_INT(op.bytes, 24);
+    CHECK_TEXT(op.name, "allreduce.x");
+    flight_agreed(f, number, 7, 100000, 3.5);
+    flight_started(f, number, 4.5);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(op.phase, FLIGHT_MOVES);
+    CHECK_INT(op.batch, 7);
+    CHECK_INT(op.fused, 65535);
+    flight_ended(f, number, false, 5.5);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(op.phase, FLIGHT_DONE);
+    CHECK(op.submitted == 2.5 && op.agreed == 3.5 && op.started == 4.5 && op.ended == 5.5);
+    flight_close(f);
+}
+
+static void test_the_end_of_a_long_name(void) {
+    struct flight *f = opened();
+    struct flight_op op;
+    char name[HVD_MAX_NAME];
+    memset(name, 'a', sizeof name - 1);
+    memcpy(name + sizeof name - 5, "tail", 5);
+    struct request r = request_named(name, 1);
+    flight_add(f, &r, 1, 0, 0);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(strlen(op.name), FLIGHT_NAME - 1);
+    CHECK_TEXT(op.name + FLIGHT_NAME - 5, "tail");
+    flight_close(f);
+}
+
+/* What has been overwritten is not changed any more. */
+static void test_the_ring(void) {
+    struct flight *f = opened();
+    struct flight_op op;
+    struct request r = request_named("x", 1);
+    for (int i = 0; i < FLIGHT_OPS + 1; i++) flight_add(f, &r, i, 3, 0);
+    flight_ended(f, 1, true, 9);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(op.number, FLIGHT_OPS + 1);
+    CHECK_INT(op.phase, FLIGHT_WAITS);
+    CHECK_INT(op.group, 3);
+    CHECK(flight_read(f->memory, 1, &op));
+    CHECK_INT(op.number, 2);
+    flight_close(f);
+}
+
+static void test_steps(void) {
+    struct flight *f = opened();
+    struct request r = request_named("x", 1);
+    for (int step = 0; step < 5; step++)
+        for (uint64_t hash = 1; hash < 4; hash++) flight_add(f, &r, 1, 0, step ? hash : 0);
+    CHECK_INT(f->memory->steps, 3); /* the first repeat begins the count */
+    for (int i = 0; i < 30000; i++) flight_add(f, &r, 1, 0, 0);
+    for (int step = 0; step < 3; step++) flight_add(f, &r, 1, 0, 77);
+    CHECK_INT(f->memory->steps, 5);
+    flight_close(f);
+}
+
+static void test_a_reader_in_another_mapping(void) {
+    struct flight *f = opened();
+    char address[SHMEM_NAME];
+    void *memory;
+    hvd_error err = {0};
+    flight_place(f, 2, 4, 1);
+    flight_describe(f, "ab12", 23);
+    shmem_address(f->file, address);
+    if (!CHECK_OK(shmem_map(&memory, sizeof(struct flight_memory), true, address, &err), err))
+        return;
+    const struct flight_memory *m = memory;
+    CHECK_INT(m->rank, 2);
+    CHECK_TEXT(m->job, "ab12");
+    CHECK(strncmp(m->layout, "hvdlite flight 1;", 17) == 0);
+    CHECK(strstr(m->layout, ";op.name S@"));
+    CHECK_INT(m->layout[strlen(m->layout) - 1], ';'); /* whole */
+    shmem_release(memory, sizeof *m, -1);
+    flight_close(f);
+}
+
+static void test_troubles_ring_the_bell(void) {
+    struct flight *f = opened();
+    int ends[2];
+    char heard[20] = "";
+    REQUIRE(pipe(ends) == 0);
+    flight_trouble(f, "nobody listens", false);
+    flight_set_bell(f, ends[1], "!12\n");
+    flight_trouble(f, "tensor 'x' has waited", true);
+    CHECK_INT(read(ends[0], heard, sizeof heard - 1), 4);
+    CHECK_TEXT(heard, "!12\n");
+    CHECK_TEXT(f->memory->trouble, "tensor 'x' has waited");
+    CHECK_INT(f->memory->failed, 1);
+    CHECK_INT(f->memory->troubles, 2);
+    flight_set_bell(f, -1, "");
+    close(ends[0]);
+    close(ends[1]);
+    flight_close(f);
+}
+
+static void test_without_a_recorder(void) {
+    struct request r = request_named("x", 1);
+    CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);
+    flight_started(NULL, 1, 1);
+    flight_trouble(NULL, "x", true);
+    flight_close(NULL);
+}
+
+/* ---- torn reads ---- */
+
+struct writer {
+    struct flight *f;
+    pthread_t thread;
+    atomic_int *running;
+};
+
+/* All that an operation holds follows from its bytes. */
+static void *write_many(void *arg) {
+    struct writer *w = arg;
+    for (int i = 1; i <= ROUNDS; i++) {
+        char name[HVD_MAX_NAME];
+        snprintf(name, sizeof name, "%d.%d.%d", 4 * i, 4 * i, 4 * i);
+        struct request r = request_named(name, i);
+        uint64_t number = flight_add(w->f, &r, 4 * i, i % 1000, 0);
+        flight_agreed(w->f, number, 4 * (uint64_t)i, 1, 4 * i);
+        flight_started(w->f, number, 4 * i);
+        flight_ended(w->f, number, false, 4 * i);
+    }
+    atomic_fetch_sub(w->running, 1);
+    return NULL;
+}
+
+static bool is_whole(const struct flight_op *op) {
+    char name[HVD_MAX_NAME];
+    double bytes = (double)op->bytes;
+    snprintf(name, sizeof name, "%d.%d.%d", (int)bytes, (int)bytes, (int)bytes);
+    return strcmp(op->name, name) == 0 && op->submitted == bytes &&
+           op->group == (int)op->bytes / 4 % 1000 &&
+           (op->phase < FLIGHT_AGREED || (op->agreed == bytes && op->batch == op->bytes)) &&
+           (op->phase < FLIGHT_DONE || op->ended == bytes);
+}
+
+static void test_no_torn_reads(void) {
+    struct flight *f = opened();
+    atomic_int running = WRITERS;
+    struct writer writers[WRITERS];
+    hvd_error err;
+    size_t whole = 0, torn = 0;
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i] = (struct writer){.f = f, .running = &running};
+        REQUIRE(thread_start(&writers[i].thread, write_many, &writers[i], "writer", &err) == 0);
+    }
+    do {
+        for (size_t place = 0; place < FLIGHT_OPS; place++) {
+            struct flight_op op;
+            if (!flight_read(f->memory, place, &op) || op.phase == FLIGHT_NONE) continue;
+            *(is_whole(&op) ? &whole : &torn) += 1;
+        }
+    } while (atomic_load(&running));
+    for (int i = 0; i < WRITERS; i++) thread_join(writers[i].thread);
+    CHECK_INT(torn, 0);
+    CHECK(whole > 0);
+    CHECK_INT(f->memory->ops, WRITERS * ROUNDS);
+    flight_close(f);
+}
+
+int main(void) {
+    test_the_way_of_a_tensor();
+    test_the_end_of_a_long_name();
+    test_the_ring();
+    test_steps();
+    test_a_reader_in_another_mapping();
+    test_troubles_ring_the_bell();
+    test_without_a_recorder();
+    test_no_torn_reads();
+    return check_end("test_flight");
+}

@@ -1,0 +1,41 @@
+"""Rank 1 stalls, or dies (argv[1]), after the same operations on all ranks."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from jobs import report
+from mpi4py import MPI
+
+import hvdlite as hvd
+
+MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+what, folder = sys.argv[1:]
+heard = []
+signal.signal(signal.SIGURG, lambda *_: heard.append(1))
+hvd.init()
+for i in range(12):
+    hvd.numpy.allreduce(np.ones(1000, np.float32), name=f"gradient{i % 4}")
+
+
+def where_it_stands():
+    if what == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not any("in where_it" in text.read_text() for text in Path(folder).iterdir()):
+        time.sleep(0.01)
+
+
+if hvd.rank() == 1:
+    where_it_stands()
+try:
+    hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")
+except hvd.RankFailedError as error:
+    assert what == "dies"
+    assert error.rank == 1
+report(hvd.rank(), heard=len(heard))
+hvd.shutdown()
+if what == "dies":
+    os._exit(0)  # MPI_Finalize waits for the dead rank

@@ -1,0 +1,120 @@
+"""The flight recorder: what a report says of ranks that stand still or die, under plain mpirun."""
+
+import pytest
+from jobs import assert_passed, script, survives_a_death
+
+from hvdlite.flight import live, memory, report
+
+
+def only(folder, pattern: str) -> str:
+    (path,) = folder.glob(pattern)
+    return path.read_text()
+
+
+def part_of(text: str, rank: int) -> str:
+    """What a report has of one rank, below the summary."""
+    return text.split(f"---- rank {rank} ")[1].partition("\n---- ")[0]
+
+
+def test_a_stall_is_reported_with_stacks_and_the_job_goes_on(tmp_path):
+    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
+    job = assert_passed(script(3, "recorded", "stalls", str(tmp_path), env=env))
+    text = only(tmp_path, "hvdlite-report-*-stall-1.txt")
+    assert "submitted by ranks 0, 2, not by rank 1" in text
+    assert "runs; waits for rank 1 since" in text
+    assert "'allreduce.late' (4.0 kB, not submitted by all ranks)" in text
+    assert "allreduce.late" not in part_of(text, 1)
+    assert "in where_it_stands" in part_of(text, 1)
+    for rank in range(3):
+        assert "C stack of the main thread:" in part_of(text, rank)
+        assert "done       12    4.0 kB  allreduce.gradient3" in part_of(text, rank)
+    assert f"what each rank did last is in {tmp_path}" in job.output
+    assert all(result["heard"] for result in job.results().values()), "the script's own handler"
+
+
+def test_survivors_report_who_died_and_its_last_operation(tmp_path):
+    if not survives_a_death():
+        pytest.skip("this mpirun ends the job itself")
+    env = {"HVDLITE_REPORTS": str(tmp_path)}
+    options = ["--with-ft", "ulfm"]
+    script(3, "recorded", "dies", str(tmp_path), env=env, options=options)
+    text = only(tmp_path, "hvdlite-report-*-failure.txt")
+    assert "\nrank 1 (process " in text.partition("3 of 3 ranks:")[0]
+    dead = part_of(text, 1)
+    assert "no stacks: the process is " in dead
+    assert "done       12    4.0 kB  allreduce.gradient3" in dead
+    assert "allreduce.late" not in dead
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "x").write_bytes(b"hvdlite flight 0;bytes 1;" + bytes(4000))
+    with pytest.raises(memory.NoRecorder, match="is no flight recorder"):
+        memory.Recorder(str(tmp_path / "x"))
+
+
+# ------------------------------------------------------------------- several recorders together
+def op(name: str, phase: str, number: int, submitted: float, **more) -> dict:
+    times = {"agreed": 0.0, "started": 0.0, "ended": 0.0}
+    plain = {"number": number, "name": name, "phase": phase, "submitted": submitted, "bytes": 4000}
+    return {**plain, **times, "batch": 0, "group": 0, "kind": "allreduce", **more}
+
+
+def snapshot(rank: int, ops=(), size=3, now=100.0, offset=0.0, **head) -> memory.Snapshot:
+    plain = dict.fromkeys(
+        ("steps", "bytes_sent_mpi", "bytes_sent_window", "waited", "waits_since", "waits_for"), 0
+    )
+    where = {"rank": rank, "size": size, "pid": 10 + rank, "host": "n1", "job": "ab", "stacks": 0}
+    times = {"began": 90.0, "clock_offset": offset}
+    return memory.Snapshot({**plain, **where, **times, **head}, list(ops), "runs", now)
+
+
+def test_a_rank_waits_for_those_that_have_not_submitted():
+    ranks = [
+        snapshot(0, [op("a", "done", 1, 98, ended=98.5), op("b", "waits", 2, 99)]),
+        snapshot(1, [op("a", "done", 1, 98, ended=98.5)]),
+        snapshot(2, [op("b", "waits", 2, 99.5)]),
+    ]
+    wait = live.wait_of(ranks[0], ranks)
+    assert wait.ranks == [1]
+    assert wait.seconds == 1
+    assert live.wait_of(ranks[1], ranks) is None
+
+
+def test_a_rank_waits_in_a_transfer():
+    one = snapshot(0, [op("a", "moves", 1, 98)], waits_for=3, waits_since=int(97e9))
+    assert live.wait_of(one, [one]) == live.Wait(3.0, [2], one.ops[0])
+
+
+def test_of_a_smaller_group_nobody_is_blamed():
+    one = snapshot(0, [op("a", "waits", 1, 98, group=7)])
+    assert live.wait_of(one, [one]).ranks == []
+
+
+def test_the_straggler_by_aligned_clocks():
+    def ops(late: float) -> list:
+        return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
+
+    ranks = [snapshot(0, ops(0.1)), snapshot(1, ops(5.0), offset=-5), snapshot(2, ops(0.2))]
+    assert live.last_arrivals(ranks) == {0: 0, 1: 0, 2: 20}
+    assert live.straggler(ranks) == 2
+    assert live.straggler(ranks[:1]) is None
+
+
+def test_rates_between_two_looks_count_the_wait_that_goes_on():
+    before = snapshot(0, steps=10, bytes_sent_mpi=1000, waited=int(1e9))
+    after = snapshot(
+        0, now=102.0, steps=16, bytes_sent_mpi=4000, waited=int(1.5e9), waits_since=int(101.5e9)
+    )
+    assert live.rates(before, after) == live.Rates(3.0, 1500.0, 0.5)
+
+
+def test_a_snapshot_travels_as_text():
+    one = snapshot(1, [op("a", "done", 1, 98)])
+    assert memory.snapshot_of(one.as_json()) == one
+
+
+def test_a_report_of_one_rank_names_what_is_under_way():
+    one = snapshot(0, [op("a", "moves", 3, 99.0, batch=2, agreed=99.1, started=99.2)])
+    text = report.text("tensor 'a' has waited", [one])
+    assert "under way: 'a' (4.0 kB, batch 2, moving)" in text
+    assert "-1.0000   -0.9000   -0.8000         -  moves       2    4.0 kB  a" in text
