@@ -1,6 +1,6 @@
 """Describes, starts and waits for collectives of the C library, on memory of any library."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -103,9 +103,9 @@ class Started:
         if not self._handles:
             self._raise()
 
-    def done(self) -> bool:
-        """Return at once whether all have ended."""
-        return all(self._ended(number, 0) for number in list(self._handles))
+    def done(self, seconds: float = 0) -> bool:
+        """Tell whether all have ended; wait for each of them at most so many seconds."""
+        return all(self._ended(number, seconds) for number in list(self._handles))
 
     def finish(self) -> None:
         """Wait until all have ended; raise the errors of those that failed."""
@@ -158,13 +158,19 @@ def gather_numbers(
     numbers: Sequence, name: str, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
     """Gather ``numbers``, equally many on every rank, into one row a rank."""
+    started, everyone = start_gathering(numbers, name, process_set)
+    started.finish()
+    return everyone
+
+
+def start_gathering(
+    numbers: Sequence, name: str, process_set: ProcessSet
+) -> Tuple[Started, np.ndarray]:
+    """Start what :func:`gather_numbers` does; the array is filled when it has ended."""
     mine = np.array([numbers], np.int64)
     everyone = np.empty((process_set.size(), *mine.shape[1:]), np.int64)
-    run(
-        lib.HVD_ALLGATHER, f"{name}.rows", mine, everyone,
-        out_rows=len(everyone), group=process_set.group(),
-    )  # fmt: skip
-    return everyone
+    members = {"out_rows": len(everyone), "group": process_set.group()}
+    return start_all(lib.HVD_ALLGATHER, [f"{name}.rows"], [mine], [everyone], [members]), everyone
 
 
 def gather_bytes(

@@ -1,7 +1,7 @@
 """The handles that ``..._async`` calls return, for ``poll`` and ``synchronize``."""
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
 
 
 class Handle:
@@ -9,16 +9,29 @@ class Handle:
 
     :param poll: tells whether the collective has ended.
     :param finish: waits for the end, and returns the result or raises the error.
+    :param keep: sees to it that the collective gets ahead while nobody waits; None: it does so.
     """
 
-    def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        poll: Callable[[], bool],
+        finish: Callable[[], Any],
+        keep: Optional[Callable[[], None]] = None,
+    ) -> None:
         self._poll = poll
         self._finish = finish
+        self._keep = keep
         self._over = False
 
     def then(self, function: Callable[[Any], Any]) -> "Handle":
         """Return a handle whose result is ``function(result of this handle)``."""
-        return Handle(self.poll, lambda: function(self.synchronize()))
+        return Handle(self.poll, lambda: function(self.synchronize()), self._keep)
+
+    def kept(self) -> "Handle":
+        """Return this handle, as its user may do other things before waiting for it."""
+        if self._keep is not None:
+            self._keep()
+        return self
 
     def poll(self) -> bool:
         """Return at once whether the collective has ended, with a result or an error."""
@@ -38,6 +51,15 @@ class Handle:
 def ended(result) -> Handle:
     """Return the handle of a collective that was waited for already."""
     return Handle(lambda: True, lambda: result)
+
+
+def failed(error: Exception) -> Handle:
+    """Return the handle of a collective that has failed."""
+
+    def finish():
+        raise error
+
+    return Handle(lambda: True, finish)
 
 
 def poll(handle: Handle) -> bool:
@@ -64,7 +86,7 @@ def started(function: Callable, begin: Callable) -> Callable:
 
     @functools.wraps(function, updated=())
     def start(*args, **kwargs) -> Handle:
-        return begin(*args, **kwargs)
+        return begin(*args, **kwargs).kept()
 
     start.__name__ = start.__qualname__ = f"{name}_async{in_place}"
     start.__annotations__ = {**function.__annotations__, "return": Handle}

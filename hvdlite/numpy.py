@@ -1,7 +1,7 @@
 """Collectives on NumPy arrays. No MXNet needed.
 
 Each call waits until the work is done. The forms that end in ``_async`` return a handle, for
-``poll`` and ``synchronize``, at once; those of allgather and alltoall wait for all row counts.
+``poll`` and ``synchronize``, at once.
 
 Element types: float16, float32, float64, uint8, int8, int16, int32, int64 and bool, and the
 bfloat16 of ml_dtypes, which TensorFlow and JAX use. Arrays may be read-only and of any memory
@@ -16,12 +16,13 @@ import numpy as np
 
 from hvdlite import frameworks
 from hvdlite._native import lib
-from hvdlite.collectives import DTYPES, Started, gather_numbers, is_known, run, start_all
+from hvdlite.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
 from hvdlite.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
-from hvdlite.row_splits import all_splits, part_shape, rows_of
+from hvdlite.row_splits import part_shape, rows_of, staged_alltoall
+from hvdlite.stages import staged
 
 
 @waiting
@@ -182,15 +183,18 @@ def alltoall(
     """
     array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
     _check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    matrix, _ = all_splits(array.shape, splits, name, process_set)
-    received = matrix[:, process_set.rank()].copy()
-    rows = int(received.sum())
-    result = _result_array(out, (rows, *array.shape[1:]), array)
     group = process_set.group()
-    members = {"out_rows": rows, "splits": matrix, "group": group}
-    started = start_all(lib.HVD_ALLTOALL, [name], [array], [result], [members])
-    handle = _handle(started, [name], [result], [out]).then(_first)
-    return handle if splits is None else handle.then(lambda result: (result, received))
+
+    def begin(matrix: np.ndarray) -> Any:
+        received = matrix[:, process_set.rank()].copy()
+        rows = int(received.sum())
+        result = _result_array(out, (rows, *array.shape[1:]), array)
+        members = {"out_rows": rows, "splits": matrix, "group": group}
+        started = start_all(lib.HVD_ALLTOALL, [name], [array], [result], [members])
+        handle = _handle(started, [name], [result], [out]).then(_first)
+        return handle if splits is None else handle.then(lambda result: (result, received))
+
+    return staged_alltoall(array.shape, splits, name, process_set, begin)
 
 
 allreduce_async = allreduce.start
@@ -256,10 +260,14 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
     outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return ended([])
-    rows = gather_numbers([rows_of(a.shape) for a in arrays], name, process_set).sum(axis=0)
-    shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows, arrays)]
     details = {"group": process_set.group()}
-    return _start_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
+    started, rows = start_gathering([rows_of(a.shape) for a in arrays], name, process_set)
+
+    def begin() -> Handle:
+        shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows.sum(axis=0), arrays)]
+        return _start_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
+
+    return staged(started, begin)
 
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:

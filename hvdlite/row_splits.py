@@ -1,13 +1,15 @@
 """Which rows of an array go to which rank, and the row counts that ranks exchange first."""
 
 import zlib
-from typing import Sequence, Tuple
+from typing import Callable, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from hvdlite._native import HvdliteValueError
-from hvdlite.collectives import gather_bytes, gather_numbers
+from hvdlite.collectives import Started, gather_bytes, start_gathering
+from hvdlite.handles import Handle
 from hvdlite.process_sets.process_set import ProcessSet
+from hvdlite.stages import staged
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -86,14 +88,57 @@ def all_splits(
     :param facts: a fingerprint; the second value tells whether it is equal on all ranks.
     :raises HvdliteValueError: on every rank, with one text, if some rank's splits are wrong.
     """
+    started, counts = start_splits(shape, splits, name, process_set, facts)
+    started.finish()
+    return counts.matrix(), alike(counts.gathered[:, -1])
+
+
+class Counts(NamedTuple):
+    """The row counts of an alltoall, complete when their exchange has ended."""
+
+    gathered: np.ndarray  # of each rank what it sends to each, and its facts
+    wrong: str  # what is wrong with this rank's splits
+    name: str
+    process_set: ProcessSet
+
+    def are_wrong(self) -> bool:
+        """Tell whether some rank's splits are; then :meth:`matrix` is a collective, and raises."""
+        return bool((self.gathered[:, :-1] < 0).any())
+
+    def matrix(self) -> np.ndarray:
+        """Return what :func:`all_splits` does."""
+        if self.are_wrong():
+            texts = gather_bytes(self.wrong.encode(), f"{self.name}.splits", self.process_set)
+            blamed = [(r, text.decode()) for r, text in zip(self.process_set.ranks, texts) if text]
+            raise HvdliteValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
+        return np.ascontiguousarray(self.gathered[:, :-1])
+
+
+def start_splits(
+    shape: Sequence[int], splits, name: str, process_set: ProcessSet, facts: int = 0
+) -> Tuple[Started, Counts]:
+    """Start what :func:`all_splits` does."""
     try:
         own, wrong = split_rows(shape, splits, name, process_set).tolist(), ""
     except HvdliteValueError as error:
         own, wrong = [-1] * process_set.size(), str(error)
-    gathered = gather_numbers([*own, facts], name, process_set)
-    matrix = np.ascontiguousarray(gathered[:, :-1])
-    if (matrix < 0).any():
-        texts = gather_bytes(wrong.encode(), f"{name}.splits", process_set)
-        blamed = [(r, text.decode()) for r, text in zip(process_set.ranks, texts) if text]
-        raise HvdliteValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
-    return matrix, alike(gathered[:, -1])
+    started, gathered = start_gathering([*own, facts], name, process_set)
+    return started, Counts(gathered, wrong, name, process_set)
+
+
+def staged_alltoall(
+    shape: Sequence[int], splits, name: str, process_set: ProcessSet,
+    begin: Callable[[np.ndarray], Handle],
+) -> Handle:  # fmt: skip
+    """Return the handle of an alltoall, whose row counts are under way when this returns.
+
+    :param begin: starts it, by the matrix of row counts.
+    """
+    started, counts = start_splits(shape, splits, name, process_set)
+
+    def second() -> Handle:
+        if counts.are_wrong():  # told to the others in the call that waits: each rank makes one
+            return Handle(lambda: True, counts.matrix)
+        return begin(counts.matrix())
+
+    return staged(started, second)

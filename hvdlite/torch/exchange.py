@@ -8,11 +8,13 @@ from typing import List, Sequence
 import numpy as np
 import torch
 
+from hvdlite import row_splits
 from hvdlite._native import lib
-from hvdlite.collectives import Started, gather_numbers
+from hvdlite.collectives import Started, start_gathering
 from hvdlite.handles import Handle
 from hvdlite.process_sets.process_set import ProcessSet
 from hvdlite.row_splits import all_splits, part_shape, rows_of
+from hvdlite.stages import staged
 from hvdlite.torch.tensors import check, memories_of, plain
 
 
@@ -35,10 +37,22 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place:
 
 def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarray:
     """Return how many rows each rank (a row) brings of each tensor (a column). Collective."""
+    started, rows = _start_rows(name, names, tensors, process_set)
+    started.finish()
+    return rows
+
+
+def _start_rows(name: str, names, tensors, process_set: ProcessSet):
     process_set.group()  # only its ranks may go on
     for own, tensor in zip(names, tensors):
         check(own, tensor)  # before the other ranks wait for our rows
-    return gather_numbers([rows_of(tensor.shape) for tensor in tensors], name, process_set)
+    return start_gathering([rows_of(tensor.shape) for tensor in tensors], name, process_set)
+
+
+def staged_allgather(name: str, names, tensors, process_set: ProcessSet) -> Handle:
+    """Gather tensors; how many rows come is found out first, while the caller goes on."""
+    started, rows = _start_rows(name, names, tensors, process_set)
+    return staged(started, lambda: allgather(names, tensors, rows.sum(axis=0), process_set))
 
 
 def allgather(names, tensors, rows: Sequence[int], process_set: ProcessSet) -> Handle:
@@ -64,6 +78,20 @@ def splits_of_all(name: str, tensor, splits, process_set: ProcessSet) -> np.ndar
     process_set.group()  # only its ranks may go on
     check(name, tensor)  # before the other ranks wait for our splits
     return all_splits(tensor.shape, splits, name, process_set)[0]
+
+
+def staged_alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
+    """Exchange rows; how many come is found out first, while the caller goes on.
+
+    The result is a pair: a list of the rows, and the matrix of row counts.
+    """
+    process_set.group()
+    check(name, tensor)
+
+    def begin(matrix: np.ndarray) -> Handle:
+        return alltoall(name, tensor, matrix, process_set).then(lambda outs: (outs, matrix))
+
+    return row_splits.staged_alltoall(tensor.shape, splits, name, process_set, begin)
 
 
 def received(matrix: np.ndarray, process_set: ProcessSet) -> torch.Tensor:

@@ -6,8 +6,7 @@ float64, uint8, int8, int16, int32, int64, bool; tensors of any strides.
 
 Each call waits until the work is done. One that ends in ``_async`` returns a handle at once, for
 ``poll`` and ``synchronize``; what is wrong with an argument is raised at once, and the tensors must
-stay as they are until the work is done. (Where ranks bring rows, it waits until all have said how
-many.)
+stay as they are until the work is done.
 
 Calls that wait and are not in place have gradients, of Horovod's scale: an allreduce's is reduced
 as the tensors were, those of an allgather and a broadcast are averaged over ranks, that of a
@@ -188,14 +187,18 @@ def alltoall(
         rows.
     """
     (full,) = _one_name("alltoall", name, process_set)
-    matrix = exchange.splits_of_all(full, tensor, splits, process_set)
     if differentiable.is_recorded([tensor]):
-        handle = ended(differentiable.Alltoall.apply(full, matrix, process_set, tensor))
+        matrix = exchange.splits_of_all(full, tensor, splits, process_set)
+        out = differentiable.Alltoall.apply(full, matrix, process_set, tensor)
+        handle = ended(([out], matrix))
     else:
-        handle = exchange.alltoall(full, tensor, matrix, process_set).then(_first)
-    if splits is None:
-        return handle
-    return handle.then(lambda out: (out, exchange.received(matrix, process_set)))
+        handle = exchange.staged_alltoall(full, tensor, splits, process_set)
+
+    def result(found):
+        (out,), matrix = found
+        return out if splits is None else (out, exchange.received(matrix, process_set))
+
+    return handle.then(result)
 
 
 @waiting
@@ -319,10 +322,10 @@ def _allreduce_(names, tensors, op, scales, process_set) -> Any:
 def _allgather(names, tensors, process_set) -> Any:
     if not names:
         return ended([])
-    rows = exchange.rows_of_all(names[0], names, tensors, process_set)
     if differentiable.is_recorded(tensors):
+        rows = exchange.rows_of_all(names[0], names, tensors, process_set)
         return ended(list(differentiable.Allgather.apply(names, rows, process_set, *tensors)))
-    return exchange.allgather(names, tensors, rows.sum(axis=0), process_set)
+    return exchange.staged_allgather(names[0], names, tensors, process_set)
 
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:

@@ -14,14 +14,24 @@ def sparse_allreduce_async(
 ) -> Handle:
     """Start to add up a sparse COO tensor over ranks; return a handle, which may also be called.
 
-    Waits until every rank has made the call, since only then it is known how much comes.
-
     :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
     :param name: the same on every rank; no other tensor under way has it.
     :param op: ``hvd.Average`` or ``hvd.Sum``.
     :return: a handle, whose result is a coalesced sparse COO tensor.
     :raises ValueError: another op, or the tensor is dense.
     """
+    return _start(tensor, name, op, process_set).kept()
+
+
+def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
+    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
+    grad = param.grad
+    if grad is None:
+        grad = torch.zeros_like(param).to_sparse(1)
+    param.grad = _start(grad, name, op, process_set).synchronize()
+
+
+def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
     if op not in (Average, Sum):
         raise ValueError(f"tensor '{name}' is sparse: expected op hvdlite.Average or hvdlite.Sum")
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
@@ -30,8 +40,6 @@ def sparse_allreduce_async(
     full = tensor_name("sparse", name, process_set.process_set_id)
     names = [f"{full}.indices", f"{full}.values"]
     parts = [tensor.indices().t(), tensor.values()]
-    rows = exchange.rows_of_all(full, names, parts, process_set)
-    handle = exchange.allgather(names, parts, rows.sum(axis=0), process_set)
 
     def join(parts):
         indices, values = parts
@@ -41,12 +49,4 @@ def sparse_allreduce_async(
             indices.t(), values, tensor.shape, check_invariants=True
         ).coalesce()
 
-    return handle.then(join)
-
-
-def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
-    """Reduce a parameter's sparse gradient; one that is not there counts as zero."""
-    grad = param.grad
-    if grad is None:
-        grad = torch.zeros_like(param).to_sparse(1)
-    param.grad = sparse_allreduce_async(grad, name, op, process_set).synchronize()
+    return exchange.staged_allgather(full, names, parts, process_set).then(join)

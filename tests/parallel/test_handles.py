@@ -46,6 +46,22 @@ def test_the_result_is_that_of_the_call_that_waits(library, kind, rank, size):
         np.testing.assert_array_equal(library.read(one), library.read(other))
 
 
+def test_a_call_does_not_wait_for_the_rows_of_others(rank, size):
+    x = np.full((size, 2), float(rank))
+
+    def begin() -> list:
+        of = hvd.numpy
+        return [of.allgather_async(x, name="rows"), of.alltoall_async(x, name="parts")]
+
+    handles = begin() if rank == 0 else []
+    assert size == 1 or not any(map(hvd.poll, handles))
+    hvd.numpy.allreduce(np.ones(1), name="the others may start, too")
+    handles = handles or begin()
+    waited = {i: hvd.synchronize(handles[i]) for i in ([0, 1] if rank % 2 else [1, 0])}
+    assert waited[0][:, 0].tolist() == [r for r in range(size) for _ in range(size)]
+    assert waited[1][:, 0].tolist() == list(range(size))
+
+
 def test_in_place(rank, size):
     x, y, z = (mx.nd.full((3,), rank) for _ in range(3))
     assert hvd.synchronize(hvd.allreduce_async_(x, op=hvd.Sum)) is x

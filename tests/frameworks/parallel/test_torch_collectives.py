@@ -102,6 +102,49 @@ def test_handles(rank, size):
     assert hvd.synchronize(hvd.allreduce_async_(in_place, op=hvd.Sum)) is in_place
 
 
+def start_both(name: str, rank: int, size: int) -> list:
+    rows = torch.full((rank + 1,), float(rank))
+    splits = [rank + 1] + [0] * (size - 1)
+    return [
+        hvd.allgather_async(rows, name=f"{name}.rows"),
+        hvd.alltoall_async(rows, splits, name=f"{name}.parts"),
+        hvd.grouped_allgather_async([rows, rows], name=f"{name}.group"),
+    ]
+
+
+def check_both(results: list, rank: int, size: int) -> None:
+    everything = [float(r) for r in range(size) for _ in range(r + 1)]
+    rows, (parts, counts), group = results
+    assert [each.tolist() for each in (rows, *group)] == [everything] * 3
+    assert parts.tolist() == (everything if rank == 0 else [])
+    assert counts.tolist() == ([r + 1 for r in range(size)] if rank == 0 else [0] * size)
+
+
+def test_a_call_does_not_wait_for_the_rows_of_others(rank, size):
+    handles = start_both("early", rank, size) if rank == 0 else []
+    assert size == 1 or not any(map(hvd.poll, handles))
+    hvd.allreduce(torch.ones(1), name="the others may start, too")
+    handles = handles or start_both("early", rank, size)
+    check_both([hvd.synchronize(handle) for handle in handles], rank, size)
+    assert all(map(hvd.poll, handles))
+
+
+def test_ranks_wait_for_handles_in_different_orders(rank, size):
+    handles = start_both("order", rank, size)
+    waited = {}
+    for i in [2, 1, 0] if rank % 2 else [0, 1, 2]:
+        waited[i] = hvd.synchronize(handles[i])
+        if i == rank % 3:
+            hvd.allreduce(torch.ones(1), name="between")
+    check_both([waited[i] for i in range(3)], rank, size)
+
+
+def test_what_is_wrong_with_a_split_is_raised_where_it_is_waited_for(rank, size):
+    handle = hvd.alltoall_async(torch.ones(2), [3] * size if rank == size - 1 else None)
+    with pytest.raises(ValueError, match=f"rank {size - 1}: .*splits"):
+        hvd.synchronize(handle)
+
+
 def test_an_unnamed_tensor_is_named_after_the_line_that_starts_it(rank, size):
     handle = hvd.allreduce_async(torch.zeros(rank + 1), None, None, hvd.Sum)
     if size > 1:
