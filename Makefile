@@ -62,11 +62,14 @@ $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
 mnist: install
 	mpirun -n $(RANKS) $(BIN)/python examples/mnist.py $(ARGS)
 
+# Two tests at a time: many of them wait. Groups of tests that can't: tests/conftest.py.
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
 test: install test-c
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-long: install test-c
-	HVDLITE_TEST_LONG=1 $(BIN)/pytest $(ARGS)
+	HVDLITE_TEST_LONG=1 $(PYTEST) $(ARGS)
 
 # Random ends of jobs, each printed: make test-ends N=200
 test-ends: install

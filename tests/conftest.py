@@ -2,6 +2,21 @@
 
 import signal
 
+import pytest
+
+# With ``pytest -n 2``, as in ``make test``, tests of a group run one after the other. They share
+# emulated hosts, or what a fixture makes once for a file; or they need all cores or most memory.
+GROUPS = {
+    "hosts": ("benchmarks", "launch_cluster", "launch_ps", "launch_sge", "launch_slurm"),
+    "parallel": ("parallel",),
+    "shown": ("shown",),
+    "sdist": ("sdist",),
+    "as_horovod": ("as_horovod",),
+    "imagenet": ("imagenet",),
+    "docs": ("docs",),
+}
+GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in names}
+
 
 def pytest_configure() -> None:
     """Let Ctrl-C through: a shell that starts the tests in the background has them ignore it, and
@@ -9,3 +24,10 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if item.path.stem in GROUP_OF:
+            item.add_marker(pytest.mark.xdist_group(GROUP_OF[item.path.stem]))

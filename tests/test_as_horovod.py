@@ -22,7 +22,9 @@ def weights_of(results: dict) -> np.ndarray:
 
 
 def trained(ranks: int, **env) -> dict:
-    return assert_passed(mpirun(ranks, "-m", "hvdlite.as_horovod", SCRIPT, env=env)).results()
+    return assert_passed(
+        mpirun(ranks, "-m", "hvdlite.as_horovod", SCRIPT, env=env, lean=True)
+    ).results()
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(de
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_all_have_pushed_is_done_before_the_end(ranks):
-    job = assert_passed(script(ranks, "exits", "pushed_by_all_then_end"))
+    job = assert_passed(script(ranks, "exits", "pushed_then_end"))
     assert "hvdlite" not in job.output
     assert "Error" not in job.output
     assert job.seconds < SECONDS
@@ -121,13 +121,13 @@ def test_what_all_have_pushed_is_done_before_the_end(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_all_have_pushed_is_done_before_shutdown(ranks):
-    job = assert_passed(script(ranks, "exits", "pushed_by_all_then_shutdown"))
+    job = assert_passed(script(ranks, "exits", "pushed_then_shutdown"))
     expected = {"right": [True] * 50, "again": float(ranks)}
     assert job.results() == dict.fromkeys(range(ranks), expected)
 
 
 def test_shutdown_with_a_large_array_on_its_way():
-    job = assert_passed(script(3, "exits", "shutdown_with_threads_at_work"))
+    job = assert_passed(script(3, "exits", "shutdown_at_work"))
     assert job.results() == {rank: {"right": True} for rank in range(3)}
 
 

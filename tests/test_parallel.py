@@ -1,77 +1,89 @@
-"""Runs tests/parallel in MPI jobs: all of it on 1 to 3 ranks, part on 4 and in other settings.
+"""Runs tests/parallel in MPI jobs: all on 1 and 2 ranks, part on 3 and 4 and in other settings.
 
-HVDLITE_TEST_LONG=1 runs all of it on 4 ranks, too: ``make test-long``.
+HVDLITE_TEST_LONG=1 runs all of it on 3 and 4 ranks, too: ``make test-long``.
 """
 
+import json
 import os
 
 import pytest
-from jobs import assert_passed, mpirun, rank_commands
+from jobs import assert_passed, mpirun
 
 
 def parallel(*names: str) -> list:
     return [f"tests/parallel/test_{name}.py" for name in names]
 
 
+pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
+
+ALL = ["tests/parallel"]
+
 # What can differ with MXNet's engine and with fusion, cache and names on.
 SHORT = parallel("moving", "disagree", "order", "optimizer")
 
-pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
+# What depends on the number of ranks: the algorithms, what they move, who takes part, and averages,
+# which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
+# several do to them.
+ON_SEVERAL = parallel(
+    "allreduce", "codec", "compression", "disagree", "grouped", "join", "moving", "numpy",
+    "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
+    "random_programs", "sharded", "sharded_weights", "sync_batch_norm", "trainer", "twins",
+    "zero_copy",
+)  # fmt: skip
+
+# By messages, as between hosts.
+BY_MESSAGES = parallel(
+    "allreduce", "grouped", "moving", "numpy", "numpy_out", "operations", "parts"
+)
+
+NO_WINDOW = {"HVDLITE_WINDOW": "0"}
+CODECS_BY_MESSAGES = (NO_WINDOW, parallel("codec", "codec_training"))
+
+# None of them changes a result.
+SETTINGS = [
+    {"HVDLITE_FUSION_THRESHOLD": "1000"},
+    {"HVDLITE_CACHE_CAPACITY": "2"},
+    {"HVDLITE_BYTES_AHEAD": "1"},
+    {"HVDLITE_DETERMINISTIC": "1", "HVDLITE_WINDOW": "0"},
+    {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CACHE_CAPACITY": "0"},
+]
 
 
-def passed(ranks: int, files, **options) -> None:
-    job = assert_passed(mpirun(ranks, *rank_commands(files), **options))
+def passed(ranks: int, *runs: tuple, **options) -> None:
+    """Run pytest on so many ranks, once with each of the pairs of variables and arguments."""
+    command = ["-m", "runs", *map(json.dumps, runs)]
+    job = assert_passed(mpirun(ranks, *command, timeout=900, lean=True, **options))
+    summaries = [line for line in job.output.splitlines() if " passed" in line]
+    assert len(summaries) == len(runs), job.output
     for line in job.output.splitlines():
-        if "PARITY" in line or " passed" in line:
+        if "PARITY" in line or line in summaries:
             print(f"{ranks} ranks: {line}")
 
 
-# What depends on the number of ranks: the algorithms, what they move, who takes part. The others
-# are about one rank's arrays, trainers and stores; 1, 2 and 3 ranks show what several do to them.
-ON_FOUR = parallel(
-    "allreduce", "codec", "compression", "disagree", "grouped", "join", "moving", "numpy",
-    "numpy_out", "objects", "operations", "order", "parts", "process_sets", "random_programs",
-    "sharded", "sharded_weights", "trainer", "zero_copy",
-)  # fmt: skip
+def test_on_one_rank():
+    passed(1, ({}, ALL))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_all(ranks):
-    passed(ranks, ["tests/parallel"], timeout=900)
+def test_on_two_ranks():
+    passed(2, ({}, ALL), CODECS_BY_MESSAGES)
+
+
+LONG = os.environ.get("HVDLITE_TEST_LONG") == "1"
+
+
+def test_on_three_ranks():
+    passed(3, ({}, ALL if LONG else ON_SEVERAL), (NO_WINDOW, BY_MESSAGES))
 
 
 def test_on_four_ranks():
-    everything = os.environ.get("HVDLITE_TEST_LONG") == "1"
-    passed(4, ["tests/parallel"] if everything else ON_FOUR, timeout=900)
+    passed(4, ({}, ALL if LONG else ON_SEVERAL), CODECS_BY_MESSAGES)
 
 
-def test_without_shared_memory():
-    """By messages, as between hosts."""
-    files = parallel("allreduce", "grouped", "moving", "numpy", "numpy_out", "operations", "parts")
-    passed(3, files, env={"HVDLITE_WINDOW": "0"}, timeout=400)
+def test_settings_change_no_result():
+    passed(3, *((setting, SHORT) for setting in SETTINGS))
 
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines_of_mxnet(engine):
     files = [*SHORT, *parallel("memory", "trainer", "codec", "kvstore")]
-    passed(2, files, env={"MXNET_ENGINE_TYPE": engine}, timeout=400)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_compression_through_mpi(ranks):
-    passed(ranks, parallel("codec", "codec_training"), env={"HVDLITE_WINDOW": "0"}, timeout=400)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "HVDLITE_FUSION_THRESHOLD=1000",
-        "HVDLITE_CACHE_CAPACITY=2",
-        "HVDLITE_BYTES_AHEAD=1",
-        "HVDLITE_DETERMINISTIC=1 HVDLITE_WINDOW=0",
-        "HOROVOD_FUSION_THRESHOLD=0 HOROVOD_CACHE_CAPACITY=0",
-    ],
-)
-def test_settings_change_no_result(setting):
-    env = dict(pair.split("=") for pair in setting.split())
-    passed(3, SHORT, env=env, timeout=400)
+    passed(2, ({}, files), env={"MXNET_ENGINE_TYPE": engine})

@@ -6,14 +6,11 @@ import os
 import sys
 import time
 
-import hvdlite.mxnet as hvd
-
-# isort: split
-import mxnet as mx
 import numpy as np
 from jobs import report
 from mpi4py import MPI
 
+import hvdlite as hvd
 import hvdlite.numpy
 
 how = sys.argv[1]
@@ -25,15 +22,20 @@ if how == "one_ends_before_init" and MPI.COMM_WORLD.rank == 1:
     sys.exit()
 hvd.init(eval(sys.argv[2]) if how == "one_ends_before_init" and sys.argv[2:] else None)
 rank, size = hvd.rank(), hvd.size()
+if how in ("pushed_then_end", "pushed_then_shutdown", "pending_for_ever", "shutdown_at_work"):
+    import hvdlite.mxnet
+
+    # isort: split
+    import mxnet as mx
 
 
-def pushed_by_all_then_end():
+def pushed_then_end():
     """What every rank has pushed is done, though nobody waits for it."""
     for i in range(50):
         hvd.allreduce_(mx.nd.ones((10_000,)), name=f"last{i}")
 
 
-def pushed_by_all_then_shutdown():
+def pushed_then_shutdown():
     results = [hvd.allreduce(mx.nd.full((1000,), i), op=hvd.Sum, name=f"s{i}") for i in range(50)]
     hvd.shutdown()
     report(rank, right=[float(y.asnumpy()[0]) == i * size for i, y in enumerate(results)])
@@ -74,7 +76,7 @@ def one_catches_its_exit():
     with contextlib.suppress(SystemExit):
         if rank == 1:
             sys.exit(3)
-    hvd.allreduce(mx.nd.ones(1)).wait_to_read()
+    hvd.numpy.allreduce(np.ones(1))
 
 
 def one_exits_before_init():
@@ -95,14 +97,14 @@ def all_raise():
 
 def wait_to_be_killed():
     """Until the signal comes; the file says that it may."""
-    hvd.allreduce(mx.nd.ones(1)).wait_to_read()
+    hvd.numpy.allreduce(np.ones(1))
     open(f"{os.environ['READY']}/{rank}", "w").close()
     if rank:
-        hvd.allreduce(mx.nd.ones(1), name="rank 0 does not come").wait_to_read()
+        hvd.numpy.allreduce(np.ones(1), name="rank 0 does not come")
     time.sleep(60)
 
 
-def shutdown_with_threads_at_work():
+def shutdown_at_work():
     """Called while a result is still on its way on each rank."""
     y = hvd.allreduce(mx.nd.ones((3_000_000,)), op=hvd.Sum)
     hvd.shutdown()

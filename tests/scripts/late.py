@@ -23,7 +23,7 @@ def wait_for(name: str) -> None:
 other = threading.Thread(target=wait_for, args=("something else",))
 if hvd.rank() == 1:
     other.start()
-    time.sleep(4)  # late, on purpose
+    time.sleep(2.5)  # late, on purpose
 wait_for("gradient")
 if hvd.rank() != 1:
     wait_for("something else")

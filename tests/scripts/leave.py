@@ -7,24 +7,38 @@ import signal
 import sys
 import threading
 
-import hvdlite.mxnet as hvd
-
-# isort: split
-import gluon2  # noqa: F401
-import mxnet as mx
 import numpy as np
 from jobs import report
 from mpi4py import MPI
 
+import hvdlite as hvd
 import hvdlite.numpy
 
 how, wait = sys.argv[1:]
+errors = [hvd.HvdliteError]
+if wait in ("mxnet", "trainer"):
+    import hvdlite.mxnet
+
+    # isort: split
+    import gluon2  # noqa: F401
+    import mxnet as mx
+
+    errors.append(mx.MXNetError)
+    net = mx.gluon.nn.Dense(3, in_units=4)
+    net.initialize()
 hvd.init()
 rank = hvd.rank()
 survivors = MPI.COMM_WORLD.Split(rank == 1)
-net = mx.gluon.nn.Dense(3, in_units=4)
-net.initialize()
-trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
+if wait in ("mxnet", "trainer"):
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
+
+
+def all_together() -> None:
+    """Not to leave at the first thing that happens."""
+    if wait in ("mxnet", "trainer"):
+        train()
+    else:
+        hvd.numpy.allreduce(np.ones(4), name="before")
 
 
 def train() -> None:
@@ -37,7 +51,7 @@ def train() -> None:
 
 def waiting_for_rank_1() -> None:
     if wait == "numpy":
-        hvdlite.numpy.allreduce(np.ones(3), name="w")
+        hvd.numpy.allreduce(np.ones(3), name="w")
     elif wait == "mxnet":
         hvd.allreduce(mx.nd.ones(3), name="w").wait_to_read()
     elif wait == "object":
@@ -67,7 +81,7 @@ def leave() -> None:
         os._exit(4)
     if how == "interrupt":
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        hvdlite.numpy.allreduce(np.ones(2), name="interrupted")
+        hvd.numpy.allreduce(np.ones(2), name="interrupted")
     if how == "failed operator":  # so the gradient never gets ready on this rank
         x = mx.nd.random.normal(0, -1, (3,))
         hvd.allreduce_(x, name="w").wait_to_read()
@@ -76,19 +90,19 @@ def leave() -> None:
     # "end": by falling off the end
 
 
-train()  # all together, so that what follows is not the first thing that happens
+all_together()
 if rank == 1:
     leave()
 else:
     try:
         waiting_for_rank_1()
-    except (mx.MXNetError, hvd.HvdliteError) as error:
+    except tuple(errors) as error:
         report(rank, text=str(error))
         survivors.Barrier()  # else one of them may end before the other one waits for rank 1
         if how not in ("end", "exit 0", "shutdown"):
             raise
     try:
         waiting_for_rank_1()
-    except (mx.MXNetError, hvd.HvdliteError, ValueError) as error:
+    except (*errors, ValueError) as error:
         report(rank, again=str(error))
     survivors.Barrier()
