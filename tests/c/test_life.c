@@ -1,8 +1,7 @@
 /* Signs of life: the end of a process is seen, once, and of that process alone. */
 #include "check.h"
+#include "counter.h"
 
-#include "base/clock.h"
-#include "base/sync.h"
 #include "shm/life.h"
 
 #include <sys/wait.h>
@@ -10,26 +9,14 @@
 enum { PROCESSES = 3 };
 
 struct deaths {
-    struct monitor monitor; /* guards what follows */
-    int of[PROCESSES], all;
+    struct counter all;
+    int of[PROCESSES]; /* written before `all` counts it */
 };
 
 static void died(void *arg, int rank) {
     struct deaths *d = arg;
-    monitor_lock(&d->monitor);
     d->of[rank]++;
-    d->all++;
-    monitor_notify(&d->monitor);
-    monitor_unlock(&d->monitor);
-}
-
-static bool saw(struct deaths *d, int all) {
-    double until = clock_now() + 20;
-    monitor_lock(&d->monitor);
-    while (d->all < all && clock_now() < until) monitor_wait(&d->monitor, 1);
-    bool enough = d->all >= all;
-    monitor_unlock(&d->monitor);
-    return enough;
+    counter_add(&d->all);
 }
 
 static pid_t child(void) {
@@ -45,10 +32,10 @@ static void end(pid_t pid, int how) {
 }
 
 static void test_a_killed_process_is_seen(void) {
-    struct deaths d = {.all = 0};
+    struct deaths d = {.of = {0}};
     struct life *l = NULL;
     pid_t pids[PROCESSES];
-    monitor_init(&d.monitor);
+    counter_init(&d.all);
     REQUIRE(life_open(&l, PROCESSES, died, &d) == HVD_OK);
     struct life_card card = life_card_of_this_process();
     CHECK(card.space && card.pid == getpid() && card.host[0]);
@@ -58,16 +45,16 @@ static void test_a_killed_process_is_seen(void) {
     }
     CHECK_INT(life_start(l), HVD_OK);
     end(pids[1], SIGKILL);
-    CHECK(saw(&d, 1));
+    CHECK(counter_reaches(&d.all, 1));
     CHECK(d.of[1] == 1);
     kill(pids[2], SIGSTOP); /* alive */
     end(pids[0], SIGTERM);
-    CHECK(saw(&d, 2));
+    CHECK(counter_reaches(&d.all, 2));
     CHECK(d.of[0] == 1 && d.of[2] == 0);
     life_close(l);
-    CHECK_INT(d.all, 2);
+    CHECK_INT(d.all.count, 2);
     end(pids[2], SIGKILL);
-    monitor_destroy(&d.monitor);
+    monitor_destroy(&d.all.monitor);
 }
 
 static void test_what_cannot_be_watched_is_refused(void) {

@@ -1,44 +1,23 @@
 /* Nudges over the loopback: they ring, strangers' datagrams do not, and who never nudges is missed.
  */
 #include "check.h"
+#include "counter.h"
 
-#include "base/clock.h"
 #include "base/poller.h"
-#include "base/sync.h"
 #include "transport/nudge.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
-struct bell {
-    struct monitor monitor; /* guards `rings` */
-    int rings;
-};
-
-static void ring(void *arg) {
-    struct bell *bell = arg;
-    monitor_lock(&bell->monitor);
-    bell->rings++;
-    monitor_notify(&bell->monitor);
-    monitor_unlock(&bell->monitor);
-}
-
-static bool rang(struct bell *bell, int rings) {
-    double until = clock_now() + 20;
-    monitor_lock(&bell->monitor);
-    while (bell->rings < rings && clock_now() < until) monitor_wait(&bell->monitor, 1);
-    bool enough = bell->rings >= rings;
-    monitor_unlock(&bell->monitor);
-    return enough;
-}
+static void ring(void *bell) { counter_add(bell); }
 
 enum { RANKS = 3 };
 
 struct trio {
     struct nudges *ranks[RANKS];
     struct nudge_card cards[RANKS];
-    struct bell bells[RANKS];
+    struct counter bells[RANKS];
 };
 
 static void trio_open(struct trio *t) {
@@ -46,7 +25,7 @@ static void trio_open(struct trio *t) {
     for (int i = 0; i < RANKS; i++) {
         t->ranks[i] = nudges_open(true, &t->cards[i]);
         REQUIRE(t->ranks[i] != NULL);
-        monitor_init(&t->bells[i].monitor);
+        counter_init(&t->bells[i]);
     }
 }
 
@@ -70,7 +49,7 @@ static void test_a_nudge_rings(void) {
         for (int i = 0; i < RANKS; i++) {
             int to = (i + 1) % RANKS;
             nudges_send(t.ranks[i], to, clock_now());
-            CHECK(rang(&t.bells[to], round + 1));
+            CHECK(counter_reaches(&t.bells[to], round + 1));
         }
     trio_close(&t);
 }
@@ -83,10 +62,10 @@ static void test_who_never_nudges_is_missed(void) {
     nudges_heard(t.ranks[0], 1, clock_now());
     CHECK(nudges_missing(t.ranks[0]));
     nudges_send(t.ranks[2], 0, clock_now());
-    CHECK(rang(&t.bells[0], 1));
+    CHECK(counter_reaches(&t.bells[0], 1));
     CHECK(nudges_missing(t.ranks[0])); /* the nudge came from another rank */
     nudges_send(t.ranks[1], 0, clock_now());
-    CHECK(rang(&t.bells[0], 2));
+    CHECK(counter_reaches(&t.bells[0], 2));
     CHECK(!nudges_missing(t.ranks[0]));
     CHECK(nudges_missing(NULL));
     trio_close(&t);
@@ -100,14 +79,14 @@ static void test_a_rank_that_is_awake_is_nudged_only_at_first(void) {
     for (int i = 0; i < 3; i++) {
         nudges_heard(t.ranks[0], 1, 1000);
         nudges_send(t.ranks[0], 1, 1000);
-        CHECK(rang(&t.bells[1], i + 1));
+        CHECK(counter_reaches(&t.bells[1], i + 1));
     }
     for (int i = 0; i < 100; i++) nudges_send(t.ranks[0], 1, 1000 + 1e-6 * i);
     nudges_send(t.ranks[2], 1, 1000); /* comes after what was sent before it */
-    CHECK(rang(&t.bells[1], 4));
-    CHECK_INT(t.bells[1].rings, 4);
+    CHECK(counter_reaches(&t.bells[1], 4));
+    CHECK_INT(t.bells[1].count, 4);
     nudges_send(t.ranks[0], 1, 1001);
-    CHECK(rang(&t.bells[1], 5));
+    CHECK(counter_reaches(&t.bells[1], 5));
     trio_close(&t);
 }
 
@@ -118,11 +97,11 @@ static void test_a_rank_is_found_among_its_addresses(void) {
     t.cards[1].addresses[0] = htonl(INADDR_LOOPBACK + 77); /* nobody listens there */
     trio_start(&t);
     nudges_send(t.ranks[0], 1, clock_now());
-    CHECK(rang(&t.bells[1], 1));
+    CHECK(counter_reaches(&t.bells[1], 1));
     nudges_send(t.ranks[1], 0, clock_now());
-    CHECK(rang(&t.bells[0], 1));
+    CHECK(counter_reaches(&t.bells[0], 1));
     nudges_send(t.ranks[0], 1, clock_now());
-    CHECK(rang(&t.bells[1], 2));
+    CHECK(counter_reaches(&t.bells[1], 2));
     trio_close(&t);
 }
 
@@ -169,8 +148,8 @@ static void test_a_stranger_does_not_ring(void) {
     d.secret++;
     send_raw(&t, 1, &d, sizeof d);
     nudges_send(t.ranks[2], 1, clock_now());
-    CHECK(rang(&t.bells[1], 1));
-    CHECK_INT(t.bells[1].rings, 1);
+    CHECK(counter_reaches(&t.bells[1], 1));
+    CHECK_INT(t.bells[1].count, 1);
     CHECK(!nudges_missing(t.ranks[1]));
     trio_close(&t);
 }
@@ -183,11 +162,11 @@ static bool read_once(void *arg, int file) {
 }
 
 static void test_a_handler_can_end_the_watch(void) {
-    struct bell bell = {.rings = 0};
+    struct counter bell;
     struct poller *p = NULL;
     hvd_error err = {0};
     int ends[2][2];
-    monitor_init(&bell.monitor);
+    counter_init(&bell);
     CHECK_OK(poller_new(&p, &err), err);
     for (int i = 0; i < 2; i++) {
         REQUIRE(pipe(ends[i]) == 0);
@@ -195,13 +174,13 @@ static void test_a_handler_can_end_the_watch(void) {
     }
     CHECK_OK(poller_start(p, "poll", &err), err);
     CHECK_INT(write(ends[0][1], "ab", 2), 2);
-    CHECK(rang(&bell, 2));
+    CHECK(counter_reaches(&bell, 2));
     CHECK_INT(write(ends[0][1], "xyz", 3), 3); /* y and z stay unread */
-    CHECK(rang(&bell, 3));
+    CHECK(counter_reaches(&bell, 3));
     CHECK_INT(write(ends[1][1], "c", 1), 1);
-    CHECK(rang(&bell, 4));
+    CHECK(counter_reaches(&bell, 4));
     poller_free(p);
-    CHECK_INT(bell.rings, 4);
+    CHECK_INT(bell.count, 4);
     for (int i = 0; i < 4; i++) close(ends[i / 2][i % 2]);
     monitor_destroy(&bell.monitor);
     CHECK_OK(poller_new(&p, &err), err);
