@@ -1,9 +1,12 @@
 """The flight recorder: what a report says of ranks that stand still or die, under plain mpirun."""
 
-import pytest
-from jobs import assert_passed, script, survives_a_death
+import json
+import sys
 
-from hvdlite.flight import live, memory, report
+import pytest
+from jobs import alone, assert_passed, script, survives_a_death
+
+from hvdlite.flight import live, memory, report, top
 
 
 def only(folder, pattern: str) -> str:
@@ -91,11 +94,11 @@ def test_of_a_smaller_group_nobody_is_blamed():
 
 
 def test_the_straggler_by_aligned_clocks():
-    def ops(late: float) -> list:
+    def ops(late: float) -> list:  # the second rank's clock is 5 s ahead
         return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
 
     ranks = [snapshot(0, ops(0.1)), snapshot(1, ops(5.0), offset=-5), snapshot(2, ops(0.2))]
-    assert live.last_arrivals(ranks) == {0: 0, 1: 0, 2: 20}
+    assert live.lateness(ranks) == pytest.approx({0: 0, 1: 0, 2: 20 * 0.1})
     assert live.straggler(ranks) == 2
     assert live.straggler(ranks[:1]) is None
 
@@ -106,6 +109,45 @@ def test_rates_between_two_looks_count_the_wait_that_goes_on():
         0, now=102.0, steps=16, bytes_sent_mpi=4000, waited=int(1.5e9), waits_since=int(101.5e9)
     )
     assert live.rates(before, after) == live.Rates(3.0, 1500.0, 0.5)
+
+
+# ----------------------------------------------------------------------------------- hvdlite-top
+def test_rows_of_the_table():
+    before = snapshot(0, steps=1)
+    after = snapshot(0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_mpi=2_000_000)
+    dead = snapshot(1)._replace(state="is gone")
+    first, second = top.rows([after, dead], {0: before})
+    assert first == ["0", "n1", "10", "3.0", "2.0 MB", "0%", "ranks 1-2, 1.50 s", "b waits"]
+    assert second[6] == "is gone"
+
+
+def test_top_attaches_to_a_process_and_prints_what_it_read():
+    """A job of one: the program finds the recorder of this very process."""
+    code = """
+import os, subprocess, sys, numpy, hvdlite as hvd
+hvd.init()
+for _ in range(3):
+    hvd.numpy.allreduce(numpy.ones(5), name="x")
+command = [sys.executable, "-m", "hvdlite.flight.top", "--once", "--json", str(os.getpid())]
+print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+hvd.shutdown()
+left = subprocess.run(command, capture_output=True, text=True)
+print(left.returncode, left.stderr)
+"""
+    line, _, after = alone(code).partition("\n")
+    (text,) = json.loads(line)
+    one = memory.snapshot_of(text)
+    assert one.head["tensors"] == 3
+    assert [op["name"] for op in one.ops] == ["allreduce.x"] * 3
+    assert {op["phase"] for op in one.ops} == {"done"}
+    assert after.strip().startswith("2 hvdlite-top: process")
+    assert "has no flight recorder" in after
+
+
+def test_top_says_how_to_get_its_library(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert top.main([]) == 2
+    assert "pip install 'hvdlite[top]'" in capsys.readouterr().err
 
 
 def test_a_snapshot_travels_as_text():

@@ -52,10 +52,11 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
     return [rank for rank in range(one.head["size"]) if rank not in have]
 
 
-def last_arrivals(ranks: Sequence[Snapshot]) -> Dict[int, int]:
-    """Count for each rank how many of the last operations it submitted last of all.
+def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
+    """Return for each rank how many seconds the others waited for it alone, in the last operations.
 
-    Times are compared on rank 0's clock. An operation counts if every rank still has it.
+    Of each operation these are the seconds between the last but one submission and the last. Times
+    are compared on rank 0's clock. An operation counts if every rank still has it.
     """
     times: Dict[tuple, Dict[int, float]] = {}
     for one in ranks:
@@ -63,11 +64,12 @@ def last_arrivals(ranks: Sequence[Snapshot]) -> Dict[int, int]:
             if op["batch"] and all_ranks(op):
                 moment = op["submitted"] + one.head["clock_offset"]
                 times.setdefault((op["batch"], op["name"]), {})[one.rank] = moment
-    counts = {one.rank: 0 for one in ranks}
+    late = {one.rank: 0.0 for one in ranks}
     for moments in times.values():
-        if len(moments) == len(counts) > 1:
-            counts[max(moments, key=moments.__getitem__)] += 1
-    return counts
+        if len(moments) == len(late) > 1:
+            *_, previous, last = sorted(moments, key=moments.__getitem__)
+            late[last] += moments[last] - moments[previous]
+    return late
 
 
 class Rates(NamedTuple):
@@ -98,13 +100,17 @@ def _waited(one: Snapshot) -> float:
 
 
 def straggler(ranks: Sequence[Snapshot]) -> Optional[int]:
-    """Return the rank that was last in more than half of the last operations, or None."""
-    counts = last_arrivals(ranks)
-    total = sum(counts.values())
-    if len(counts) < 2 or total < 10:
+    """Return the rank that alone kept the others waiting, or None.
+
+    It caused more than half of all lateness, and that is a twentieth of the time or more.
+    """
+    late = lateness(ranks)
+    rank = max(late, key=late.__getitem__, default=None)
+    if rank is None:
         return None
-    rank = max(counts, key=counts.__getitem__)
-    return rank if counts[rank] > max(total / 2, 1.5 * total / len(counts)) else None
+    moments = [op["submitted"] for one in ranks for op in one.ops if one.rank == rank]
+    enough = (max(moments) - min(moments)) / 20 if moments else 0
+    return rank if late[rank] > max(sum(late.values()) / 2, enough) else None
 
 
 def size_text(count: float) -> str:
