@@ -30,6 +30,7 @@ PAGES = (
             "mxnet.states",
             "mxnet.sync_batch_norm",
             "mxnet.zero_copy",
+            "mxnet.guard",
         ),
     ),
     ("compression", "Compression of gradients", ("mxnet.compression",)),

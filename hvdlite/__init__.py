@@ -37,6 +37,7 @@ _DEFINED_IN = {
     "hvdlite.mxnet.data": ("DistributedRecordIter", "DistributedSampler"),
     "hvdlite.mxnet.estimator": ("DistributedHandler",),
     "hvdlite.mxnet.evaluation": ("allreduce_metric", "average_statistics"),
+    "hvdlite.mxnet.guard": ("Guard",),
     "hvdlite.mxnet.handles": (
         "allgather_async",
         "allreduce_async",

@@ -9,8 +9,10 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite import topology
+from hvdlite.guards import steps_from_environment
 from hvdlite.mxnet.accumulation import Aside
 from hvdlite.mxnet.gradients import Gradients, common_order
+from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
 from hvdlite.names import owner_name
@@ -85,6 +87,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         if sums and not self._gradients.alone:
             self._scale *= gradient_predivide_factor / process_set.size()
         self._shared = self._share_gradients(zero_copy)
+        every = steps_from_environment()
+        self._guard = Guard(self._params, every, process_set) if every else None
         self._aside = Aside()
         self._pass = 0  # the last one of this step, from 1 to self._passes
         self._rows = 0  # batch sizes of its passes so far
@@ -114,6 +118,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             return
         if self._passes > 1:
             self._bring_back()
+        if self._guard:
+            self._guard.step()
         if ignore_stale_grad:
             self._settle_stale(clear=True)
         super().allreduce_grads()

@@ -16,6 +16,7 @@ from hvdlite.lazy_names import NEUTRAL, lazy_names
 _DEFINED_IN = {
     "hvdlite.torch.compression": ("Compression",),
     "hvdlite.torch.ddp": ("AllreduceState", "allreduce_hook"),
+    "hvdlite.torch.guard": ("Guard",),
     "hvdlite.torch.ops": (
         "HorovodInternalError",
         "allgather",

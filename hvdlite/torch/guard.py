@@ -1,0 +1,40 @@
+"""A guard of a PyTorch model's parameters."""
+
+from typing import Iterator
+
+import torch
+
+from hvdlite import guards
+from hvdlite.names import owner_name
+from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+
+
+class Guard(guards.Guard):
+    """Looks every so many steps whether ranks have equal parameters, and for NaN and infinity.
+
+    Call ``step()`` between backward and the optimizer's step. A ``DistributedOptimizer`` averages
+    while backward runs, so a NaN may have spread to all ranks by then.
+
+    :param named_parameters: ``model.named_parameters()``, in the same order on every rank.
+    :param every: steps between two looks, the first of which is before the first step.
+    :param process_set: the ranks that train together; a rank outside of it looks at nothing.
+    :raises ValueError: ``every`` is less than 1.
+    """
+
+    def __init__(
+        self, named_parameters, every: int = 100, process_set: ProcessSet = global_process_set
+    ) -> None:
+        self._params = list(named_parameters)
+        super().__init__(self._arrays, every, owner_name("guard"), process_set)
+
+    def _arrays(self) -> Iterator[guards.Guarded]:
+        for name, param in self._params:
+            gradient = None if param.grad is None else _as_numpy(param.grad)
+            yield guards.Guarded(name, _as_numpy(param), gradient)
+
+
+def _as_numpy(tensor: torch.Tensor):
+    tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor._values()  # where the others are zeros
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
