@@ -1,8 +1,11 @@
 """Settings of all Python tests. Those under parallel/ run in MPI jobs and have their own."""
 
+import os
 import signal
 
 import pytest
+
+os.environ.setdefault("HVDLITE_REPORTS", os.devnull)  # no folder: no files about failures
 
 # With ``pytest -n 2``, as in ``make test``, tests of a group run one after the other. They share
 # emulated hosts, or what a fixture makes once for a file; or they need all cores or most memory.

@@ -16,6 +16,7 @@ import numpy
 
 MAGIC = "hvdlite flight 1"
 PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
+UNDER_WAY = ("waits", "agreed", "moves")
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join")
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import List, Sequence
 
 from hvdlite.flight import live
-from hvdlite.flight.memory import Op, Recorder, Snapshot, state_of
+from hvdlite.flight.memory import UNDER_WAY, Op, Recorder, Snapshot, state_of
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
 PATIENCE = 2.0  # seconds that a leaving rank waits for its report
@@ -107,7 +107,7 @@ def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
         whom = f" for {live.ranks_text(wait.ranks)}" if wait.ranks else ""
         parts.append(f"waits{whom} since {wait.seconds:.1f} s")
     done = [op for op in one.ops if op["phase"] in ("done", "failed")]
-    under_way = [op for op in one.ops if op["phase"] in ("waits", "agreed", "moves")]
+    under_way = [op for op in one.ops if op["phase"] in UNDER_WAY]
     if under_way:
         parts.append(f"under way: {_brief(under_way[0])}{_more(under_way)}")
     if done:

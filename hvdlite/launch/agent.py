@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from hvdlite.launch import channel, environment, probe, shared_memory
+from hvdlite.launch import channel, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import watched
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -111,6 +111,7 @@ class Agent:
         self._joined: Set[bytes] = set()  # processes that have joined the job and not left it
         self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
         self._memory = shared_memory.NOTHING
+        self._flight = flights.Held()
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
@@ -151,6 +152,8 @@ class Agent:
         """
         failed = code != 0 or bool(self._joined)
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
+        if failed:
+            self._send_flight()
         self._send_json(channel.EXIT, end)
         self._send(channel.CLEAN, b"")
         while failed and self._stays():
@@ -222,6 +225,8 @@ class Agent:
             kinds = [kind for kind, _ in self._link.receive()]
         except (channel.BadFrame, channel.ChannelClosed):
             return self._lose_launcher()
+        if channel.LOOK in kinds:
+            self._send_flight()
         if channel.BYE in kinds:
             self._dismissed = True
         elif channel.STOP in kinds:
@@ -230,7 +235,17 @@ class Agent:
     def _note_goodbyes(self, pipe: int) -> None:
         for line in os.read(pipe, 1 << 16).splitlines():
             word, process = line[:1], line[1:]
-            (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
+            if word == watched.RECORDER:
+                self._flight.hold(process.decode())
+            elif word == watched.TROUBLE:
+                self._send(channel.TROUBLE, b"")
+            else:
+                (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
+
+    def _send_flight(self) -> None:
+        text = self._flight.read()
+        if text:
+            self._send(channel.FLIGHT, text)
 
     def _lose_launcher(self) -> None:
         if self._link:

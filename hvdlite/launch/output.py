@@ -11,7 +11,9 @@ LAST_LINES = 20
 MOST_HELD = 1000  # lines of a traceback
 _TRACEBACK = "Traceback (most recent call last):"
 STDOUT, STDERR = 0, 1
-_ANOTHER_LEFT = re.compile(r"rank \d+ left the job")  # as hvdlite's errors say it
+_ANOTHER_LEFT = re.compile(
+    r"rank \d+ (?:left the job|\(process \d+ on host [^ )]+\) is dead)"
+)  # as hvdlite's errors say it
 _STANDS_STILL = re.compile(r"Error: tensor .*? submitted by .*?, not by ranks? (\d[\d, -]*)")
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 

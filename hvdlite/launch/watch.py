@@ -18,6 +18,7 @@ from hvdlite.launch import (
     encryption,
     environment,
     failure,
+    flights,
     network,
     probe,
     ranks,
@@ -65,6 +66,7 @@ class Watch:
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
         self._number = shared_memory.new_job()
+        self._flights = flights.Flights(self._number)
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
         self._ranks: Dict[int, ranks.Rank] = {}
@@ -170,6 +172,10 @@ class Watch:
             rank.result = data
         elif kind == channel.EXIT and not rank.ending:
             self._ended(rank, **channel.fields(data, _EXIT))
+        elif kind == channel.FLIGHT:
+            self._flights.add(rank.number, data)
+        elif kind == channel.TROUBLE and not self._ending:
+            self._look(self._report_stall)
         elif kind == channel.CLEAN:
             rank.clean = True
             self._dismiss_if_all_are_clean()
@@ -234,6 +240,14 @@ class Watch:
         elif not ranks.still_needed(self._in_order()) and not self._ending:
             self._at(SERVERS_EXIT, lambda: self._end(last_words=0))
 
+    def _look(self, then: Callable[[], None]) -> None:
+        self._tell_all(channel.LOOK)
+        self._at(flights.LOOK_SECONDS, then)
+
+    def _report_stall(self) -> None:
+        line = self._flights.report_stall()
+        _print([line] if line else [])
+
     def _dismiss_if_all_are_clean(self) -> None:
         if all(rank.clean for rank in self._ranks.values()):
             self._tell_all(channel.BYE)
@@ -250,6 +264,8 @@ class Watch:
         if self._ending and last_words:
             return
         self._ending = True
+        if last_words:
+            self._tell_all(channel.LOOK)
         self._at(last_words, lambda: self._tell_all(channel.STOP))
         patience = last_words + (BACKEND_EXIT if self._ranks else 0)
         self._at(patience, lambda: self._backend.signal(signal.SIGTERM))
@@ -269,6 +285,8 @@ class Watch:
         members = self._in_order()
         results = [rank.result for rank in members]
         code, report = self._verdict([r.ending for r in members if r.ending])
+        line = self._flights.report_failure(report[0]) if report else None
+        report += [line] if line else []
         return Outcome(code, report, results, self._signal)
 
     def _verdict(self, endings: List[failure.Ending]) -> Tuple[int, List[str]]:

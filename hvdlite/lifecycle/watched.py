@@ -8,7 +8,7 @@ import os
 from typing import Optional
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
-JOINED, LEFT, TROUBLE = b"+", b"-", b"!"
+JOINED, LEFT, TROUBLE, RECORDER = b"+", b"-", b"!", b"#"
 
 
 def by_an_agent() -> bool:
@@ -20,11 +20,17 @@ def say_joined() -> None:
     _say(JOINED)
 
 
+def say_recorder(path: str) -> None:
+    """Tell where the flight recorder of this process is: the agent holds it, whatever happens."""
+    _write(RECORDER + path.encode() + b"\n")
+
+
 def say_left() -> None:
     _say(LEFT)
 
 
 def line_of(word: bytes) -> bytes:
+    """Return the word with this process's id."""
     return b"%b%d\n" % (word, os.getpid())
 
 
@@ -37,9 +43,13 @@ def open_pipe() -> Optional[int]:
 
 
 def _say(word: bytes) -> None:
-    """Write the word and this process's id to the agent's pipe, if there is one."""
+    _write(line_of(word))
+
+
+def _write(line: bytes) -> None:
+    """Write to the agent's pipe, if there is one."""
     pipe = open_pipe()
     if pipe is not None:
         with contextlib.suppress(OSError):
-            os.write(pipe, line_of(word))
+            os.write(pipe, line)
         os.close(pipe)

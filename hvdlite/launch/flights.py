@@ -1,0 +1,87 @@
+"""The flight recorders of a job's ranks: held by the agents, put together by the launcher.
+
+What reads recorders needs NumPy, so it is imported only when something has gone wrong.
+"""
+
+import contextlib
+import os
+from typing import Dict, Optional, Set
+
+LOOK_SECONDS = 1.0  # for the agents to answer
+_MOST_STALLS = 5  # reports of one job
+_MOST_OPS = 50  # of each rank that are sent, and those under way
+
+
+class Held:
+    """The recorder of an agent's rank, kept open so that it outlives the rank."""
+
+    def __init__(self) -> None:
+        self._file: Optional[int] = None
+
+    def hold(self, path: str) -> None:
+        """Open the recorder; it replaces that of an earlier job of the same rank."""
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if self._file is not None:
+                os.close(self._file)
+            self._file = file
+
+    def read(self) -> bytes:
+        """Return what the recorder says, with the stacks of a rank that lives; empty: none."""
+        if self._file is None:
+            return b""
+        from hvdlite.flight import memory, report
+
+        with contextlib.suppress(OSError, memory.NoRecorder):
+            with memory.Recorder(f"/proc/self/fd/{self._file}") as recorder:
+                (one,) = report.look([recorder])
+            late = [op for op in one.ops[:-_MOST_OPS] if op["phase"] in memory.UNDER_WAY]
+            ops = [*late[:_MOST_OPS], *one.ops[-_MOST_OPS:]]
+            return one._replace(ops=ops).as_json().encode()
+        return b""
+
+
+class Flights:
+    """What the agents have sent of their ranks, and the reports about it."""
+
+    def __init__(self, job: str):
+        self._job = job
+        self._of: Dict[int, bytes] = {}
+        self._stalls = 0
+        self._said: Set[str] = set()
+
+    def add(self, rank: int, data: bytes) -> None:
+        self._of[rank] = data
+
+    def report_stall(self) -> Optional[str]:
+        """Write a report about what the ranks wait for; return a line for the user, or None."""
+        self._stalls += 1
+        if self._stalls > _MOST_STALLS:
+            return None
+        line = self._write("", f"stall-{self._stalls}")
+        new = None if line in self._said else line
+        self._said.update([line] if line else [])
+        return new
+
+    def report_failure(self, why: str) -> Optional[str]:
+        """Write a report about the job's failure; return a line for the user, or None.
+
+        :param why: the launcher's own report.
+        """
+        return self._write(why, "failure")
+
+    def _write(self, why: str, what: str) -> Optional[str]:
+        if not self._of:
+            return None
+        from hvdlite.flight import memory, report
+
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # or a broken agent's
+            ranks = [memory.snapshot_of(data.decode()) for data in self._of.values()]
+            troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
+            where = report.path(
+                self._job, "failure" if any(one.head["failed"] for one in ranks) else what
+            )
+            where.touch(mode=0o600)
+            where.write_text(report.text(troubles[0] if troubles else "", ranks, why))
+            return f"hvdliterun: what each rank did last is in {where}"
+        return None

@@ -1,0 +1,53 @@
+"""hvdliterun's report about what each rank did last."""
+
+import os
+
+from launching import call, python
+
+OPERATIONS = """
+import os, signal, time, numpy as np, hvdlite as hvd
+hvd.init()
+for i in range(12):
+    hvd.numpy.allreduce(np.ones(1000, np.float32), name=f"gradient{i % 4}")
+"""
+LATE = 'hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")\n'
+DIES = "if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+STALLS = """
+from pathlib import Path
+folder = Path(os.environ["HVDLITE_REPORTS"])
+while hvd.rank() == 1 and not any("---- rank 2" in p.read_text() for p in folder.iterdir()):
+    time.sleep(0.01)
+"""
+
+
+def run_and_report(code: str, folder, **env):
+    """The run, and the only report in the folder."""
+    run = call("-n", 3, *python(code), env={**os.environ, "HVDLITE_REPORTS": str(folder), **env})
+    (path,) = folder.iterdir()
+    assert f"hvdliterun: what each rank did last is in {path}" in run.err
+    return run, path.name, path.read_text()
+
+
+def part_of(text: str, rank: int) -> str:
+    return text.split(f"---- rank {rank} ")[1].partition("\n---- ")[0]
+
+
+def test_a_killed_rank_and_its_last_operation_are_named(tmp_path):
+    run, name, text = run_and_report(OPERATIONS + DIES + LATE, tmp_path)
+    assert run.code == 137
+    assert name.endswith("-failure.txt")
+    assert "rank 1 on " in text
+    assert "was killed by SIGKILL" in text
+    dead = part_of(text, 1)
+    assert "no stacks: the process is gone" in dead
+    assert "done       12    4.0 kB  allreduce.gradient3" in dead
+    assert "allreduce.late" not in dead
+
+
+def test_a_stall_is_reported_while_the_job_goes_on(tmp_path):
+    setting = {"HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
+    run, name, text = run_and_report(OPERATIONS + STALLS + LATE, tmp_path, **setting)
+    assert run.code == 0, run.err
+    assert name.endswith("-stall-1.txt")
+    assert "submitted by ranks 0, 2, not by rank 1" in text
+    assert "C stack of the main thread:" in part_of(text, 1)
