@@ -124,6 +124,9 @@ int hvd_host_leader(int *rank, hvd_error *err);
 int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, int stacks);
 void hvd_flight_bell(int bell, const char *word);
+/* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
+ * `error` more or less. */
+void hvd_set_clock(double offset, double error);
 /* Remembers who handles the signal; then handles it over whoever does so now (base/stacks.h). */
 void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);

@@ -13,7 +13,7 @@ import threading
 from typing import List, Optional
 
 from hvdlite._native import lib
-from hvdlite.flight import memory, report
+from hvdlite.flight import clocks, memory, report
 from hvdlite.lifecycle import watched
 
 # Its default is to do nothing, so a process that does not know it yet is not ended by it.
@@ -35,6 +35,7 @@ def begin(comm) -> None:
     job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
     own = (socket.gethostname(), os.getpid(), file, job)
     cards = comm.allgather(own)
+    lib.hvd_set_clock(*clocks.offset_to_first(comm, [card[0] for card in cards]))
     if file < 0:
         return
     job = cards[0][3]
@@ -42,6 +43,7 @@ def begin(comm) -> None:
     lib.hvd_flight_describe(job.encode(), signal_number)
     _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
     if watched.by_an_agent():
+        watched.say_recorder(f"/proc/{os.getpid()}/fd/{file}")
         _State.bell = watched.open_pipe()
         word = watched.line_of(watched.TROUBLE)
     else:

@@ -87,6 +87,25 @@ void timeline_cycle(struct timeline *t, double now) {
     monitor_unlock(&t->monitor);
 }
 
+/* By which timelines of several ranks are put side by side; viewers ignore it. */
+static void write_clock(struct timeline *t) {
+    char line[240];
+    snprintf(
+        line, sizeof line,
+        "{\"ph\": \"M\", \"name\": \"hvdlite_clock\", \"pid\": %d, \"args\": {\"origin\": %.9f, "
+        "\"offset\": %.9f, \"error\": %.9f}},\n",
+        t->rank, t->origin, t->clock_offset, t->clock_error);
+    write_text(t, line);
+}
+
+void timeline_set_clock(struct timeline *t, double offset, double error) {
+    monitor_lock(&t->monitor);
+    t->clock_offset = offset;
+    t->clock_error = error;
+    if (t->file) write_clock(t);
+    monitor_unlock(&t->monitor);
+}
+
 /* ---- start and stop ---- */
 
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
@@ -105,6 +124,7 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
         t->rank = rank;
         t->marks_cycles = mark_cycles;
         write_text(t, "[\n");
+        write_clock(t);
         atomic_store(&t->on, true);
     }
     monitor_unlock(&t->monitor);

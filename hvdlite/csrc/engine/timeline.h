@@ -16,7 +16,8 @@ struct timeline {
     void *file;             /* a FILE; NULL: off */
     int failed;             /* errno of the first write that failed; 0: none */
     char path[4096];
-    double origin; /* when it started, seconds */
+    double origin;                    /* when it started, seconds */
+    double clock_offset, clock_error; /* rank 0's clock is ahead by so much, +- */
     int rank;
     bool marks_cycles;
 };
@@ -39,6 +40,9 @@ int timeline_stop(struct timeline *t, hvd_error *err);
 static inline bool timeline_on(struct timeline *t) {
     return atomic_load_explicit(&t->on, memory_order_relaxed);
 }
+
+/* Of this timeline and later ones, until the job ends. */
+void timeline_set_clock(struct timeline *t, double offset, double error);
 
 /* fused: tensors in the batch, this one included. */
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,

@@ -63,6 +63,13 @@ void hvd_flight_bell(int bell, const char *word) {
     context_leave();
 }
 
+void hvd_set_clock(double offset, double error) {
+    if (context_enter(NULL)) return;
+    flight_set_clock(context_job()->flight, offset, error);
+    timeline_set_clock(&context_job()->timeline, offset, error);
+    context_leave();
+}
+
 void hvd_stacks_keep_users(int number) { stacks_keep_users(number); }
 
 void hvd_stacks_install(int number, int file) { stacks_install(number, file); }

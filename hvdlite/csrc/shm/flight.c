@@ -137,6 +137,12 @@ void flight_describe(struct flight *f, const char *job, int stacks) {
     f->memory->stacks = stacks;
 }
 
+void flight_set_clock(struct flight *f, double offset, double error) {
+    if (!f) return;
+    f->memory->clock_offset = offset;
+    f->memory->clock_error = error;
+}
+
 /* ---- operations ---- */
 
 typedef _Atomic uint64_t slot[FLIGHT_WORDS];

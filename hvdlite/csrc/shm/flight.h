@@ -71,6 +71,7 @@ void flight_close(struct flight *f); /* NULL does nothing, here and below */
 
 void flight_place(struct flight *f, int rank, int size, int local_rank);
 void flight_describe(struct flight *f, const char *job, int stacks);
+void flight_set_clock(struct flight *f, double offset, double error);
 
 /* Notes a submitted tensor of the group; returns the operation's number, 0 without a recorder.
  * `again`: the hash of its name, if it was submitted before; else 0. */

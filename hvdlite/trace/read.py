@@ -1,0 +1,143 @@
+"""Reads the timelines of ranks and brings them to rank 0's clock."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence
+
+
+class BadTrace(Exception):
+    """A file is no timeline of hvdlite; the text says which, and what to do."""
+
+
+class Tensor(NamedTuple):
+    """One tensor on its way on one rank. Times are seconds since the trace began."""
+
+    rank: int
+    name: str
+    kind: str
+    bytes: int
+    batch: int
+    submitted: float
+    agreed: float
+    started: float
+    ended: float
+
+    @property
+    def key(self) -> tuple:
+        """The same on all ranks, and of no other tensor of the group."""
+        return self.batch, self.name
+
+
+class Trace(NamedTuple):
+    """The timelines of some ranks."""
+
+    events: List[Dict[str, Any]]  # Trace Event Format, in microseconds of rank 0's clock
+    tensors: List[Tensor]
+    error: float  # seconds by which times of different ranks may be wrong
+
+
+def read(paths: Sequence[str]) -> Trace:
+    """Read the files, one of each rank.
+
+    :raises BadTrace: a file is no timeline, or two files are of the same rank.
+    """
+    files = {path: _events_of(path) for path in paths}
+    clocks = {path: _clock_of(path, events) for path, events in files.items()}
+    begin = min(clock["origin"] + clock["offset"] for clock in clocks.values())
+    merged: List[Dict[str, Any]] = []
+    tensors: List[Tensor] = []
+    seen: Dict[int, str] = {}
+    for path, events in files.items():
+        rank = clocks[path]["rank"]
+        if rank in seen:
+            raise BadTrace(f"{seen[rank]} and {path} are both of rank {rank}: give one of each")
+        seen[rank] = path
+        shift = (clocks[path]["origin"] + clocks[path]["offset"] - begin) * 1e6
+        moved = [_moved(event, shift) for event in events]
+        merged += moved
+        tensors += _tensors_of(rank, moved)
+        merged.append(_sort(rank))
+    errors = sorted(clock["error"] for clock in clocks.values())
+    return Trace(merged, sorted(tensors, key=lambda t: t.submitted), sum(errors[-2:]))
+
+
+def _events_of(path: str) -> List[Dict[str, Any]]:
+    """A killed rank leaves its file without an end, perhaps in the middle of a line."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError as error:
+        raise BadTrace(f"{path} can't be read: {error.strerror}") from None
+    if not text.startswith("["):
+        raise BadTrace(f"{path} is no timeline: give files that HVDLITE_TIMELINE has named")
+    if not text.rstrip().endswith("]"):
+        text = text[: text.rfind("}") + 1] + "]" if "}" in text else "[]"
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadTrace(f"{path} is no timeline: {error}") from None
+
+
+def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
+    """The last one counts: the first is written before the clocks are compared."""
+    clock = None
+    for event in events:
+        if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
+            clock = {"rank": event["pid"], **event["args"]}
+    if clock is None:
+        raise BadTrace(f"{path} has no clock: it is of an older hvdlite, or no timeline")
+    return clock
+
+
+def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
+    """Viewers take events of the same id for one track, whatever the process."""
+    moved = dict(event)
+    if "ts" in moved:
+        moved["ts"] = round(moved["ts"] + shift, 3)
+    if "id" in moved:
+        moved["id"] = f"{moved['pid']}:{moved['id']}"
+    return moved
+
+
+def _sort(rank: int) -> Dict[str, Any]:
+    return {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+
+
+def _tensors_of(rank: int, events: Iterable[Dict[str, Any]]) -> List[Tensor]:
+    """In a tensor's track four events begin, in this order: whole, negotiate, queue, move."""
+    open_: Dict[str, List[Dict[str, Any]]] = {}
+    found = []
+    for event in events:
+        if event.get("cat") != "tensor" or event["ph"] != "b":
+            continue
+        spans = open_.setdefault(event["id"], [])
+        spans.append(event)
+        if "args" in event:  # the move
+            _, negotiate, queue, move = spans[-4:]
+            found.append((event["id"], negotiate, queue, move))
+            open_[event["id"]] = []
+    ends = _ends_of(events)
+    return [
+        Tensor(
+            rank,
+            id_.partition(":")[2],
+            move["name"],
+            move["args"]["bytes"],
+            move["args"].get("batch", 0),
+            negotiate["ts"] / 1e6,
+            queue["ts"] / 1e6,
+            move["ts"] / 1e6,
+            ends[id_].pop(0) / 1e6,
+        )
+        for id_, negotiate, queue, move in found
+        if ends.get(id_)
+    ]
+
+
+def _ends_of(events: Iterable[Dict[str, Any]]) -> Dict[str, List[float]]:
+    """When the moves of each track ended: the whole track ends with them."""
+    ends: Dict[str, List[float]] = {}
+    for event in events:
+        whole = event.get("id", "").partition(":")[2] == event["name"]
+        if event.get("cat") == "tensor" and event["ph"] == "e" and whole:
+            ends.setdefault(event["id"], []).append(event["ts"])
+    return ends

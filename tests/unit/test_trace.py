@@ -1,0 +1,147 @@
+"""hvdlite-report: the timelines of ranks, put together and drawn."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hvdlite.trace import cli, read, steps
+from hvdlite.trace.read import Tensor
+
+
+def tensor(name: str, times, rank: int = 0, batch: int = 1) -> Tensor:
+    return Tensor(rank, name, "allreduce", 4000, batch, *times)
+
+
+def timeline(folder, rank: int, tensors, origin: float = 50.0, offset: float = 0.0) -> str:
+    """A file as the C core writes it: microseconds since the timeline began."""
+    clock = {"origin": origin, "offset": offset, "error": 1e-5 * rank}
+    events = [{"ph": "M", "name": "hvdlite_clock", "pid": rank, "args": clock}]
+
+    def event(ph, what, t, moment, **more):
+        where = {"ph": ph, "cat": "tensor", "id": t.name, "name": what, "pid": rank, "tid": 0}
+        events.append({**where, "ts": int(moment * 1e6), **more})
+
+    for t in tensors:
+        event("b", t.name, t, t.submitted)
+        for what, begin, end, more in (
+            ("negotiate allreduce", t.submitted, t.agreed, {}),
+            ("queue", t.agreed, t.started, {}),
+            ("allreduce", t.started, t.ended, {"args": {"bytes": t.bytes, "batch": t.batch}}),
+        ):
+            event("b", what, t, begin, **more)
+            event("e", what, t, end)
+        event("e", t.name, t, t.ended)
+    path = folder / f"trace-{rank}.json"
+    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")
+    return str(path)
+
+
+def steps_of_rank(rank: int, late: float, begin: float = 0.0) -> list:
+    """Five steps of 100 ms, each with two tensors; the rank submits them late."""
+    found = []
+    for i in range(5):
+        now = begin + 0.1 * i
+        for k, name in enumerate(("a", "b")):
+            times = (now + late, now + 0.03, now + 0.04, now + 0.05 + 0.01 * k)
+            found.append(tensor(name, times, rank, batch=2 * i + k + 1))
+    return found
+
+
+def test_clocks_are_aligned(tmp_path):
+    """Rank 1's clock says 10.0 when rank 0's says 50.0, and its timeline begins 1 s later."""
+    paths = [
+        timeline(tmp_path, 0, steps_of_rank(0, 0.0), origin=50.0),
+        timeline(tmp_path, 1, steps_of_rank(1, 0.02, begin=-1.0 + 2.0), origin=9.0, offset=40.0),
+    ]
+    trace = read.read(paths)
+    first = {rank: next(t for t in trace.tensors if t.rank == rank) for rank in (0, 1)}
+    assert first[0].submitted == pytest.approx(1.0)
+    assert first[1].submitted == pytest.approx(1.02)
+    assert trace.error == pytest.approx(1e-5)
+    late = steps.lateness(trace.tensors)
+    assert late == pytest.approx({0: 0.0, 1: 10 * 0.02}, abs=1e-4)
+
+
+def test_the_merged_trace_has_a_track_for_each_tensor_of_each_rank(tmp_path):
+    paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.0)) for rank in range(2)]
+    open_: dict = {}
+    for event in read.read(paths).events:
+        assert {"ph", "name", "pid"} <= event.keys()
+        if event["ph"] == "b":
+            open_.setdefault(event["id"], []).append(event["name"])
+        elif event["ph"] == "e":
+            assert open_[event["id"]].pop() == event["name"], "spans of a track nest"
+    assert set(open_) == {"0:a", "0:b", "1:a", "1:b"}
+    assert not any(open_.values())
+
+
+def test_where_a_step_goes():
+    own = steps_of_rank(0, 0.01)
+    assert steps.marks(own) == "a"
+    found = steps.steps_of(own, "a")
+    assert len(found) == 4
+    step = found[1]
+    assert step.seconds == pytest.approx(0.1)
+    assert step.moving == pytest.approx(0.02)  # 0.04 to 0.06, both tensors
+    assert step.queued == pytest.approx(0.01)
+    assert step.waiting == pytest.approx(0.02)
+    assert step.alone == pytest.approx(0.05)
+    assert step.hidden == 0  # both are submitted before any moves
+
+
+def test_no_tensor_twice_is_no_step():
+    assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
+
+
+def test_the_slowest_tensor_comes_first():
+    rows = steps.slowest([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 2, 4, 9))])
+    assert [row.name for row in rows] == ["b", "a"]
+    assert rows[0][2:] == (2, 2, 5)
+
+
+def test_a_killed_ranks_timeline_is_read_as_far_as_it_goes(tmp_path):
+    path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
+    text = (tmp_path / "trace-0.json").read_text()
+    (tmp_path / "trace-0.json").write_text(text[: int(len(text) * 0.7)])
+    assert 3 <= len(read.read([path]).tensors) < 10
+
+
+@pytest.mark.parametrize(
+    "text, why", [("{}", "no timeline"), ("[]", "no clock"), ("[x", "no clock")]
+)
+def test_what_is_no_timeline_is_refused(tmp_path, capsys, text, why):
+    (tmp_path / "x.json").write_text(text)
+    pytest.importorskip("matplotlib")
+    assert cli.main([str(tmp_path / "x.json")]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_one_rank_twice_is_refused(tmp_path):
+    path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
+    (tmp_path / "again.json").write_text((tmp_path / "trace-0.json").read_text())
+    with pytest.raises(read.BadTrace, match="both of rank 0"):
+        read.read([path, str(tmp_path / "again.json")])
+
+
+def test_the_page_stands_alone(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.02 * rank)) for rank in range(3)]
+    assert cli.main([*paths, "--title", "a <b> & c"]) == 0
+    text = (tmp_path / "report.html").read_text()
+    found = {"svg": 0}
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found[tag] = found.get(tag, 0) + 1
+
+    Tags().feed(text)
+    assert found["svg"] == 4
+    assert "script" not in found
+    assert "a &lt;b&gt; &amp; c" in text
+    assert "Rank 2 caused 100% of it." in text
+    assert not re.search(r'(?:src|href)="https?:', text)
+    assert len(text) < 200_000
+    assert json.loads((tmp_path / "trace.json").read_text())
