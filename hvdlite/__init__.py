@@ -12,7 +12,7 @@ import sys
 from hvdlite import _mxnet_import
 from hvdlite._version import __version__
 from hvdlite.lazy_names import lazy_names
-from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - from here on it sees sys.exit
+from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
 
 _DEFINED_IN = {
     "hvdlite._native": ("HvdliteError", "RankFailedError"),

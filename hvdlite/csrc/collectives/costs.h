@@ -1,7 +1,7 @@
 /* Which allreduce by messages is the cheapest, by what a message costs on the comm.
  *
- * q = ceil(log2 p). Seconds, as the files of the algorithms say them, but for one thing: doubling and
- * the circulant send to another rank in each step, and bytes take longer on a link that was idle.
+ * q = ceil(log2 p). The seconds are those in the algorithms' files, with one exception: doubling
+ * and the circulant send to another rank in each step, and a link that was idle takes longer.
  * Measured at 200 Mbit/s, ms of 256 KiB by doubling, circulant and ring: 22.7, 18.2, 16.9 on 4
  * hosts, 61.7, 33.4, 21.3 on 8 (two cores for all): 1.1 and 2 times as long. Between them:
  *
@@ -9,9 +9,9 @@
  *   circulant   2 q a + 1.5 2(p-1)/p S b
  *   ring        2(p-1) a + 2(p-1)/p S b, pairwise as well
  *
- * The first two send sums in the accumulator, the circulant on half of its way. So from doubling the
- * choice goes to the circulant at some 1.6 a/b on 8 ranks and 1.0 a/b on 64, and from there to the
- * ring at 9 a/b and 116 a/b. On 2 and 3 ranks the circulant saves no step. */
+ * Doubling sends sums in the accumulator's dtype, the circulant does on half of its way. So the
+ * circulant takes over from doubling at some 1.6 a/b on 8 ranks and 1.0 a/b on 64, and the ring
+ * from the circulant at 9 a/b and 116 a/b. On 2 and 3 ranks the circulant saves no step. */
 #ifndef HVDLITE_COLLECTIVES_COSTS_H
 #define HVDLITE_COLLECTIVES_COSTS_H
 

@@ -1,9 +1,9 @@
 /* Pipeline: exchanges in a fixed order, several of them in flight each way.
  *
  * All algorithms by messages use it. Item i has the same number on both ranks. Receives are posted
- * up to `depth` items ahead of the item that a rank waits for, sends up to `send_ahead`. So the rank
- * that is furthest behind finds the sends and receives that it needs posted by the others, and no
- * two ranks wait for each other.
+ * up to `depth` items ahead of the item that a rank waits for, sends up to `send_ahead`. So the
+ * others have posted the sends and receives that the slowest rank needs, and no two ranks wait for
+ * each other.
  *
  * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
 #include "collectives/coll.h"

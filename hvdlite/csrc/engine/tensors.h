@@ -22,7 +22,7 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out;      /* allreduce, broadcast: as many bytes, may be `in`; else out_rows rows */
     int64_t out_rows;
-    /* Weights' ranges that this rank settles once all ranks have submitted: none reads them then. */
+    /* Weights' ranges that this rank settles once all ranks have submitted and none reads them. */
     const struct host_range *views;
     size_t nviews;
     hvd_update update;     /* of request.rule; allreduce */

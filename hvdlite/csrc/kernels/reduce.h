@@ -17,7 +17,7 @@ struct reduce_final {
     int64_t divisor; /* the number of ranks for an average, else 1 */
 };
 
-/* What storing a partial result in the dtype does to the whole one, where accumulators are wider. */
+/* How storing a partial result in the dtype changes the whole, where accumulators are wider. */
 enum reduce_partial {
     REDUCE_WIDE_ONLY, /* it may go wrong without a bound: a product may overflow on the way */
     REDUCE_ROUNDS,    /* a sum of reals: another rounding, which has a bound */

@@ -13,7 +13,7 @@
 
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
-/* How far an operation came: it waits for other ranks to submit it; all have; it moves; it ended. */
+/* How far an operation came: waits until all ranks have submitted it; ready; moves; ended. */
 enum flight_phase {
     FLIGHT_NONE,
     FLIGHT_WAITS,

@@ -32,7 +32,8 @@ struct layout {
     int *memory;      /* of all these arrays */
 };
 
-/* Gives the comm, of all ranks of a transport, its layout. lowest: [comm->size]: the lowest rank of the host on which the rank is. */
+/* Gives the comm, of all ranks of a transport, its layout.
+ * lowest: [comm->size], for each rank the lowest rank of its host. */
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err);
 void layout_close(struct layout *l); /* also takes a zeroed layout */
 
