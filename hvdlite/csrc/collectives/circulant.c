@@ -6,7 +6,7 @@
  * A rank holds its chunks in a row that begins with its own: block i of rank r is chunk r + i
  * (mod p). The distances are p, halved and rounded up until 1: p = 5 gives 5 3 2 1. In the round
  * from distance d' to the next, d, rank r sends blocks d .. d' - 1 to rank r + d, which adds them
- * to its blocks 0 .. d' - d - 1: the same chunks. After the last round block 0 has its whole sum. The
+ * to its blocks 0 .. d' - d - 1: the same chunks. After the last round block 0 has its sum. The
  * allgather goes the same way back. p = 5, what rank a holds; a2 is chunk 2 of rank a, acd0 the sum
  * of the chunks 0 of the ranks a, c and d, S0 the whole sum:
  *

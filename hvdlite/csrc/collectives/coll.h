@@ -77,8 +77,8 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* The most bytes of a batch whose allreduce adds the elements of a tensor in the same order, whatever
- * else is in the batch. SIZE_MAX: it always does. */
+/* The most bytes of a batch whose allreduce adds the elements of a tensor in the same order,
+ * whatever else is in the batch. SIZE_MAX: it always does. */
 size_t coll_alike(const struct comm *comm);
 
 /* Chooses and runs. One rank alone: applies the scales. */

@@ -46,8 +46,8 @@ bool ready_can_be_overtaken(const struct ready *r) {
 
 /* ---- pieces ---- */
 
-/* A tensor that some rank has joined without is not cut: its zeros last one batch. The last piece may
- * be half as long again, because a short rest is not worth a batch. */
+/* A tensor that some rank has joined without is not cut: its zeros last one batch. The last piece
+ * may be half as long again, because a short rest is not worth a batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
     enum { ALIGNED = 4096, LEAST = 64 << 10 }; /* a page; below, latency is all that counts */
     size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
