@@ -7,6 +7,9 @@
 #                  environment of their own, .venv-frameworks    (ARGS=...)
 #   make test-long   as make test, with all of tests/parallel on 4 ranks, too
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
+#   make fuzz      damaged messages and shared memory, guided by coverage: MINUTES=2 each; needs
+#                  clang with libFuzzer (CLANG=clang-14)
+#   make soak      training, process sets, init and shutdown for MINUTES=60: nothing may grow
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
@@ -34,7 +37,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
 .PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-pytorch bench-hosts bench-report \
-        test-long wheel test-wheel docs lint format clean
+        test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -123,6 +126,29 @@ test-c:
 	    timeout 300 $(FIXED) $$p >$$p.log 2>&1 && echo "ok     $$p" && continue; \
 	    status=$$?; cat $$p.log; echo "FAILED $$p (exit $$status)"; exit 1; \
 	done
+
+# What a target has found stays in build/fuzz, and is where the next run begins.
+CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))
+FUZZED  := wire mailbox
+
+fuzz: $(FUZZED:%=build/fuzz/%)
+	@for t in $(FUZZED); do mkdir -p build/fuzz/$$t.found && \
+	    $(FIXED) build/fuzz/$$t -max_total_time=$$((60 * $(or $(MINUTES),2))) -max_len=4096 \
+	        -malloc_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build/fuzz/ \
+	        build/fuzz/$$t.found >build/fuzz/$$t.log 2>&1 || { tail -40 build/fuzz/$$t.log; exit 1; }; \
+	    echo "$$t: $$(grep -E 'DONE|units_executed' build/fuzz/$$t.log | tr '\n' ' ')"; \
+	done
+
+build/fuzz/%: tests/c/fuzz_main.c tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
+	@test -n "$(CLANG)" || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
+	@mkdir -p $(@D)
+	@$(CLANG) -std=c11 -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
+	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lrt -lm
+
+# Open descriptors, threads, mappings and memory of every rank, at the start and at the end.
+soak: install
+	PYTHONPATH=tests mpirun -n $(RANKS) $(BIN)/python tests/scripts/soak.py $$((60 * $(or $(MINUTES),60)))
 
 # --------------------------------------------------------------------------------- benchmarks
 PEERS   := .venv-peers/.stamp

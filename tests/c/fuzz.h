@@ -1,0 +1,163 @@
+/* What is fuzzed: any bytes are an error or are understood; nothing is read or written elsewhere.
+ *
+ * `make fuzz` lets coverage guide the bytes (fuzz_main.c), test_fuzz.c mutates good ones. A function
+ * aborts if a property does not hold; sanitizers see the rest. */
+#ifndef HVDLITE_FUZZ_H
+#define HVDLITE_FUZZ_H
+
+#include "negotiation/coordinator.h"
+#include "shm/mailbox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FUZZ_REQUIRE(condition) ((condition) ? (void)0 : abort())
+
+/* ---- messages of the negotiation ---- */
+
+enum { FUZZ_RANKS = 3 };
+
+/* As engine/negotiate.c gives items of other ranks to the coordinator. */
+static inline int fuzz_hear(struct coordinator *c, int rank, const struct wire_item *item,
+                            double now, struct wire_writer *out, hvd_error *err) {
+    switch (item->type) {
+    case WIRE_REQUEST:
+        return item->id ? coordinator_resent(c, rank, &item->request, now, err)
+                        : coordinator_request(c, rank, &item->request, now, err);
+    case WIRE_HIT: return coordinator_hit(c, rank, item->id, now, out, err);
+    case WIRE_LEAVE: coordinator_leave(c, rank, item->error.text); return HVD_OK;
+    default: return HVD_OK;
+    }
+}
+
+/* What the coordinator writes can be read. */
+static inline void fuzz_read_all(const struct wire_writer *out) {
+    struct wire_reader r;
+    struct wire_item item;
+    bool more = out->size != 0;
+    hvd_error err;
+    if (more) FUZZ_REQUIRE(wire_open(&r, out->data, out->size, &err) == HVD_OK);
+    while (more) FUZZ_REQUIRE(wire_next(&r, &item, &more, &err) == HVD_OK);
+    if (out->size) wire_reader_free(&r);
+}
+
+/* A message: its length in two bytes, its sender in one, and its bytes. */
+static inline void fuzz_message(struct coordinator *c, int rank, const uint8_t *data, size_t size,
+                                double now, struct wire_writer *out) {
+    struct wire_reader r;
+    struct wire_item item;
+    bool more = true;
+    hvd_error err;
+    int code = wire_open(&r, data, size, &err);
+    while (!code && !(code = wire_next(&r, &item, &more, &err)) && more)
+        if (fuzz_hear(c, rank, &item, now, out, &err)) break;
+    wire_reader_free(&r);
+}
+
+static inline int fuzz_wire(const uint8_t *data, size_t size) {
+    struct coordinator_config config = {
+        .size = FUZZ_RANKS, .fusion_bytes = 1 << 20, .cache_capacity = 2, .bytes_ahead = 1 << 20};
+    struct coordinator *c = coordinator_new(&config);
+    struct wire_writer out = {0};
+    hvd_error err;
+    double now = 0;
+    while (c && size >= 3) {
+        size_t length = data[0] | (size_t)data[1] << 8;
+        int rank = data[2] % FUZZ_RANKS;
+        data += 3;
+        size -= 3;
+        if (length > size) length = size;
+        fuzz_message(c, rank, data, length, now += 1, &out);
+        FUZZ_REQUIRE(coordinator_decide(c, now, &out, &err) == HVD_OK);
+        fuzz_read_all(&out);
+        wire_reset(&out);
+        coordinator_finished(c, now);
+        data += length;
+        size -= length;
+    }
+    wire_free(&out);
+    coordinator_free(c);
+    return 0;
+}
+
+/* ---- a mailbox ---- */
+
+/* What is in flight: lengths, and how many messages were sent and received. */
+struct fuzz_mail {
+    size_t length[64];
+    size_t sent, received;
+    bool damaged;
+};
+
+static inline unsigned char fuzz_byte(size_t message, size_t at) {
+    return (unsigned char)(message * 31 + at);
+}
+
+static inline int fuzz_send(struct mailbox *box, struct mail_out *out, struct fuzz_mail *m,
+                            size_t length, hvd_error *err) {
+    static unsigned char data[2 * MAILBOX_BYTES];
+    if (m->sent == sizeof m->length / sizeof *m->length) return HVD_OK;
+    for (size_t i = 0; i < length; i++) data[i] = fuzz_byte(m->sent, i);
+    m->length[m->sent++] = length;
+    return mailbox_send(box, out, data, length, err);
+}
+
+/* Without damage messages arrive whole, and in order. */
+static inline int fuzz_receive(struct mailbox *box, struct mail_in *in, struct fuzz_mail *m,
+                               hvd_error *err) {
+    void *data;
+    size_t size;
+    HVD_TRY(mailbox_receive(box, in, &data, &size, err));
+    if (data && !m->damaged) {
+        FUZZ_REQUIRE(m->received < m->sent && size == m->length[m->received]);
+        for (size_t i = 0; i < size; i++)
+            FUZZ_REQUIRE(((unsigned char *)data)[i] == fuzz_byte(m->received, i));
+        m->received++;
+    }
+    free(data);
+    return HVD_OK;
+}
+
+/* Another process has written to the shared memory. */
+static inline void fuzz_damage(struct mailbox *box, struct fuzz_mail *m, unsigned way,
+                               uint64_t value) {
+    m->damaged = true;
+    if (way == 0) atomic_store(&box->written, value);
+    if (way == 1) atomic_store(&box->read, value);
+    if (way == 2) atomic_fetch_add(&box->written, value % 16);
+    if (way == 3) box->bytes[value % MAILBOX_BYTES] ^= (unsigned char)(value >> 32 | 1);
+}
+
+/* An operation: its kind in one byte, and a number in eight. An error ends the mailbox, as it ends
+ * the job. */
+static inline int fuzz_mailbox(const uint8_t *data, size_t size) {
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    struct mail_out out = {0};
+    struct mail_in in = {0};
+    struct fuzz_mail m = {0};
+    hvd_error err;
+    int code = HVD_OK;
+    if (!box) return 0;
+    memset(box, 0, sizeof *box);
+    for (; !code && size >= 9; data += 9, size -= 9) {
+        uint64_t value;
+        memcpy(&value, data + 1, sizeof value);
+        if (data[0] < 96)
+            code = fuzz_send(box, &out, &m, value % (2 * MAILBOX_BYTES), &err);
+        else if (data[0] < 128)
+            code = fuzz_send(box, &out, &m, value % 64, &err);
+        else if (data[0] < 160)
+            code = mailbox_flush(box, &out, &err);
+        else if (data[0] < 248)
+            code = fuzz_receive(box, &in, &m, &err);
+        else
+            fuzz_damage(box, &m, data[0] % 4, value);
+    }
+    FUZZ_REQUIRE(!code || m.damaged);
+    mail_out_free(&out);
+    mail_in_free(&in);
+    free(box);
+    return 0;
+}
+
+#endif

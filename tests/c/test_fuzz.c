@@ -1,0 +1,81 @@
+/* Damaged messages and mailboxes, by blind mutation of good ones; `make fuzz` goes further. */
+#include "check.h"
+
+#include "fuzz.h"
+#include "random.h"
+
+enum { INPUTS = CHECK_SLOW ? 300 : 3000, LONGEST = 4096 };
+
+static void put_message(uint8_t *input, size_t *size, int rank, const struct wire_writer *w) {
+    input[(*size)++] = (uint8_t)w->size;
+    input[(*size)++] = (uint8_t)(w->size >> 8);
+    input[(*size)++] = (uint8_t)rank;
+    memcpy(input + *size, w->data, w->size);
+    *size += w->size;
+}
+
+/* All ranks submit tensors, old and new, and leave. */
+static size_t good_messages(uint64_t *random, uint8_t *input) {
+    size_t size = 0;
+    for (int turn = 0; turn < 4; turn++) {
+        for (int rank = 0; rank < FUZZ_RANKS; rank++) {
+            struct wire_writer w = {0};
+            struct wire_item item = {.type = WIRE_REQUEST};
+            struct request *q = &item.request;
+            hvd_error err = {0};
+            *q = (struct request){.kind = turn % 2 ? HVD_BROADCAST : HVD_ALLREDUCE,
+                                  .dtype = HVD_FLOAT32,
+                                  .ndim = 1,
+                                  .prescale = 1,
+                                  .postscale = 1,
+                                  .name = "a"};
+            q->dims[0] = (int64_t)random_below(random, 1 << 20);
+            q->name[0] = (char)('a' + turn);
+            CHECK_OK(wire_put(&w, &item, &err), err);
+            CHECK_OK(
+                wire_put(&w, &(struct wire_item){.type = WIRE_HIT, .id = (uint64_t)turn}, &err),
+                err);
+            if (turn == 3)
+                CHECK_OK(wire_put(&w, &(struct wire_item){.type = WIRE_LEAVE}, &err), err);
+            put_message(input, &size, rank, &w);
+            wire_free(&w);
+        }
+    }
+    return size;
+}
+
+static size_t good_operations(uint64_t *random, uint8_t *input) {
+    size_t size = 9 * (1 + random_below(random, 60));
+    for (size_t at = 0; at < size; at += 9) {
+        uint64_t value = random_next(random);
+        input[at] = (uint8_t)random_below(random, 248); /* no damage */
+        memcpy(input + at + 1, &value, sizeof value);
+    }
+    return size;
+}
+
+static void mutate(uint64_t *random, uint8_t *input, size_t size) {
+    for (size_t n = random_below(random, 6); n > 0 && size; n--)
+        input[random_below(random, size)] = (uint8_t)(random_next(random) >> (n % 2 ? 0 : 60));
+}
+
+static void fuzz(size_t good(uint64_t *, uint8_t *), int target(const uint8_t *, size_t)) {
+    uint64_t random = 11;
+    static uint8_t input[LONGEST];
+    for (int i = 0; i < INPUTS; i++) {
+        size_t size = good(&random, input);
+        REQUIRE(size <= LONGEST);
+        mutate(&random, input, size);
+        CHECK_INT(target(input, i % 4 ? size : random_below(&random, size + 1)), 0);
+    }
+}
+
+static void test_wire(void) { fuzz(good_messages, fuzz_wire); }
+static void test_mailbox(void) { fuzz(good_operations, fuzz_mailbox); }
+
+int main(void) {
+    check_begin();
+    RUN(test_wire);
+    RUN(test_mailbox);
+    return check_end("test_fuzz");
+}
