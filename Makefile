@@ -14,7 +14,7 @@
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
-#                  into docs/order.md                                  (8 minutes)
+#                  into docs/order.md                                  (25 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
@@ -176,7 +176,7 @@ bench-pytorch: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
 
 # As root: hosts and links of namespaces.
-bench-hosts: install
+bench-hosts: install peers
 	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
 	$(BIN)/python -m benchmarks.order --page docs/order.md $(ARGS)
 

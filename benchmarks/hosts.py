@@ -1,93 +1,61 @@
-"""Allreduce between hosts: hvdlite beside MPI_Allreduce, and both beside the links.
+"""Allreduce between hosts: hvdlite beside Horovod, MPI_Allreduce and MXNet's parameter server.
 
-    python -m benchmarks.hosts                        2, 4 and 8 hosts, links of 200 Mbit/s
-    python -m benchmarks.hosts --layout 2x1 --layout 4x2 --bytes 1000000 --rate 1gbit
+    python -m benchmarks.hosts                        two rounds, about 15 minutes
+    python -m benchmarks.hosts --layout 2x1 --layout 4x2 --only hvdlite --only horovod --rounds 1
+    python -m benchmarks.hosts --rounds 0 --page docs/hosts.md
+                                                      the table of all rounds, into the page
 
-Float32 arrays of NumPy's, on hosts that tests/cluster.py makes of namespaces: as root, with
-iproute2 and OpenSSH. The two take turns in the same processes, a call each; a time is the median of
-the slowest rank's. The bound is that of the links: a host has to send 2(h-1)/h of the bytes, and of
-what a link carries, 95.6 % are not headers of Ethernet, IP and TCP.
+Float32 arrays, on hosts that tests/cluster.py makes of namespaces: as root, with iproute2 and
+OpenSSH. A round runs each library once on each layout, hosts x ranks; the next one begins with the
+last. hvdlite and MPI_Allreduce take turns in the same processes, a call each. The parameter server
+has a server on each host. What a run finds is kept in build/hosts.json; rounds add up until the
+file is deleted.
 
-A late rank naps before it submits 4 KB; its own time counts from its submission on.
+A time is the median of the slowest rank's. The bound is that of the links: a host has to send
+2(h-1)/h of the bytes, and of what a link carries, 95.6 % are not headers of Ethernet, IP and TCP. A
+late rank naps before it submits 4 KB; its own time counts from its submission on.
 """
 
 import argparse
 import json
+import os
 import re
 import statistics
+import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
-from typing import Callable, Dict, List
+from typing import Dict, List, Optional
 
-from benchmarks import plan
+from tqdm import tqdm
+
+from benchmarks import hosts_rank, plan
 from benchmarks.pages import parser_of, show
 
+KEPT = plan.ROOT / "build" / "hosts.json"
+PICTURE = plan.ROOT / "docs" / "benchmarks" / "hosts.png"
 PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
-SECONDS = 4.0  # of calls of each size, about
-LATE = 0.05  # seconds
+TIMEOUT = 240  # seconds, of one run
+LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
+SIZES = [64 * 1024, 1_000_000, 40_000_000]
+OURS = "hvdlite"
+SHOWN = [OURS, "Horovod", "MPI_Allreduce", "parameter server"]
+Calls = List[Dict[str, float]]  # of each: seconds of the slowest rank, most bytes sent, busy cores
 
 
-# ---- on each rank ----
+class Layout:
+    """Hosts and the ranks on each, as 4x2."""
 
+    def __init__(self, text: str, rate: str) -> None:
+        self.hosts, self.ranks = map(int, text.split("x"))
+        self.rate = rate
 
-def be_a_rank(out: str, sizes: List[int]) -> None:
-    import numpy as np
-    from mpi4py import MPI
+    def optimum(self, size: int) -> float:
+        """Return the bytes that a host has to send."""
+        return 2 * (self.hosts - 1) / self.hosts * size
 
-    import hvdlite as hvd
-    import hvdlite.numpy
-
-    comm = MPI.COMM_WORLD
-    hvd.init()
-
-    def seconds(call: Callable[[], object]) -> float:
-        comm.Barrier()
-        begin = time.perf_counter()
-        call()
-        return comm.allreduce(time.perf_counter() - begin, MPI.MAX)
-
-    def medians(size: int) -> Dict[str, float]:
-        x = np.ones(size // 4, "float32")
-        y = np.empty_like(x)
-        calls: Dict[str, Callable[[], object]] = {
-            "hvdlite": lambda: hvdlite.numpy.allreduce(x, name=f"x{size}"),
-            "MPI_Allreduce": lambda: comm.Allreduce(x, y),
-        }
-        first = max(seconds(call) for call in calls.values())  # connects, and negotiates the name
-        rounds = min(50, max(3, int(SECONDS / first / 2)))
-        taken: Dict[str, List[float]] = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                taken[name].append(seconds(call))
-        return {name: statistics.median(each) for name, each in taken.items()}
-
-    def late() -> float:
-        x = np.ones(1024, "float32")
-        taken = []
-        for _ in range(20):
-            comm.Barrier()
-            if comm.rank == comm.size - 1:
-                time.sleep(LATE)
-            begin = time.perf_counter()
-            hvdlite.numpy.allreduce(x, name="late")
-            taken.append(time.perf_counter() - begin)
-        return comm.bcast(statistics.median(taken), comm.size - 1)
-
-    found = {"sizes": {size: medians(size) for size in sizes}, "late": late()}
-    if comm.rank == 0:
-        Path(out).write_text(json.dumps(found))
-
-
-# ---- on the machine ----
-
-
-def run(layout: str, args: argparse.Namespace) -> Dict:
-    """Make the hosts, run the ranks on them, and return what was measured."""
-    hosts, ranks = map(int, layout.split("x"))
-    arguments = [f"--bytes={size}" for size in args.sizes]
-    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # the hosts share the cores
-    return plan.measure_on_hosts("hosts", arguments, hosts, args.rate, ranks, **yielding)
+    def bound(self, size: int) -> float:
+        return self.optimum(size) / bytes_a_second(self.rate)
 
 
 def bytes_a_second(rate: str) -> float:
@@ -101,32 +69,177 @@ def bytes_a_second(rate: str) -> float:
     return int(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]] / 8 * PAYLOAD
 
 
-def rows_of(layout: str, found: Dict, rate: str) -> List[str]:
-    hosts = int(layout.split("x")[0])
-    rows = []
-    for size, taken in found["sizes"].items():
-        bound = 2 * (hosts - 1) / hosts * int(size) / bytes_a_second(rate)
-        ours, theirs = taken["hvdlite"], taken["MPI_Allreduce"]
-        rows.append(
-            f"| {layout} | {int(size):,} | {1e3 * ours:.2f} | {ours / bound:.2f} | "
-            f"{1e3 * theirs:.2f} | {theirs / ours:.2f} |"
-        )
-    late = f"4,096, a rank {1e3 * LATE:.0f} ms late"
-    rows.append(f"| {layout} | {late} | {1e3 * found['late']:.2f} | | | |")
-    return rows
+# ---- measuring ----
 
 
-def table(results: Dict[str, Dict], rate: str) -> str:
-    lines = [
-        f"Links of {rate}:",
-        "",
-        "| hosts x ranks | bytes | hvdlite, ms | over the bound | MPI_Allreduce, ms | "
-        "MPI_Allreduce / hvdlite |",
-        "|---|--:|--:|--:|--:|--:|",
+def run(layout: Layout, library: str, sizes: List[int]) -> List[Dict]:
+    """Make the hosts, run the ranks on them, and return what each rank has measured.
+
+    :raises SystemExit: they have failed.
+    """
+    peers = plan.HOROVOD.python if library == "horovod" else sys.executable
+    servers = ["-s", str(layout.hosts)] if library == "ps" else []
+    with tempfile.TemporaryDirectory() as folder:
+        rank = [str(peers), "-m", "benchmarks.hosts_rank", folder, library, *map(str, sizes)]
+        done = subprocess.run(
+            [*plan.on_hosts(layout.hosts, layout.rate, layout.ranks), *servers, *rank],
+            cwd=plan.ROOT, timeout=TIMEOUT,
+            env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"},  # the hosts share the cores
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"{library}: no results: exit status {done.returncode}")
+        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir())]
+
+
+def of_all(ranks: List[Calls]) -> Calls:
+    """Join the rows of the ranks, call by call."""
+    worst = ("seconds", "sent")
+    return [
+        {**call[0], **{key: max(each[key] for each in call) for key in worst}}
+        for call in zip(*ranks)
     ]
-    for layout, found in results.items():
-        lines += rows_of(layout, found, rate)
-    return "\n".join([*lines, ""])
+
+
+def joined(ranks: List[Dict]) -> Dict[str, Dict]:
+    """Return what was found, by contestant: the calls of each size, and those of the late rank."""
+    found: Dict[str, Dict] = {}
+    for name, late in ranks[-1]["late"].items():
+        sizes = ranks[0]["sizes"]
+        calls = {size: of_all([rank["sizes"][size][name] for rank in ranks]) for size in sizes}
+        found[name] = {"sizes": calls, "late": late}
+    return found
+
+
+def measure(layouts: List[str], args: argparse.Namespace) -> None:
+    """Add so many rounds to what is kept."""
+    kept = read()
+    for _ in tqdm(range(args.rounds), unit="round", disable=None):
+        for text in layouts:
+            runs = kept.setdefault(args.rate, {}).setdefault(text, [])
+            backwards = len(runs) // len(args.libraries) % 2 == 1
+            for library in args.libraries[:: -1 if backwards else 1]:
+                runs.append(joined(run(Layout(text, args.rate), library, args.sizes)))
+                KEPT.parent.mkdir(exist_ok=True)
+                KEPT.write_text(json.dumps(kept))
+
+
+def read() -> Dict[str, Dict[str, List[Dict]]]:
+    """Return what is kept: by rate and layout, a list of what runs have found."""
+    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+
+# ---- the table ----
+
+
+class Found:
+    """What is known of a layout."""
+
+    def __init__(self, text: str, rate: str, runs: List[Dict]) -> None:
+        self.text, self.layout, self.runs = text, Layout(text, rate), runs
+
+    def calls(self, name: str, size: int) -> Calls:
+        of_size = [one[name]["sizes"].get(str(size), []) for one in self.runs if name in one]
+        return sum(of_size, [])
+
+    def median(self, name: str, size: int, key: str = "seconds") -> Optional[float]:
+        calls = self.calls(name, size)
+        return statistics.median(call[key] for call in calls) if calls else None
+
+    def mean(self, name: str, size: int, key: str) -> Optional[float]:
+        calls = self.calls(name, size)
+        return statistics.mean(call[key] for call in calls) if calls else None
+
+    def late(self, name: str) -> Optional[float]:
+        taken: List[float] = sum((one[name]["late"] for one in self.runs if name in one), [])
+        return statistics.median(taken) if taken else None
+
+    def over(self, name: str, size: int) -> Optional[float]:
+        seconds = self.median(name, size)
+        return seconds and seconds / self.layout.bound(size)
+
+    def sent(self, name: str, size: int) -> Optional[float]:
+        sent = self.mean(name, size, "sent")
+        return sent and sent / self.layout.optimum(size)
+
+    def cpu(self, name: str, size: int) -> Optional[float]:
+        """Seconds of the cores a GB of all ranks' arrays."""
+        busy = self.mean(name, size, "busy")
+        return busy and busy / (self.layout.hosts * self.layout.ranks * size / 1e9)
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def number(value: Optional[float], digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def milliseconds(value: Optional[float]) -> str:
+    return number(value and 1e3 * value, 2 if value and value < 0.1 else 0)
+
+
+def header(*left: str) -> List[str]:
+    return [row(*left, *SHOWN), row(*["---"] * len(left), *["--:"] * len(SHOWN))]
+
+
+def times(found: List[Found], sizes: List[int]) -> List[str]:
+    lines = header("hosts x ranks", "bytes")
+    for one in found:
+        for size in sizes:
+            cells = []
+            for name in SHOWN:
+                over, text = one.over(name, size), milliseconds(one.median(name, size))
+                cells.append(f"{text} ({over:.2f})" if over else "")
+            lines.append(row(one.text, f"{size:,}", *cells))
+        late = f"{hosts_rank.LATE_BYTES:,}, a rank {1e3 * hosts_rank.LATE:.0f} ms late"
+        lines.append(row(one.text, late, *(milliseconds(one.late(name)) for name in SHOWN)))
+    return lines
+
+
+def costs(found: List[Found], size: int) -> List[str]:
+    lines = header("hosts x ranks", "")
+    for one in found:
+        sent = [number(one.sent(name, size)) for name in SHOWN]
+        cpu = [number(one.cpu(name, size), 1) for name in SHOWN]
+        lines.append(row(one.text, "bytes sent by a host, over the least", *sent))
+        lines.append(row(one.text, "CPU seconds a GB", *cpu))
+    return lines
+
+
+def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
+    """Return the tables of each rate."""
+    lines: List[str] = []
+    for rate, layouts in kept.items():
+        found = [Found(text, rate, runs) for text, runs in layouts.items()]
+        lines += [f"Links of {rate}, ms, and the time over the bound:", ""]
+        lines += [*times(found, sizes), ""]
+        lines += [f"The same calls of {max(sizes):,} bytes:", "", *costs(found, max(sizes)), ""]
+    return "\n".join(lines)
+
+
+def draw(kept: Dict[str, Dict[str, List[Dict]]], rate: str, sizes: List[int], path: Path) -> None:
+    """Draw a panel for each size: bars of the time over the bound."""
+    from benchmarks.pictures import INK, bars, label_bars
+    from hvdlite.bench.plots import figure
+
+    found = [Found(text, rate, runs) for text, runs in kept[rate].items()]
+    title = f"One allreduce between hosts, links of {rate}: time over the bound of the links"
+    height = 0.8 / len(SHOWN)
+    with figure(path, title, (12, 1.4 + 1.1 * len(found)), len(sizes)) as panels:
+        panels = panels if len(sizes) > 1 else [panels]
+        for axes, size in zip(panels, sizes):
+            axes.set_title(f"{size:,} bytes")
+            for k, name in enumerate(SHOWN):
+                places = [i + height * (k - (len(SHOWN) - 1) / 2) for i in range(len(found))]
+                values = [one.over(name, size) for one in found]
+                color = INK.get(name, INK["MPI"])
+                bars(axes, values, places, color, 0.9 * height, lambda value: f"{value:.2f}")
+                axes.barh([0], [0], color=color, label=name)
+            axes.axvline(1, color="#495057", linewidth=1)
+            label_bars(axes, [one.text for one in found])
+        marks = panels[0].get_legend_handles_labels()
+        panels[0].figure.legend(*marks, loc="outside lower center", ncol=len(SHOWN))
 
 
 def main() -> None:
@@ -135,15 +248,20 @@ def main() -> None:
     add("--layout", dest="layouts", action="append", help="hosts x ranks on each, more than once")
     add("--bytes", dest="sizes", type=int, action="append", help="of an array, more than once")
     add("--rate", default=plan.RATE, help="of each link, as tc writes it (%(default)s)")
-    add("--rank", metavar="FILE", help=argparse.SUPPRESS)
+    add("--rounds", type=int, default=2, help="0: show what is kept (%(default)s)")
+    add("--only", dest="libraries", choices=hosts_rank.LIBRARIES, action="append",
+        help="this library, more than once")  # fmt: skip
     args = parser.parse_args()
-    args.sizes = args.sizes or [64 * 1024, 1_000_000, 40_000_000]
-    if args.rank:
-        be_a_rank(args.rank, args.sizes)
-        return
+    args.sizes = args.sizes or SIZES
+    args.libraries = args.libraries or list(hosts_rank.LIBRARIES)
     bytes_a_second(args.rate)
-    layouts = args.layouts or ["2x1", "4x1", "4x2", "8x1"]
-    show(table({layout: run(layout, args) for layout in layouts}, args.rate), args.page)
+    measure(args.layouts or LAYOUTS, args)
+    kept = read()
+    picture = ""
+    if args.page:
+        draw(kept, args.rate, args.sizes, PICTURE)
+        picture = "![Time over the bound of the links](benchmarks/hosts.png)\n\n"
+    show(picture + table(kept, args.sizes), args.page)
 
 
 if __name__ == "__main__":

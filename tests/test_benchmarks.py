@@ -11,7 +11,7 @@ import pytest
 from jobs import ROOT, assert_passed, mpirun
 from versions import no_module
 
-from benchmarks import kvstore, plan, report, shown, suites
+from benchmarks import hosts, kvstore, plan, report, shown, suites
 from benchmarks.pages import put_table
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
@@ -243,3 +243,43 @@ def test_allreduce_between_hosts(tmp_path):
     size, late = [row.split(" | ") for row in rows if "2x2" in row]
     assert size[:2] == ["| 2x2", "40,000"] and float(size[3]) > 0 and float(size[4]) > 0
     assert late[1] == "4,096, a rank 50 ms late" and float(late[2]) > 0
+
+
+def calls_of(*seconds, sent=2_000_000):
+    return [{"seconds": each, "sent": sent, "busy": 0.1} for each in seconds]
+
+
+def test_a_call_between_hosts_takes_as_long_as_its_slowest_rank():
+    ranks = [
+        {"sizes": {"1000000": {"Horovod": calls_of(1, 5, sent=7)}}, "late": {"Horovod": [0.1]}},
+        {"sizes": {"1000000": {"Horovod": calls_of(2, 4, sent=9)}}, "late": {"Horovod": [0.3]}},
+    ]
+    found = hosts.joined(ranks)["Horovod"]
+    assert [(call["seconds"], call["sent"]) for call in found["sizes"]["1000000"]] == [
+        (2, 9),
+        (5, 9),
+    ]
+    assert found["late"] == [0.3]  # the last rank comes late
+
+
+def test_the_tables_of_hosts(tmp_path):
+    bound = 1_500_000 / hosts.bytes_a_second("200mbit")
+    runs = [
+        {"hvdlite": {"sizes": {"1000000": calls_of(bound, 3 * bound)}, "late": [0.0005]}},
+        {"hvdlite": {"sizes": {"1000000": calls_of(2 * bound)}, "late": [0.0007]}},
+        {"Horovod": {"sizes": {"1000000": calls_of(4 * bound, sent=3_000_000)}, "late": [0.2]}},
+    ]
+    kept = {"200mbit": {"4x1": runs}}
+    text = hosts.table(kept, [1_000_000])
+    assert "| 4x1 | 1,000,000 | 126 (2.00) | 251 (4.00) |  |  |" in text
+    assert "| 4x1 | 4,096, a rank 50 ms late | 0.60 | 200 |  |  |" in text
+    assert "| 4x1 | bytes sent by a host, over the least | 1.33 | 2.00 |  |  |" in text
+    assert "| 4x1 | CPU seconds a GB | 25.0 | 25.0 |  |  |" in text
+    pytest.importorskip("matplotlib")
+    hosts.draw(kept, "200mbit", [1_000_000], tmp_path / "hosts.png")
+    assert (tmp_path / "hosts.png").stat().st_size > 5000
+
+
+def test_a_rate_that_is_none():
+    with pytest.raises(SystemExit, match="expected a whole number and mbit or gbit"):
+        hosts.bytes_a_second("fast")

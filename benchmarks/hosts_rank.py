@@ -1,0 +1,182 @@
+"""What each rank of benchmarks/hosts.py does: one library's allreduce, call by call.
+
+    python -m benchmarks.hosts_rank FOLDER LIBRARY BYTES ...
+
+The ranks of a call begin together. Each notes its own seconds; the bytes that its host has sent and
+the seconds that the cores were busy are those of all ranks there.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Dict, List
+
+SECONDS = 2.0  # of calls of each size, about
+LEAST, MOST = 3, 50  # calls
+LATE, LATE_CALLS = 0.05, 20  # seconds
+LATE_BYTES = 4096
+
+Calls = Dict[str, Callable[[], object]]  # contestant -> one allreduce
+
+
+class Hvdlite:
+    """hvdlite and, in the same processes by turns, MPI_Allreduce."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        import hvdlite as hvd
+
+        hvd.init()
+        self.comm = MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.meet = self.comm.Barrier
+
+    def mean(self, value: float) -> float:
+        return self.comm.allreduce(value) / self.size
+
+    def calls(self, size: int) -> Calls:
+        import numpy as np
+
+        import hvdlite.numpy
+
+        x = np.ones(size // 4, "float32")
+        y = np.zeros_like(x)  # its pages are there
+        return {
+            "hvdlite": lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
+            "MPI_Allreduce": lambda: self.comm.Allreduce(x, y),
+        }
+
+
+class Horovod:
+    def __init__(self) -> None:
+        import horovod.mxnet as hvd
+        from mpi4py import MPI
+
+        hvd.init()
+        self.comm = MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.meet = self.comm.Barrier
+
+    def mean(self, value: float) -> float:
+        return self.comm.allreduce(value) / self.size
+
+    def calls(self, size: int) -> Calls:
+        import horovod.mxnet as hvd
+        import mxnet as mx
+
+        x = mx.nd.ones((size // 4,))
+
+        def call() -> None:
+            hvd.allreduce_(x, name=f"x{size}")
+            x.wait_to_read()
+
+        return {"Horovod": call}
+
+
+class Servers:
+    """MXNet's parameter server: a worker pushes its array, the servers add, all pull the sum."""
+
+    def __init__(self) -> None:
+        import mxnet as mx
+
+        self.store = mx.kv.create("dist_sync")
+        self.rank, self.size = self.store.rank, self.store.num_workers
+        self.meet = self.store._barrier  # MXNet has no public name for it
+        self.keys = 0
+
+    def key_of(self, array) -> int:
+        self.keys += 1
+        self.store.init(self.keys, array)
+        return self.keys
+
+    def mean(self, value: float) -> float:
+        import mxnet as mx
+
+        x = mx.nd.array([value])
+        key = self.key_of(mx.nd.zeros((1,)))
+        self.store.push(key, x)
+        self.store.pull(key, x)
+        return x.asscalar() / self.size
+
+    def calls(self, size: int) -> Calls:
+        import mxnet as mx
+
+        x, y = mx.nd.ones((size // 4,)), mx.nd.zeros((size // 4,))
+        key = self.key_of(y)
+
+        def call() -> None:
+            self.store.push(key, x)
+            self.store.pull(key, y)
+            y.wait_to_read()
+
+        return {"parameter server": call}
+
+
+LIBRARIES = {"hvdlite": Hvdlite, "horovod": Horovod, "ps": Servers}
+
+
+def sent() -> int:
+    """Return the bytes that this host has sent to others, headers included."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
+    fields = [line.replace(":", " ").split() for line in lines]
+    return sum(int(field[9]) for field in fields if field[0] != "lo")
+
+
+def busy() -> float:
+    """Return for how many seconds the machine's cores were busy: user, nice, system, interrupts."""
+    ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(int(ticks[i]) for i in (0, 1, 2, 5, 6)) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(library, call: Callable[[], object]) -> Dict[str, float]:
+    library.meet()
+    bytes_before, busy_before, begin = sent(), busy(), time.perf_counter()
+    call()
+    seconds = time.perf_counter() - begin
+    library.meet()
+    return {"seconds": seconds, "sent": sent() - bytes_before, "busy": busy() - busy_before}
+
+
+def of_size(library, size: int) -> Dict[str, List[Dict[str, float]]]:
+    """Return what each call of each contestant took on this rank; they take turns."""
+    calls = library.calls(size)
+    for call in calls.values():  # connects, and negotiates the name
+        measure(library, call)
+    first = max(measure(library, call)["seconds"] for call in calls.values())
+    number = min(MOST, max(LEAST, int(SECONDS / library.mean(first))))
+    rows: Dict[str, List[Dict[str, float]]] = {name: [] for name in calls}
+    for _ in range(number):
+        for name, call in calls.items():
+            rows[name].append(measure(library, call))
+    return rows
+
+
+def late(library) -> Dict[str, List[float]]:
+    """Return the seconds on this rank of calls to which the last rank comes late."""
+    taken: Dict[str, List[float]] = {}
+    for name, call in library.calls(LATE_BYTES).items():
+        call()
+        taken[name] = []
+        for _ in range(LATE_CALLS):
+            library.meet()
+            if library.rank == library.size - 1:
+                time.sleep(LATE)
+            begin = time.perf_counter()
+            call()
+            taken[name].append(time.perf_counter() - begin)
+    return taken
+
+
+def main() -> None:
+    """Write what this rank has measured to a file of the folder, which all hosts share."""
+    folder, name, *sizes = sys.argv[1:]
+    library = LIBRARIES[name]()
+    found = {"sizes": {size: of_size(library, int(size)) for size in sizes}, "late": late(library)}
+    (Path(folder) / f"{library.rank:04}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
