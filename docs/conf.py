@@ -25,6 +25,8 @@ html_theme = "furo"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["requirements.txt"]
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 
 myst_heading_anchors = 3  # links to #headings, as on GitHub
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
