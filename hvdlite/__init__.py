@@ -88,7 +88,7 @@ _DEFINED_IN = {
         "size",
     ),
 }
-_SUBMODULES = ("keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
+_SUBMODULES = ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
 
 __all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]
 __getattr__, __dir__ = lazy_names(
@@ -96,13 +96,15 @@ __getattr__, __dir__ = lazy_names(
 )
 
 
-def _end_before_init() -> None:
+def _end() -> None:
     """Tell those who wait in init(): MPI, which the script has started itself, would not."""
     if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle.job" not in sys.modules:
         importlib.import_module("hvdlite.lifecycle.job").at_exit()
+    if "hvdlite.lifecycle.members" in sys.modules:
+        sys.modules["hvdlite.lifecycle.members"].end_alone()
 
 
-atexit.register(_end_before_init)
+atexit.register(_end)
 _mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
     importlib.import_module("hvdlite.lifecycle.job")

@@ -37,8 +37,16 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.modules[name] = importlib.import_module(_ours(name))  # in place of the empty one
 
 
+# Where Horovod has what hvdlite has elsewhere.
+_ELSEWHERE = {
+    "horovod.common": "hvdlite.elastic",
+    "horovod.common.elastic": "hvdlite.elastic.loop",
+    "horovod.common.exceptions": "hvdlite.elastic.exceptions",
+}
+
+
 def _ours(name: str) -> str:
-    return "hvdlite" + name[len("horovod") :]
+    return _ELSEWHERE.get(name, "hvdlite" + name[len("horovod") :])
 
 
 def take_its_place() -> None:

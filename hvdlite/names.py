@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections import Counter
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _calls: Counter = Counter()  # unnamed calls at each line of the user's script
@@ -15,6 +15,17 @@ def forget() -> None:
     """Count from 0 again for a new job: its ranks may have been in different jobs before."""
     _calls.clear()
     _owners.clear()
+
+
+def owners() -> Dict[str, int]:
+    """Return how many trainers, optimizers, ... this process has made in the job, by kind."""
+    return dict(_owners)
+
+
+def count_owners(counts: Dict[str, int]) -> None:
+    """Count on from these numbers, where they are higher."""
+    for kind, count in counts.items():
+        _owners[kind] = max(_owners[kind], count)
 
 
 def tensor_name(kind: str, name: Optional[str], process_set_id: Optional[int] = 0) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Optional
 
+import numpy as np
 from mpi4py import MPI
 
 from hvdlite._native import call, ffi, lib
@@ -14,7 +15,9 @@ def enter(comm: MPI.Intracomm) -> None:
     """Keep the communicator of the job that this process has joined. Collective."""
     global _comm, _homogeneous
     _comm = comm
-    _homogeneous = len(set(comm.allgather(local_size()))) == 1
+    sizes = np.zeros(comm.size, np.intc)  # no pickles: after a death MPI may return half of them
+    comm.Allgather(np.array([local_size()], np.intc), sizes)
+    _homogeneous = len(set(sizes)) == 1
 
 
 def leave() -> None:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from hvdlite import frameworks, names, topology
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.flight import rank as recorder
-from hvdlite.lifecycle import orphan, script_end, watched
+from hvdlite.lifecycle import members, orphan, script_end, watched
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
 
@@ -50,18 +50,40 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
     >>> hvd.rank() < hvd.size()
     True
     """
-    global _own_comm, _joined
     if is_initialized():
         return
+    if MPI.COMM_WORLD.size > 1:
+        orphan.watch()
+    if comm is None and members.is_elastic():
+        _join_with_those_left(process_sets)
+    else:
+        _join(members.world() if comm is None else comm, process_sets)
+
+
+def _join_with_those_left(process_sets) -> None:
+    """Join, and begin again without those that die meanwhile."""
+    while True:
+        well = False
+        try:
+            _join(members.world(), process_sets)
+            well = True
+        except Exception:  # after a death MPI may also return half of a message
+            if not members.is_seen(members.NEWS_SECONDS):
+                raise
+        if members.agreed(well):
+            return
+        members.revoke()
+        leave_broken()
+        members.shrink()
+
+
+def _join(comm, process_sets) -> None:
+    global _own_comm, _joined
     given = comm
-    if comm is None:
-        comm = MPI.COMM_WORLD
-    elif not isinstance(comm, MPI.Comm):
+    if not isinstance(comm, MPI.Comm):
         comm = _own_comm = _comm_of_ranks(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
-    if MPI.COMM_WORLD.size > 1:
-        orphan.watch()
     _wait_for_all(comm)
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     topology.enter(comm)
@@ -87,7 +109,8 @@ def _wait_for_all(comm: MPI.Intracomm) -> None:
     """Return when all are in init(), or raise if one has ended without: MPI would wait for ever."""
     here, status = comm.Ibarrier(), MPI.Status()
     while not here.Test():
-        if MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
+        # After a death those that are left come here together, and MPI.COMM_WORLD is broken.
+        if not members.have_died() and MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
             gone = status.source
             (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
             if of_comm != MPI.UNDEFINED:
@@ -112,6 +135,12 @@ def shutdown() -> None:
     if is_initialized():
         frameworks.submit_all()
         _leave("it called shutdown()")
+
+
+def leave_broken() -> None:
+    """Leave a job in which a rank has died; the other ranks leave it, too."""
+    if is_initialized():
+        _leave("it goes on without the dead")
 
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:
@@ -155,11 +184,16 @@ def _run_first_at_exit() -> None:
 def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
+    if failed:
+        members.end_alone()
     clean = True
     if is_initialized():
         if failed is None:
             frameworks.submit_all()
         clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
+        if members.is_elastic() and not clean:  # a death after all work
+            members.note_death()
+            clean = True
         if clean:
             frameworks.after_exit()
     elif failed and not _joined and _has_others():

@@ -88,6 +88,8 @@ class Gradients:
     def restart(self, owner: str) -> None:
         """Forget all pairs and begin again under this name, the same on every rank."""
         self.owner, self._labels = owner, {}
+        self.alone = not self.reduction.process_set.included()
+        self._reducer = Reducer(self.reduction.compression)
         self._forget()
 
     def _forget(self) -> None:

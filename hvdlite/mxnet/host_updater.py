@@ -7,7 +7,7 @@ import numpy as np
 
 from hvdlite._native import HvdliteValueError
 from hvdlite.mxnet.gradients import Gradients
-from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of, can_move
+from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of, can_move, with_arrays
 from hvdlite.mxnet.rules import rates_of, rule_of
 from hvdlite.mxnet.update_by_parts import ByParts
 from hvdlite.mxnet.update_by_rule import ByRule
@@ -54,6 +54,17 @@ class HostUpdater(mx.optimizer.Updater):
             self.states[index], self.states_synced[index] = place.states, True
             if place.shared.dtype == np.float32:
                 self._single.add(index)
+
+    def unshare(self, params: Dict[int, Any]) -> None:
+        """Give weights and states memory of this rank's own, until the next :meth:`share`."""
+        for index, place in self._weights.places.items():
+            if self.states.get(index) is place.states:
+                own = [array.copy() for array in arrays_of(place.states)]
+                self.states[index] = with_arrays(place.states, own)
+        self._weights.leave(params)
+        self._gradients, self._parts = None, None
+        self._single.clear()
+        self._fused.clear()
 
     def has(self, index: int) -> bool:
         """Tell whether the parameter exists once on each host."""

@@ -85,6 +85,13 @@ class HostWeights:
             for index, param, (offsets, states) in plans:
                 self.places[index] = self._place(param, offsets, states)
 
+    def leave(self, params: Dict[int, Any]) -> None:
+        """Give the weights memory of this rank's own. Not collective."""
+        for index, place in self.places.items():
+            if place.is_of(params[index]._data[0]):
+                _replace_weight(params[index], _classic(place.weight).copy())
+        self.memory, self.places = None, {}
+
     def _plan(self, pieces: "_Layout", index: int, param) -> tuple:
         """Return where the weight and its states will lie, and the states."""
         weight = _classic(param._data[0])

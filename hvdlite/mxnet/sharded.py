@@ -62,6 +62,12 @@ class ShardedTrainer(DistributedTrainer):
         shared = isinstance(updater, HostUpdater)
         return [p.name for i, p in enumerate(self._params) if shared and updater.has(i)]
 
+    def rejoin(self) -> None:
+        updater = self._updaters[0]
+        if isinstance(updater, HostUpdater):
+            updater.unshare(dict(enumerate(self._params)))
+        super().rejoin()
+
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
         # Averages are needed to tell what is stale, or overflows, on any rank.

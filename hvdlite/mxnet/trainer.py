@@ -14,7 +14,7 @@ from hvdlite.mxnet.accumulation import Aside
 from hvdlite.mxnet.gradients import Gradients, common_order
 from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.mxnet.zero_copy import SharedGradients, is_shared
+from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
 from hvdlite.names import owner_name
 from hvdlite.process_sets.process_set import global_process_set
 from hvdlite.reduce_ops import Average, Sum
@@ -84,8 +84,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._gradients = Gradients(owner_name("trainer") if prefix is None else prefix, reduction)
-        if sums and not self._gradients.alone:
-            self._scale *= gradient_predivide_factor / process_set.size()
+        self._sums_of = 1.0
+        self._divide_sums()
+        self._zero_copy = zero_copy
         self._shared = self._share_gradients(zero_copy)
         every = steps_from_environment()
         self._guard = Guard(self._params, every, process_set) if every else None
@@ -93,6 +94,14 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._pass = 0  # the last one of this step, from 1 to self._passes
         self._rows = 0  # batch sizes of its passes so far
         self._unused: Optional[Set[int]] = None  # parameters whose gradient no rank has computed
+
+    def rejoin(self) -> None:
+        """Begin anew in another job, with the parameters as they are. All its ranks do so."""
+        self._gradients.restart(self._gradients.owner)
+        self._divide_sums()
+        forget_shared(self._params)
+        self._shared = self._share_gradients(self._zero_copy)
+        self._aside, self._pass, self._rows, self._unused = Aside(), 0, 0, None
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks and update the parameters.
@@ -155,6 +164,14 @@ class DistributedTrainer(mx.gluon.Trainer):
         can't move either.
         """
         return [param.name for param in self._params if is_shared(param)]
+
+    def _divide_sums(self) -> None:
+        """Let the update divide sums as it would the averages of this job."""
+        reduction = self._gradients.reduction
+        summed = reduction.sums and not self._gradients.alone
+        ranks = reduction.process_set.size() / reduction.predivide_factor if summed else 1.0
+        self._scale *= self._sums_of / ranks
+        self._sums_of = ranks
 
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
         """Return None on every rank or on none; a rank that must not share shares no gradient."""

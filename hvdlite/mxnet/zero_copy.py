@@ -59,6 +59,12 @@ def is_shared(param) -> bool:
     return array is not None and param._grad is not None and param._grad[0] is array
 
 
+def forget_shared(params: Sequence) -> None:
+    """Note that the job in which these gradients were shared has ended."""
+    for param in params:
+        _direct.pop(param, None)
+
+
 class SharedGradients:
     """Gradients in this rank's memory, which the other ranks of the host will map.
 

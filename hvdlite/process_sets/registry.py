@@ -29,6 +29,18 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
         add_process_set(process_set)
 
 
+def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
+    """Register sets of an earlier job, whose ranks have other numbers in this one. Collective.
+
+    :param sets: by their numbers in that job; sets that some rank lacks are not registered.
+    :param ranks: their ranks that are left, by the same numbers.
+    """
+    everyone = allgather_object(sorted(sets), "process_set")
+    for number in sorted(set(everyone[0]).intersection(*everyone)):
+        if ranks[number]:
+            _register(sets[number], ranks[number])
+
+
 def process_set_of(process_set_id: int) -> ProcessSet:
     """Return the registered process set of that id; raise ValueError if there is none."""
     if process_set_id not in _registered:

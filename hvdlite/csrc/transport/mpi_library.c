@@ -33,7 +33,17 @@ int mpi_library_dead_rank(const void *comm) {
     MPI_Group_free(&failed);
     return rank;
 }
+
+extern int MPIX_Comm_revoke(MPI_Comm comm) __attribute__((weak));
+
+void mpi_library_revoke(const void *comm) {
+    MPI_Comm handle;
+    memcpy(&handle, comm, sizeof handle);
+    if (MPIX_Comm_revoke && handle != MPI_COMM_NULL) MPIX_Comm_revoke(handle);
+}
 #else
+void mpi_library_revoke(const void *comm) { (void)comm; }
+
 int mpi_library_dead_rank(const void *comm) {
     (void)comm;
     return -1;

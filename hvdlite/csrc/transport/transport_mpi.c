@@ -22,6 +22,7 @@ struct outgoing {
 struct mpi_transport {
     struct transport transport; /* first: cast back by self() */
     MPI_Comm data, control;
+    MPI_Comm local;        /* of this host, while it opens; else MPI_COMM_NULL */
     MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL where free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
@@ -205,16 +206,17 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 /* ---- opening and closing ---- */
 
 /* Each rank tells all others the lowest rank of its host. */
-static int find_layout(struct mpi_transport *m, MPI_Comm *local, hvd_error *err) {
+static int find_layout(struct mpi_transport *m, hvd_error *err) {
     struct transport *t = &m->transport;
     struct comm *all = &t->all;
     all->transport = t;
     TRY_MPI(MPI_Comm_rank(m->control, &all->rank));
     TRY_MPI(MPI_Comm_size(m->control, &all->size));
-    TRY_MPI(MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, local));
+    TRY_MPI(
+        MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, &m->local));
     int *lowest = calloc((size_t)all->size, sizeof *lowest), own = all->rank;
     if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", all->size);
-    int code = check(NULL, 0, MPI_Bcast(&own, 1, MPI_INT, 0, *local), "MPI_Bcast", err);
+    int code = check(NULL, 0, MPI_Bcast(&own, 1, MPI_INT, 0, m->local), "MPI_Bcast", err);
     if (!code)
         code = check(NULL, 0, MPI_Allgather(&own, 1, MPI_INT, lowest, 1, MPI_INT, m->control),
                      "MPI_Allgather", err);
@@ -225,17 +227,16 @@ static int find_layout(struct mpi_transport *m, MPI_Comm *local, hvd_error *err)
 }
 
 /* All ranks of the host map the window, or none does. */
-static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, void **memory,
-                        hvd_error *err) {
+static int share_memory(struct mpi_transport *m, bool wanted, void **memory, hvd_error *err) {
     struct topology *at = &m->transport.at;
     hvd_error *why = &m->transport.no_window;
     size_t bytes = window_bytes(at->local_size);
     char name[SHMEM_NAME] = "";
     if (at->local_rank == 0 && wanted && shmem_create(memory, bytes, name, why)) name[0] = 0;
-    TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, local));
+    TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, m->local));
     if (at->local_rank && wanted && *name) shmem_open(memory, bytes, name, why);
     int own[3] = {*memory != NULL, wanted, !wanted}, least[3];
-    TRY_MPI(MPI_Allreduce(own, least, 3, MPI_INT, MPI_MIN, local));
+    TRY_MPI(MPI_Allreduce(own, least, 3, MPI_INT, MPI_MIN, m->local));
     bool all = least[0];
     if (at->local_rank == 0 && !least[1] && !least[2])
         error_set(why, HVD_INVALID, "HVDLITE_WINDOW is 0 on some ranks of this host, not on all");
@@ -245,12 +246,12 @@ static int share_memory(struct mpi_transport *m, MPI_Comm local, bool wanted, vo
     return HVD_OK;
 }
 
-static int open_host(struct mpi_transport *m, MPI_Comm local, bool window, hvd_error *err) {
+static int open_host(struct mpi_transport *m, bool window, hvd_error *err) {
     struct transport *t = &m->transport;
     struct comm *host = &t->layout.host;
     void *memory = NULL;
     m->doorbell = &m->own_doorbell;
-    HVD_TRY(share_memory(m, local, window, &memory, err));
+    HVD_TRY(share_memory(m, window, &memory, err));
     if (memory) {
         HVD_TRY(host_open(&m->host, memory, host->size, host->rank, err));
         host->window = &m->host.window;
@@ -276,16 +277,22 @@ static int open_signs(struct mpi_transport *m, bool nudge, hvd_error *err) {
 
 static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
                     hvd_error *err) {
-    MPI_Comm local;
     HVD_TRY(mpi_library_check(err));
     TRY_MPI(MPI_Comm_dup(comm, &m->data));
     TRY_MPI(MPI_Comm_dup(comm, &m->control));
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
-    HVD_TRY(find_layout(m, &local, err));
-    HVD_TRY(open_host(m, local, window, err));
-    TRY_MPI(MPI_Comm_free(&local));
+    HVD_TRY(find_layout(m, err));
+    HVD_TRY(open_host(m, window, err));
+    TRY_MPI(MPI_Comm_free(&m->local));
     return open_signs(m, nudge, err);
+}
+
+/* Other ranks may still be opening it, and wait for this one. */
+static void revoke(struct mpi_transport *m) {
+    mpi_library_revoke(&m->local);
+    mpi_library_revoke(&m->control);
+    mpi_library_revoke(&m->data);
 }
 
 static void mpi_close(struct transport *t, bool clean) {
@@ -302,6 +309,8 @@ static void mpi_close(struct transport *t, bool clean) {
     if (clean) {
         MPI_Comm_free(&m->data);
         MPI_Comm_free(&m->control);
+    } else {
+        revoke(m);
     }
     host_close(&m->host);
     layout_close(&t->layout);
@@ -321,6 +330,7 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
     memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
     m->arriving.from = -1;
+    m->data = m->control = m->local = MPI_COMM_NULL;
     MPI_Comm handle;
     memcpy(&handle, comm, sizeof handle);
     int code = open_all(m, handle, window, nudge, err);

@@ -1,0 +1,17 @@
+"""Training that goes on when ranks die: :func:`run`, the states, and a sampler that remembers.
+
+The names are those of Horovod's elastic training.
+"""
+
+from hvdlite.lazy_names import lazy_names
+
+_DEFINED_IN = {
+    "hvdlite.elastic.exceptions": ("HorovodInternalError", "HostsUpdatedInterrupt"),
+    "hvdlite.elastic.loop": ("run",),
+    "hvdlite.elastic.sampler": ("ElasticSampler",),
+    "hvdlite.elastic.state": ("ObjectState", "State"),
+    "hvdlite.mxnet.elastic": ("GluonState", "MXNetState"),
+}
+
+__all__ = [name for names in _DEFINED_IN.values() for name in names]
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {})

@@ -1,0 +1,80 @@
+"""ElasticSampler: each rank's part of the samples that no rank has trained on in this epoch."""
+
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+
+from hvdlite import topology
+
+
+class ElasticSampler:
+    """This rank's indices of a data set, for a DataLoader; what was trained on does not come again.
+
+    ::
+
+        sampler = hvd.elastic.ElasticSampler(images)
+        state = hvd.elastic.GluonState(net=net, trainer=trainer, sampler=sampler, epoch=0)
+        ...
+        for i, (data, label) in enumerate(DataLoader(images, 32, sampler=sampler)):
+            ...
+            state.sampler.record_batch(i, 32)
+            state.commit()
+        state.sampler.set_epoch(state.epoch)
+
+    In a state it is taken back to a commit, and when ranks have died or come, it divides among the
+    ranks what is left of the epoch. The order is that of ``seed`` and the epoch alone. If the
+    samples left do not divide evenly, the first of them come twice, so that every rank has equally
+    many; with ``drop_last`` the last ones are left out instead.
+
+    :param dataset: anything with a length, or the length itself.
+    :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
+    :param seed: the same on every rank, from 0 to 2**32 - 1.
+    """
+
+    def __init__(
+        self, dataset, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+    ) -> None:
+        self._length = dataset if isinstance(dataset, int) else len(dataset)
+        self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
+        self.epoch = 0
+        self.processed_num = 0  # samples of this epoch that all ranks together have trained on
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch with all samples. Call it after the one before has ended."""
+        self.epoch, self.processed_num = epoch, 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Note that every rank has trained on so many more samples."""
+        self.processed_num = min(self.processed_num + batch_size * self._ranks, self._length)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return the position, the same on every rank."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on from a position, with the ranks of the present job."""
+        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Divide what is left of the epoch among the ranks of the present job."""
+        joined = topology.is_initialized()
+        rank, self._ranks = (topology.rank(), topology.size()) if joined else (0, 1)
+        order = np.arange(self._length)
+        if self._shuffle:
+            np.random.RandomState([self._seed, self.epoch]).shuffle(order)
+        left = order[self.processed_num :]
+        over = len(left) % self._ranks
+        if over and self._drop_last:
+            left = left[:-over]
+        elif over:
+            left = np.concatenate([left, np.resize(left, self._ranks - over)])
+        self._indices: List[int] = left[rank :: self._ranks].tolist()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)

@@ -1,0 +1,128 @@
+"""States: what training keeps when ranks die, and sends to all ranks before it goes on."""
+
+from typing import Any, Callable, Dict, Iterable, List
+
+import numpy as np
+
+from hvdlite import topology
+from hvdlite._native import call, lib
+from hvdlite.elastic.parts import Part, part_of
+from hvdlite.numpy import allgather
+from hvdlite.objects import broadcast_object
+
+
+class State:
+    """What :func:`hvdlite.elastic.run` takes back to a commit. A base class, for states of a kind.
+
+    A subclass has ``save()``, which keeps a copy of what training has changed, ``restore()``, which
+    puts the copy back, and ``sync()``, which makes all ranks equal; the last two may be called with
+    ranks dead or new.
+    """
+
+    def __init__(self) -> None:
+        self._reset_callbacks: List[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Call these functions when the ranks have changed, before ``sync``.
+
+        One may set the learning rate for the new ``hvd.size()``, for example.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Take part in a new job: ``reset()``, then the callbacks. ``run`` calls it."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keep the state as it is now: no death takes training further back than this.
+
+        Call it at the same place on every rank. It waits for the work under way and copies the
+        state, so it need not follow every step.
+
+        :raises hvdlite.HvdliteError: a rank has died; the commit before stays.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Let ranks join that wait to; a commit does it, too."""
+
+    def save(self) -> None:
+        """Keep a copy of the state."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Put the copy back. Not collective."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Make the state, and its copy, equal on all ranks. Collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapt to a new job, with other ranks."""
+
+
+class ObjectState(State):
+    """A state of named values, which are its attributes: numbers, arrays, whatever pickle takes.
+
+    ::
+
+        state = hvd.elastic.ObjectState(weights=weights, step=0)
+        state.step += 1
+
+    A value with ``state_dict`` and ``load_state_dict``, such as an :class:`ElasticSampler`, stays
+    the same object. If it has ``reset``, that is called when the ranks have changed.
+
+    :param bcast_object: and ``get_rank``: accepted for Horovod's scripts, and not used.
+    :param values: the same names on every rank.
+    """
+
+    def __init__(self, bcast_object=None, get_rank=None, **values) -> None:
+        super().__init__()
+        self._parts: Dict[str, Part] = {name: self._part(value) for name, value in values.items()}
+        for name, value in values.items():
+            setattr(self, name, value)
+        self._saved = self._take()
+        self._commits = 0
+
+    def _part(self, value) -> Part:
+        return part_of(value)
+
+    def save(self) -> None:
+        """Keep a copy of the values.
+
+        :raises hvdlite.HvdliteError: a rank has died; the copy before stays.
+        """
+        taken = self._take()
+        if topology.is_initialized():
+            call(lib.hvd_check)  # else work that failed might be kept
+        self._saved = taken
+        self._commits += 1
+
+    def restore(self) -> None:
+        """Put the copy back."""
+        self._give(self._saved)
+
+    def sync(self) -> None:
+        """Give all ranks the newest commit of any; at first, rank 0's values."""
+        commits = allgather(np.array([self._commits]), "elastic.commits")
+        newest = int(commits.argmax())
+        if not self._commits:
+            self._saved = self._take()
+        self._saved = broadcast_object(self._saved, newest, "elastic.state")
+        self._commits = int(commits[newest])
+        self._give(self._saved)
+
+    def reset(self) -> None:
+        for name, part in self._parts.items():
+            part.reset(getattr(self, name))
+
+    def _take(self) -> Dict[str, Any]:
+        return {name: part.take(getattr(self, name)) for name, part in self._parts.items()}
+
+    def _give(self, values: Dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, self._parts[name].give(getattr(self, name), value))

@@ -1,0 +1,157 @@
+"""The processes that make up the job, and how those that are left go on when some have died.
+
+That needs an MPI that lets them: Open MPI 5 under ``mpirun --with-ft ulfm``. MPI's own words: a
+communicator is revoked so that every call on it ends with an error, and shrunk to a new one of the
+processes that are left. Agreement is on the same value everywhere, whoever dies meanwhile.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, List
+
+from mpi4py import MPI
+
+from hvdlite._native import HvdliteError
+from hvdlite.lifecycle import script_end
+
+_ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
+NEWS_SECONDS = 1.0  # from an error to the news of the death that has caused it
+PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
+
+_comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
+_elastic = False  # this script goes on without processes that die
+_died = False
+
+
+def survive() -> bool:
+    """Tell whether processes may go on when others have died."""
+    return MPI.COMM_WORLD.size > 1 and os.environ.get(_ON, "").lower() in ("1", "true")
+
+
+def is_elastic() -> bool:
+    """Tell whether this process goes on when others die, and they when it does."""
+    return (_elastic or os.environ.get("HVDLITE_ELASTIC") == "1") and survive()
+
+
+def be_elastic() -> None:
+    """From now on a failure of this script ends this process only."""
+    global _elastic
+    _elastic = True
+
+
+def note_death() -> None:
+    """Note that a process has died, where nobody needs to go on without it."""
+    global _died
+    _died = True
+
+
+def world() -> MPI.Intracomm:
+    """Return the communicator of all processes of the job, as far as they are known to live."""
+    return _comm
+
+
+def have_died() -> bool:
+    """Tell whether this process goes on without some that it was started with."""
+    return _died
+
+
+def is_seen(seconds: float) -> bool:
+    """Tell whether a death is known to MPI here, or another process has seen one; wait for it."""
+    until = time.monotonic() + seconds
+    while survive():
+        with contextlib.suppress(MPI.Exception):
+            _comm.Iprobe()  # lets MPI hear of deaths
+        if _comm.Is_revoked() or _comm.Get_failed().size:
+            return True
+        if time.monotonic() > until:
+            break
+        time.sleep(1e-3)
+    return False
+
+
+def revoke() -> None:
+    """End the calls of all processes that wait on :func:`world`."""
+    if survive():
+        _comm.Revoke()
+
+
+def agreed(well: bool) -> bool:
+    """Return True if all processes say so and none has died: the same on all of them. Collective.
+
+    :raises HvdliteError: some did not come in time.
+    """
+    if not survive():
+        return well
+    try:
+        return bool(_within_patience(lambda: _comm.Agree(int(well))))
+    except MPI.Exception:
+        return False
+
+
+def shrink() -> None:
+    """Go on without the dead. Collective.
+
+    :raises HvdliteError: some did not come in time.
+    """
+    global _comm, _died
+    new = _within_patience(_comm.Shrink)
+    new.Set_errhandler(MPI.ERRORS_RETURN)
+    _comm, _died = new, True
+
+
+def begin(comm: MPI.Intracomm) -> None:
+    """Take the communicator of the job that this process has joined."""
+    global _comm
+    _comm = comm
+
+
+def _within_patience(function: Callable[[], Any]) -> Any:
+    """Call it in a thread: Ctrl-C gets through, and a rank that never comes is not waited for."""
+    seconds = float(os.environ.get(PATIENCE) or 600)
+    outcome: list = []
+
+    def run() -> None:
+        try:
+            outcome.append((function(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise HvdliteError(
+            f"rank {_comm.rank} has waited {seconds:g} s for the other ranks to go on together "
+            f"after a death: one of them computes, or stands still. {PATIENCE} sets how long"
+        )
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def end_alone() -> None:
+    """Exit now, if the others go on, or have died: MPI_Finalize would wait. For exit functions."""
+    failed = script_end.failure()
+    if not (_died or (failed and is_elastic())) or MPI.Is_finalized():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    for path in _segments():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    os._exit(failed.code if failed else 0)
+
+
+def _segments() -> List[Path]:
+    """Return the files of Open MPI's shared memory, which MPI_Finalize would remove."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(None, 5)[5] for line in lines if "sm_segment" in line}
+        return [Path(path) for path in paths if not path.endswith("(deleted)")]
+    return []

@@ -1,0 +1,105 @@
+"""GluonState: networks and trainers of Gluon as a state of elastic training."""
+
+from typing import Any
+
+import mxnet as mx
+
+from hvdlite.elastic.parts import Part
+from hvdlite.elastic.state import ObjectState
+from hvdlite.mxnet.optimizer import DistributedOptimizer
+from hvdlite.mxnet.states import pack_states, unpack_states
+from hvdlite.mxnet.trainer import DistributedTrainer
+
+
+class GluonState(ObjectState):
+    """A state with networks and trainers, beside the values that ``ObjectState`` takes.
+
+    ::
+
+        state = hvd.elastic.GluonState(net=net, trainer=trainer, sampler=sampler, epoch=0)
+
+    Of a Block it keeps the parameters, with running statistics; of a Trainer the optimizer's
+    states, step counts and learning rate. ``sync`` makes them equal on all ranks, so
+    ``hvd.broadcast_parameters`` is not needed.
+
+    :raises ValueError: a parameter has no value yet: run one forward before; or a sparse one.
+    """
+
+    def _part(self, value) -> Part:
+        if isinstance(value, mx.gluon.Block):
+            return _Parameters(value)
+        if isinstance(value, mx.gluon.Trainer):
+            return _Trainer()
+        return super()._part(value)
+
+    def save(self) -> None:
+        mx.nd.waitall()
+        super().save()
+
+    def restore(self) -> None:
+        _settle()
+        super().restore()
+
+
+MXNetState = GluonState
+
+
+class _Parameters(Part):
+    """The parameters of a Block, in its order; and gradients that are added to."""
+
+    def __init__(self, block) -> None:
+        for param in block.collect_params().values():
+            _check(param)
+
+    def take(self, value) -> Any:
+        return [
+            (param.data().asnumpy(), param.grad().asnumpy() if param.grad_req == "add" else None)
+            for param in value.collect_params().values()
+        ]
+
+    def give(self, value, taken) -> Any:
+        for param, (data, grad) in zip(value.collect_params().values(), taken):
+            for array in param.list_data():
+                array[:] = data
+            for array in () if grad is None else param.list_grad():
+                array[:] = grad
+        return value
+
+
+class _Trainer(Part):
+    """The states of a Trainer."""
+
+    def take(self, value) -> Any:
+        return pack_states(value)
+
+    def give(self, value, taken) -> Any:
+        unpack_states(value, taken)
+        return value
+
+    def reset(self, value) -> None:
+        if isinstance(value, DistributedTrainer):
+            value.rejoin()
+        if isinstance(value.optimizer, DistributedOptimizer):
+            gradients = value.optimizer._averaging.gradients
+            gradients.restart(gradients.owner)
+
+
+def _check(param) -> None:
+    if param._data is None:
+        raise ValueError(
+            f"parameter '{param.name}' has no value yet: initialize() the net, and run one forward "
+            "before the state is made"
+        )
+    if param._stype != "default":
+        raise ValueError(
+            f"parameter '{param.name}' is {param._stype}: elastic training keeps dense weights only"
+        )
+
+
+def _settle() -> None:
+    """Wait for MXNet's operations, and take the errors of those that failed."""
+    for _ in range(100):
+        try:
+            return mx.nd.waitall()
+        except mx.MXNetError:
+            continue

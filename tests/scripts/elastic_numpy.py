@@ -1,0 +1,78 @@
+"""Elastic training of an array. argv: ranks to kill ("1,2" or "-"), at which step, steps in all.
+
+The array is trained by a rule in which no step commutes, and the state keeps who took part in each
+step: so the outer loop at the end, alone, must come to the same bits. "-": someone else
+kills, by the names of the files in PIDS, before or after hvd.init(): KILLS_FROM.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from jobs import report
+from mpi4py import MPI
+
+import hvdlite as hvd
+
+dead = [] if sys.argv[1] == "-" else [int(r) for r in sys.argv[1].split(",")]
+when, steps = int(sys.argv[2]), int(sys.argv[3])
+
+
+def say_up(moment: str) -> None:
+    if os.environ.get("KILLS_FROM") == moment:
+        (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
+
+
+MPI.COMM_WORLD.Barrier()
+say_up("before init")
+hvd.init()
+first = hvd.rank()
+pair = hvd.add_process_set([0, hvd.size() - 1]) if hvd.size() > 2 else hvd.global_process_set
+committed, resets = 0, []
+say_up("after init")
+
+
+def gradient_of(rank: int, step: int) -> np.ndarray:
+    return np.random.RandomState([rank, step]).randint(-1000, 1000, 1000).astype("f8")
+
+
+def update(weights: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    return np.tanh(weights * 1.25 + mean / 1024)
+
+
+@hvd.elastic.run
+def train(state):
+    global committed
+    assert state.step >= committed, f"step {state.step} after the commit of step {committed}"
+    began = state.step
+    while state.step < steps:
+        if first in dead and state.step == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+        members = hvd.numpy.allgather(np.array([first]), name="members")
+        mean = hvd.numpy.allreduce(gradient_of(first, state.step), name="grad", op=hvd.Sum)
+        if pair.process_set_id is not None and pair.included():
+            ones = hvd.numpy.allreduce(np.ones(3), name="p", op=hvd.Sum, process_set=pair)
+            assert ones[0] == pair.size()
+        state.weights = update(state.weights, mean / hvd.size())
+        state.members.append(members.tolist())
+        state.step += 1
+        state.commit()
+        committed = state.step
+        if resets and state.step == began + 1:
+            print(f"WENT ON {time.time()} {hvd.size()}", flush=True)
+
+
+state = hvd.elastic.ObjectState(weights=np.ones(1000), step=0, members=[])
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+train(state)
+expected = np.ones(1000)
+for step, members in enumerate(state.members):
+    total = sum(gradient_of(rank, step) for rank in members)
+    expected = update(expected, total / len(members))
+assert len(state.members) == steps
+assert (state.weights == expected).all()
+sizes = [len(members) for members in state.members]
+report(first, sizes=sizes, resets=resets, size=hvd.size(), pair=pair.ranks)
