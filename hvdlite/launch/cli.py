@@ -11,7 +11,7 @@ from hvdlite.launch import build, check, environment, hosts, network, options, s
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 from hvdlite.launch.output import Console, Files, Output
-from hvdlite.launch.watch import Interrupted, Outcome, Watch
+from hvdlite.launch.watch import REFUSED, Interrupted, Outcome, Watch
 
 USAGE_ERROR = 2
 
@@ -75,6 +75,7 @@ def job_of(args, argv: List[str]) -> Job:
         mpi_args=shlex.split(args.mpi_args),
         binding=shlex.split(args.binding_args),
         start_timeout=args.start_timeout,
+        restarts=args.restarts,
         output_dir=args.output_filename,
         timestamps=args.prefix_output_with_timestamp,
         verbose=args.verbose,
@@ -131,6 +132,8 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError(f"--launcher {job.launcher} takes no hosts: leave -H away, or use ssh")
     if job.sync_dir and not job.hosts:
         raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
+    if job.restarts < 0:
+        raise ValueError(f"--restarts {job.restarts}: expected at least 0")
     unknown = network.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(f"--network-interfaces: this host has no {unknown}")
@@ -152,15 +155,23 @@ def show(job: Job, plan: Plan) -> None:
 
 
 def start(job: Job, plan: Plan) -> int:
-    """Check the hosts, copy the folder to them, run the job, and report what failed."""
+    """Check the hosts, copy the folder to them, run the job, and report what failed.
+
+    A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    try:
-        outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
-    except Interrupted as interrupt:
-        return 128 + interrupt.number
-    for line in outcome.report:
-        print(line, file=sys.stderr)
+    for left in range(job.restarts, -1, -1):
+        try:
+            outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
+        except Interrupted as interrupt:
+            return 128 + interrupt.number
+        for line in outcome.report:
+            print(line, file=sys.stderr)
+        if outcome.code in (0, REFUSED) or outcome.signal is not None:
+            break
+        if left:
+            print(f"hvdliterun: the job starts again ({left} restarts left)", file=sys.stderr)
     return outcome.code
 
 

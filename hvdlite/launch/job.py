@@ -45,6 +45,7 @@ class Job:
     mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
     binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
     start_timeout: float = 30.0  # seconds until all ranks must be there
+    restarts: int = 0  # how often a job that has failed begins again
     output_dir: Optional[str] = None
     timestamps: bool = False
     verbose: bool = False

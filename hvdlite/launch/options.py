@@ -87,11 +87,11 @@ REFUSED = {
     "--jsrun": "use --launcher mpi inside the allocation",
     **dict.fromkeys(
         ("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
-        "hvdlite has no elastic jobs",
+        "elastic jobs start by mpirun --with-ft ulfm (docs/elastic.md)",
     ),
     **dict.fromkeys(
         ("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
-        "hvdlite has no elastic jobs",
+        "elastic jobs start by mpirun --with-ft ulfm (docs/elastic.md)",
     ),
 }
 
@@ -162,6 +162,13 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         default=30,
         metavar="SECONDS",
         help="until all ranks must have started (default: 30)",
+    )
+    new.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start a job that has failed again, at most so often (default: 0)",
     )
     new.add_argument(
         "--sync-dst-dir",

@@ -49,6 +49,28 @@ def test_a_program_that_does_not_exist():
     assert "cannot start 'no-such-program': No such file or directory" in done.err
 
 
+def test_a_job_that_fails_starts_again(tmp_path):
+    """As from its last checkpoint, of which a file stands for here."""
+    code = (
+        "import os, signal, sys, hvdlite as h; h.init(); mine = f'{sys.argv[1]}/{h.rank()}'\n"
+        "n = len(open(mine).read()) if os.path.exists(mine) else 0; open(mine, 'a').write('x')\n"
+        "h.barrier()\n"
+        "if n < 2 and h.rank() == n: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "h.barrier(); print(n)"
+    )
+    enough, too_few = tmp_path / "enough", tmp_path / "too few"
+    for folder in (enough, too_few):
+        folder.mkdir()
+    done = call("-n", 2, "--restarts", 2, *python(code), enough)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[0] 2", "[1] 2"]
+    assert "rank 1 on" in done.err
+    assert "the job starts again (1 restarts left)" in done.err
+    failed = call("-n", 2, "--restarts", 1, *python(code), too_few)
+    assert failed.code != 0
+    assert (too_few / "0").read_text() == "xx"
+
+
 def test_output_in_files(tmp_path):
     code = "import sys; print('out'); print('err', file=sys.stderr)"
     done = call("-n", 2, "--output-filename", tmp_path / "logs", *python(code))
