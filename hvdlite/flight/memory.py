@@ -112,7 +112,8 @@ class Recorder:
     def __init__(self, path: str):
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._layout = _parse(os.pread(self._file, _LAYOUT_BYTES, 0), path)
+            text = os.pread(self._file, _LAYOUT_BYTES, 0)
+            self._layout = _parse(text, path, os.fstat(self._file).st_size)
         except BaseException:
             os.close(self._file)
             raise
@@ -175,13 +176,27 @@ class _Layout(NamedTuple):
     op: numpy.dtype
 
 
-_FIELD = re.compile(r"(op\.)?([\w.]+) (\w+)@(\d+):(\d+)")
+_FIELD = re.compile(r"(op\.)?([\w.]+) (S|[iuf][1248])@(\d+):(\d+)")
 
 
-def _parse(data: bytes, path: str) -> _Layout:
+def _parse(data: bytes, path: str, size: int) -> _Layout:
+    """Any process can write such a text: one that can't be is no recorder, too."""
     text = data.partition(b"\0")[0].decode(errors="replace")
     if not text.startswith(MAGIC + ";"):
         raise NoRecorder(f"{path} is no flight recorder of hvdlite, or one of another format")
+    try:
+        layout = _layout_of(text)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise NoRecorder(f"{path} is a damaged flight recorder: {error!r}") from None
+    end = layout.ring + layout.places * layout.op.itemsize
+    if not end <= layout.bytes <= size:
+        raise NoRecorder(
+            f"{path} is a damaged flight recorder: it has {size} bytes: expected {end}"
+        )
+    return layout
+
+
+def _layout_of(text: str) -> _Layout:
     sizes = dict(re.findall(r"(?<![\w.])(bytes|ring|ops|op) (\d+);", text))
     fields: Dict[str, list] = {"": [], "op.": []}
     for prefix, name, kind, offset, size in _FIELD.findall(text):
@@ -189,6 +204,7 @@ def _parse(data: bytes, path: str) -> _Layout:
         fields[prefix].append((name.rpartition(".")[2], kind, int(offset)))
     head = _dtype(fields[""], int(sizes["ring"]))
     op = _dtype(fields["op."], int(sizes["op"]))
+    head[["pid", "rank", "job"]], op[["version", "number", "phase", "kind"]]  # KeyError: needed
     return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op)
 
 
