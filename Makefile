@@ -12,6 +12,7 @@
 #   make soak      training, process sets, init and shutdown for MINUTES=60: nothing may grow
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
+#   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
 #                  into docs/order.md                                  (25 minutes)
@@ -36,8 +37,8 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-pytorch bench-hosts bench-report \
-        test-long fuzz soak wheel test-wheel docs lint format clean
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-update bench-pytorch bench-hosts \
+        bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -171,6 +172,13 @@ $(PEERS): benchmarks/requirements.txt
 bench: install peers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.update --page docs/sharding.md
+
+# A part of these.
+bench-update: install peers
+	$(BIN)/python -m benchmarks.run --only update $(if $(QUICK),--quick) $(ARGS)
+	$(BIN)/python -m benchmarks.run --only held_ --keep $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.update --page docs/sharding.md
 
 bench-pytorch: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)

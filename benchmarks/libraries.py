@@ -10,7 +10,7 @@ from typing import Callable
 
 import numpy as np
 
-from hvdlite.bench.cases import Case
+from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays
 from hvdlite.launch import ps
 
@@ -104,7 +104,7 @@ class ParameterServer(MXNetArrays):
         self.kvstore.pushpull(self.keys[name], array, out=array, priority=priority)
         return array
 
-    def trainer(self, params, zero_copy: bool, name: str):
+    def trainer(self, params, case: Case):
         import mxnet as mx
 
         return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=self.kvstore)
@@ -123,6 +123,74 @@ def open_ps(comm):
     return ParameterServer(mx.kv.create("dist_sync")), mine
 
 
+class Sharded(Gloo):
+    """PyTorch's DistributedDataParallel over Gloo with a ZeroRedundancyOptimizer."""
+
+    shared = 0
+
+    def takes(self, case: Case) -> bool:
+        return case.kind == "update" and case.memory == "trainer"
+
+    def updating(self, case: Case):
+        return ShardedUpdating(case)
+
+
+class ShardedUpdating:
+    """Weights of a module whose backward writes gradients that are given, and does nothing else."""
+
+    def __init__(self, case: Case) -> None:
+        import torch
+        from torch import nn
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        class Given(torch.autograd.Function):
+            @staticmethod
+            def forward(context, gradients, *weights):
+                context.gradients = gradients
+                return weights[0].new_zeros(())
+
+            @staticmethod
+            def backward(context, _):
+                return (None, *context.gradients)
+
+        class Module(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                each = (nn.Parameter(torch.zeros(shape)) for shape in case.shapes)
+                self.params = nn.ParameterList(each)
+
+            def forward(self, gradients):
+                return Given.apply(gradients, *self.params)
+
+        torch.set_num_threads(1)
+        self.module = nn.parallel.DistributedDataParallel(Module(), gradient_as_bucket_view=True)
+        self.gradients = [torch.zeros(shape) for shape in case.shapes]
+        optimizer = OPTIMIZERS[case.optimizer]
+        rates = {"lr" if k == "learning_rate" else k: v for k, v in optimizer.params.items()}
+        kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+        self.optimizer = ZeroRedundancyOptimizer(
+            self.module.parameters(), kinds[optimizer.name], parameters_as_bucket_view=True, **rates
+        )
+
+    def write(self, value: float) -> None:
+        for gradient in self.gradients:
+            gradient.fill_(value)
+        self.optimizer.zero_grad()
+        self.loss = self.module(self.gradients)
+
+    def step(self) -> None:
+        self.loss.backward()
+        self.optimizer.step()
+
+    def weights(self):
+        return (weight.detach().numpy() for weight in self.module.parameters())
+
+
+def open_zero(comm):
+    gloo, comm = open_gloo(comm)
+    return Sharded(gloo.hvd, "DDP, ZeroRedundancyOptimizer"), comm
+
+
 def open_alone(comm):
     return Alone(), comm
 
@@ -139,5 +207,6 @@ OPEN = {
     "mpi": open_mpi,
     "gloo": open_gloo,
     "ps": open_ps,
+    "zero": open_zero,
     "alone": open_alone,
 }

@@ -98,10 +98,19 @@ GLOO_TUNED = Contestant(
 PS = Contestant("parameter server", "ps")
 PS_TUNED = Contestant("parameter server, tuned", "ps", {"DMLC_LOCAL": "1"})
 ALONE = Contestant("alone", "alone")
+ZERO = Contestant("DDP and ZeRO", "zero", {"GLOO_SOCKET_IFNAME": "lo"})
+ZERO_TUNED = Contestant(
+    "DDP and ZeRO, tuned", "zero",
+    {"LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo", **KEEP_MEMORY},
+)  # fmt: skip
 
 CONTESTANTS: List[Contestant] = [
     HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, GLOO, GLOO_TUNED, PS, PS_TUNED, ALONE
 ]  # fmt: skip
+
+
+UPDATING = [HVDLITE, HOROVOD_TUNED, ZERO_TUNED, ALONE]  # average and update weights
+HELD_RANKS = (1, 2, 4, 8)
 
 
 def contestants(ranks: int) -> List[Contestant]:

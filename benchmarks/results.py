@@ -45,10 +45,12 @@ class Results:
         found = [row[field] for row in rows if field in row]
         return median(found) if found else None
 
-    def ratio(self, ours, our_case: str, theirs, their_case: str, ranks: int) -> Optional[float]:
+    def ratio(
+        self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
+    ) -> Optional[float]:
         """Return their time over ours: the median over rounds of the ratio within a round."""
-        our_rows = self.rows(ours, ranks, our_case)
-        their_rows = self.rows(theirs, ranks, their_case)
+        our_rows = self.rows(ours, ranks, our_case, suite)
+        their_rows = self.rows(theirs, ranks, their_case, suite)
         both = our_rows.keys() & their_rows.keys()
         return median(their_rows[n]["p50"] / our_rows[n]["p50"] for n in both) if both else None
 
@@ -67,6 +69,18 @@ class Results:
         """Return hvdlite's time without a technique over that with it: the median over rounds."""
         name = technique.without(work.case)
         return self.value(plan.HVDLITE, work.ranks, name, "ratio", work.suite)
+
+    def floor_shares(self, contestant, ranks: int, case, suite: str) -> Optional[float]:
+        """Return the floor over the contestant's time: the median over rounds."""
+        bandwidths = {
+            n: kept.get("bandwidth") for n, kept in self.runs(plan.ALONE, ranks, suite).items()
+        }
+        shares = [
+            floor_seconds(case.kind, ranks, case.nbytes, bandwidths[n], case.optimizer) / row["p50"]
+            for n, row in self.rows(contestant, ranks, case.name, suite).items()
+            if bandwidths.get(n)
+        ]
+        return median(shares) if shares else None
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""

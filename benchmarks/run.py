@@ -44,6 +44,16 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
         for ranks in plan.RANKS:
             for contestant in plan.contestants(ranks):
                 yield Job(contestant, ranks, "speed", number, seconds)
+    for number in range(rounds):
+        for contestant in plan.UPDATING:
+            yield Job(contestant, 2, "update", number, seconds)
+    for number in range(min(rounds, 3)):
+        for contestant in plan.UPDATING:
+            yield Job(contestant, 2, "update_large", number, seconds)
+    for ranks in plan.HELD_RANKS:
+        yield Job(plan.HVDLITE, ranks, "held_sharded", 0, 0.1)
+        for contestant in (plan.HVDLITE, plan.HOROVOD, plan.ZERO):
+            yield Job(contestant, ranks, "held_trainer", 0, 0.1)
     for ranks in plan.RANKS:
         for contestant in (plan.HVDLITE, plan.HOROVOD):
             yield Job(contestant, ranks, "memory", 0, 0.3, idle=3)

@@ -1,5 +1,6 @@
 """Which cases are measured together in one process."""
 
+from functools import partial
 from typing import List
 
 from hvdlite.bench import cases
@@ -49,6 +50,28 @@ def zero_copy_memory() -> List[Case]:
     return [cases.model("resnet50", "zero-copy")]
 
 
+UPDATES = {
+    "update": [("lenet", "momentum"), ("resnet50", "momentum"), ("resnet50", "adam")],
+    "update_large": [("vgg16", "momentum"), ("bert-base", "adam")],
+}
+
+
+def updates(suite: str) -> List[Case]:
+    """Average and update of all parameters by each trainer."""
+    trainers = ("trainer", "sharded")
+    return [cases.update(n, memory, o) for n, o in UPDATES[suite] for memory in trainers]
+
+
+def update() -> List[Case]:
+    """The same, and training steps."""
+    return [*updates("update"), *(cases.step(memory) for memory in ("zero-copy", "sharded"))]
+
+
+def held(memory: str) -> List[Case]:
+    """One update: what a host holds for it."""
+    return [cases.update("resnet50", memory, "momentum")]
+
+
 def small() -> List[Case]:
     """One of each sort, in a moment: to see whether a library works."""
     memories = ("private", "trainer", "zero-copy")
@@ -64,4 +87,8 @@ SUITES = {
     "hosts": hosts,
     "memory": memory,
     "memory_zero_copy": zero_copy_memory,
+    "update": update,
+    "update_large": partial(updates, "update_large"),
+    "held_trainer": partial(held, "trainer"),
+    "held_sharded": partial(held, "sharded"),
 }

@@ -25,6 +25,7 @@ PAGES = (
         (
             "mxnet.trainer",
             "mxnet.sharded",
+            "mxnet.clipping",
             "mxnet.optimizer",
             "mxnet.parameters",
             "mxnet.states",

@@ -33,6 +33,7 @@ _DEFINED_IN = {
     "hvdlite.lifecycle.job": ("init", "shutdown"),
     "hvdlite.monitor": ("start_timeline", "stats", "stop_timeline"),
     "hvdlite.mxnet.checkpoint": ("Checkpoint",),
+    "hvdlite.mxnet.clipping": ("clip_global_norm",),
     "hvdlite.mxnet.compression": ("Compression",),
     "hvdlite.mxnet.data": ("DistributedRecordIter", "DistributedSampler"),
     "hvdlite.mxnet.estimator": ("DistributedHandler",),

@@ -11,7 +11,7 @@ import pytest
 from jobs import ROOT, assert_passed, mpirun
 from versions import no_module
 
-from benchmarks import hosts, kvstore, plan, report, shown, suites
+from benchmarks import hosts, kvstore, plan, report, shown, suites, update
 from benchmarks.pages import put_table
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
@@ -24,7 +24,12 @@ BENCH = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K"]
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_kind_in_every_memory(ranks, tmp_path):
-    options = ["--kinds=all", "--models=lenet", "--memory=private,trainer,zero-copy", "--idle=0.2"]
+    options = [
+        "--kinds=all",
+        "--models=lenet",
+        "--memory=private,trainer,zero-copy,sharded",
+        "--idle=0.2",
+    ]
     options += [] if ranks == 2 else ["--no-step", "--no-tiny"]
     files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
     job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
@@ -33,6 +38,8 @@ def test_every_kind_in_every_memory(ranks, tmp_path):
     for library in ("mxnet", "numpy"):
         for kind in KINDS:
             assert (library, kind, "private", "4096") in measured
+    for memory in ("trainer", "sharded"):
+        assert ("mxnet", "update", memory, "lenet") in measured
     for memory in ("trainer", "zero-copy"):
         assert ("mxnet", "allreduce", memory, "lenet") in measured
         assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
@@ -283,3 +290,27 @@ def test_the_tables_of_hosts(tmp_path):
 def test_a_rate_that_is_none():
     with pytest.raises(SystemExit, match="expected a whole number and mbit or gbit"):
         hosts.bytes_a_second("fast")
+
+
+def test_the_page_of_updates(tmp_path):
+    """DistributedTrainer at 8 ms, ShardedTrainer at 2, the others at 6; memory of 1 GB/s."""
+    for suite, updates in suites.UPDATES.items():
+        for contestant in plan.UPDATING:
+            rows = [
+                {"name": cases.update(name, memory, optimizer).name, "p50": seconds}
+                for name, optimizer in updates
+                for memory, seconds in (("trainer", 8e-3), ("sharded", 2e-3))
+            ]
+            kept = {"rows": rows if contestant is plan.HVDLITE else rows[::2], "bandwidth": 10**9}
+            (tmp_path / f"{suite}-2-{contestant.slug}-0.json").write_text(json.dumps(kept))
+    case = cases.update("resnet50", "sharded", "momentum")
+    row = {"name": case.name, "held": 6 * case.nbytes}
+    (tmp_path / "held_sharded-4-hvdlite-0.json").write_text(json.dumps({"rows": [row]}))
+    results = Results(tmp_path)
+    text = update.page_of(results)
+    assert "| ResNet-50, Adam | 2 | 8 (4.0x) | 8 (4.0x) | 8 (4.0x) |" in text
+    nbytes = cases.update("bert-base", "sharded", "adam").nbytes
+    assert f"| {1e3 * 8 * nbytes / 10**9:.0f} | 2 | " in text
+    assert "| `ShardedTrainer` | – | – | 6.0 S | – |" in text
+    update.picture(results, tmp_path / "held.png")
+    assert (tmp_path / "held.png").stat().st_size > 10_000

@@ -1,5 +1,6 @@
 """What the bench measures: a kind of collective, on arrays of given shapes, dtype and memory."""
 
+import math
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -75,14 +76,48 @@ KINDS = {
 }
 
 
+class Optimizer(NamedTuple):
+    """An optimizer; ``states`` is how many values it keeps of each weight."""
+
+    name: str
+    params: Dict[str, Any]
+    states: int
+
+    def traffic(self, p: int) -> float:
+        """Return the least bytes that p ranks read and write in memory, over S, to add up their
+        gradients and to update weights that exist once."""
+        return p + 2 + 2 * self.states
+
+    def weight(self, gradient: float, steps: int) -> float:
+        """Return what becomes of a weight of 0 after steps with equal gradients."""
+        rate, momentum = self.params["learning_rate"], self.params.get("momentum", 0)
+        if self.name == "adam":  # its means are the gradient and its square
+            return -rate * steps * math.copysign(1, gradient)
+        weight = velocity = 0.0
+        for _ in range(steps):
+            velocity = momentum * velocity - rate * gradient
+            weight += velocity
+        return weight
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer("sgd", {"learning_rate": 0.01}, 0),
+    "momentum": Optimizer("sgd", {"learning_rate": 0.01, "momentum": 0.9}, 1),
+    "adam": Optimizer("adam", {"learning_rate": 0.001}, 2),
+}
+
+
 class Case(NamedTuple):
     """One line of the table.
 
-    :ivar kind: a key of KINDS, or "step": one step of training.
+    :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step of
+        training.
     :ivar memory: "private": arrays of the caller; "trainer": gradients, by ``allreduce_grads()``;
-        "zero-copy": the same, after ``share_gradients``.
+        "zero-copy": the same, after ``share_gradients``; "sharded": a ``ShardedTrainer``. An
+        update in "trainer" is that of a ``DistributedTrainer`` as it is by default.
     :ivar label: the size in bytes, or the name of the set of arrays.
     :ivar shapes: of the arrays of one rank; S is their size together.
+    :ivar optimizer: a key of OPTIMIZERS.
     """
 
     kind: str
@@ -90,10 +125,12 @@ class Case(NamedTuple):
     dtype: str
     label: str
     shapes: Tuple[Tuple[int, ...], ...]
+    optimizer: str = "sgd"
 
     @property
     def name(self) -> str:
-        return f"{self.kind}.{self.memory}.{self.dtype}.{self.label}"
+        kind = f"update.{self.optimizer}" if self.kind == "update" else self.kind
+        return f"{kind}.{self.memory}.{self.dtype}.{self.label}"
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +148,11 @@ def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "pri
 def model(name: str, memory: str = "private") -> Case:
     """The gradients of a model; each private one is reduced on its own."""
     return Case("allreduce", memory, "float32", name, tuple(models.gradient_shapes(name)))
+
+
+def update(name: str, memory: str, optimizer: str) -> Case:
+    """Average and update of a model's parameters, after backward has written the gradients."""
+    return model(name, memory)._replace(kind="update", optimizer=optimizer)
 
 
 def tiny(memory: str = "private") -> Case:
@@ -145,6 +187,7 @@ def sweep(
 ) -> List[Case]:
     """Return all combinations; trainers do only allreduce, on float32."""
     if memory != "private":
-        kinds = [kind for kind in kinds if kind == "allreduce"]
+        kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]
+    kinds = [kind for kind in kinds if kind in KINDS]
     return [one_array(k, size, d, memory) for k in kinds for d in dtypes for size in sizes]

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -10,7 +11,8 @@ from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
 
 SIZES = "4K,64K,1M,4M,16M,64M"
-MEMORIES = ("private", "trainer", "zero-copy")
+MEMORIES = ("private", "trainer", "zero-copy", "sharded")
+KINDS = (*cases.KINDS, "update")
 APIS = ("mxnet", "numpy")
 
 
@@ -25,10 +27,11 @@ def parse_args(arguments=None) -> argparse.Namespace:
     words, sizes = _list_of(str), _list_of(parse_size)
     add(
         "--kinds",
-        type=_list_of(str, cases.KINDS),
+        type=_list_of(str, KINDS),
         default=["allreduce"],
         metavar="LIST",
-        help=f"of {', '.join(cases.KINDS)}; or all (allreduce)",
+        help=f"of {', '.join(KINDS)}; or all (allreduce). update: average the gradients of the "
+        "models and update the weights",
     )
     add("--sizes", type=sizes, default=sizes(SIZES), metavar="LIST", help=f"in bytes ({SIZES})")
     add("--dtypes", type=words, default=["float32"], metavar="LIST", help="(float32)")
@@ -42,10 +45,11 @@ def parse_args(arguments=None) -> argparse.Namespace:
     add(
         "--memory",
         type=_list_of(str, MEMORIES),
-        default=["private", "zero-copy"],
+        default=["private", "zero-copy", "sharded"],
         metavar="LIST",
         help="private: arrays; trainer: gradients, by allreduce_grads(); zero-copy: the same after "
-        "share_gradients (private,zero-copy)",
+        "share_gradients; sharded: the same by a ShardedTrainer, updates and steps only "
+        "(private,zero-copy,sharded)",
     )
     add(
         "--models",
@@ -53,6 +57,13 @@ def parse_args(arguments=None) -> argparse.Namespace:
         default=["lenet", "resnet50"],
         metavar="LIST",
         help=f"gradients of {', '.join(models.NAMES)}; or all (lenet,resnet50)",
+    )
+    add(
+        "--optimizers",
+        type=_list_of(str, cases.OPTIMIZERS),
+        default=["momentum"],
+        metavar="LIST",
+        help=f"of updates: {', '.join(cases.OPTIMIZERS)}; or all (momentum)",
     )
     add("--seconds", type=float, default=0.5, help="a line of the table (%(default)s)")
     add("--idle", type=float, default=2, help="seconds in which nothing is done (%(default)s)")
@@ -90,12 +101,21 @@ def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
         swept = cases.sweep(args.kinds, args.sizes, args.dtypes, memory)
         apis = [api for api in args.apis if api == "mxnet" or memory == "private"]
         chosen += [(api, case) for api in apis for case in swept]
-    if "mxnet" in args.apis:
-        chosen += [("mxnet", cases.model(name, m)) for name in args.models for m in args.memory]
-        chosen += [] if args.no_tiny else [("mxnet", cases.tiny())]
-        trainers = [memory for memory in args.memory if memory != "private"] or ["trainer"]
-        chosen += [] if args.no_step else [("mxnet", cases.step(memory)) for memory in trainers]
-    return chosen
+    return chosen + ([("mxnet", case) for case in training(args)] if "mxnet" in args.apis else [])
+
+
+def training(args: argparse.Namespace) -> List[Case]:
+    """Return the cases with models, whose arrays are MXNet's."""
+    reducing = [memory for memory in args.memory if memory != "sharded"]
+    trainers = [memory for memory in args.memory if memory != "private"] or ["trainer"]
+    chosen = []
+    if args.kinds != ["update"]:
+        chosen += [cases.model(name, memory) for name in args.models for memory in reducing]
+        chosen += [] if args.no_tiny else [cases.tiny()]
+    if "update" in args.kinds:
+        each = itertools.product(args.models, ("trainer", "sharded"), args.optimizers)
+        chosen += [cases.update(*work) for work in each]
+    return chosen + ([] if args.no_step else [cases.step(memory) for memory in trainers])
 
 
 def libraries(apis) -> Dict:

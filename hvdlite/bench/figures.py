@@ -4,7 +4,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.bench.cases import KINDS, Case
+from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class Sample(NamedTuple):
@@ -39,15 +39,19 @@ def busbw(kind: str, ranks: int, nbytes: int, seconds: float) -> float:
     return algbw(nbytes, seconds) * KINDS[kind].wire(ranks)
 
 
-def floor_seconds(kind: str, ranks: int, nbytes: int, bandwidth: float) -> float:
+def floor_seconds(
+    kind: str, ranks: int, nbytes: int, bandwidth: float, optimizer: str = "sgd"
+) -> float:
     """Return the least time in which ranks of one host can do it if memory is the limit.
 
-    For an allreduce 2 p S / B: the S bytes of each of p ranks are read once and written once. Data
-    that fits into the caches can be faster.
+    For an allreduce 2 p S / B: the S bytes of each of p ranks are read once and written once. For
+    an update with momentum (p + 4) S / B: the gradients of p ranks are read, weights and momentum
+    of one copy are read and written. Data that fits into the caches can be faster.
 
     :param bandwidth: B, bytes per second of memory, all ranks at once.
     """
-    return KINDS[kind].traffic(ranks) * nbytes / bandwidth
+    traffic = OPTIMIZERS[optimizer].traffic if kind == "update" else KINDS[kind].traffic
+    return traffic(ranks) * nbytes / bandwidth
 
 
 def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
@@ -55,8 +59,8 @@ def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) 
     p50 = percentile(sample.seconds, 50)
     row: Dict[str, Any] = {
         "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,
-        "label": case.label, "arrays": len(case.shapes), "bytes": case.nbytes, "ranks": ranks,
-        "repeats": len(sample.seconds),
+        "label": case.label, "optimizer": case.optimizer, "arrays": len(case.shapes),
+        "bytes": case.nbytes, "ranks": ranks, "repeats": len(sample.seconds),
         "p50": p50,
         "p90": percentile(sample.seconds, 90),
         "p99": percentile(sample.seconds, 99),
@@ -66,14 +70,13 @@ def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) 
     if sample.alone:
         row["alone"] = percentile(sample.alone, 50)
         row["speed_kept"] = percentile(np.divide(sample.alone, sample.seconds).tolist(), 50)
-    if case.kind not in KINDS:  # a training step moves no data worth a rate
-        return {**row, "cpu_seconds": cpu}
-    brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks
-    row.update(
-        algbw=algbw(case.nbytes, p50), busbw=busbw(case.kind, ranks, case.nbytes, p50),
-        cpu_seconds=cpu, cpu_seconds_per_gb=cpu / (brought / 1e9),
-    )  # fmt: skip
-    if bandwidth:
-        row["floor"] = floor_seconds(case.kind, ranks, case.nbytes, bandwidth)
+    row["cpu_seconds"] = cpu
+    if case.kind in KINDS:
+        brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks
+        row["algbw"] = algbw(case.nbytes, p50)
+        row["busbw"] = busbw(case.kind, ranks, case.nbytes, p50)
+        row["cpu_seconds_per_gb"] = cpu / (brought / 1e9)
+    if bandwidth and case.kind != "step":  # a training step moves no data worth a rate
+        row["floor"] = floor_seconds(case.kind, ranks, case.nbytes, bandwidth, case.optimizer)
         row["floor_share"] = row["floor"] / p50
     return row

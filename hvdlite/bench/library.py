@@ -5,11 +5,12 @@ MXNet also make trainers. ``benchmarks/libraries.py`` has the classes of the oth
 """
 
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.bench.cases import KINDS, Case
+from hvdlite.bench import models
+from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class NumPyArrays:
@@ -52,8 +53,9 @@ class MXNetArrays(NumPyArrays):
     """A module with Horovod's names on MXNet arrays."""
 
     def takes(self, case: Case) -> bool:
-        if case.memory == "zero-copy":
-            return hasattr(self.hvd, "share_gradients")
+        needs = {"zero-copy": "share_gradients", "sharded": "ShardedTrainer"}
+        if case.memory in needs:
+            return hasattr(self.hvd, needs[case.memory])
         return case.kind not in KINDS or hasattr(self.hvd, case.kind)
 
     def make(self, shape, dtype: str):
@@ -90,13 +92,21 @@ class MXNetArrays(NumPyArrays):
     def to_numpy(self, array) -> np.ndarray:
         return (array if array.dtype in _NUMPY_TYPES else array.astype("float32")).asnumpy()
 
-    def trainer(self, params, zero_copy: bool, name: str):
+    def trainer(self, params, case: Case):
         """Return a trainer whose ``allreduce_grads()`` makes the gradients equal on all ranks."""
-        self.shared = len(self.hvd.share_gradients(params.values())) if zero_copy else 0
-        private = {"zero_copy": False} if hasattr(self.hvd, "share_gradients") else {}
-        return self.hvd.DistributedTrainer(
-            params, "sgd", {"learning_rate": 0.01}, prefix=name, **private
-        )
+        optimizer = OPTIMIZERS[case.optimizer]
+        given = {"optimizer": optimizer.name, "optimizer_params": dict(optimizer.params)}
+        shares = case.memory in ("zero-copy", "sharded")
+        self.shared = len(self.hvd.share_gradients(params.values())) if shares else 0
+        if case.memory == "sharded":
+            return self.hvd.ShardedTrainer(params, prefix=case.name, **given)
+        reduces = case.kind != "update" and hasattr(self.hvd, "share_gradients")
+        private = {"zero_copy": False} if reduces else {}
+        return self.hvd.DistributedTrainer(params, prefix=case.name, **given, **private)
+
+    def updating(self, case: Case):
+        """Return what writes gradients and updates weights: an :class:`Updating` or the like."""
+        return Updating(self, case)
 
     synchronises = True  # its trainers keep weights equal on all ranks
     idles = False  # uses no core while it has no work
@@ -123,12 +133,51 @@ class Alone(MXNetArrays):
         super().__init__(None, "alone")
 
     def takes(self, case: Case) -> bool:
-        return case.kind not in KINDS and case.memory == "trainer"
+        return case.kind == "step" and case.memory == "trainer"
 
-    def trainer(self, params, zero_copy: bool, name: str):
+    def trainer(self, params, case: Case):
         import mxnet as mx
 
         return mx.gluon.Trainer(params, "sgd", {"learning_rate": 0.01}, kvstore=None)
+
+
+def gluon_parameters(case: Case) -> Dict[str, Any]:
+    """Return initialised parameters of the case's shapes."""
+    import mxnet as mx
+
+    models.arrays_of_gluon()
+    names = [f"p{i:03}_weight" for i in range(len(case.shapes))]
+    params = {
+        name: mx.gluon.Parameter(name, shape=shape, init="zeros")
+        for name, shape in zip(names, case.shapes)
+    }
+    for param in params.values():
+        param.initialize()
+    return params
+
+
+class Updating:
+    """Weights of a gluon trainer, which start as zeros."""
+
+    def __init__(self, library: MXNetArrays, case: Case) -> None:
+        self.library = library
+        self.params = gluon_parameters(case)
+        self.trainer = library.trainer(self.params, case)
+
+    def write(self, value: float) -> None:
+        """Write gradients, as backward does."""
+        for param in self.params.values():
+            self.library.fill(param.grad(), value)
+            param.data()._fresh_grad = True
+        self.library.settle()
+
+    def step(self) -> None:
+        """Average and update; return when the weights are new."""
+        self.trainer.step(1)
+        self.library.settle()
+
+    def weights(self) -> Iterator[np.ndarray]:
+        return (param.data().asnumpy() for param in self.params.values())
 
 
 def last_algorithm() -> Optional[str]:

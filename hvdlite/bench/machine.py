@@ -8,6 +8,8 @@ from typing import Dict, List
 
 import numpy as np
 
+from hvdlite import heap
+
 STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 
 
@@ -49,7 +51,9 @@ def peak_memory() -> int:
 
 
 def own_memory() -> int:
-    """Return bytes in memory now; shared pages count by 1 / number of processes (PSS)."""
+    """Return bytes in memory now, without freed ones; shared pages count by 1 / number of processes
+    (PSS)."""
+    heap.trim()
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 

@@ -7,8 +7,7 @@ from typing import Dict, List, Optional
 from hvdlite.bench import figures, machine, works
 from hvdlite.bench.cases import Case
 
-WARM_UP = 3  # runs: the first ones allocate buffers and negotiate names
-LEAST, MOST = 5, 1000  # repetitions
+MOST = 1000  # repetitions
 
 
 def once(work, comm) -> tuple:
@@ -23,16 +22,16 @@ def once(work, comm) -> tuple:
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
-def repetitions(spent: List[float], budget: float, comm) -> int:
+def repetitions(spent: List[float], budget: float, least: int, comm) -> int:
     """Return the number of repetitions, the same on all ranks."""
-    return comm.bcast(int(min(MOST, max(LEAST, budget / min(spent)))))
+    return comm.bcast(int(min(MOST, max(least, budget / min(spent)))))
 
 
 def sample(work, comm, budget: float) -> figures.Sample:
-    """Measure for about ``budget`` seconds, at least LEAST repetitions. Collective."""
+    """Measure for about ``budget`` seconds, at least ``work.least`` repetitions. Collective."""
     works = [work, work.alone] if work.alone else [work]
-    warm = [[once(each, comm) for each in works] for _ in range(WARM_UP)]
-    n = repetitions([sum(run[2] for run in turn) for turn in warm], budget, comm)
+    warm = [[once(each, comm) for each in works] for _ in range(work.warm_up)]
+    n = repetitions([sum(run[2] for run in turn) for turn in warm], budget, work.least, comm)
     gc.collect()
     gc.disable()
     try:
@@ -62,5 +61,7 @@ def measure(
     taken = sample(work, comm, budget)
     row = {"library": library.label, **figures.columns(case, comm.size, taken, bandwidth)}
     row["algorithm"], row["shared"] = library.algorithm() or "", work.shared
+    if case.kind == "update":
+        row["held"] = work.held()
     row["peak_memory"] = max(comm.allgather(machine.peak_memory()))
     return row

@@ -28,7 +28,8 @@ _TO_THE_LEFT = ("", "library", "work", "dtype", "algorithm")
 def work_text(row: Dict) -> str:
     """Return kind and memory; ", not shared" if zero-copy was not possible."""
     fallback = ", not shared" if row["memory"] == "zero-copy" and not row["shared"] else ""
-    return f"{row['kind']} {row['memory']}{fallback}"
+    kind = f"update, {row['optimizer']}," if row["kind"] == "update" else row["kind"]
+    return f"{kind} {row['memory']}{fallback}"
 
 
 def size_text(nbytes: int) -> str:

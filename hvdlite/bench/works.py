@@ -8,9 +8,9 @@ import zlib
 
 import numpy as np
 
-from hvdlite.bench import models
-from hvdlite.bench.cases import KINDS, Case
-from hvdlite.bench.library import Alone
+from hvdlite.bench import machine, models
+from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
+from hvdlite.bench.library import Alone, gluon_parameters
 
 STEPS = 5  # of training, in one repetition
 BATCH = 64  # images a rank
@@ -20,6 +20,8 @@ class Collective:
     """A collective on each array: starts all, then waits for all."""
 
     per_run = 1
+    warm_up = 3  # runs: the first ones allocate buffers and negotiate names
+    least = 5  # repetitions
     shared = 0  # arrays in memory that all ranks map
     alone = None  # the same work without the library, done by turns
 
@@ -60,18 +62,9 @@ class Gradients(Collective):
     """``allreduce_grads()`` of a gluon trainer; its gradients are the arrays."""
 
     def __init__(self, library, case: Case, comm) -> None:
-        import mxnet as mx
-
         self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
-        models.arrays_of_gluon()
-        names = [f"p{i:03}_weight" for i in range(len(case.shapes))]
-        params = {
-            name: mx.gluon.Parameter(name, shape=shape, init="zeros")
-            for name, shape in zip(names, case.shapes)
-        }
-        for param in params.values():
-            param.initialize()
-        self.trainer = library.trainer(params, case.memory == "zero-copy", case.name)
+        params = gluon_parameters(case)
+        self.trainer = library.trainer(params, case)
         self.shared = library.shared
         self.arrays = [param.grad() for param in params.values()]
 
@@ -89,6 +82,42 @@ class Gradients(Collective):
             assert right, f"{self.case.name}: gradient {i} holds {least} to {most}"
 
 
+class Update:
+    """Average of gradients and update of weights, all of them in one call."""
+
+    per_run = 1
+    warm_up, least = 2, 3  # half a gigabyte takes seconds
+    alone = None
+
+    def __init__(self, library, case: Case, comm) -> None:
+        self.case, self.comm, self.steps = case, comm, 0
+        self.before = machine.own_memory()
+        self.updating = library.updating(case)
+        self.shared = library.shared
+
+    def refresh(self) -> None:
+        self.updating.write(self.comm.rank + 1)
+
+    def run(self) -> None:
+        self.updating.step()
+        self.steps += 1
+
+    def held(self) -> int:
+        """Return bytes that the work has added to all ranks' memory. Collective."""
+        return sum(self.comm.allgather(machine.own_memory() - self.before))
+
+    def check(self) -> None:
+        """Expect what the optimizer makes of so many equal gradients."""
+        gradient = KINDS["allreduce"].result(self.comm.size)[0] / self.comm.size
+        expected = OPTIMIZERS[self.case.optimizer].weight(gradient, self.steps)
+        for i, weight in enumerate(self.updating.weights()):
+            near = np.isclose([weight.min(), weight.max()], expected, rtol=1e-3).all()
+            assert near, (
+                f"{self.case.name}: weight {i} is not {expected}, but {weight.min()} to "
+                f"{weight.max()}"
+            )
+
+
 class Training:
     """Steps of LeNet on one batch, another on each rank.
 
@@ -96,7 +125,7 @@ class Training:
     changes is equally fast for both; only if the library uses no core while it has no work.
     """
 
-    per_run = STEPS
+    per_run, warm_up, least = STEPS, 3, 5
 
     def __init__(self, library, case: Case, comm) -> None:
         import mxnet as mx
@@ -112,9 +141,7 @@ class Training:
         self.labels = array(random.randint(0, 10, BATCH))
         self.net(self.images).wait_to_read()
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        self.trainer = library.trainer(
-            self.net.collect_params(), case.memory == "zero-copy", case.name
-        )
+        self.trainer = library.trainer(self.net.collect_params(), case)
         self.shared = library.shared
         self.alone = Training(Alone(), case, comm) if library.idles else None
 
@@ -147,4 +174,6 @@ def make(library, case: Case, comm):
         return None
     if case.kind == "step":
         return Training(library, case, comm)
+    if case.kind == "update":
+        return Update(library, case, comm)
     return (Collective if case.memory == "private" else Gradients)(library, case, comm)

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from hvdlite import heap
 from hvdlite._native import HvdliteValueError
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of, can_move, with_arrays
@@ -50,6 +51,8 @@ class HostUpdater(mx.optimizer.Updater):
         self._gradients = gradients
         movable = {index: param for index, param in params.items() if can_move(param)}
         self._weights.move(movable, gradients.owner)
+        mx.nd.waitall()  # MXNet has freed the private copies
+        heap.trim()
         for index, place in self._weights.places.items():
             self.states[index], self.states_synced[index] = place.states, True
             if place.shared.dtype == np.float32:

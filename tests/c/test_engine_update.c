@@ -12,6 +12,7 @@ struct host {
 struct job {
     struct host hosts[MOST_RANKS];
     int per_host; /* ranks */
+    size_t bytes_ahead;
 };
 
 static size_t count_of(int i) { return (size_t)(i * i * 1777 + i); }
@@ -65,7 +66,9 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     hvd_error err = {0};
     struct region region = {
         .id = 1, .memory = h->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct engine_config config = DEFAULT_CONFIG;
+    config.bytes_ahead = job->bytes_ahead;
+    member_start(&m, ranks, rank, &config);
     if (h->memory) engine_add_region(m.engine, &region);
     for (int i = 0; i < WORKS; i++) place_work(&works[i], &m, h, i);
     for (int step = 0; step < STEPS; step++) {
@@ -81,9 +84,9 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < WORKS && !h->memory; i++) work_free(&works[i]);
 }
 
-static void run_updates(int p, int per_host, bool in_region) {
+static void run_updates(int p, int per_host, bool in_region, size_t bytes_ahead) {
     size_t n = begin_of(WORKS) + 1;
-    struct job job = {.per_host = per_host};
+    struct job job = {.per_host = per_host, .bytes_ahead = bytes_ahead};
     for (int i = 0; i < p / per_host; i++) {
         job.hosts[i] = (struct host){.weights = calloc(n, sizeof(float)),
                                      .momentum = calloc(n, sizeof(float))};
@@ -101,17 +104,28 @@ static void run_updates(int p, int per_host, bool in_region) {
 }
 
 static void test_weights_follow_the_sum_of_the_region(void) {
-    for (int p = 1; p <= 5; p++) run_updates(p, p, true);
+    for (int p = 1; p <= 5; p++) run_updates(p, p, true, AHEAD_UNLIMITED);
 }
 
 static void test_weights_follow_the_sum_of_private_gradients(void) {
-    for (int p = 1; p <= 4; p++) run_updates(p, p, false);
+    for (int p = 1; p <= 4; p++) run_updates(p, p, false, AHEAD_UNLIMITED);
 }
 
 static void test_weights_of_each_host_follow_the_sum_of_all(void) {
-    run_updates(2, 1, false);
-    run_updates(4, 2, false);
-    run_updates(6, 3, false);
+    run_updates(2, 1, false, AHEAD_UNLIMITED);
+    run_updates(4, 2, false, AHEAD_UNLIMITED);
+    run_updates(6, 3, false, AHEAD_UNLIMITED);
+}
+
+/* A piece updates its own part of the weights and of their momentum. */
+static void test_tensors_in_pieces(void) {
+    static const size_t AHEAD[] = {1, 30000};
+    for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
+        run_updates(3, 3, true, AHEAD[i]);
+        run_updates(3, 3, false, AHEAD[i]);
+        run_updates(2, 1, false, AHEAD[i]);
+        run_updates(4, 2, false, AHEAD[i]);
+    }
 }
 
 static void refuse(struct member *m, struct work *w, const char *why) {
@@ -175,6 +189,7 @@ int main(void) {
     RUN(test_weights_follow_the_sum_of_the_region);
     RUN(test_weights_follow_the_sum_of_private_gradients);
     RUN(test_weights_of_each_host_follow_the_sum_of_all);
+    RUN(test_tensors_in_pieces);
     RUN(test_what_can_have_no_update);
     RUN(test_ranks_with_different_rules);
     return check_end("test_engine_update");

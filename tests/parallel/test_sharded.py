@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon2 import amp
 from mxnet import autograd, gluon
 from nets import (
     assert_equal_on_all_ranks,
@@ -42,11 +43,15 @@ def convnet(flags=None):
     return net
 
 
-def one_step(net, trainer, step: int, clip: bool = False) -> None:
+def backward_of_images(net, step: int) -> None:
     data = mx.nd.array(batch_of(hvd.rank(), step, ROWS, 8 * 64).reshape(ROWS, 8, 8, 8))
     with autograd.record():
         loss = (net(data) ** 2).sum()
     loss.backward()
+
+
+def one_step(net, trainer, step: int, clip: bool = False) -> None:
+    backward_of_images(net, step)
     if clip:
         trainer.allreduce_grads()
         params = net.collect_params().values()
@@ -220,3 +225,89 @@ def test_half_weights_with_float32_masters():
             trainer._updaters[0].states[0]))]}  # fmt: skip
 
     assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+@pytest.mark.parametrize("flow", ["step", "update"])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(flow, monkeypatch):
+    """With AMP's loss scaler; amp.init() itself would need operators for float16."""
+    monkeypatch.setattr(amp.amp, "_amp_initialized", True)
+    monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
+
+    def run(kind):
+        net, found = dense_net(), {}
+        trainer = kind(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+        amp.init_trainer(trainer)
+        for step in range(STEPS):
+            overflows = step == 2
+            bad = overflows and hvd.rank() == hvd.size() - 1
+            before = weights(net)
+            with autograd.record():
+                loss = (net(mx.nd.array(batch_of(hvd.rank(), step))) ** 2).sum()
+                with amp.scale_loss(loss * (np.inf if bad else 1.0), trainer) as scaled:
+                    autograd.backward(scaled)
+            if flow == "step":
+                trainer.step(4)
+            else:
+                trainer.allreduce_grads()
+                trainer.update(4)
+            changed = any((before[name] != w).any() for name, w in weights(net).items())
+            assert changed == (not overflows)
+            scale = trainer._amp_loss_scaler._next_loss_scale
+            found[f"step {step}"] = [*weights(net).values(), np.array(scale)]
+        return found
+
+    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+
+
+@pytest.mark.parametrize("most", [0.5, 1e6], ids=["clipped", "as it is"])
+def test_clip_global_norm(most, size):
+    def run(clip):
+        net = convnet()
+        trainer = hvd.ShardedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        norms = []
+        for step in range(STEPS):
+            backward_of_images(net, step)
+            trainer.allreduce_grads()
+            params = net.collect_params().values()
+            gradients = [p.grad() for p in params if p.grad_req != "null"]
+            norms.append(clip(gradients, most))
+            trainer.update(ROWS)
+        assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+        return norms, [w for n, w in weights(net).items() if "running" not in n]
+
+    norms, ours = run(hvd.clip_global_norm)
+    expected, theirs = run(gluon.utils.clip_global_norm)
+    assert hvd.allgather_object(norms) == [norms] * size
+    np.testing.assert_allclose(norms, expected, rtol=1e-5)
+    for w, other in zip(ours, theirs):
+        np.testing.assert_allclose(w, other, rtol=1e-4, atol=1e-6)
+
+
+def test_clip_global_norm_of_what_is_not_finite_or_missing():
+    with pytest.warns(UserWarning, match="nan or inf"):
+        assert hvd.clip_global_norm([mx.nd.array([np.inf, 1, 2])], 1.0) == np.inf
+    with pytest.raises(ValueError, match="arrays is empty"):
+        hvd.clip_global_norm([], 1.0)
+
+
+def test_no_rank_may_join_during_a_step(rank, size):
+    """The others hear that it has; afterwards the job goes on."""
+    if size == 1:
+        pytest.skip("one rank never waits for others")
+    w = gluon.Parameter("w", shape=(1001,))
+    w.initialize(mx.init.One())
+    trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 0.1})
+    for step in range(2):
+        if step == 1 and rank == 0:
+            break
+        with autograd.record():
+            loss = w.data().sum()
+        loss.backward()
+        trainer.step(1)
+        if step == 0:
+            w.data().wait_to_read()
+            continue
+        with pytest.raises(mx.MXNetError, match="rank 0 already joined"):
+            w.data().wait_to_read()
+    hvd.join()
+    assert hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum).asnumpy().tolist() == [size] * 2

@@ -1,0 +1,143 @@
+"""Average and update: the table and the picture of docs/sharding.md, from what run.py has kept.
+
+    make bench-update
+    python -m benchmarks.update --page docs/sharding.md
+
+A figure is the median over rounds of the median in a round, a ratio the median over rounds of the
+ratio within a round. All systems run within a round, one after the other.
+"""
+
+from pathlib import Path
+from typing import Iterator, List, Optional, Tuple
+
+from benchmarks import plan, suites
+from benchmarks.pages import parser_of, show
+from benchmarks.report import milliseconds, percent, times
+from benchmarks.results import Results
+from benchmarks.run import KEPT
+from hvdlite.bench import cases
+from hvdlite.bench.plots import figure
+from hvdlite.bench.report import markdown
+
+RANKS = 2
+TITLES = {"lenet": "LeNet", "resnet50": "ResNet-50", "vgg16": "VGG-16", "bert-base": "BERT-base"}
+RULES = {"momentum": "SGD, momentum", "adam": "Adam"}
+SYSTEMS = [
+    ("`ShardedTrainer`", plan.HVDLITE, "sharded"),
+    ("`DistributedTrainer`", plan.HVDLITE, "trainer"),
+    ("Horovod, tuned", plan.HOROVOD_TUNED, "trainer"),
+    ("DDP and ZeRO, tuned", plan.ZERO_TUNED, "trainer"),
+]
+STEPS = [("`ShardedTrainer`", "sharded"), ("`DistributedTrainer`", "zero-copy")]
+HELD = [
+    ("`ShardedTrainer`", plan.HVDLITE, "sharded"),
+    ("`DistributedTrainer`", plan.HVDLITE, "trainer"),
+    ("Horovod", plan.HOROVOD, "trainer"),
+    ("DDP and ZeRO", plan.ZERO, "trainer"),
+]
+
+
+def works() -> Iterator[Tuple[str, str, str]]:
+    """Yield suite, model and optimizer of each line."""
+    for suite, updated in suites.UPDATES.items():
+        yield from ((suite, name, optimizer) for name, optimizer in updated)
+
+
+def speed_table(results: Results) -> str:
+    header = ["average and update, ms", *(title for title, _, _ in SYSTEMS)]
+    lines = []
+    for suite, name, optimizer in works():
+        line = [f"{TITLES[name]}, {RULES[optimizer]}"]
+        ours = cases.update(name, "sharded", optimizer).name
+        for title, contestant, memory in SYSTEMS:
+            case = cases.update(name, memory, optimizer).name
+            text = milliseconds(results.value(contestant, RANKS, case, suite=suite))
+            ratio = results.ratio(plan.HVDLITE, ours, contestant, case, RANKS, suite)
+            line.append(text if title == SYSTEMS[0][0] else f"{text} ({times(ratio)})")
+        lines.append(line)
+    return markdown(header, lines)
+
+
+def floor_table(results: Results) -> str:
+    header = ["`ShardedTrainer`", "floor, ms", "measured", "share of the floor"]
+    lines = []
+    for suite, name, optimizer in works():
+        case = cases.update(name, "sharded", optimizer)
+        shares = results.floor_shares(plan.HVDLITE, RANKS, case, suite)
+        taken = results.value(plan.HVDLITE, RANKS, case.name, suite=suite)
+        floor = taken * shares if taken and shares else None
+        text = f"{TITLES[name]}, {RULES[optimizer]}"
+        lines.append([text, milliseconds(floor), milliseconds(taken), percent(shares)])
+    return markdown(header, lines)
+
+
+def step_table(results: Results) -> str:
+    header = ["LeNet, 64 images a rank", "a step, ms", "lone processes", "speed kept"]
+    lines = []
+    for title, memory in STEPS:
+        fields = ("p50", "alone", "speed_kept")
+        case = cases.step(memory).name
+        step, alone, kept = (
+            results.value(plan.HVDLITE, RANKS, case, field, "update") for field in fields
+        )
+        lines.append([title, milliseconds(step), milliseconds(alone), percent(kept)])
+    return markdown(header, lines)
+
+
+def held(results: Results, contestant, memory: str, ranks: int) -> Optional[float]:
+    """Return what a host holds, as multiples of the bytes of the weights."""
+    case = cases.update("resnet50", memory, "momentum")
+    found = results.value(contestant, ranks, case.name, "held", f"held_{memory}")
+    return found and found / case.nbytes
+
+
+def held_table(results: Results) -> str:
+    header = ["a host holds", *(f"p = {ranks}" for ranks in plan.HELD_RANKS)]
+    lines = []
+    for title, contestant, memory in HELD:
+        values = [held(results, contestant, memory, ranks) for ranks in plan.HELD_RANKS]
+        lines.append([title, *("–" if v is None else f"{v:.1f} S" for v in values)])
+    return markdown(header, lines)
+
+
+def picture(results: Results, path: Path) -> None:
+    """What a host holds by ranks: measured, above what weights, states and gradients need."""
+    inks = ("#1864ab", "#4dabf7", "#e8590c", "#2b8a3e")
+    with figure(path, "What a host holds of ResNet-50 with momentum", (8, 4.5)) as axes:
+        ranks = list(plan.HELD_RANKS)
+        for (title, contestant, memory), ink in zip(HELD, inks):
+            values = [held(results, contestant, memory, p) for p in ranks]
+            at = [(p, value) for p, value in zip(ranks, values) if value is not None]
+            if at:
+                xs, ys = zip(*at)
+                axes.plot(xs, ys, marker="o", color=ink, label=title.replace("`", ""))
+        for least, text in ((lambda p: p + 2, "(p + 2) S"), (lambda p: 3 * p, "3 p S")):
+            axes.plot(ranks, [least(p) for p in ranks], color="black", linestyle=":", linewidth=1)
+            axes.annotate(text, (ranks[-1], least(ranks[-1])), xytext=(6, -4),
+                          textcoords="offset points", color="#495057")  # fmt: skip
+        axes.set_xticks(ranks)
+        axes.set_xlabel("ranks on the host")
+        axes.set_ylabel("times the bytes of the weights")
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left")
+
+
+def page_of(results: Results) -> str:
+    parts: List[str] = [
+        "", speed_table(results), "", floor_table(results), "", step_table(results), "",
+        held_table(results), "",
+    ]  # fmt: skip
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    args = parser_of(__doc__).parse_args()
+    results = Results(KEPT)
+    show(page_of(results), args.page)
+    if args.page:
+        folder = args.page.parent / "benchmarks"
+        picture(results, folder / "held.png")
+
+
+if __name__ == "__main__":
+    main()

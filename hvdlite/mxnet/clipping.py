@@ -1,0 +1,53 @@
+"""Clipping by the norm of all gradients, of which each rank measures its part."""
+
+import math
+import warnings
+from typing import List
+
+import mxnet as mx
+import numpy as np
+
+from hvdlite import numpy as collectives
+from hvdlite import topology
+from hvdlite.reduce_ops import Sum
+
+
+def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:
+    """Scale arrays that are equal on all ranks so that their 2-norm together is at most max_norm.
+
+    What ``gluon.utils.clip_global_norm`` does, with its arguments, but each rank reads only its
+    part of the arrays for the norm, and arrays that need no scaling are not written. Collective.
+    For averaged gradients, between ``trainer.allreduce_grads()`` and ``trainer.update()``::
+
+        trainer.allreduce_grads()
+        hvd.clip_global_norm([p.grad() for p in params], 1.0 * batch_size)
+        trainer.update(batch_size)
+
+    :param arrays: NDArrays, equally many with equal shapes and values on all ranks.
+    :param check_isfinite: warn if the norm is infinite or not a number.
+    :return: the norm before, with the same bits on every rank.
+    :raises ValueError: there are no arrays.
+    """
+    if not arrays:
+        raise ValueError("arrays is empty: expected the gradients to clip")
+    squares = [_square(array) for array in arrays]
+    mine = math.fsum(square.asscalar() for square in squares)
+    total = collectives.allreduce(np.array([mine]), "clip_global_norm", op=Sum)
+    norm = math.sqrt(total[0])
+    if check_isfinite and not math.isfinite(norm):
+        warnings.warn("nan or inf is detected. Clipping results will be undefined.", stacklevel=2)
+    scale = max_norm / (norm + 1e-8)
+    if not scale >= 1:  # NaN spreads, as with Gluon's
+        for array in arrays:
+            array *= scale
+    return norm
+
+
+def _square(array):
+    """Return the squared norm of this rank's part."""
+    if array.stype != "default":  # rows differ in number: rank 0 measures them whole
+        return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
+    flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()
+    begin, end = flat.size * self_ // n, flat.size * (self_ + 1) // n
+    part = flat[begin:end] if begin < end else mx.nd.zeros((1,))
+    return mx.nd.dot(part, part)
