@@ -392,7 +392,8 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
  * that a lane is not in the order of its ranks, in blocks. `most`: how many of these placements. */
 enum { PLACEMENTS = 7 };
 
-static inline void coll_cases_run_on_hosts(coll_cases *cases, int most) {
+static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,
+                                              int most) {
     static const struct {
         int size, lowest[MOST_RANKS];
     } HOSTS[PLACEMENTS] = {{7, {0, 1, 2, 0, 1, 2, 0}},
@@ -406,8 +407,16 @@ static inline void coll_cases_run_on_hosts(coll_cases *cases, int most) {
         struct coll_run_shared shared = {.cases = cases};
         struct local_hub *hub = local_hub_on(HOSTS[i].size, HOSTS[i].lowest);
         REQUIRE(hub && local_hub_share(hub));
+        for (int r = 0; r < HOSTS[i].size; r++) {
+            local_hub_rank(hub, r)->pace = pace;
+            local_hub_rank(hub, r)->cost = cost;
+        }
         ranks_run_hub(HOSTS[i].size, hub, coll_rank_main, &shared);
     }
+}
+
+static inline void coll_cases_run_on_hosts(coll_cases *cases, int most) {
+    coll_cases_run_on_hosts_at(PACE_DEFAULT, COST_ON_A_HOST, cases, most);
 }
 
 #endif

@@ -127,7 +127,8 @@ struct coll_exchange {
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
-    void (*received)(const void *arg, size_t i); /* item i has arrived, in order; may be NULL */
+    /* Item i has arrived, in order; may be NULL. May run collectives on other comms. */
+    int (*received)(const void *arg, size_t i, hvd_error *err);
     const void *arg;
     size_t depth; /* items under way in each direction, 1 .. PACE_MOST_DEPTH */
     /* How many items ahead of the awaited one are sent, at most depth. 0: item i is sent after it
@@ -163,6 +164,22 @@ int coll_window_reducescatter(const struct comm *comm, const struct coll_args *a
 int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+
+/* Pieces of an allreduce's data, on each of which the caller has work to do before and after, which
+ * other ranks may have to do at the same time: it comes in the same order on all ranks, prepare of
+ * 1, finish of 0, prepare of 2, finish of 1, ... */
+struct coll_pieces {
+    size_t n;
+    struct coll_range (*range)(const void *arg, size_t piece);     /* where it lies in the data */
+    int (*prepare)(const void *arg, size_t piece, hvd_error *err); /* of the first one: before */
+    int (*finish)(const void *arg, size_t piece, hvd_error *err);
+    const void *arg;
+    size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
+};
+/* The ring, piece by piece, without a pause between them; without the prescale. */
+int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
+                     const struct coll_pieces *pieces, hvd_error *err);
+
 int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
                                 hvd_error *err);

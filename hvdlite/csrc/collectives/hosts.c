@@ -15,13 +15,20 @@
  *
  * Broadcast: along the root's lane, then on the other hosts.
  *
+ * Large data goes in pieces, so that the hosts add and gather pieces while others are on the lanes:
+ *
+ *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
+ *   lane             piece 0         piece 1           piece 2
+ *
  * However the ranks are placed, a host with h - 1 others sends 2(h-1)/h S bytes for an allreduce,
  * the fewest possible, and at most S for a broadcast. Cost: that of the lane's algorithm for S /
- * lanes bytes, and two passes of the window.
+ * lanes bytes, and two passes of the window, of large data for the first and the last piece alone.
  *
  * A dtype narrower than its accumulator is rounded twice, on the host and on the lane: the error is
  * at most 2u (|x1| + ... + |xp|) / divisor, u its unit roundoff, instead of u. */
 #include "collectives/hosts.h"
+
+#include "collectives/costs.h"
 
 /* Where each local rank's chunk ends; ranks in no lane have empty chunks. */
 static void cut(const struct layout *l, size_t bytes, size_t element, size_t *end) {
@@ -64,11 +71,103 @@ static int gather_on_host(const struct layout *l, const struct coll_args *args, 
     return coll_run(&l->host, &host, err);
 }
 
+/* ---- allreduce in pieces ---- */
+
+struct by_pieces {
+    const struct layout *l;
+    struct coll_args args; /* with a scratch of its own: the lane's is in use */
+    size_t n, piece;       /* how many pieces; bytes of one */
+    size_t *end;           /* [local ranks]: of the piece at hand */
+};
+
+static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
+    struct coll_range range = coll_segment((struct coll_range){0, b->args.bytes}, b->piece, i);
+    struct coll_args args = b->args;
+    args.data = (char *)args.data + range.begin;
+    args.bytes = coll_length(range);
+    cut(b->l, args.bytes, args.reduce->size, b->end);
+    return args;
+}
+
+static struct coll_range own_range(const void *arg, size_t i) {
+    const struct by_pieces *b = arg;
+    cut_piece(b, i);
+    struct coll_range own = coll_part(b->end, b->l->host.rank);
+    return (struct coll_range){i * b->piece + own.begin, i * b->piece + own.end};
+}
+
+static int sum_piece(const void *arg, size_t i, hvd_error *err) {
+    const struct by_pieces *b = arg;
+    struct coll_args args = cut_piece(b, i);
+    return sum_on_host(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
+}
+
+static int gather_piece(const void *arg, size_t i, hvd_error *err) {
+    const struct by_pieces *b = arg;
+    struct coll_args args = cut_piece(b, i);
+    return gather_on_host(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
+}
+
+static int run_lane(const struct by_pieces *b, const struct coll_args *args, size_t longest_chunk,
+                    hvd_error *err) {
+    struct coll_args lane = *args;
+    lane.prescale = 1;
+    lane.final = coll_final_on_lane(args);
+    struct coll_pieces pieces = {.n = b->n,
+                                 .range = own_range,
+                                 .prepare = sum_piece,
+                                 .finish = gather_piece,
+                                 .arg = b,
+                                 .longest_chunk = longest_chunk};
+    return coll_ring_pieces(&b->l->lane, &lane, &pieces, err);
+}
+
+/* What a rank in no lane does, in the order in which the others do. */
+static int stand_by(const struct by_pieces *b, hvd_error *err) {
+    for (size_t i = 0; i < b->n; i++) {
+        if (i + 1 < b->n) HVD_TRY(sum_piece(b, i + 1, err));
+        HVD_TRY(gather_piece(b, i, err));
+    }
+    return HVD_OK;
+}
+
+/* The bytes of a chunk of a ring, half of what is in flight: while the hosts work on a piece, the
+ * other half of it is on the links. */
+static size_t chunk_bytes(const struct comm *comm) {
+    struct pace pace = comm_pace(comm);
+    return (pace.depth + 1) / 2 * pace.segment;
+}
+
+static int run_pieces(const struct comm *comm, const struct coll_args *args, size_t *end,
+                      size_t piece, hvd_error *err) {
+    struct scratch scratch = {0};
+    struct by_pieces b = {.l = comm->layout, .args = *args, .piece = piece, .end = end};
+    b.n = coll_segments(args->bytes, piece);
+    b.args.scratch = &scratch;
+    int code = sum_piece(&b, 0, err);
+    if (!code)
+        code = b.l->lane.size ? run_lane(&b, args, chunk_bytes(comm), err) : stand_by(&b, err);
+    scratch_free(&scratch);
+    return code;
+}
+
+/* Where a ring is the choice for each piece. */
+static bool in_pieces(const struct comm *comm, const struct coll_args *args, size_t piece) {
+    const struct layout *l = comm->layout;
+    struct comm lane = {.transport = comm->transport, .size = l->hosts, .hosts = l->hosts};
+    struct coll_args part = *args;
+    part.bytes = piece / (size_t)l->lanes;
+    return args->reduce->wide == args->reduce->size && args->bytes >= 2 * piece &&
+           coll_cheapest(&lane, &part) == COLL_RING;
+}
+
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
+    size_t piece = chunk_bytes(comm) * (size_t)(l->hosts * l->lanes);
     void *memory;
     HVD_TRY(scratch_get(args->outer, (size_t)l->host.size * sizeof(size_t), &memory, err));
     size_t *end = memory;
+    if (in_pieces(comm, args, piece)) return run_pieces(comm, args, end, piece, err);
     cut(l, args->bytes, args->reduce->size, end);
     size_t longest = coll_length(coll_part(end, 0));
     HVD_TRY(sum_on_host(l, args, end, longest, err));

@@ -108,10 +108,12 @@ static void reduce(const struct pairwise *w, size_t k) {
 }
 
 /* After the last peer's input of a segment. */
-static void reduce_if_whole(const void *arg, size_t i) {
+static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
     size_t round = i / items_a_round(w);
+    (void)err;
     if (i % items_a_round(w) == w->peers - 1 && round < w->nseg) reduce(w, round);
+    return HVD_OK;
 }
 
 /* What is added at once stays in the cache, and no message is longer than a segment of the pace. */

@@ -48,8 +48,7 @@ static int finish(struct flight *f, size_t i, hvd_error *err) {
     while (f->received < p->items && f->received < i + p->depth) HVD_TRY(receive_next(f, err));
     while (f->sent < p->items && f->sent < i + p->send_ahead) HVD_TRY(send_next(f, err));
     HVD_TRY(wait_for(f, &f->in[i % p->depth], err));
-    if (p->received) p->received(p->arg, i);
-    return HVD_OK;
+    return p->received ? p->received(p->arg, i, err) : HVD_OK;
 }
 
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err) {

@@ -19,6 +19,9 @@
  * sends a segment on as soon as it has added it. Item i of the pipeline is segment i % nseg of step
  * i / nseg; the items of one step overlap with those of the next.
  *
+ * Data may come in pieces, each a ring: the next one begins while the last segments of the one before
+ * are under way, and what the caller does with a piece meanwhile does not stop the links.
+ *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, both directions of every
  * link busy. Restriction: sums travel in the dtype itself. Dtypes with a wider accumulator would be
  * rounded p - 1 times: they go pairwise instead. */
@@ -32,23 +35,29 @@ struct ring {
     size_t segment; /* bytes */
     size_t nseg;    /* segments of the longest chunk */
     size_t depth;   /* segments in flight */
-    size_t added;   /* items before this one are added, later ones replace the data */
+    size_t items;   /* of a piece */
+    size_t added;   /* of a piece, items before this one are added, later ones replace the data */
     char *slots;    /* `depth` segments: where items that are added arrive */
+    const struct coll_pieces *pieces; /* NULL: the data is one */
 };
 
-static struct coll_range chunk_range(const struct ring *r, int chunk) {
+static struct coll_range chunk_range(const struct ring *r, size_t piece, int chunk) {
     const struct coll_args *args = r->args;
-    if (args->kind == HVD_ALLREDUCE)
-        return coll_chunk(args->bytes, args->reduce->size, r->size, chunk);
-    return coll_part(args->part_end, chunk);
+    if (args->kind != HVD_ALLREDUCE) return coll_part(args->part_end, chunk);
+    struct coll_range all = {0, args->bytes};
+    if (r->pieces) all = r->pieces->range(r->pieces->arg, piece);
+    struct coll_range in = coll_chunk(coll_length(all), args->reduce->size, r->size, chunk);
+    return (struct coll_range){all.begin + in.begin, all.begin + in.end};
 }
 
 /* Where item i lies in the data. back 0: the item sent; 1: the item received. */
 static struct coll_range item_range(const struct ring *r, size_t i, size_t back) {
-    size_t p = (size_t)r->size, step = i / r->nseg % p;
+    size_t p = (size_t)r->size, step = i % r->items / r->nseg % p;
     size_t chunk = ((size_t)r->rank + 2 * p - step - back) % p;
-    return coll_segment(chunk_range(r, (int)chunk), r->segment, i % r->nseg);
+    return coll_segment(chunk_range(r, i / r->items, (int)chunk), r->segment, i % r->nseg);
 }
+
+static bool is_added(const struct ring *r, size_t i) { return i % r->items < r->added; }
 
 static char *slot_of(const struct ring *r, size_t i) {
     return r->slots + i % r->depth * r->segment;
@@ -59,7 +68,7 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     struct coll_range out = item_range(r, i, 0), in = item_range(r, i, 1);
     char *data = r->args->data;
     return (struct coll_exchange){.out = data + out.begin,
-                                  .in = i < r->added ? slot_of(r, i) : data + in.begin,
+                                  .in = is_added(r, i) ? slot_of(r, i) : data + in.begin,
                                   .out_bytes = coll_length(out),
                                   .in_bytes = coll_length(in),
                                   .to = (r->rank + 1) % r->size,
@@ -67,38 +76,62 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
 }
 
 /* Adds item i. The last addition also scales, while the sum is in the cache. */
-static void add_item(const void *arg, size_t i) {
-    const struct ring *r = arg;
+static void add_item(const struct ring *r, size_t i) {
     struct coll_range range = item_range(r, i, 1);
-    if (i >= r->added || !coll_length(range)) return;
+    if (!is_added(r, i) || !coll_length(range)) return;
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;
     size_t n = coll_length(range) / k->size;
     k->combine(data, slot_of(r, i), n);
-    bool whole = i + r->nseg >= r->added;
+    bool whole = i % r->items + r->nseg >= r->added;
     if (whole && (r->args->final.scale != 1 || r->args->final.divisor != 1))
         k->narrow(data, data, n, r->args->final);
 }
 
-/* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
-static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
-                    hvd_error *err) {
-    size_t longest = 0, others = (size_t)comm->size - 1;
-    struct pace pace = comm_pace(comm);
-    struct ring r = {.args = args, .rank = comm->rank, .size = comm->size, .segment = pace.segment};
-    for (int i = 0; i < r.size; i++) {
-        size_t length = coll_length(chunk_range(&r, i));
+/* The caller's work. Its first piece is ready before the ring begins. */
+static int visit_piece(const struct ring *r, size_t i, hvd_error *err) {
+    const struct coll_pieces *p = r->pieces;
+    size_t piece = i / r->items, k = i % r->items;
+    if (k == 0 && piece + 1 < p->n) HVD_TRY(p->prepare(p->arg, piece + 1, err));
+    return k + 1 == r->items ? p->finish(p->arg, piece, err) : HVD_OK;
+}
+
+static int receive_item(const void *arg, size_t i, hvd_error *err) {
+    const struct ring *r = arg;
+    add_item(r, i);
+    return r->pieces ? visit_piece(r, i, err) : HVD_OK;
+}
+
+/* The longest chunk of the ring, or of the first piece, which is the longest. */
+static size_t longest_chunk(const struct ring *r) {
+    size_t longest = 0;
+    for (int i = 0; i < r->size; i++) {
+        size_t length = coll_length(chunk_range(r, 0, i));
         if (length > longest) longest = length;
     }
-    r.nseg = coll_segments(longest, r.segment);
+    return longest;
+}
+
+/* Item i can be sent when item i - nseg has arrived: the same segment, one step before. */
+static int run_ring(const struct comm *comm, const struct coll_args *args, size_t adding,
+                    const struct coll_pieces *pieces, hvd_error *err) {
+    size_t others = (size_t)comm->size - 1;
+    struct pace pace = comm_pace(comm);
+    struct ring r = {.args = args,
+                     .rank = comm->rank,
+                     .size = comm->size,
+                     .segment = pace.segment,
+                     .pieces = pieces};
+    r.nseg = coll_segments(pieces ? pieces->longest_chunk : longest_chunk(&r), r.segment);
     r.depth = r.nseg < pace.depth ? r.nseg : pace.depth;
     r.added = r.nseg * adding;
+    r.items = r.nseg * (adding + others);
     void *slots = NULL;
     if (adding) HVD_TRY(scratch_get(args->scratch, r.depth * r.segment, &slots, err));
     r.slots = slots;
-    struct coll_pipeline p = {.items = r.nseg * (adding + others),
+    struct coll_pipeline p = {.items = r.items * (pieces ? pieces->n : 1),
                               .item = item_of,
-                              .received = add_item,
+                              .received = receive_item,
                               .arg = &r,
                               .depth = r.depth,
                               .send_ahead = r.depth,
@@ -110,11 +143,16 @@ int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, h
     const struct reduce_kernels *k = args->reduce;
     if (args->prescale != 1)
         k->widen(args->data, args->data, args->bytes / k->size, args->prescale);
-    return run_ring(comm, args, (size_t)comm->size - 1, err);
+    return run_ring(comm, args, (size_t)comm->size - 1, NULL, err);
+}
+
+int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
+                     const struct coll_pieces *pieces, hvd_error *err) {
+    return run_ring(comm, args, (size_t)comm->size - 1, pieces, err);
 }
 
 int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct coll_range own = coll_part(args->part_end, comm->rank);
     if (coll_length(own)) memcpy((char *)args->data + own.begin, args->in, coll_length(own));
-    return run_ring(comm, args, 0, err);
+    return run_ring(comm, args, 0, NULL, err);
 }
