@@ -97,7 +97,7 @@ def held_table(results: Results) -> str:
     for title, contestant, memory in HELD:
         values = [held(results, contestant, memory, ranks) for ranks in plan.HELD_RANKS]
         lines.append([title, *("–" if v is None else f"{v:.1f} S" for v in values)])
-    return markdown(header, lines)
+    return markdown(header, lines) if any(line[1:] != ["–"] * 4 for line in lines) else ""
 
 
 def picture(results: Results, path: Path) -> None:
