@@ -2,6 +2,9 @@
 
     make bench-pytorch                                       two ranks, alternating, docs/pytorch.md
     .venv-frameworks/bin/python -m benchmarks.pytorch --rounds 1 --only mlp
+    .venv-frameworks/bin/python -m benchmarks.pytorch --hosts 2 --rate 200mbit
+
+The last, as root, is between hosts that tests/cluster.py makes: a rank on each.
 
 An MLP of 2.1 million parameters (9 layers, 16 rows a rank) and a ResNet-18 on images of 32 x 32 (16
 of them a rank). "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone" are as many
@@ -14,13 +17,14 @@ alike. A figure is the median over rounds of the slowest rank's median step.
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from operator import itemgetter
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Callable, Dict, Iterable, Optional
 
 from benchmarks import plan
 from benchmarks.libraries import free_port
@@ -30,6 +34,8 @@ MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
 SHARED = "Gloo, shared memory"
 WARM_UP = 5  # steps
+STEPS_ON_HOSTS = 20
+_HERE = "127.0.0.1"
 
 
 # ---- on each rank ----
@@ -90,8 +96,11 @@ def distribute(system: str, model):
     return model, optimizer
 
 
-def measure(name: str) -> None:
-    """Print for each system the slowest rank's median step in ms."""
+def measure(name: str, steps: int, out: Optional[Path]) -> None:
+    """Give out for each system the slowest rank's median step in ms, and whether weights are equal.
+
+    :param out: a file for JSON; None: lines on stdout.
+    """
     import torch
     import torch.distributed as dist
     from mpi4py import MPI
@@ -101,7 +110,7 @@ def measure(name: str) -> None:
     hvd.init()
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{free_port(comm)}"
+    address = f"tcp://{comm.bcast(_own_address())}:{free_port(comm)}"
     dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
     contestants = {}
     for system in SYSTEMS:
@@ -110,7 +119,7 @@ def measure(name: str) -> None:
         contestants[system] = distribute(system, model)
     torch.manual_seed(comm.rank + 1)
     seconds = {system: [] for system in SYSTEMS}
-    for _ in range(MODELS[name] + WARM_UP):
+    for _ in range(steps + WARM_UP):
         rows = batch()
         for system, (model, optimizer) in contestants.items():
             comm.Barrier()
@@ -119,12 +128,22 @@ def measure(name: str) -> None:
             model(rows).square().mean().backward()
             optimizer.step()
             seconds[system].append(time.perf_counter() - start)
+    found = []
     for system, (model, _) in contestants.items():
         slowest = max(comm.allgather(statistics.median(seconds[system][WARM_UP:])))
         weights = [float(p.detach().double().abs().sum()) for p in model.parameters()]
         equal = len(set(map(tuple, comm.allgather(weights)))) == 1
-        if comm.rank == 0:
-            print("RESULT", json.dumps([system, slowest * 1e3, equal]), flush=True)
+        found.append([system, slowest * 1e3, equal])
+    if comm.rank == 0 and out:
+        out.write_text(json.dumps(found))
+    elif comm.rank == 0:
+        for each in found:
+            print("RESULT", json.dumps(each), flush=True)
+
+
+def _own_address() -> str:
+    """Return this host's address, which the others reach."""
+    return socket.gethostbyname(socket.gethostname()) if "CLUSTER_HOSTS" in os.environ else _HERE
 
 
 # ---- beside each other ----
@@ -143,12 +162,28 @@ def run(name: str, ranks: int, shared: bool) -> Dict[str, float]:
     lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or len(lines) != len(SYSTEMS):
         sys.exit(f"{name}: {done.stderr[-2000:]}")
+    found = checked(name, map(json.loads, lines))
+    print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
+    return found
+
+
+def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
+    """Return the same for a rank on each of some hosts, and the ratios."""
+    arguments = ["--measure", name, "--steps", str(STEPS_ON_HOSTS)]
+    settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    found = checked(name, plan.measure_on_hosts("pytorch", arguments, hosts, rate, **settings))
+    found["Gloo / hvdlite"] = found["Gloo"] / found["hvdlite"]
+    found["hvdlite / alone"] = found["hvdlite"] / found["alone"]
+    return found
+
+
+def checked(name: str, results: Iterable) -> Dict[str, float]:
+    """Return the ms of each system; weights that differ end the benchmark."""
     found = {}
-    for system, milliseconds, equal in map(json.loads, lines):
+    for system, milliseconds, equal in results:
         if equal == (system == "alone"):
             sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
         found[system] = milliseconds
-    print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
     return found
 
 
@@ -180,10 +215,14 @@ def table(results: Dict[str, Dict[str, float]]) -> str:
 def main() -> None:
     args = parse_args()
     if args.measure:
-        measure(args.measure)
+        measure(args.measure, args.steps or MODELS[args.measure], args.rank)
         return
     names = [args.only] if args.only else list(MODELS)
-    results = {name: compare(name, args.ranks, args.rounds) for name in names}
+    if args.hosts:
+        names = [args.only or "mlp"]
+        results = {name: run_on_hosts(name, args.hosts, args.rate) for name in names}
+    else:
+        results = {name: compare(name, args.ranks, args.rounds) for name in names}
     show(table(results), args.page)
 
 
@@ -193,7 +232,13 @@ def parse_args() -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="(%(default)s)")
     add("--rounds", type=int, default=3, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
+    add(
+        "--hosts", type=int, help="so many, a rank on each; the model is mlp if --only has no other"
+    )
+    add("--rate", default=plan.RATE, help="of their links, as tc writes it (%(default)s)")
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
+    add("--steps", type=int, help=argparse.SUPPRESS)
+    add("--rank", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
