@@ -1,0 +1,28 @@
+/* What the coordinator knows: for coordinator.c, which hears, and decide.c. */
+#ifndef HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
+#define HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
+
+#include "negotiation/ahead.h"
+#include "negotiation/cache.h"
+#include "negotiation/coordinator.h"
+#include "negotiation/ready.h"
+
+struct coordinator {
+    struct coordinator_config config;
+    struct cache *cache;
+    uint64_t last_id;       /* ids are never used twice */
+    struct waiting waiting; /* tensors that some rank has not submitted */
+    bool look_again;        /* a rank has left since all waiting tensors were checked */
+    uint64_t turns;         /* numbers given to tensors so far */
+    struct ready ready;     /* submitted by all, not decided yet */
+    struct ahead ahead;
+    int *left; /* [rank]: 1 for the first rank that left, ...; 0: it has not left */
+    int *owed; /* [rank]: RESENDs that it has yet to answer */
+    int nleft, nowed;
+    bool *joined; /* [rank] */
+    int njoined, last_joined;
+    bool said_bye;
+    char (*reason)[256]; /* [rank]: why it left */
+};
+
+#endif

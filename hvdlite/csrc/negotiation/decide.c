@@ -1,0 +1,199 @@
+/* What the coordinator decides: errors for tensors that can't run, batches of those that can. */
+#include "negotiation/coordinator_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Lists the ranks that submitted it: on other ranks the name may stand for a later tensor. */
+static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
+    struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
+    memcpy(item.request.name, p->request.name, sizeof item.request.name);
+    for (int i = 0; i < p->size; i++)
+        if (p->submitted[i]) p->rows[item.nrows++] = i; /* its rows are not needed any more */
+    return wire_put(out, &item, err);
+}
+
+/* Of the ranks that left without submitting it, the one that left first; -1: none. */
+static int first_left(const struct coordinator *c, const struct pending *p) {
+    int first = -1;
+    for (int i = 0; i < c->config.size; i++)
+        if (c->left[i] && !c->owed[i] && !p->submitted[i] &&
+            (first < 0 || c->left[i] < c->left[first]))
+            first = i;
+    return first;
+}
+
+static int fail_pending(struct coordinator *c, struct pending *p, const hvd_error *why,
+                        struct wire_writer *out, hvd_error *err) {
+    waiting_remove(&c->waiting, p);
+    int code = fail(p, why, out, err);
+    pending_free(p);
+    return code;
+}
+
+/* Fails tensors that wait for a rank that left: checks new tensors, or all if look_again. */
+static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
+    struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
+    waiting_seen(&c->waiting);
+    c->look_again = false;
+    for (struct pending *next; p && c->nleft; p = next) {
+        hvd_error why;
+        int left = first_left(c, p);
+        next = p->next;
+        if (left < 0) continue;
+        pending_explain_left(p, left, c->reason[left], &why);
+        HVD_TRY(fail_pending(c, p, &why, out, err));
+    }
+    return HVD_OK;
+}
+
+/* Fails tensors that have waited longer than stall_failure. The oldest come first. */
+static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
+                          hvd_error *err) {
+    double limit = c->config.stall_failure;
+    struct pending *p = c->waiting.first;
+    if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
+    const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
+    if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
+    struct pending *failed = NULL; /* freed last: others may wait for them */
+    int code = HVD_OK;
+    for (struct pending *next; p && !code && now - p->since > limit; p = next) {
+        hvd_error why = {.code = HVD_STALLED};
+        next = p->next;
+        if (p->request.kind == HVD_JOIN) continue;
+        pending_explain_wait(p, 0, oldest, now, why.text, sizeof why.text);
+        code = fail(p, &why, out, err);
+        waiting_remove(&c->waiting, p);
+        p->next = failed;
+        failed = p;
+    }
+    pending_free_all(failed);
+    free(oldest);
+    return code;
+}
+
+/* Fails tensors that can't run any more. */
+static int decide_waiting(struct coordinator *c, double now, struct wire_writer *out,
+                          hvd_error *err) {
+    HVD_TRY(decide_left(c, out, err));
+    return decide_stalled(c, now, out, err);
+}
+
+/* Sends the name and a new id: the tensor is new or has changed. */
+static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
+                       hvd_error *err) {
+    memcpy(item->request.name, p->request.name, sizeof item->request.name);
+    if (request_rows_vary(&p->request)) {
+        item->nrows = (uint32_t)p->size;
+        item->rows = p->rows;
+    }
+    if (!c->config.cache_capacity || p->request.kind == HVD_JOIN) return HVD_OK;
+    item->id = ++c->last_id;
+    return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
+}
+
+/* Adds the whole request, for ranks that have joined. */
+static void describe_tensor(const struct pending *p, struct wire_item *item) {
+    item->request = p->request;
+    item->whole = true;
+    item->rows = p->rows; /* describe_tensor is for kinds whose rows do not vary */
+    for (int i = 0; i < p->size; i++)
+        if (!p->submitted[i]) p->rows[item->nrows++] = i;
+}
+
+static int announce(struct coordinator *c, const struct piece *piece, struct wire_writer *out,
+                    hvd_error *err) {
+    const struct pending *p = piece->tensor;
+    struct wire_item item = {.type = WIRE_TENSOR, .id = p->id, .direct = p->direct};
+    int64_t last = c->last_joined;
+    item.cut = piece->end - piece->begin < request_bytes(&p->request);
+    item.begin = piece->begin;
+    item.end = piece->end;
+    if (piece->begin && !p->id) memcpy(item.request.name, p->request.name, sizeof p->request.name);
+    if (!piece->begin && !p->id) HVD_TRY(name_tensor(c, p, &item, err));
+    if (p->joined) describe_tensor(p, &item);
+    if (p->request.kind == HVD_JOIN) {
+        item.nrows = 1;
+        item.rows = &last;
+    }
+    return wire_put(out, &item, err);
+}
+
+static int run_batch(struct coordinator *c, const struct piece *first, double now,
+                     struct wire_writer *out, hvd_error *err) {
+    for (const struct piece *piece = first; piece; piece = piece->next) {
+        HVD_TRY(announce(c, piece, out, err));
+        ready_decided(piece);
+    }
+    HVD_TRY(ahead_decided(&c->ahead, piece_bytes(first), now, err));
+    return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
+}
+
+/* Fails those of the new ready tensors on which ranks disagree. */
+static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
+    struct ready *r = &c->ready;
+    size_t agreed = r->checked;
+    int code = HVD_OK;
+    for (size_t i = agreed; i < r->n; i++) {
+        struct pending *p = r->of[i];
+        hvd_error why = {0};
+        if (p->conflict)
+            pending_explain_conflict(p, &why);
+        else if (p->joined && !request_takes_zeros(&p->request))
+            pending_explain_joined(p, &why);
+        if (!why.code || code) {
+            r->of[agreed++] = p;
+            continue;
+        }
+        code = fail(p, &why, out, err);
+        pending_free(p);
+    }
+    r->n = agreed;
+    return code;
+}
+
+/* Unless it is fixed, a batch is cut only for what may overtake the rest: the links drain between
+ * two pieces. */
+static size_t longest_batch(const struct coordinator *c) {
+    bool fixed = c->config.bytes_ahead != AHEAD_MEASURED;
+    return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
+}
+
+/* Plans three pieces: two that may be decided, and what may be drawn forward into these. */
+static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
+    struct ready_plan plan;
+    size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
+    if (c->config.piece_bytes) piece = c->config.piece_bytes;
+    HVD_TRY(ready_plan(&c->ready, most, piece, c->config.fusion_bytes, &plan, err));
+    int code = HVD_OK;
+    for (size_t i = 0;
+         i < plan.n && !code && ahead_takes(&c->ahead, piece_bytes(plan.first[i]), now); i++)
+        code = run_batch(c, plan.first[i], now, out, err);
+    ready_clean(&c->ready, &plan);
+    ready_plan_free(&plan);
+    return code;
+}
+
+static int decide_ready(struct coordinator *c, double now, struct wire_writer *out,
+                        hvd_error *err) {
+    bool opens = c->ready.first < c->ready.n && now >= ahead_opens(&c->ahead);
+    if (!c->ready.changed && !opens) return HVD_OK;
+    c->ready.changed = false;
+    HVD_TRY(decide_conflicts(c, out, err));
+    ready_sort(&c->ready);
+    return run_ready(c, now, out, err);
+}
+
+void coordinator_finished(struct coordinator *c, double now) {
+    ahead_finished(&c->ahead, now);
+    c->ready.changed = true;
+}
+
+int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
+    HVD_TRY(decide_ready(c, now, out, err));
+    HVD_TRY(decide_waiting(c, now, out, err));
+    bool all_left = c->nleft == c->config.size && !c->nowed && c->ready.first == c->ready.n;
+    if (!all_left || c->said_bye) return HVD_OK;
+    c->said_bye = true;
+    return wire_put(out, &(struct wire_item){.type = WIRE_BYE}, err);
+}
