@@ -26,7 +26,10 @@ class HvdliteValueError(HvdliteError, ValueError):
 
 
 class RankFailedError(HvdliteError):
-    """A rank's process has died, so the job can't go on; every rank that is left raises it.
+    """A rank's process has died or is silent, so the job can't go on; every other rank raises it.
+
+    Silent is a rank that is stopped, or whose host is gone: it has not answered within
+    ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
 
     ``rank``, ``pid`` and ``host`` say which process it was; None where the text does not.
     """
@@ -39,7 +42,10 @@ class RankFailedError(HvdliteError):
         self.host = found["host"] if found else None
 
 
-_DEAD = re.compile(r"rank (?P<rank>\d+) \(process (?P<pid>\d+) on host (?P<host>[^ )]+)\) is dead")
+_DEAD = re.compile(
+    r"rank (?P<rank>\d+) \(process (?P<pid>\d+) on host (?P<host>[^ )]+)\) "
+    r"(is dead|has not answered)"
+)
 
 
 @functools.lru_cache(maxsize=None)

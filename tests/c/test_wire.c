@@ -4,7 +4,7 @@
 #include "negotiation/wire.h"
 #include "random.h"
 
-enum { ITEMS = 13 };
+enum { ITEMS = 16 };
 
 static const int64_t ROWS[] = {3, 0, 17, (int64_t)1 << 40};
 
@@ -57,6 +57,11 @@ static void make_items(struct wire_item *items) {
     items[12].cut = items[12].direct = true;
     items[12].begin = 1;
     items[12].end = UINT64_MAX;
+    items[13].type = WIRE_ASK;
+    items[14].type = WIRE_ALIVE;
+    items[15].type = WIRE_SILENT;
+    items[15].rank = 123456;
+    snprintf(items[15].error.text, sizeof items[15].error.text, "rank 3 is silent");
 }
 
 static void check_request(const struct request *got, const struct request *sent) {
@@ -88,6 +93,7 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
     CHECK_INT(got->rank, sent->rank);
     switch (sent->type) {
     case WIRE_REQUEST: check_request(&got->request, &sent->request); break;
+    case WIRE_SILENT: CHECK_INT(got->rank, sent->rank); /* fall through */
     case WIRE_LEAVE: CHECK_TEXT(got->error.text, sent->error.text); break;
     case WIRE_FAIL:
         check_rows(got, sent);

@@ -18,7 +18,7 @@ typedef enum hvd_code {
     HVD_STALLED,         /* some ranks did not submit the tensor in time */
     HVD_FAILED,          /* some rank could not compute the tensor */
     HVD_TRANSPORT,       /* MPI failed or a rank fell silent: the job can't go on */
-    HVD_RANK_DEAD,       /* a rank's process has died: the job can't go on */
+    HVD_RANK_DEAD,       /* a rank's process has died or is silent: the job can't go on */
     HVD_NO_MEMORY,
     HVD_INTERNAL /* a defect of hvdlite */
 } hvd_code;

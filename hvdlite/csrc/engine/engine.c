@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "engine/execute.h"
 #include "engine/negotiate.h"
+#include "engine/silence.h"
 #include "transport/wait.h"
 
 #include <stdatomic.h>
@@ -21,7 +22,6 @@ struct engine {
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
-    double looked_for_stalls;
     double waits_since; /* this rank's tensors wait for other ranks to submit them; 0: none does */
     /* Shared: */
     atomic_bool leaving, stopping, failed;
@@ -44,9 +44,12 @@ static bool find_dead(const struct transport *t, hvd_error *cause) {
 /* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.heard; /* without what this rank was doing */
+    if (e->negotiation.lost.code) cause = e->negotiation.lost;
     if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
+    if (!e->negotiation.heard.code && cause.code == HVD_TRANSPORT)
+        silence_blame(&e->negotiation, &cause);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);
     transport_abandon(e->t);
@@ -99,22 +102,6 @@ static int step(struct engine *e, bool *progress, hvd_error *err) {
     return code;
 }
 
-static void report_stall(void *arg, const char *text) {
-    struct engine *e = arg;
-    log_line(
-        &e->log, LOG_WARNING,
-        "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets when "
-        "this is reported)",
-        text);
-    flight_trouble(e->executor.flight, text, false);
-}
-
-static void report_stalls(struct engine *e, double now) {
-    if (!e->negotiation.coordinator || now - e->looked_for_stalls < 0.5) return;
-    e->looked_for_stalls = now;
-    coordinator_stalled(e->negotiation.coordinator, now, report_stall, e);
-}
-
 static void note_wait(struct engine *e, bool pending, double now) {
     if (!pending || e->waits_since > 0) return;
     e->waits_since = now;
@@ -129,10 +116,10 @@ static void note_wait(struct engine *e, bool pending, double now) {
 static void idle(struct engine *e, unsigned ticket) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
-    report_stalls(e, now);
     bool pending = tensors_count(e->tensors) > 0;
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
+    if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
     double nap = waiter_next(&e->waiter, now, e->t->wait, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)
@@ -213,7 +200,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     e->log = config->log;
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
-    HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, err));
+    HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, &e->log, err));
     e->negotiation.flight = config->flight;
     e->negotiation.group = config->group;
     e->executor = (struct executor){.comm = &t->all,

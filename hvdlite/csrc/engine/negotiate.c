@@ -3,19 +3,24 @@
 #include "base/clock.h"
 #include "engine/obey.h"
 #include "engine/say.h"
+#include "engine/silence.h"
 
 #include <stdlib.h>
 
-enum { COORDINATOR = 0 };
-
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
-                   const struct coordinator_config *config, hvd_error *err) {
+                   const struct coordinator_config *config, const struct log *log, hvd_error *err) {
     *n = (struct negotiation){
-        .t = t, .tensors = tensors, .cache = cache_new(config->cache_capacity)};
+        .t = t, .tensors = tensors, .log = log, .cache = cache_new(config->cache_capacity)};
     n->last = &n->first;
+    struct coordinator_config own = *config;
     bool coordinates = t->at.rank == COORDINATOR;
-    if (coordinates) n->coordinator = coordinator_new(config);
-    if (n->cache && (n->coordinator || !coordinates)) return HVD_OK;
+    int code = watch_open(&n->watch, t->at.size, err);
+    own.silent = n->watch.silent;
+    if (coordinates && !code) n->coordinator = coordinator_new(&own);
+    if (!code && n->cache && (n->coordinator || !coordinates)) {
+        silence_limits(n, config->stall_warning, config->stall_failure);
+        return HVD_OK;
+    }
     negotiate_close(n);
     return error_set(err, HVD_NO_MEMORY, "no memory for the negotiation");
 }
@@ -24,6 +29,7 @@ void negotiate_close(struct negotiation *n) {
     for (struct batch *b; (b = negotiate_next_batch(n));) free(b);
     cache_free(n->cache);
     coordinator_free(n->coordinator);
+    watch_close(&n->watch);
     wire_free(&n->out);
     wire_free(&n->decided);
     free(n->open);
@@ -53,6 +59,8 @@ static int hear_item(struct negotiation *n, int from, const struct wire_item *it
     case WIRE_HIT: return coordinator_hit(n->coordinator, from, item->id, n->now, &n->decided, err);
     case WIRE_LEAVE: coordinator_leave(n->coordinator, from, item->error.text); return HVD_OK;
     case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
+    case WIRE_ASK: return silence_answer(n, from, err);
+    case WIRE_ALIVE: return HVD_OK;
     default:
         return error_set(err, HVD_INTERNAL, "rank %d sent the coordinator an item of type %d", from,
                          item->type);
@@ -93,6 +101,7 @@ static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
         HVD_TRY(transport_receive(n->t, &m, err));
         if (!m.data) return HVD_OK;
         *progress = true;
+        watch_heard(&n->watch, m.from);
         int code =
             handle(n, m.from, m.data, m.size, n->coordinator ? hear_item : negotiate_obey, err);
         free(m.data);
@@ -121,12 +130,14 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now(); /* after every submission so far */
     HVD_TRY(send_said(n, progress, err));
     HVD_TRY(hear_all(n, progress, err));
+    HVD_TRY(silence_look(n, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }
 
 /* As far as it goes: a dead rank must not keep the others from hearing it. */
 static void tell_abort(struct negotiation *n, const struct wire_writer *message) {
-    bool all = n->coordinator || transport_is_dead(n->t, COORDINATOR);
+    bool silent = n->lost.code && n->lost_rank == COORDINATOR;
+    bool all = n->coordinator || silent || transport_is_dead(n->t, COORDINATOR);
     hvd_error ignored;
     for (int i = 0; i < n->t->at.size; i++)
         if (i != n->t->at.rank && (all || i == COORDINATOR) && !transport_is_dead(n->t, i))

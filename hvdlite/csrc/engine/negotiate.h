@@ -7,9 +7,11 @@
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 
+#include "base/log.h"
 #include "engine/tensors.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
+#include "negotiation/watch.h"
 #include "shm/flight.h"
 #include "transport/transport.h"
 
@@ -46,18 +48,24 @@ struct negotiation {
     struct flight *flight; /* NULL: none */
     int group;             /* its number there */
     bool left;             /* this rank has sent LEAVE */
-    hvd_error heard;       /* another rank's ABORT, in that rank's words; code 0: none */
+    struct watch watch;
+    const struct log *log;
+    hvd_error lost; /* a rank is silent; code 0: none */
+    int lost_rank;
+    hvd_error heard; /* another rank's ABORT, in that rank's words; code 0: none */
     bool said_abort;
     bool bye; /* every rank has left */
 };
 
+enum { COORDINATOR = 0 };
+
 /* Rank 0 gets a coordinator of this configuration. negotiate_close also takes a zeroed struct. */
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
-                   const struct coordinator_config *config, hvd_error *err);
+                   const struct coordinator_config *config, const struct log *log, hvd_error *err);
 void negotiate_close(struct negotiation *n);
 
 /* Sends what was submitted, handles what arrived, decides. Sets *progress if it did anything. An
- * error ends the job: another rank's ABORT, or this rank's own failure. */
+ * error ends the job: another rank's ABORT, a rank that is silent, or this rank's own failure. */
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 
 /* Says, after all that was submitted so far, that this rank submits nothing any more. Once. */

@@ -2,6 +2,7 @@
 
 #include "engine/record.h"
 #include "engine/say.h"
+#include "engine/silence.h"
 #include "negotiation/fusion.h"
 
 #include <stdlib.h>
@@ -159,6 +160,9 @@ int negotiate_obey(struct negotiation *n, int from, const struct wire_item *item
     case WIRE_RESEND: return resend(n, item, err);
     case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
     case WIRE_BYE: n->bye = true; return HVD_OK;
+    case WIRE_ASK: return silence_answer(n, from, err);
+    case WIRE_ALIVE: return HVD_OK;
+    case WIRE_SILENT: silence_report(n, item->rank, item->error.text); return HVD_OK;
     default:
         return error_set(err, HVD_INTERNAL, "the coordinator (rank %d) sent an item of type %d",
                          from, item->type);

@@ -193,6 +193,11 @@ size_t tensors_count(struct tensors *t) {
     return count;
 }
 
+size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]) {
+    if (t->taken.oldest) memcpy(name, t->taken.oldest->request.name, HVD_MAX_NAME);
+    return tensors_count(t);
+}
+
 void tensors_cork(struct tensors *t, bool corked) {
     monitor_lock(&t->monitor);
     t->corks += corked ? 1 : -1;

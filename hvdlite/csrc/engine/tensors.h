@@ -65,6 +65,8 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
  * *corked: tensors_take does not give it yet. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added, not finished */
+/* The engine thread. The same; and the name of the oldest that it has taken, if any. */
+size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]);
 
 /* While corked, tensors_take returns NULL. Any thread; calls nest. */
 void tensors_cork(struct tensors *t, bool corked);

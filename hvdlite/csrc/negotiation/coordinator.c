@@ -120,7 +120,13 @@ void coordinator_leave(struct coordinator *c, int rank, const char *reason) {
     c->look_again = true;
 }
 
+const char *coordinator_oldest(const struct coordinator *c, size_t *more) {
+    *more = c->waiting.names.count ? c->waiting.names.count - 1 : 0;
+    return c->waiting.first ? c->waiting.first->request.name : NULL;
+}
+
 void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg) {
     double limit = c->config.stall_warning;
-    if (limit > 0) waiting_report(&c->waiting, c->config.size, now, limit, report, arg);
+    if (limit > 0)
+        waiting_report(&c->waiting, c->config.size, c->config.silent, now, limit, report, arg);
 }

@@ -22,6 +22,7 @@ struct coordinator_config {
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
     double stall_failure;  /* seconds until a tensor that waits fails; 0: never */
+    const bool *silent;    /* [rank]: it does not answer, for texts; NULL: none is known */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
@@ -44,6 +45,9 @@ void coordinator_finished(struct coordinator *c, double now);
 
 /* Appends to `out` what can be decided now. */
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err);
+
+/* The tensor that has waited longest for some rank, and how many more do; NULL: none waits. */
+const char *coordinator_oldest(const struct coordinator *c, size_t *more);
 
 /* Reports tensors that have waited longer than stall_warning; see waiting_report. */
 void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg);

@@ -61,7 +61,7 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
         hvd_error why = {.code = HVD_STALLED};
         next = p->next;
         if (p->request.kind == HVD_JOIN) continue;
-        pending_explain_wait(p, 0, oldest, now, why.text, sizeof why.text);
+        pending_explain_wait(p, 0, oldest, c->config.silent, now, why.text, sizeof why.text);
         code = fail(p, &why, out, err);
         waiting_remove(&c->waiting, p);
         p->next = failed;

@@ -186,7 +186,7 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
 }
 
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
-                          double now, char *text, size_t size) {
+                          const bool *silent, double now, char *text, size_t size) {
     char have[200], missing[200], others[50] = " has";
     if (more) snprintf(others, sizeof others, " and %zu more have", more);
     ranks_text(p->submitted, true, p->size, p->job_ranks, have, sizeof have);
@@ -194,7 +194,10 @@ void pending_explain_wait(const struct pending *p, size_t more, const struct pen
     int used = snprintf(text, size, "tensor '%s'%s waited for %.0f s: submitted by %s, not by %s",
                         p->request.name, others, now - p->since, have, missing);
     for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++)
-        if (!p->submitted[i] && oldest[i])
+        if (!p->submitted[i] && silent && silent[i])
+            used += snprintf(text + used, size - (size_t)used, " (rank %d does not answer)",
+                             job_rank(p->job_ranks, i));
+        else if (!p->submitted[i] && oldest[i])
             used += snprintf(text + used, size - (size_t)used, " (rank %d waits for '%s')",
                              job_rank(p->job_ranks, i), oldest[i]->request.name);
 }

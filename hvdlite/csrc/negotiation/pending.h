@@ -56,9 +56,9 @@ void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1 waits for
  * 'broadcast.w')". Users look for what the missing ranks do instead. oldest[rank]: its wait, or
- * NULL. */
+ * NULL. silent: [rank]: it does not answer; or NULL. */
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
-                          double now, char *text, size_t size);
+                          const bool *silent, double now, char *text, size_t size);
 
 /* "rank 1", "ranks 0-2, 5": the ranks whose `set` is `value`. */
 void ranks_text(const bool *set, bool value, int size, const int *job_ranks, char *text,

@@ -78,21 +78,22 @@ static size_t count_unreported(const struct waiting *w, double since, bool *late
 
 /* Reports the oldest tensor for all that miss the same ranks. */
 static void report_sorted(struct pending **sorted, size_t n, const struct pending **oldest,
-                          double now, double since, waiting_text *report, void *arg) {
+                          const bool *silent, double now, double since, waiting_text *report,
+                          void *arg) {
     for (size_t i = 0, end; i < n; i = end) {
         size_t bytes = (size_t)sorted[i]->size * sizeof(bool);
         for (end = i + 1; end < n && !memcmp(sorted[end]->submitted, sorted[i]->submitted, bytes);)
             end++;
         if (sorted[i]->since >= since) continue;
         char text[1024];
-        pending_explain_wait(sorted[i], end - i - 1, oldest, now, text, sizeof text);
+        pending_explain_wait(sorted[i], end - i - 1, oldest, silent, now, text, sizeof text);
         for (size_t k = i; k < end; k++) sorted[k]->warned = true;
         report(arg, text);
     }
 }
 
-void waiting_report(struct waiting *w, int size, double now, double limit, waiting_text *report,
-                    void *arg) {
+void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,
+                    waiting_text *report, void *arg) {
     bool late;
     size_t n = count_unreported(w, now - limit, &late), i = 0;
     if (!late) return;
@@ -102,7 +103,7 @@ void waiting_report(struct waiting *w, int size, double now, double limit, waiti
         if (is_unreported(p)) sorted[i++] = p;
     if (sorted && oldest) { /* else memory is short: no report */
         qsort(sorted, n, sizeof(struct pending *), by_missing);
-        report_sorted(sorted, n, oldest, now, now - limit, report, arg);
+        report_sorted(sorted, n, oldest, silent, now, now - limit, report, arg);
     }
     free(sorted);
     free(oldest);

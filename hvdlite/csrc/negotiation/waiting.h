@@ -28,9 +28,9 @@ void waiting_seen(struct waiting *w);
 const struct pending **waiting_of_ranks(const struct waiting *w, int size);
 
 /* Reports tensors that have waited for more than `limit` seconds, each once: one text for all that
- * miss the same ranks. Joins may wait for ever and are not reported. */
+ * miss the same ranks. Joins may wait for ever and are not reported. silent: see pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
-void waiting_report(struct waiting *w, int size, double now, double limit, waiting_text *report,
-                    void *arg);
+void waiting_report(struct waiting *w, int size, const bool *silent, double now, double limit,
+                    waiting_text *report, void *arg);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 6 };
+enum { WIRE_VERSION = 7 };
 
 /* Of a TENSOR. */
 enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
@@ -96,6 +96,10 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
         break;
     case WIRE_HIT: put_uint(w, item->id, 8); break;
     case WIRE_LEAVE: put_text(w, item->error.text); break;
+    case WIRE_SILENT:
+        put_uint(w, (uint32_t)item->rank, 4);
+        put_text(w, item->error.text);
+        break;
     case WIRE_ABORT: put_error(w, &item->error); break;
     case WIRE_TENSOR: put_tensor(w, item); break;
     case WIRE_FAIL:
@@ -108,7 +112,9 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
         put_uint(w, item->id, 8);
         break;
     case WIRE_RUN:
-    case WIRE_BYE: break;
+    case WIRE_BYE:
+    case WIRE_ASK:
+    case WIRE_ALIVE: break;
     }
     return HVD_OK;
 }
@@ -254,6 +260,9 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
         HVD_TRY(get_uint(r, 8, &item->id, err));
         return get_request(r, &item->request, err);
     case WIRE_HIT: return get_uint(r, 8, &item->id, err);
+    case WIRE_SILENT:
+        HVD_TRY(get_int(r, 4, &item->rank, err));
+        return get_text(r, item->error.text, sizeof item->error.text, err);
     case WIRE_LEAVE: return get_text(r, item->error.text, sizeof item->error.text, err);
     case WIRE_ABORT: return get_error(r, &item->error, err);
     case WIRE_TENSOR: return get_tensor(r, item, err);
@@ -265,7 +274,9 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
         HVD_TRY(get_int(r, 4, &item->rank, err));
         return get_uint(r, 8, &item->id, err);
     case WIRE_RUN:
-    case WIRE_BYE: return HVD_OK;
+    case WIRE_BYE:
+    case WIRE_ASK:
+    case WIRE_ALIVE: return HVD_OK;
     }
     r->at--;
     return damaged(r, err);

@@ -8,6 +8,7 @@
  *   - HIT: a cached tensor, by its id
  *   - LEAVE: this rank submits nothing any more, and why
  *   - ABORT: this rank can't go on
+ * From any rank to any: ASK: are you there? and its answer, ALIVE
  * From the coordinator to all ranks:
  *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; the pieces of a
  *     tensor come in order
@@ -16,6 +17,7 @@
  *     ranks the name may stand for a later tensor
  *   - RESEND: rank `rank`: the coordinator has dropped the id; send the whole request
  *   - ABORT: the job can't go on; all pending tensors end with this error
+ *   - SILENT: rank `rank` does not answer: text for the logs of those that wait
  *   - BYE: every rank has left: stop */
 #ifndef HVDLITE_NEGOTIATION_WIRE_H
 #define HVDLITE_NEGOTIATION_WIRE_H
@@ -31,7 +33,10 @@ enum wire_type {
     WIRE_RUN,
     WIRE_FAIL,
     WIRE_RESEND,
-    WIRE_BYE
+    WIRE_BYE,
+    WIRE_ASK,
+    WIRE_ALIVE,
+    WIRE_SILENT
 };
 
 /* One item, encoded or decoded. Fields that its type lacks are ignored. */
@@ -43,8 +48,8 @@ struct wire_item {
     bool direct;            /* TENSOR: it lies at the same offset of a region on every rank */
     bool cut;               /* TENSOR: the batch has only its bytes [begin, end) */
     uint64_t begin, end;
-    int32_t rank;    /* RESEND */
-    hvd_error error; /* LEAVE (text), ABORT, FAIL */
+    int32_t rank;    /* RESEND, SILENT */
+    hvd_error error; /* LEAVE, SILENT (text), ABORT, FAIL */
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
     uint32_t nrows;

@@ -1,0 +1,117 @@
+#include "engine/silence.h"
+
+#include "transport/signs.h"
+
+#include <stdio.h>
+
+static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
+
+/* A member can't tell why the coordinator decides nothing; the coordinator knows which tensors
+ * stall, and fails these alone. */
+void silence_limits(struct negotiation *n, double stall_warning, double stall_failure) {
+    double timeout = n->t->timeout, either = lesser(stall_failure, timeout);
+    n->watch.warning = stall_warning;
+    n->watch.failure = n->coordinator ? timeout : either;
+    n->watch.quarter = lesser(stall_warning, either) / 4;
+}
+
+static int send_one(struct negotiation *n, int to, enum wire_type type, hvd_error *err) {
+    struct wire_writer message = {0};
+    int code = wire_put(&message, &(struct wire_item){.type = type}, err);
+    if (!code) code = transport_send(n->t, to, message.data, message.size, err);
+    wire_free(&message);
+    return code;
+}
+
+int silence_answer(struct negotiation *n, int from, hvd_error *err) {
+    return send_one(n, from, WIRE_ALIVE, err);
+}
+
+static void rank_text(const struct negotiation *n, int rank, char *text, size_t size) {
+    const struct card *card = n->t->cards ? &n->t->cards[rank] : NULL;
+    snprintf(text, size, "rank %d (process %lld on host %s)", transport_job_rank(n->t, rank),
+             card ? (long long)card->life.pid : 0, card ? card->life.host : "?");
+}
+
+/* "tensor 'x' and 3 more wait"; false: nothing waits. */
+static bool waiting_text_of(const struct negotiation *n, char *text, size_t size) {
+    char name[HVD_MAX_NAME] = "", others[40] = "";
+    size_t count = tensors_oldest(n->tensors, name), more = count ? count - 1 : 0;
+    const char *other = count || !n->coordinator ? NULL : coordinator_oldest(n->coordinator, &more);
+    if (other) snprintf(name, sizeof name, "%s", other);
+    if (more) snprintf(others, sizeof others, " and %zu more", more);
+    if (*name)
+        snprintf(text, size, "tensor '%s'%s wait%s", name, others, more ? "" : "s");
+    else
+        snprintf(text, size, "its last word is awaited, since this rank has left");
+    return *name || n->left;
+}
+
+static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
+    char who[160];
+    rank_text(n, rank, who, sizeof who);
+    n->lost_rank = rank;
+    error_set(&n->lost, HVD_RANK_DEAD,
+              "%s has not answered for %.0f s: it is stopped, or its host is gone", who,
+              watch_silence(&n->watch, rank));
+    *err = n->lost;
+    return HVD_RANK_DEAD;
+}
+
+/* The coordinator tells all that wait: they may not be waiting for that rank to answer them. */
+static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
+    struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
+    char who[160];
+    rank_text(n, rank, who, sizeof who);
+    error_set(&item.error, HVD_OK,
+              "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
+              who, watch_silence(&n->watch, rank), what);
+    if (n->coordinator) return wire_put(&n->decided, &item, err);
+    silence_report(n, rank, item.error.text);
+    return HVD_OK;
+}
+
+/* Who waits for nothing says nothing, nor does the silent rank once it hears again. */
+void silence_report(struct negotiation *n, int rank, const char *text) {
+    char what[HVD_MAX_NAME + 80];
+    if (rank == n->t->at.rank) return;
+    if (!n->coordinator && !waiting_text_of(n, what, sizeof what)) return;
+    log_line(n->log, LOG_WARNING, "%s", text);
+    flight_trouble(n->flight, text, false);
+}
+
+static int look_at(struct negotiation *n, int rank, bool waits, const char *what, hvd_error *err) {
+    bool needed = waits && rank != n->t->at.rank && (n->coordinator || rank == COORDINATOR);
+    enum watch_finding found = watch_look(&n->watch, rank, needed);
+    if (found == WATCH_FAILED) return fail_silent(n, rank, err);
+    if (found == WATCH_WARN) HVD_TRY(warn(n, rank, what, err));
+    return found == WATCH_FINE ? HVD_OK : send_one(n, rank, WIRE_ASK, err);
+}
+
+static void report_stall(void *arg, const char *text) {
+    const struct negotiation *n = arg;
+    log_line(n->log, LOG_WARNING,
+             "%s. Do all ranks submit the same tensors? (HVDLITE_STALL_CHECK_TIME_SECONDS sets "
+             "when this is reported)",
+             text);
+    flight_trouble(n->flight, text, false);
+}
+
+int silence_look(struct negotiation *n, hvd_error *err) {
+    if (n->bye || !watch_looks(&n->watch, n->now)) return HVD_OK;
+    char what[HVD_MAX_NAME + 80];
+    bool waits = waiting_text_of(n, what, sizeof what);
+    for (int r = 0; r < n->t->at.size; r++) HVD_TRY(look_at(n, r, waits, what, err));
+    if (n->coordinator) coordinator_stalled(n->coordinator, n->now, report_stall, n);
+    return HVD_OK;
+}
+
+void silence_blame(const struct negotiation *n, hvd_error *why) {
+    char who[160];
+    for (int r = 0; r < n->watch.size; r++) {
+        if (!n->watch.silent[r]) continue;
+        rank_text(n, r, who, sizeof who);
+        error_while(why, "%s did not answer", who);
+        return;
+    }
+}

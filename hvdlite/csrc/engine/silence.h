@@ -1,0 +1,26 @@
+/* Ranks that fall silent: asks those that this rank waits for, answers, reports and ends the job.
+ *
+ * A member waits for the coordinator; the coordinator for all ranks. The negotiation's parts; its
+ * thread. */
+#ifndef HVDLITE_ENGINE_SILENCE_H
+#define HVDLITE_ENGINE_SILENCE_H
+
+#include "engine/negotiate.h"
+
+/* Seconds until tensors are reported, or fail; 0: never. The transport has the limit of waits for
+ * data. */
+void silence_limits(struct negotiation *n, double stall_warning, double stall_failure);
+
+/* Call it in each step. Reports stalls and silence; fails after the limit with HVD_RANK_DEAD. */
+int silence_look(struct negotiation *n, hvd_error *err);
+
+/* Another rank asks whether this one is there. */
+int silence_answer(struct negotiation *n, int from, hvd_error *err);
+
+/* The coordinator's report of a silent rank, for the other ranks that wait. */
+void silence_report(struct negotiation *n, int rank, const char *text);
+
+/* Adds to a failure of data which ranks do not answer. */
+void silence_blame(const struct negotiation *n, hvd_error *why);
+
+#endif

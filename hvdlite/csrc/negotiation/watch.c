@@ -1,0 +1,75 @@
+#include "negotiation/watch.h"
+
+#include <stdlib.h>
+
+struct watched {
+    bool needed, warned;
+    double since; /* when it was last heard, or has been needed */
+    double asked; /* 0: not since then */
+};
+
+static const double LONGEST_LOOK = 0.5; /* seconds between two looks */
+static const double STOPPED = 1;        /* a longer pause is this rank's own */
+
+int watch_open(struct watch *w, int size, hvd_error *err) {
+    size_t n = (size_t)size;
+    *w = (struct watch){.size = size};
+    w->of = calloc(n, sizeof *w->of);
+    w->silent = calloc(n, sizeof *w->silent);
+    if (w->of && w->silent) return HVD_OK;
+    watch_close(w);
+    return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
+}
+
+void watch_close(struct watch *w) {
+    free(w->of);
+    free(w->silent);
+    *w = (struct watch){0};
+}
+
+static double interval(const struct watch *w) {
+    return w->quarter / 4 < LONGEST_LOOK ? w->quarter / 4 : LONGEST_LOOK;
+}
+
+bool watch_looks(struct watch *w, double now) {
+    if (w->quarter <= 0 || now < w->next) return false;
+    double passed = w->looked > 0 ? now - w->looked : 0;
+    w->awake += passed < STOPPED ? passed : STOPPED;
+    w->looked = now;
+    w->next = now + interval(w);
+    return true;
+}
+
+double watch_sleep(const struct watch *w, double longest) {
+    return w->quarter > 0 && interval(w) < longest ? interval(w) : longest;
+}
+
+void watch_heard(struct watch *w, int rank) {
+    struct watched *p = &w->of[rank];
+    p->since = w->awake;
+    p->asked = 0;
+    p->warned = false;
+    w->silent[rank] = false;
+}
+
+double watch_silence(const struct watch *w, int rank) { return w->awake - w->of[rank].since; }
+
+/* A rank is blamed only if it could have answered. */
+enum watch_finding watch_look(struct watch *w, int rank, bool needed) {
+    struct watched *p = &w->of[rank];
+    if (needed != p->needed) watch_heard(w, rank);
+    p->needed = needed;
+    double silence = watch_silence(w, rank);
+    if (!needed || silence < w->quarter) return WATCH_FINE;
+    bool first = p->asked <= 0, again = w->awake - p->asked >= w->quarter;
+    if (!first && again) w->silent[rank] = true;
+    if (w->silent[rank] && w->failure > 0 && silence >= w->failure) return WATCH_FAILED;
+    if (w->silent[rank] && w->warning > 0 && silence >= w->warning && !p->warned) {
+        p->warned = true;
+        p->asked = w->awake;
+        return WATCH_WARN;
+    }
+    if (!first && !again) return WATCH_FINE;
+    p->asked = w->awake;
+    return WATCH_ASK;
+}

@@ -1,0 +1,49 @@
+/* The watch: which of the ranks that this rank waits for have fallen silent.
+ *
+ * An engine answers an ASK whatever its script does. So a rank that does not answer is stopped, or
+ * swaps, or its host is gone. Who waits asks after a quarter of the smallest limit, and then once a
+ * quarter. Pure. Time counts only while this rank looks: one that was stopped itself blames nobody.
+ */
+#ifndef HVDLITE_NEGOTIATION_WATCH_H
+#define HVDLITE_NEGOTIATION_WATCH_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+
+struct watched;
+
+/* Zeroed: closed. */
+struct watch {
+    int size;
+    double warning, failure; /* seconds of silence until each; 0: never */
+    double quarter;          /* seconds until a rank is asked; 0: nobody is watched */
+    double awake;            /* seconds that this rank has been running */
+    double looked, next;     /* when it looked; when it looks again */
+    struct watched *of;      /* [size] */
+    bool *silent;            /* [size]: was asked, and has not answered within a quarter */
+};
+
+/* The caller sets the times. */
+int watch_open(struct watch *w, int size, hvd_error *err);
+void watch_close(struct watch *w);
+
+/* True: it is time to look at the ranks. Call it often. */
+bool watch_looks(struct watch *w, double now);
+/* How long this rank may sleep, if it waits for others. */
+double watch_sleep(const struct watch *w, double longest);
+
+/* What a look at a rank finds. */
+enum watch_finding {
+    WATCH_FINE,
+    WATCH_ASK,   /* ask it now */
+    WATCH_WARN,  /* as WATCH_ASK; and report it: once for each silence */
+    WATCH_FAILED /* it has been silent too long */
+};
+/* needed: this rank waits for that rank. */
+enum watch_finding watch_look(struct watch *w, int rank, bool needed);
+/* Anything came from that rank. */
+void watch_heard(struct watch *w, int rank);
+double watch_silence(const struct watch *w, int rank); /* seconds */
+
+#endif

@@ -1,0 +1,103 @@
+/* A rank whose engine stands still is blamed by name; one that comes back in time costs nothing. */
+#include "engine_case.h"
+
+#include <stdatomic.h>
+
+enum { RANKS = 4 };
+
+/* The stopped rank's engine hears nothing and sends nothing while `closed`. */
+struct stop {
+    int rank;
+    bool returns;
+    double shutdown, timeout;
+    atomic_bool closed;
+    struct transport_ops ops;
+    const struct transport_ops *real;
+};
+
+static struct stop stop;
+
+static int closed_receive(struct transport *t, struct message *message, hvd_error *err) {
+    return atomic_load(&stop.closed) ? HVD_OK : stop.real->receive(t, message, err);
+}
+
+static int closed_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    return atomic_load(&stop.closed) ? HVD_OK : stop.real->send(t, to, data, size, err);
+}
+
+static void close_links(struct transport *t) {
+    stop.real = t->ops;
+    stop.ops = *t->ops;
+    stop.ops.receive = closed_receive;
+    stop.ops.send = closed_send;
+    t->ops = &stop.ops;
+}
+
+static void open_links(struct transport *t) {
+    atomic_store(&stop.closed, false);
+    transport_wake(t);
+}
+
+static void silent_main(struct ranks *ranks, int rank, void *arg) {
+    struct member m;
+    struct work w;
+    struct engine_config config = DEFAULT_CONFIG;
+    struct transport *t = rank_transport(ranks, rank);
+    hvd_error err = {0};
+    bool stopped = rank == stop.rank;
+    (void)arg;
+    config.stall_failure = stop.shutdown;
+    t->timeout = stop.timeout;
+    if (stopped) close_links(t);
+    member_start(&m, ranks, rank, &config);
+    check_in_order(&m, "before");
+    ranks_meet(ranks);
+    if (stopped) atomic_store(&stop.closed, true);
+    ranks_meet(ranks);
+    work_init(&w, &m, plain_sum(1000), "x", false);
+    if (!stopped) CHECK_OK(work_submit(&w, &err), err);
+    if (!stop.returns && !stopped) {
+        member_wait(&m);
+        CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
+        char blamed[32];
+        snprintf(blamed, sizeof blamed, "rank %d (process", stop.rank);
+        CHECK_HAS(w.error.text, blamed);
+        CHECK_HAS(w.error.text, "has not answered for");
+        CHECK(engine_ended(m.engine, PATIENCE));
+    }
+    if (stop.returns) clock_nap(0.53 * stop.timeout); /* it counts as silent after a half */
+    ranks_meet(ranks);
+    if (stopped) open_links(t);
+    if (stop.returns) {
+        if (stopped) CHECK_OK(work_submit(&w, &err), err);
+        if (member_wait(&m)) check_work(&w);
+        check_in_order(&m, "after");
+    }
+    member_end(&m); /* the stopped one has heard that it was given up */
+    work_free(&w);
+}
+
+static void run_stop(int rank, bool returns, double shutdown, double timeout) {
+    stop.rank = rank;
+    stop.returns = returns;
+    stop.shutdown = shutdown;
+    stop.timeout = timeout;
+    atomic_store(&stop.closed, false);
+    ranks_run(RANKS, silent_main, NULL);
+}
+
+static void test_a_silent_rank_ends_the_job_by_name(void) {
+    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, 0.4);
+    run_stop(0, false, 0.4, 300); /* the coordinator can't fail the tensor itself */
+}
+
+static void test_a_rank_that_returns_in_time_goes_on(void) {
+    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 3);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_a_silent_rank_ends_the_job_by_name);
+    RUN(test_a_rank_that_returns_in_time_goes_on);
+    return check_end("test_engine_silent");
+}
