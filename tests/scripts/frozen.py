@@ -1,4 +1,4 @@
-"""Rank argv[1] is stopped argv[2] s after the start, for argv[3] s (0: for ever); arrays of argv[4]."""
+"""Rank argv[1] is stopped after argv[2] s, for argv[3] s (0: for ever); arrays of argv[4]."""
 
 import os
 import subprocess

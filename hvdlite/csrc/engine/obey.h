@@ -1,5 +1,6 @@
-/* What every rank does on the coordinator's word: batches for the run log, errors, answers. The
- * negotiation's parts; its thread. */
+/* What every rank does on the coordinator's word: batches for the run log, errors, answers.
+ *
+ * A part of the negotiation, on the engine's thread. */
 #ifndef HVDLITE_ENGINE_OBEY_H
 #define HVDLITE_ENGINE_OBEY_H
 

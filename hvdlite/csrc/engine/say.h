@@ -1,4 +1,6 @@
-/* What this rank tells the coordinator of its own tensors. The negotiation's parts; its thread. */
+/* What this rank tells the coordinator of its own tensors.
+ *
+ * A part of the negotiation, on the engine's thread. */
 #ifndef HVDLITE_ENGINE_SAY_H
 #define HVDLITE_ENGINE_SAY_H
 

@@ -1,4 +1,6 @@
-/* What the coordinator knows: for coordinator.c, which hears, and decide.c. */
+/* What the coordinator knows.
+ *
+ * For coordinator.c, which hears, and decide.c; nobody else includes it. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 
