@@ -1,5 +1,6 @@
 """Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -132,7 +133,10 @@ def test_a_host_without_hvdlite(cluster, on_cluster):
     code = "import sys; from hvdlite.launch import cli; sys.executable = sys.argv.pop(1)"
     starter = [sys.executable, "-c", f"{code}; sys.exit(cli.main())", str(fake)]
     line = [*starter, "-H", "h0,h1,h2", "true"]
-    done = cluster.run(line, capture_output=True, text=True, timeout=TIMEOUT, cwd="/")
+    # The fake Python has no mpirun beside it.
+    path = os.pathsep.join([str(Path(sys.executable).parent), cluster.environment()["PATH"]])
+    env = {**cluster.environment(), "PATH": path}
+    done = cluster.run(line, env=env, capture_output=True, text=True, timeout=TIMEOUT, cwd="/")
     for host in ("h0", "h1", "h2"):
         on_host(cluster, host, f"rm -f {fake}")
     assert done.stderr.count("\n") == 2, done.stderr
