@@ -6,13 +6,11 @@ HorovodInternalError = HvdliteError
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Ranks wait to join: :func:`hvdlite.elastic.run` takes them in and calls the function again.
-
-    ``State.commit`` and ``State.check_host_updates`` raise it, on every rank at the same call.
+    """A name for Horovod's scripts: ranks can't join a running job, so nothing raises it.
 
     :param skip_sync: nothing needs to be sent to the ranks that are there.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("ranks wait to join")
+        super().__init__("the hosts have changed")
         self.skip_sync = skip_sync

@@ -47,7 +47,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Let ranks join that wait to; a commit does it, too."""
+        """Do nothing: ranks can't join a running job. For Horovod's scripts."""
 
     def save(self) -> None:
         """Keep a copy of the state."""

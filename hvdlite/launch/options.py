@@ -34,10 +34,12 @@ TUNING = (
         "--fusion-threshold-mb",
         "HVDLITE_FUSION_THRESHOLD",
         float,
-        "MiB that one batch of small tensors may have",
+        "the largest batch of fused tensors, in MiB",
         1 << 20,
     ),
-    Tuning("--cache-capacity", "HVDLITE_CACHE_CAPACITY", int, "tensors that need no new request"),
+    Tuning(
+        "--cache-capacity", "HVDLITE_CACHE_CAPACITY", int, "how many tensors the ranks remember"
+    ),
     Tuning(
         "--disable-cache",
         "HVDLITE_CACHE_CAPACITY",
@@ -45,24 +47,29 @@ TUNING = (
         "the same as --cache-capacity 0",
         constant="0",
     ),
-    Tuning("--timeline-filename", "HVDLITE_TIMELINE", str, "write a timeline there"),
+    Tuning(
+        "--timeline-filename",
+        "HVDLITE_TIMELINE",
+        str,
+        "write a timeline of all operations to this file",
+    ),
     Tuning(
         "--stall-check-warning-time-seconds",
         "HVDLITE_STALL_CHECK_TIME_SECONDS",
         float,
-        "say after this time which ranks a tensor waits for",
+        "report a tensor that has waited so long, and the ranks that it waits for (seconds)",
     ),
     Tuning(
         "--stall-check-shutdown-time-seconds",
         "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
         float,
-        "fail after this time",
+        "fail a tensor that has waited so long (seconds)",
     ),
     Tuning(
         "--no-stall-check",
         "HVDLITE_STALL_CHECK_TIME_SECONDS",
         float,
-        "never say which ranks a tensor waits for",
+        "never report a tensor that waits",
         constant="0",
     ),
     Tuning("--log-level", "HVDLITE_LOG_LEVEL", str, "trace, debug, info, warning, error or fatal"),
@@ -86,11 +93,17 @@ REFUSED = {
     "--gloo": "hvdlite runs over MPI alone",
     "--jsrun": "use --launcher mpi inside the allocation",
     **dict.fromkeys(
-        ("--min-np", "--min-num-proc", "--max-np", "--max-num-proc", "--host-discovery-script"),
-        "elastic jobs start by mpirun --with-ft ulfm (docs/elastic.md)",
-    ),
-    **dict.fromkeys(
-        ("--slots-per-host", "--elastic-timeout", "--reset-limit", "--blacklist-cooldown-range"),
+        (
+            *(
+                "--min-np",
+                "--min-num-proc",
+                "--max-np",
+                "--max-num-proc",
+                "--host-discovery-script",
+            ),
+            *("--slots-per-host", "--elastic-timeout", "--reset-limit"),
+            *("--blacklist-cooldown-range",),
+        ),
         "elastic jobs start by mpirun --with-ft ulfm (docs/elastic.md)",
     ),
 }
@@ -134,7 +147,7 @@ def _add_job(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--as-horovod",
         action="store_true",
-        help="`import horovod.mxnet` finds hvdlite in the ranks",
+        help="let `import horovod` find hvdlite in the ranks",
     )
     new.add_argument(
         *names,
@@ -154,21 +167,21 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         "--config-file",
         action=ConfigAction,
         metavar="FILE",
-        help="options in YAML, as horovodrun's",
+        help="read options from a YAML file like horovodrun's",
     )
     new.add_argument(
         *("--start-timeout",),
         type=float,
         default=30,
         metavar="SECONDS",
-        help="until all ranks must have started (default: 30)",
+        help="fail if a rank has not started by then (default: 30)",
     )
     new.add_argument(
         "--restarts",
         type=int,
         default=0,
         metavar="N",
-        help="start a job that has failed again, at most so often (default: 0)",
+        help="start a failed job again, at most N times (default: 0)",
     )
     new.add_argument(
         "--sync-dst-dir",
@@ -180,19 +193,27 @@ def _add_job(new: argparse.ArgumentParser) -> None:
 def _add_hosts(new: argparse.ArgumentParser) -> None:
     new.add_argument("-H", "--hosts", metavar="HOSTS", help="a host file, or server1:4,server2:4")
     new.add_argument("-hostfile", "--hostfile", "--host-file", metavar="FILE", help="a host file")
-    new.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on the hosts")
-    new.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="ssh's private key")
+    new.add_argument(
+        "-p", "--ssh-port", type=int, metavar="PORT", help="the port of sshd on the hosts"
+    )
+    new.add_argument(
+        "-i", "--ssh-identity-file", metavar="FILE", help="a file with ssh's private key"
+    )
     new.add_argument(
         *("--network-interfaces", "--network-interface"),
         dest="interfaces",
         metavar="NAMES",
-        help="eth0,eth1 or 10.1.0.0/16: networks that may be used",
+        help="the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
     )
 
 
 def _add_ps(new: argparse.ArgumentParser) -> None:
     group = new.add_argument_group("MXNet's parameter server")
-    group.add_argument("--mode", choices=["mpi", "ps"], help="default: ps if -s is given, else mpi")
+    group.add_argument(
+        "--mode",
+        choices=["mpi", "ps"],
+        help="who adds gradients up: ranks or servers (default: ps if -s is given, else mpi)",
+    )
     group.add_argument(
         *("-s", "--num-servers"),
         dest="servers",
@@ -209,19 +230,19 @@ def _add_ps(new: argparse.ArgumentParser) -> None:
             metavar="NAME:VALUE",
             help=f"a variable for every {kind}",
         )
-    group.add_argument("--p3", action="store_true", help="its priority-based transport")
+    group.add_argument("--p3", action="store_true", help="use its priority-based transport")
 
 
 def _add_output(new: argparse.ArgumentParser) -> None:
     new.add_argument(
         *("--output-filename",),
         metavar="DIR",
-        help="a folder: what each rank prints goes to files there, not to the screen",
+        help="write what each rank prints to files in this folder, not to the screen",
     )
     new.add_argument(
         *("--prefix-output-with-timestamp",),
         action="store_true",
-        help="the time in front of each line, beside the rank",
+        help="print the time before each line, beside the rank",
     )
     new.add_argument("--verbose", action="store_true", help="say what is run")
     new.add_argument("--dry-run", action="store_true", help="print what would be run")
@@ -229,10 +250,13 @@ def _add_output(new: argparse.ArgumentParser) -> None:
 
 def _add_mpi(new: argparse.ArgumentParser) -> None:
     new.add_argument(
-        "--mpi-args", default="", metavar="ARGS", help="more options for mpirun, in one word"
+        "--mpi-args", default="", metavar="ARGS", help="more options for mpirun, quoted as one word"
     )
     new.add_argument(
-        "--binding-args", default="", metavar="ARGS", help="in place of --bind-to none and the like"
+        "--binding-args",
+        default="",
+        metavar="ARGS",
+        help="options for mpirun in place of --bind-to none and the like",
     )
 
 
