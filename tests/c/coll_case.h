@@ -388,8 +388,8 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* The same on hosts, each with a window: uneven, a rank alone, by turns, to and fro, so
- * that a lane is not in the order of its ranks, in blocks. `most`: how many of these placements. */
+/* The same on hosts, each with a window: uneven; to and fro, so that a lane is not in the order of
+ * its ranks; a rank alone; by turns; in blocks. `most`: how many of these placements. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,
@@ -397,9 +397,9 @@ static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost
     static const struct {
         int size, lowest[MOST_RANKS];
     } HOSTS[PLACEMENTS] = {{7, {0, 1, 2, 0, 1, 2, 0}},
+                           {4, {0, 1, 1, 0}},
                            {4, {0, 1, 1, 1}},
                            {4, {0, 1, 0, 1}},
-                           {4, {0, 1, 1, 0}},
                            {4, {0, 0, 2, 2}},
                            {8, {0, 0, 0, 0, 4, 4, 4, 4}},
                            {9, {0, 0, 0, 3, 3, 3, 6, 6, 6}}};

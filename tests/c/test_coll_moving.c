@@ -15,8 +15,11 @@ static void broadcast_cases(struct coll_rank *self) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) broadcast_every_root(self, dtype, 31);
 }
 
+/* Sanitizers make it 30 times as slow: they see every second number of ranks. */
+enum { NEXT_RANKS = CHECK_SLOW ? 2 : 1 };
+
 static void test_broadcast(void) {
-    for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, broadcast_cases);
+    for (int p = 1; p <= MOST_RANKS; p += NEXT_RANKS) coll_cases_run(p, broadcast_cases);
 }
 
 /* About k segments of data. */
@@ -63,7 +66,7 @@ static void allgather_cases(struct coll_rank *self) {
 }
 
 static void test_allgather(void) {
-    for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, allgather_cases);
+    for (int p = 1; p <= MOST_RANKS; p += NEXT_RANKS) coll_cases_run(p, allgather_cases);
 }
 
 /* Parts that differ in their number of segments. */
