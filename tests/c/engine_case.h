@@ -10,7 +10,8 @@
 
 static const double PATIENCE = 30; /* seconds; a core that takes longer hangs */
 
-struct member {
+/* A rank with an engine of its own. */
+struct engine_rank {
     struct ranks *ranks;
     int rank;
     struct engine *engine;
@@ -22,7 +23,7 @@ struct member {
 struct work {
     struct coll_case what;
     struct tensor tensor;
-    struct member *owner;
+    struct engine_rank *owner;
     unsigned char *in, *out; /* the same memory for work in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
@@ -34,20 +35,20 @@ struct work {
 static const struct engine_config DEFAULT_CONFIG = {
     .fusion_bytes = 1 << 20, .cache_capacity = 100, .log = {.level = LOG_OFF}};
 
-static inline void member_start(struct member *m, struct ranks *ranks, int rank,
-                                const struct engine_config *config) {
-    *m = (struct member){.ranks = ranks, .rank = rank};
+static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks, int rank,
+                                     const struct engine_config *config) {
+    *me = (struct engine_rank){.ranks = ranks, .rank = rank};
     hvd_error err = {0};
-    monitor_init(&m->monitor);
-    REQUIRE(engine_start(&m->engine, rank_transport(ranks, rank), config, &err) == HVD_OK);
+    monitor_init(&me->monitor);
+    REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, &err) == HVD_OK);
 }
 
 /* Leaves, and waits until the others have left. */
-static inline void member_end(struct member *m) {
-    engine_leave(m->engine, "done");
-    CHECK_CASE(engine_ended(m->engine, PATIENCE), "rank %d of %d", m->rank, m->ranks->size);
-    engine_stop(m->engine);
-    monitor_destroy(&m->monitor);
+static inline void engine_rank_end(struct engine_rank *me) {
+    engine_leave(me->engine, "done");
+    CHECK_CASE(engine_ended(me->engine, PATIENCE), "rank %d of %d", me->rank, me->ranks->size);
+    engine_stop(me->engine);
+    monitor_destroy(&me->monitor);
 }
 
 static inline void work_completed(void *arg, const hvd_error *error) {
@@ -142,9 +143,9 @@ static inline int64_t work_out_rows(struct work *w) {
 }
 
 /* In place if asked for and the kind allows it. */
-static inline void work_init(struct work *w, struct member *m, struct coll_case c, const char *name,
-                             bool in_place) {
-    *w = (struct work){.what = c, .owner = m};
+static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
+                             const char *name, bool in_place) {
+    *w = (struct work){.what = c, .owner = me};
     size_t element = dtype_size(c.dtype);
     work_describe(w, name);
     w->in_bytes = w->out_bytes = request_count(&w->tensor.request) * element;
@@ -167,26 +168,26 @@ static inline void work_free(struct work *w) {
 }
 
 static inline int work_submit(struct work *w, hvd_error *err) {
-    struct member *m = w->owner;
-    monitor_lock(&m->monitor);
-    m->running++;
-    monitor_unlock(&m->monitor);
-    int code = request_check(&w->tensor.request, m->ranks->size, err);
-    if (!code) code = engine_submit(m->engine, &w->tensor, err);
+    struct engine_rank *me = w->owner;
+    monitor_lock(&me->monitor);
+    me->running++;
+    monitor_unlock(&me->monitor);
+    int code = request_check(&w->tensor.request, me->ranks->size, err);
+    if (!code) code = engine_submit(me->engine, &w->tensor, err);
     if (!code) return HVD_OK;
-    monitor_lock(&m->monitor);
-    m->running--;
-    monitor_unlock(&m->monitor);
+    monitor_lock(&me->monitor);
+    me->running--;
+    monitor_unlock(&me->monitor);
     return code;
 }
 
 /* Waits until all that was submitted has completed. */
-static inline bool member_wait(struct member *m) {
+static inline bool engine_rank_wait(struct engine_rank *me) {
     double until = clock_now() + PATIENCE;
-    monitor_lock(&m->monitor);
-    while (m->running > 0 && clock_now() < until) monitor_wait(&m->monitor, 1);
-    int running = m->running;
-    monitor_unlock(&m->monitor);
+    monitor_lock(&me->monitor);
+    while (me->running > 0 && clock_now() < until) monitor_wait(&me->monitor, 1);
+    int running = me->running;
+    monitor_unlock(&me->monitor);
     return CHECK_INT(running, 0);
 }
 
@@ -225,12 +226,12 @@ static inline struct coll_case plain_sum(size_t n) {
 }
 
 /* Submits one plain sum under the name and checks it: the engine works. */
-static inline void check_in_order(struct member *m, const char *name) {
+static inline void check_in_order(struct engine_rank *me, const char *name) {
     struct work w;
     hvd_error err = {0};
-    work_init(&w, m, plain_sum(17), name, true);
+    work_init(&w, me, plain_sum(17), name, true);
     CHECK_OK(work_submit(&w, &err), err);
-    if (member_wait(m)) check_work(&w);
+    if (engine_rank_wait(me)) check_work(&w);
     work_free(&w);
 }
 

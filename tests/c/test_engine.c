@@ -58,24 +58,24 @@ static void submit_all(struct work *works, size_t n, uint64_t *random) {
 
 static void plan_main(struct ranks *ranks, int rank, void *arg) {
     const struct plan *plan = arg;
-    struct member m;
+    struct engine_rank me;
     struct work *works = calloc((size_t)plan->names, sizeof *works);
     size_t (*parts)[MOST_RANKS * MOST_RANKS] = calloc((size_t)plan->names, sizeof *parts);
     uint64_t random = (uint64_t)(rank + 10 * ranks->size);
-    member_start(&m, ranks, rank, &plan->config);
+    engine_rank_start(&me, ranks, rank, &plan->config);
     for (int i = 0; i < plan->names; i++) {
         char name[32];
         snprintf(name, sizeof name, "work.%d", i);
-        work_init(&works[i], &m, planned((size_t)i, ranks->size, parts[i]), name, i % 3 == 0);
+        work_init(&works[i], &me, planned((size_t)i, ranks->size, parts[i]), name, i % 3 == 0);
         works[i].tensor.request.priority = -i;
     }
     for (int round = 0; round < plan->rounds; round++) {
         for (int i = 0; i < plan->names; i++) work_fill(&works[i]);
         submit_all(works, (size_t)plan->names, &random);
-        if (!member_wait(&m)) break;
+        if (!engine_rank_wait(&me)) break;
         for (int i = 0; i < plan->names; i++) check_work(&works[i]);
     }
-    member_end(&m);
+    engine_rank_end(&me);
     for (int i = 0; i < plan->names; i++) work_free(&works[i]);
     free(parts);
     free(works);
@@ -110,18 +110,18 @@ static void test_cache_evictions(void) {
 /* The same name with another shape, dtype or kind in every round, agreed by all. */
 static void changing_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t round = 0; round < 60; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
         struct work w;
         hvd_error err = {0};
-        work_init(&w, &m, planned(round / 2, ranks->size, parts), "same.name", round % 2);
+        work_init(&w, &me, planned(round / 2, ranks->size, parts), "same.name", round % 2);
         CHECK_OK(work_submit(&w, &err), err);
-        if (member_wait(&m)) check_work(&w);
+        if (engine_rank_wait(&me)) check_work(&w);
         work_free(&w);
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_changing_tensor(void) {
@@ -131,8 +131,8 @@ static void test_changing_tensor(void) {
 /* Rows that change on one rank only: the others send the id, this one all of it. */
 static void growing_main(struct ranks *ranks, int rank, void *arg) {
     hvd_kind kind = *(hvd_kind *)arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t round = 0; round < 12; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
         int each = kind == HVD_ALLTOALL ? ranks->size : 1;
@@ -140,12 +140,12 @@ static void growing_main(struct ranks *ranks, int rank, void *arg) {
         struct coll_case c = {.kind = kind, .dtype = HVD_INT32, .n = 5, .parts = parts};
         struct work w;
         hvd_error err = {0};
-        work_init(&w, &m, c, "growing", false);
+        work_init(&w, &me, c, "growing", false);
         CHECK_OK(work_submit(&w, &err), err);
-        if (member_wait(&m)) check_work(&w);
+        if (engine_rank_wait(&me)) check_work(&w);
         work_free(&w);
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_growing_rows(void) {
@@ -162,23 +162,23 @@ static void big_main(struct ranks *ranks, int rank, void *arg) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT16};
     struct engine_config config = DEFAULT_CONFIG;
     config.fusion_bytes = 4 << 20;
-    struct member m;
+    struct engine_rank me;
     struct work works[4];
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < 4; i++) {
         char name[8] = {'b', (char)('0' + i), 0};
         struct coll_case c = plain_sum(CHECK_SLOW ? 100003 : 400009);
         c.dtype = DTYPES[i];
-        work_init(&works[i], &m, c, name, i % 2);
+        work_init(&works[i], &me, c, name, i % 2);
         CHECK_OK(work_submit(&works[i], &err), err);
     }
-    member_wait(&m);
+    engine_rank_wait(&me);
     for (int i = 0; i < 4; i++) {
         check_work(&works[i]);
         work_free(&works[i]);
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_big(void) {

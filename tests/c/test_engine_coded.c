@@ -15,13 +15,13 @@ struct coded_work {
 
 static size_t size_of(int i) { return (size_t)(i * i * 37); }
 
-static void coded_init(struct coded_work *w, struct member *m, struct codec c, size_t n,
+static void coded_init(struct coded_work *w, struct engine_rank *me, struct codec c, size_t n,
                        const char *name) {
-    *w = (struct coded_work){.work = {.owner = m}, .n = n};
+    *w = (struct coded_work){.work = {.owner = me}, .n = n};
     w->in = coded_memory(n * sizeof *w->in);
     w->out = coded_memory(n * sizeof *w->out);
     w->residual = coded_memory(n * sizeof *w->residual);
-    coded_gradient(m->rank, n, w->in);
+    coded_gradient(me->rank, n, w->in);
     struct tensor *tensor = &w->work.tensor;
     tensor->request = (struct request){.kind = HVD_ALLREDUCE,
                                        .dtype = HVD_FLOAT32,
@@ -60,27 +60,27 @@ static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     struct stats stats = {0};
     config.fusion_bytes = *(size_t *)fusion;
     config.stats = &stats;
-    struct member m;
+    struct engine_rank me;
     struct coded_work works[CODED_CASES_N][TENSORS];
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int c = 0; c < CODED_CASES_N; c++) {
         for (int i = 0; i < TENSORS; i++) {
             char name[32];
             snprintf(name, sizeof name, "%s.%d", codec_name(CODED_CASES[c].kind), i);
-            coded_init(&works[c][i], &m, CODED_CASES[c], size_of(i), name);
+            coded_init(&works[c][i], &me, CODED_CASES[c], size_of(i), name);
             CHECK_OK(work_submit(&works[c][i].work, &err), err);
         }
-        check_in_order(&m, "plain");
+        check_in_order(&me, "plain");
     }
-    if (member_wait(&m))
+    if (engine_rank_wait(&me))
         for (int c = 0; c < CODED_CASES_N; c++)
             for (int i = 0; i < TENSORS; i++) check_coded(&works[c][i]);
     CHECK_INT(stats.tensors, CODED_CASES_N * (TENSORS + 1));
     CHECK(stats.batches <= stats.tensors && stats.batches > 0);
     for (int c = 0; c < CODED_CASES_N; c++)
         for (int i = 0; i < TENSORS; i++) coded_free(&works[c][i]);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_alone_and_fused(void) {
@@ -94,16 +94,16 @@ static void test_alone_and_fused(void) {
 
 /* The residual of a step goes into the next one. */
 static void two_steps(struct ranks *ranks, int rank, void *shared) {
-    struct member m;
+    struct engine_rank me;
     struct coded_work w;
     hvd_error err = {0};
     (void)shared;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    coded_init(&w, &m, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    coded_init(&w, &me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
     for (int step = 1; step <= 2; step++) {
         CHECK_OK(work_submit(&w.work, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_NEAR((double)w.out[0], step - 1, 0);
         CHECK_NEAR((double)w.out[1], 0, 0);
         CHECK_NEAR((double)w.out[2], 1, 0);
@@ -111,7 +111,7 @@ static void two_steps(struct ranks *ranks, int rank, void *shared) {
     CHECK_NEAR((double)w.residual[0], 0.5, 0);
     CHECK_NEAR((double)w.residual[2], 4, 0);
     coded_free(&w);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 /* It was that of the last plain tensor, or of a coded one's last step. */
@@ -124,19 +124,19 @@ static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
                  {{HVD_CODEC_2BIT, 0.5}, 10, "gathered allreduce"},
                  {{HVD_CODEC_2BIT, 0.5}, 100000, "scattered allreduce"},
                  {{HVD_CODEC_TOPK, 0.1}, 100000, "gathered allreduce"}};
-    struct member m;
+    struct engine_rank me;
     (void)shared;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct coded_work w;
         hvd_error err = {0};
-        check_in_order(&m, "plain");
-        coded_init(&w, &m, CASES[i].codec, CASES[i].n, "coded");
+        check_in_order(&me, "plain");
+        coded_init(&w, &me, CASES[i].codec, CASES[i].n, "coded");
         CHECK_OK(work_submit(&w.work, &err), err);
-        if (member_wait(&m)) CHECK_TEXT(engine_algorithm(m.engine), CASES[i].algorithm);
+        if (engine_rank_wait(&me)) CHECK_TEXT(engine_algorithm(me.engine), CASES[i].algorithm);
         coded_free(&w);
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_algorithm_is_the_one_that_ran(void) {
@@ -155,33 +155,33 @@ static void disagree(struct ranks *ranks, int rank, void *shared) {
         {{HVD_CODEC_1BIT, 0}, "compression: rank 0: 1bit(0); ranks 1, 2: 2bit(0.5)"},
         {{HVD_CODEC_2BIT, 0.25}, "compression: rank 0: 2bit(0.25); ranks 1, 2: 2bit(0.5)"},
         {{HVD_CODEC_TOPK, 0.5}, "compression: rank 0: topk(0.5); ranks 1, 2: 2bit(0.5)"}};
-    struct member m;
+    struct engine_rank me;
     (void)shared;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         struct coded_work w;
         hvd_error err = {0};
-        coded_init(&w, &m, rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50, "w");
+        coded_init(&w, &me, rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50, "w");
         CHECK_OK(work_submit(&w.work, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_INT(w.work.error.code, HVD_MISMATCH);
         CHECK_HAS(w.work.error.text, OTHERS[i].text);
         CHECK_HAS(w.work.error.text, "tensor 'w'");
         coded_free(&w);
-        check_in_order(&m, "after");
+        check_in_order(&me, "after");
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_disagreements(void) { ranks_run(3, disagree, NULL); }
 
 static void refuse(struct ranks *ranks, int rank, void *shared) {
-    struct member m;
+    struct engine_rank me;
     struct coded_work w;
     hvd_error err = {0};
     (void)shared;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    coded_init(&w, &m, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    coded_init(&w, &me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
     w.work.tensor.residual = NULL;
     CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
     CHECK_HAS(err.text, "needs a residual");
@@ -195,8 +195,8 @@ static void refuse(struct ranks *ranks, int rank, void *shared) {
     CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
     for (size_t i = 0; i < w.n; i++) CHECK(w.residual[i] == 0);
     coded_free(&w);
-    check_in_order(&m, "after");
-    member_end(&m);
+    check_in_order(&me, "after");
+    engine_rank_end(&me);
 }
 
 static void test_refused(void) { ranks_run(2, refuse, NULL); }

@@ -34,37 +34,37 @@ static void fill_random(struct work *w, uint64_t seed) {
     }
 }
 
-static void submit_all(struct member *m, struct work *works, const struct run *run) {
+static void submit_all(struct engine_rank *me, struct work *works, const struct run *run) {
     size_t order[TENSORS];
-    uint64_t random = run->seed + (run->one_by_one ? 0 : (uint64_t)m->rank);
+    uint64_t random = run->seed + (run->one_by_one ? 0 : (uint64_t)me->rank);
     hvd_error err = {0};
     random_order(&random, order, TENSORS);
-    if (!run->one_by_one) engine_cork(m->engine, true);
+    if (!run->one_by_one) engine_cork(me->engine, true);
     for (int i = 0; i < TENSORS; i++) {
         CHECK_OK(work_submit(&works[order[i]], &err), err);
-        if (run->one_by_one) member_wait(m);
+        if (run->one_by_one) engine_rank_wait(me);
     }
-    if (!run->one_by_one) engine_cork(m->engine, false);
-    member_wait(m);
+    if (!run->one_by_one) engine_cork(me->engine, false);
+    engine_rank_wait(me);
 }
 
 static void run_main(struct ranks *ranks, int rank, void *arg) {
     struct run *run = arg;
-    struct member m;
+    struct engine_rank me;
     struct work works[TENSORS];
     struct engine_config config = DEFAULT_CONFIG;
     config.fusion_bytes = SIZE_MAX;
     config.bytes_ahead = run->ahead;
     config.deterministic = run->deterministic;
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < TENSORS; i++) {
         char name[32];
         snprintf(name, sizeof name, "sum.%d", i);
-        work_init(&works[i], &m, case_of(i), name, i % 2);
+        work_init(&works[i], &me, case_of(i), name, i % 2);
         fill_random(&works[i], (uint64_t)(100 * i + rank));
     }
-    submit_all(&m, works, run);
-    member_end(&m);
+    submit_all(&me, works, run);
+    engine_rank_end(&me);
     for (int i = 0; i < TENSORS; i++) {
         CHECK_INT(works[i].error.code, HVD_OK);
         if (rank == 0) {

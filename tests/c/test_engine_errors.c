@@ -16,18 +16,18 @@ struct disagreeing {
 
 static void disagree_main(struct ranks *ranks, int rank, void *arg) {
     struct disagreeing *d = arg;
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
     size_t parts[MOST_RANKS * MOST_RANKS];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i] = 1;
     struct coll_case c = rank == d->odd_rank ? d->row.odd : d->row.usual;
     c.parts = parts;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int round = 0; round < 2; round++) {
-        work_init(&w, &m, c, "model.weight", true);
+        work_init(&w, &me, c, "model.weight", true);
         CHECK_OK(work_submit(&w, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_CASE(w.error.code == HVD_MISMATCH, "%s: code %d (%s)", d->row.what, w.error.code,
                    w.error.text);
         CHECK_INT(w.completions, 1);
@@ -38,11 +38,11 @@ static void disagree_main(struct ranks *ranks, int rank, void *arg) {
         CHECK_HAS(w.error.text, d->row.what);
         CHECK_HAS(w.error.text, d->row.odd_value);
         work_free(&w);
-        check_in_order(&m, "other");
+        check_in_order(&me, "other");
         ranks_meet(ranks);
     }
-    check_in_order(&m, "model.weight");
-    member_end(&m);
+    check_in_order(&me, "model.weight");
+    engine_rank_end(&me);
 }
 
 static struct coll_case of(hvd_kind kind, int dtype, size_t n, int op, double prescale,
@@ -86,12 +86,12 @@ static void test_disagreements(void) {
 /* A second tensor of a name that is under way is refused at once; the first is not disturbed. */
 static void duplicate_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     struct work first, second;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&first, &m, plain_sum(5), "twice", false);
-    work_init(&second, &m, plain_sum(5), "twice", false);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&first, &me, plain_sum(5), "twice", false);
+    work_init(&second, &me, plain_sum(5), "twice", false);
     if (rank != 0) ranks_meet(ranks);
     CHECK_OK(work_submit(&first, &err), err);
     if (rank == 0) {
@@ -99,15 +99,15 @@ static void duplicate_main(struct ranks *ranks, int rank, void *arg) {
         CHECK_HAS(err.text, "twice");
         ranks_meet(ranks);
     }
-    member_wait(&m);
+    engine_rank_wait(&me);
     check_work(&first);
     CHECK_INT(second.completions, 0);
     CHECK_OK(work_submit(&second, &err), err);
-    member_wait(&m);
+    engine_rank_wait(&me);
     check_work(&second);
     work_free(&first);
     work_free(&second);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_duplicate(void) {
@@ -119,29 +119,29 @@ static void test_duplicate(void) {
  * wait for that: its second round pairs with the second round of the others. */
 static void failed_main(struct ranks *ranks, int rank, void *arg) {
     char (*texts)[1024] = arg;
-    struct member m;
+    struct engine_rank me;
     struct work rounds[3];
     hvd_error err = {0};
     bool fails = rank == ranks->size - 1;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    for (int i = 0; i < 3; i++) work_init(&rounds[i], &m, plain_sum(5), "gradient", false);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < 3; i++) work_init(&rounds[i], &me, plain_sum(5), "gradient", false);
     rounds[0].tensor.request.failed = fails;
     CHECK_OK(work_submit(&rounds[0], &err), err);
     if (fails) CHECK_OK(work_submit(&rounds[1], &err), err);
     ranks_meet(ranks);
     if (!fails) {
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_OK(work_submit(&rounds[1], &err), err);
     }
-    member_wait(&m);
+    engine_rank_wait(&me);
     CHECK_CODE(rounds[0].error.code, HVD_FAILED, rounds[0].error);
     memcpy(texts[rank], rounds[0].error.text, sizeof texts[rank]);
     check_work(&rounds[1]);
     CHECK_OK(work_submit(&rounds[2], &err), err);
-    member_wait(&m);
+    engine_rank_wait(&me);
     check_work(&rounds[2]);
     for (int i = 0; i < 3; i++) work_free(&rounds[i]);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_failed(void) {
@@ -156,11 +156,11 @@ static void test_failed(void) {
     }
 }
 
-static void refused(struct member *m, int32_t kind, int32_t dtype, int32_t root, const char *name,
-                    int code) {
+static void refused(struct engine_rank *me, int32_t kind, int32_t dtype, int32_t root,
+                    const char *name, int code) {
     struct work w;
     hvd_error err = {0};
-    work_init(&w, m, plain_sum(5), name, false);
+    work_init(&w, me, plain_sum(5), name, false);
     w.tensor.request.kind = kind;
     w.tensor.request.dtype = dtype;
     w.tensor.request.root = root;
@@ -173,17 +173,17 @@ static void refused(struct member *m, int32_t kind, int32_t dtype, int32_t root,
 /* Refused before anything is sent: the other rank never hears of it. */
 static void refused_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     if (rank == 0) {
-        refused(&m, HVD_ALLREDUCE, 99, 0, "bad.dtype", HVD_UNSUPPORTED);
-        refused(&m, 77, HVD_FLOAT32, 0, "bad.kind", HVD_INVALID);
-        refused(&m, HVD_BROADCAST, HVD_FLOAT32, 2, "bad.root", HVD_INVALID);
-        refused(&m, HVD_BROADCAST, HVD_FLOAT32, -1, "bad.root", HVD_INVALID);
-        refused(&m, HVD_ALLREDUCE, HVD_FLOAT32, 0, "", HVD_INVALID);
+        refused(&me, HVD_ALLREDUCE, 99, 0, "bad.dtype", HVD_UNSUPPORTED);
+        refused(&me, 77, HVD_FLOAT32, 0, "bad.kind", HVD_INVALID);
+        refused(&me, HVD_BROADCAST, HVD_FLOAT32, 2, "bad.root", HVD_INVALID);
+        refused(&me, HVD_BROADCAST, HVD_FLOAT32, -1, "bad.root", HVD_INVALID);
+        refused(&me, HVD_ALLREDUCE, HVD_FLOAT32, 0, "", HVD_INVALID);
     }
-    check_in_order(&m, "bad.dtype");
-    member_end(&m);
+    check_in_order(&me, "bad.dtype");
+    engine_rank_end(&me);
 }
 
 static void test_refused(void) { ranks_run(2, refused_main, NULL); }
@@ -193,25 +193,25 @@ static void stall_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct engine_config config = DEFAULT_CONFIG;
     config.stall_failure = 1.5; /* long beside the delays of a busy machine */
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int round = 0; round < 2; round++) {
-        work_init(&w, &m, plain_sum(5), "stuck", false);
+        work_init(&w, &me, plain_sum(5), "stuck", false);
         if ((round == 0) == (rank != 1)) {
             CHECK_OK(work_submit(&w, &err), err);
-            member_wait(&m);
+            engine_rank_wait(&me);
             CHECK_INT(w.error.code, HVD_STALLED);
             CHECK_HAS(w.error.text, "stuck");
             CHECK_HAS(w.error.text, "rank 1");
         }
         work_free(&w);
         ranks_meet(ranks);
-        check_in_order(&m, "not.stuck");
+        check_in_order(&me, "not.stuck");
     }
-    check_in_order(&m, "stuck");
-    member_end(&m);
+    check_in_order(&me, "stuck");
+    engine_rank_end(&me);
 }
 
 static void test_stall(void) {

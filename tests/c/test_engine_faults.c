@@ -19,10 +19,10 @@ static void check_cause(int code, const hvd_error *error, int broken) {
     CHECK_HAS(error->text, cause);
 }
 
-static void submit_until_closed(struct member *m, int broken) {
+static void submit_until_closed(struct engine_rank *me, int broken) {
     struct work w;
     hvd_error err = {0};
-    work_init(&w, m, plain_sum(3), "later", false);
+    work_init(&w, me, plain_sum(3), "later", false);
     for (int i = 0; i < 3; i++) check_cause(work_submit(&w, &err), &err, broken);
     CHECK_INT(w.completions, 0);
     work_free(&w);
@@ -30,11 +30,11 @@ static void submit_until_closed(struct member *m, int broken) {
 
 static void break_main(struct ranks *ranks, int rank, void *arg) {
     const struct breaking *b = arg;
-    struct member m;
+    struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "before");
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "before");
     ranks_meet(ranks);
     if (rank == b->rank) local_hub_break(ranks->hub, rank);
     ranks_meet(ranks);
@@ -42,21 +42,21 @@ static void break_main(struct ranks *ranks, int rank, void *arg) {
         char name[32];
         bool alone = b->alone && i % 2;
         snprintf(name, sizeof name, "work.%d.%d", i, alone ? rank : -1);
-        work_init(&works[i], &m, plain_sum(b->n), name, false);
+        work_init(&works[i], &me, plain_sum(b->n), name, false);
     }
     int submitted = 0; /* the failure may come between two submissions */
     while (submitted < WORKS && work_submit(&works[submitted], &err) == HVD_OK) submitted++;
     if (submitted < WORKS) check_cause(err.code, &err, b->rank);
-    member_wait(&m);
+    engine_rank_wait(&me);
     for (int i = 0; i < submitted; i++) {
         check_cause(works[i].error.code, &works[i].error, b->rank);
         CHECK_INT(works[i].completions, 1);
     }
-    CHECK(engine_ended(m.engine, PATIENCE)); /* without having left */
-    CHECK(engine_failed(m.engine, &err));
+    CHECK(engine_ended(me.engine, PATIENCE)); /* without having left */
+    CHECK(engine_failed(me.engine, &err));
     check_cause(err.code, &err, b->rank);
-    submit_until_closed(&m, b->rank);
-    member_end(&m);
+    submit_until_closed(&me, b->rank);
+    engine_rank_end(&me);
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
@@ -72,22 +72,22 @@ static void test_broken_link(void) {
 /* The link breaks while data moves, at a moment nobody chose. */
 static void midst_main(struct ranks *ranks, int rank, void *arg) {
     const int *broken = arg;
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &m, plain_sum(300007), "big", true);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &me, plain_sum(300007), "big", true);
     bool failed = false;
     for (int i = 0; i < 1000 && !failed; i++) {
         if (rank == *broken && i == 5) local_hub_break(ranks->hub, rank);
         failed = work_submit(&w, &err) != HVD_OK;
-        if (!failed && !member_wait(&m)) break;
+        if (!failed && !engine_rank_wait(&me)) break;
         if (!failed) err = w.error;
         failed = err.code != HVD_OK;
     }
     check_cause(err.code, &err, *broken);
-    CHECK(engine_ended(m.engine, PATIENCE));
-    member_end(&m);
+    CHECK(engine_ended(me.engine, PATIENCE));
+    engine_rank_end(&me);
     work_free(&w);
 }
 
@@ -98,12 +98,12 @@ static void test_broken_in_the_midst(void) {
 /* A rank breaks while it has left already, or while the others are leaving: the end still comes. */
 static void leaving_main(struct ranks *ranks, int rank, void *arg) {
     const int *broken = arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "before");
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "before");
     ranks_meet(ranks);
     if (rank == *broken) local_hub_break(ranks->hub, rank);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_broken_while_leaving(void) {
@@ -114,25 +114,25 @@ static void test_broken_while_leaving(void) {
 static void death_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     enum { DEAD = 1 };
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "before");
-    work_init(&w, &m, plain_sum(3), "lost", false);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "before");
+    work_init(&w, &me, plain_sum(3), "lost", false);
     if (rank != DEAD) CHECK_OK(work_submit(&w, &err), err);
     ranks_meet(ranks);
     if (rank != DEAD) transport_note_death(rank_transport(ranks, rank), DEAD);
-    member_wait(&m);
+    engine_rank_wait(&me);
     if (rank != DEAD) {
         CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
         CHECK_HAS(w.error.text, "rank 1 (process");
         CHECK_CODE(work_submit(&w, &err), HVD_RANK_DEAD, err);
     }
     ranks_meet(ranks);
-    if (rank == DEAD) engine_leave(m.engine, "dead"); /* nobody tells it to stop */
-    engine_stop(m.engine);
-    monitor_destroy(&m.monitor);
+    if (rank == DEAD) engine_leave(me.engine, "dead"); /* nobody tells it to stop */
+    engine_stop(me.engine);
+    monitor_destroy(&me.monitor);
     work_free(&w);
 }
 
@@ -147,9 +147,9 @@ static double cpu_seconds(void) {
 
 static void idle_main(struct ranks *ranks, int rank, void *arg) {
     double *least = arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "before");
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "before");
     /* The first may catch the end of the work before, any a slow moment. */
     for (int i = 0; i < 8; i++) {
         ranks_meet(ranks);
@@ -160,7 +160,7 @@ static void idle_main(struct ranks *ranks, int rank, void *arg) {
         }
         ranks_meet(ranks);
     }
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 /* In half a second. Four threads that look every millisecond take 15 ms, one that spins 500. */
@@ -186,18 +186,18 @@ static void relayed(void *arg, const hvd_error *error) {
 
 static void relay_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     struct relay r = {.left = 100};
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&r.work, &m, plain_sum(3), "relay", false);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&r.work, &me, plain_sum(3), "relay", false);
     r.work.tensor.complete = relayed;
     r.work.tensor.arg = &r;
     CHECK_OK(work_submit(&r.work, &err), err);
-    member_wait(&m);
+    engine_rank_wait(&me);
     CHECK_INT(r.work.completions, 100);
     CHECK_INT(r.work.error.code, HVD_OK);
-    member_end(&m);
+    engine_rank_end(&me);
     work_free(&r.work);
 }
 

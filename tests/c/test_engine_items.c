@@ -114,34 +114,34 @@ static void talk(struct transport *t, const struct words *words) {
 static void words_main(struct ranks *ranks, int rank, void *arg) {
     const struct words *words = arg;
     size_t parts[2] = {3, 4};
-    struct member m;
+    struct engine_rank me;
     struct work works[SUBMITTED];
     hvd_error err = {0};
     if (rank == 0) {
         talk(rank_transport(ranks, 0), words);
         return;
     }
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     struct coll_case gathered = plain_sum(5), ints = plain_sum(3);
     gathered.kind = HVD_ALLGATHER;
     gathered.parts = parts;
     ints.dtype = HVD_INT32;
-    work_init(&works[0], &m, plain_sum(9), "a", false);
-    work_init(&works[1], &m, gathered, "gathered", false);
-    work_init(&works[2], &m, ints, "int", false);
+    work_init(&works[0], &me, plain_sum(9), "a", false);
+    work_init(&works[1], &me, gathered, "gathered", false);
+    work_init(&works[2], &me, ints, "int", false);
     for (int i = 0; i < SUBMITTED; i++) CHECK_OK(work_submit(&works[i], &err), err);
-    CHECK_CASE(engine_ended(m.engine, PATIENCE), "%s", words->what);
-    CHECK_CASE(engine_failed(m.engine, &err) && err.code == HVD_TRANSPORT, "%s", words->what);
+    CHECK_CASE(engine_ended(me.engine, PATIENCE), "%s", words->what);
+    CHECK_CASE(engine_failed(me.engine, &err) && err.code == HVD_TRANSPORT, "%s", words->what);
     CHECK_CASE(strstr(err.text, "rank 1 can't go on: ") == err.text, "%s: %s", words->what,
                err.text);
-    member_wait(&m);
+    engine_rank_wait(&me);
     for (int i = 0; i < SUBMITTED; i++) {
         CHECK_CASE(works[i].completions == 1 && works[i].error.code, "%s: '%s'", words->what,
                    works[i].tensor.request.name);
         work_free(&works[i]);
     }
-    engine_stop(m.engine);
-    monitor_destroy(&m.monitor);
+    engine_stop(me.engine);
+    monitor_destroy(&me.monitor);
 }
 
 static void test_words_that_make_no_sense(void) {

@@ -21,17 +21,17 @@ static struct coll_case large_case(int i, int ranks) {
 
 /* Each round in another order on every rank; the later ones by the cache. */
 static void pieces_main(struct ranks *ranks, int rank, void *arg) {
-    struct member m;
+    struct engine_rank me;
     struct work works[LARGE];
     struct engine_config config = DEFAULT_CONFIG;
     uint64_t random = (uint64_t)rank;
     hvd_error err = {0};
     config.bytes_ahead = *(const size_t *)arg;
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < LARGE; i++) {
         char name[32];
         snprintf(name, sizeof name, "large.%d", i);
-        work_init(&works[i], &m, large_case(i, ranks->size), name, i % 2);
+        work_init(&works[i], &me, large_case(i, ranks->size), name, i % 2);
         works[i].tensor.request.priority = i % 3;
     }
     for (int round = 0; round < 3; round++) {
@@ -39,10 +39,10 @@ static void pieces_main(struct ranks *ranks, int rank, void *arg) {
         random_order(&random, order, LARGE);
         for (int i = 0; i < LARGE; i++) work_fill(&works[i]);
         for (int i = 0; i < LARGE; i++) CHECK_OK(work_submit(&works[order[i]], &err), err);
-        if (member_wait(&m))
+        if (engine_rank_wait(&me))
             for (int i = 0; i < LARGE; i++) check_work(&works[i]);
     }
-    member_end(&m);
+    engine_rank_end(&me);
     for (int i = 0; i < LARGE; i++) work_free(&works[i]);
 }
 
@@ -126,7 +126,7 @@ static void note_place(void *arg, const hvd_error *error) {
 
 static void busy_main(struct ranks *ranks, int rank, void *arg) {
     static const int ORDER[SMALL] = {0, 1, 5, 4, 3, 2}; /* by then two were decided */
-    struct member m;
+    struct engine_rank me;
     struct finish of[SMALL];
     struct engine_config config = DEFAULT_CONFIG;
     hvd_error err = {0};
@@ -134,11 +134,11 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     config.bytes_ahead = 1;
     gate(rank_transport(ranks, rank));
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < SMALL; i++) {
         char name[32];
         snprintf(name, sizeof name, "layer.%d", i);
-        work_init(&of[i].work, &m, plain_sum(5), name, true);
+        work_init(&of[i].work, &me, plain_sum(5), name, true);
         of[i].work.tensor.request.priority = i;
         of[i].work.tensor.complete = note_place;
         of[i].work.tensor.arg = &of[i];
@@ -150,13 +150,13 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
     }
     wait_heard(ranks, SMALL);
     atomic_store(&wire.closed, false);
-    if (member_wait(&m)) {
+    if (engine_rank_wait(&me)) {
         for (int i = 0; i < SMALL; i++) {
             check_work(&of[i].work);
             CHECK_INT(of[ORDER[i]].place, i);
         }
     }
-    member_end(&m);
+    engine_rank_end(&me);
     for (int i = 0; i < SMALL; i++) work_free(&of[i].work);
 }
 

@@ -16,37 +16,37 @@ static void check_left(struct work *w, int left) {
     CHECK_HAS(w->error.text, "out of data");
 }
 
-static void submit_for_nothing(struct member *m, int left, const char *name) {
+static void submit_for_nothing(struct engine_rank *me, int left, const char *name) {
     struct work w;
     hvd_error err = {0};
-    work_init(&w, m, plain_sum(9), name, false);
+    work_init(&w, me, plain_sum(9), name, false);
     CHECK_OK(work_submit(&w, &err), err);
-    if (member_wait(m)) check_left(&w, left);
+    if (engine_rank_wait(me)) check_left(&w, left);
     work_free(&w);
 }
 
 static void early_main(struct ranks *ranks, int rank, void *arg) {
     const struct leaving *l = arg;
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "together");
-    work_init(&w, &m, plain_sum(9), "together", false); /* cached by now */
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "together");
+    work_init(&w, &me, plain_sum(9), "together", false); /* cached by now */
     bool leaves = rank == l->rank;
-    if (leaves && !l->after) engine_leave(m.engine, "out of data");
+    if (leaves && !l->after) engine_leave(me.engine, "out of data");
     if (!l->after) ranks_meet(ranks);
     if (!leaves) CHECK_OK(work_submit(&w, &err), err);
     if (l->after) ranks_meet(ranks);
-    if (leaves && l->after) engine_leave(m.engine, "out of data");
-    if (!leaves && member_wait(&m)) check_left(&w, l->rank);
-    if (!leaves) submit_for_nothing(&m, l->rank, "new");
-    if (!leaves) submit_for_nothing(&m, l->rank, "together");
+    if (leaves && l->after) engine_leave(me.engine, "out of data");
+    if (!leaves && engine_rank_wait(&me)) check_left(&w, l->rank);
+    if (!leaves) submit_for_nothing(&me, l->rank, "new");
+    if (!leaves) submit_for_nothing(&me, l->rank, "together");
     if (leaves) CHECK(work_submit(&w, &err) != HVD_OK);
     CHECK_INT(w.completions, leaves ? 0 : 1);
     work_free(&w);
     ranks_meet(ranks);
-    member_end(&m);
+    engine_rank_end(&me);
 }
 
 static void test_early(void) {
@@ -62,22 +62,22 @@ static void test_early(void) {
 static void pending_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     enum { WORKS = 20 };
-    struct member m;
+    struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < WORKS; i++) {
         char name[32];
         snprintf(name, sizeof name, "work.%d", i);
-        work_init(&works[i], &m, plain_sum((size_t)i * 50), name, false);
+        work_init(&works[i], &me, plain_sum((size_t)i * 50), name, false);
         CHECK_OK(work_submit(&works[i], &err), err);
     }
-    engine_leave(m.engine, "done");
-    engine_leave(m.engine, "done twice");
-    CHECK(engine_ended(m.engine, PATIENCE));
-    member_wait(&m);
-    CHECK(!engine_failed(m.engine, &err));
-    member_end(&m);
+    engine_leave(me.engine, "done");
+    engine_leave(me.engine, "done twice");
+    CHECK(engine_ended(me.engine, PATIENCE));
+    engine_rank_wait(&me);
+    CHECK(!engine_failed(me.engine, &err));
+    engine_rank_end(&me);
     for (int i = 0; i < WORKS; i++) {
         check_work(&works[i]);
         work_free(&works[i]);
@@ -90,19 +90,19 @@ static void test_pending_work_still_runs(void) {
 
 static void after_leave_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    CHECK(!engine_ended(m.engine, 0));
-    CHECK(!engine_failed(m.engine, &err));
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    CHECK(!engine_ended(me.engine, 0));
+    CHECK(!engine_failed(me.engine, &err));
     ranks_meet(ranks);
-    work_init(&w, &m, plain_sum(3), "late", false);
-    engine_leave(m.engine, "done");
+    work_init(&w, &me, plain_sum(3), "late", false);
+    engine_leave(me.engine, "done");
     CHECK(work_submit(&w, &err) != HVD_OK);
     CHECK(err.text[0] != 0);
     CHECK_INT(w.completions, 0);
-    member_end(&m);
+    engine_rank_end(&me);
     work_free(&w);
 }
 
@@ -113,21 +113,21 @@ static void test_submission_after_leave(void) {
 /* engine_stop without leave: what is pending fails, once, and nothing hangs. */
 static void stop_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     struct work w;
     char name[32];
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "together");
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "together");
     snprintf(name, sizeof name, "only.%d", rank);
-    work_init(&w, &m, plain_sum(3), name, false);
+    work_init(&w, &me, plain_sum(3), name, false);
     CHECK_OK(work_submit(&w, &err), err);
     ranks_meet(ranks);
-    engine_stop(m.engine);
+    engine_stop(me.engine);
     CHECK_INT(w.completions, 1);
     CHECK(w.error.code != HVD_OK || ranks->size == 1);
     work_free(&w);
-    monitor_destroy(&m.monitor);
+    monitor_destroy(&me.monitor);
 }
 
 static void test_stop_without_leave(void) {
@@ -136,10 +136,10 @@ static void test_stop_without_leave(void) {
 
 static void life_main(struct ranks *ranks, int rank, void *arg) {
     const bool *works = arg;
-    struct member m;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    if (*works) check_in_order(&m, "one");
-    member_end(&m);
+    struct engine_rank me;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    if (*works) check_in_order(&me, "one");
+    engine_rank_end(&me);
 }
 
 static void test_many_lives(void) {

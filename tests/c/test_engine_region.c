@@ -32,13 +32,13 @@ static void check_find(void) {
 }
 
 /* A sum whose memory is moved to the region, behind those before. */
-static void place_work(struct work *w, struct member *m, int i, char *part, size_t *used) {
+static void place_work(struct work *w, struct engine_rank *me, int i, char *part, size_t *used) {
     char name[32];
     snprintf(name, sizeof name, "gradient.%d", i);
     struct coll_case c = plain_sum((size_t)(i * i * 400 + 1));
     if (i % 3 == 1) c.dtype = HVD_FLOAT16;
     if (i % 3 == 2) c.how = (struct scaling){HVD_AVERAGE, 0.5, 2};
-    work_init(w, m, c, name, true);
+    work_init(w, me, c, name, true);
     if (!part) return;
     char *place = part + *used;
     *used += (w->in_bytes + 63) & ~(size_t)63;
@@ -51,27 +51,27 @@ static void place_work(struct work *w, struct member *m, int i, char *part, size
 
 static void region_main(struct ranks *ranks, int rank, void *arg) {
     const struct shared_region *s = arg;
-    struct member m;
+    struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
     struct region region = {
         .id = 1, .memory = s->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
     struct engine_config config = DEFAULT_CONFIG;
     config.bytes_ahead = s->ahead;
-    member_start(&m, ranks, rank, &config);
-    engine_add_region(m.engine, &region);
+    engine_rank_start(&me, ranks, rank, &config);
+    engine_add_region(me.engine, &region);
     char *part = rank == s->outside ? NULL : region_part(&region, rank);
     size_t used = rank == s->shifted ? 4096 : 0;
-    for (int i = 0; i < WORKS; i++) place_work(&works[i], &m, i, part, &used);
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, i, part, &used);
     for (int round = 0; round < 3; round++) { /* the later ones by the cache */
         for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
         for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
-        if (member_wait(&m))
+        if (engine_rank_wait(&me))
             for (int i = 0; i < WORKS; i++) check_work(&works[i]);
     }
-    engine_remove_region(m.engine, &region);
-    check_in_order(&m, "after");
-    member_end(&m);
+    engine_remove_region(me.engine, &region);
+    check_in_order(&me, "after");
+    engine_rank_end(&me);
     for (int i = 0; i < WORKS && !part; i++) work_free(&works[i]);
 }
 

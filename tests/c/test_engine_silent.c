@@ -39,7 +39,7 @@ static void open_links(struct transport *t) {
 }
 
 static void silent_main(struct ranks *ranks, int rank, void *arg) {
-    struct member m;
+    struct engine_rank me;
     struct work w;
     struct engine_config config = DEFAULT_CONFIG;
     struct transport *t = rank_transport(ranks, rank);
@@ -49,31 +49,31 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     config.stall_failure = stop.shutdown;
     t->timeout = stop.timeout;
     if (stopped) close_links(t);
-    member_start(&m, ranks, rank, &config);
-    check_in_order(&m, "before");
+    engine_rank_start(&me, ranks, rank, &config);
+    check_in_order(&me, "before");
     ranks_meet(ranks);
     if (stopped) atomic_store(&stop.closed, true);
     ranks_meet(ranks);
-    work_init(&w, &m, plain_sum(1000), "x", false);
+    work_init(&w, &me, plain_sum(1000), "x", false);
     if (!stopped) CHECK_OK(work_submit(&w, &err), err);
     if (!stop.returns && !stopped) {
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
         char blamed[32];
         snprintf(blamed, sizeof blamed, "rank %d (process", stop.rank);
         CHECK_HAS(w.error.text, blamed);
         CHECK_HAS(w.error.text, "has not answered for");
-        CHECK(engine_ended(m.engine, PATIENCE));
+        CHECK(engine_ended(me.engine, PATIENCE));
     }
     if (stop.returns) clock_nap(0.53 * stop.timeout); /* it counts as silent after a half */
     ranks_meet(ranks);
     if (stopped) open_links(t);
     if (stop.returns) {
         if (stopped) CHECK_OK(work_submit(&w, &err), err);
-        if (member_wait(&m)) check_work(&w);
-        check_in_order(&m, "after");
+        if (engine_rank_wait(&me)) check_work(&w);
+        check_in_order(&me, "after");
     }
-    member_end(&m); /* the stopped one has heard that it was given up */
+    engine_rank_end(&me); /* the stopped one has heard that it was given up */
     work_free(&w);
 }
 

@@ -7,26 +7,26 @@
  */
 static void next_round_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     struct work w, again;
     hvd_error err = {0};
     struct coll_case c = plain_sum(400003);
     c.kind = HVD_BROADCAST;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &m, c, "weights", false);
-    work_init(&again, &m, c, "weights", false);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &me, c, "weights", false);
+    work_init(&again, &me, c, "weights", false);
     CHECK_OK(work_submit(&w, &err), err);
     if (rank == 1) {
-        engine_leave(m.engine, "out of data");
+        engine_leave(me.engine, "out of data");
     } else if (rank == 0) {
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_OK(work_submit(&again, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_CODE(again.error.code, HVD_RANK_LEFT, again.error);
     }
-    member_wait(&m);
+    engine_rank_wait(&me);
     check_work(&w);
-    member_end(&m);
+    engine_rank_end(&me);
     work_free(&w);
     work_free(&again);
 }
@@ -39,21 +39,21 @@ static void test_error_of_the_next_round(void) {
  * submission ends once, with HVD_RANK_LEFT, and the job ends as it should. */
 static void hasty_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    struct member m;
+    struct engine_rank me;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&m, "hasty");
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    check_in_order(&me, "hasty");
     for (int i = 0; i < 200 && rank != 2; i++) {
         struct work w;
-        work_init(&w, &m, plain_sum(9), "hasty", false);
+        work_init(&w, &me, plain_sum(9), "hasty", false);
         CHECK_OK(work_submit(&w, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_INT(w.completions, 1);
         if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;
         work_free(&w);
     }
-    member_end(&m);
-    CHECK_INT(m.running, 0);
+    engine_rank_end(&me);
+    CHECK_INT(me.running, 0);
 }
 
 static void test_refused_again_and_again(void) {
@@ -66,24 +66,24 @@ static void stalling_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct engine_config config = DEFAULT_CONFIG;
     config.stall_failure = 0.003;
-    struct member m;
+    struct engine_rank me;
     uint64_t random = (uint64_t)rank;
     hvd_error err = {0};
-    member_start(&m, ranks, rank, &config);
+    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < 150; i++) {
         struct work w;
-        work_init(&w, &m, plain_sum(9), "slow", false);
+        work_init(&w, &me, plain_sum(9), "slow", false);
         ranks_meet(ranks);
         clock_nap(0.004 * fabs(random_unit(&random)));
         CHECK_OK(work_submit(&w, &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
                    w.error.code, w.error.text);
         if (w.error.code == HVD_OK) CHECK(work_right(&w));
         work_free(&w);
     }
-    member_end(&m);
-    CHECK_INT(m.running, 0);
+    engine_rank_end(&me);
+    CHECK_INT(me.running, 0);
 }
 
 static void test_submitted_while_it_stalls(void) { ranks_run(3, stalling_main, NULL); }

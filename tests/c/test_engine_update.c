@@ -45,15 +45,15 @@ static void check_weights(const struct host *h, const struct work *works, int ra
     }
 }
 
-static void place_work(struct work *w, struct member *m, const struct host *h, int i) {
+static void place_work(struct work *w, struct engine_rank *me, const struct host *h, int i) {
     char name[32];
     snprintf(name, sizeof name, "weight.%d", i);
-    work_init(w, m, plain_sum(count_of(i)), name, true);
+    work_init(w, me, plain_sum(count_of(i)), name, true);
     w->tensor.update = update_of(h, i);
     w->tensor.request.rule = w->tensor.update.rule;
     if (!h->memory) return;
     free(w->in);
-    w->in = w->out = (unsigned char *)(h->memory + (size_t)m->rank * STRIDE +
+    w->in = w->out = (unsigned char *)(h->memory + (size_t)me->rank * STRIDE +
                                        begin_of(i) * sizeof(float) + (size_t)i * 64);
     w->tensor.in = w->tensor.out = w->in;
 }
@@ -61,26 +61,26 @@ static void place_work(struct work *w, struct member *m, const struct host *h, i
 static void update_main(struct ranks *ranks, int rank, void *arg) {
     const struct job *job = arg;
     const struct host *h = &job->hosts[rank / job->per_host];
-    struct member m;
+    struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
     struct region region = {
         .id = 1, .memory = h->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
     struct engine_config config = DEFAULT_CONFIG;
     config.bytes_ahead = job->bytes_ahead;
-    member_start(&m, ranks, rank, &config);
-    if (h->memory) engine_add_region(m.engine, &region);
-    for (int i = 0; i < WORKS; i++) place_work(&works[i], &m, h, i);
+    engine_rank_start(&me, ranks, rank, &config);
+    if (h->memory) engine_add_region(me.engine, &region);
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
         for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
-        member_wait(&m);
+        engine_rank_wait(&me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
     check_weights(h, works, ranks->size); /* on every rank: all parts are new where it ends */
-    engine_remove_region(m.engine, &region);
-    check_in_order(&m, "after");
-    member_end(&m);
+    engine_remove_region(me.engine, &region);
+    check_in_order(&me, "after");
+    engine_rank_end(&me);
     for (int i = 0; i < WORKS && !h->memory; i++) work_free(&works[i]);
 }
 
@@ -128,57 +128,57 @@ static void test_tensors_in_pieces(void) {
     }
 }
 
-static void refuse(struct member *m, struct work *w, const char *why) {
+static void refuse(struct engine_rank *me, struct work *w, const char *why) {
     hvd_error err = {0};
     CHECK(work_submit(w, &err) != HVD_OK);
     CHECK_CASE(strstr(err.text, why) != NULL, "'%s' lacks '%s'", err.text, why);
     work_free(w);
-    (void)m;
+    (void)me;
 }
 
 static void refused_main(struct ranks *ranks, int rank, void *arg) {
-    struct member m;
+    struct engine_rank me;
     struct work w;
     float value = 0;
     (void)arg;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &m, plain_sum(1), "no weights", true);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &me, plain_sum(1), "no weights", true);
     w.tensor.request.rule = w.tensor.update.rule = HVD_SGD;
-    refuse(&m, &w, "needs weights");
-    work_init(&w, &m, plain_sum(1), "no momentum", true);
+    refuse(&me, &w, "needs weights");
+    work_init(&w, &me, plain_sum(1), "no momentum", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD_MOMENTUM, .weights = &value};
     w.tensor.request.rule = HVD_SGD_MOMENTUM;
-    refuse(&m, &w, "1 states");
+    refuse(&me, &w, "1 states");
     struct coll_case halves = plain_sum(1);
     halves.dtype = HVD_FLOAT16;
-    work_init(&w, &m, halves, "halves", true);
+    work_init(&w, &me, halves, "halves", true);
     w.tensor.request.rule = HVD_SGD;
-    refuse(&m, &w, "float32");
-    work_init(&w, &m, plain_sum(1), "unknown", true);
+    refuse(&me, &w, "float32");
+    work_init(&w, &me, plain_sum(1), "unknown", true);
     w.tensor.request.rule = HVD_RULES;
-    refuse(&m, &w, "unknown update rule");
-    member_end(&m);
+    refuse(&me, &w, "unknown update rule");
+    engine_rank_end(&me);
 }
 
 static void test_what_can_have_no_update(void) { ranks_run_on_window(2, refused_main, NULL); }
 
 static void disagree_main(struct ranks *ranks, int rank, void *arg) {
-    struct member m;
+    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
     float value[2] = {0};
     (void)arg;
-    member_start(&m, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &m, plain_sum(1), "either", true);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    work_init(&w, &me, plain_sum(1), "either", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
     w.tensor.update.states[0] = &value[1];
     w.tensor.request.rule = w.tensor.update.rule = rank ? HVD_SGD_MOMENTUM : HVD_SGD;
     CHECK_OK(work_submit(&w, &err), err);
-    member_wait(&m);
+    engine_rank_wait(&me);
     CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
     CHECK_INT((int)value[0], 0);
-    check_in_order(&m, "after");
-    member_end(&m);
+    check_in_order(&me, "after");
+    engine_rank_end(&me);
     work_free(&w);
 }
 
