@@ -135,9 +135,12 @@ def _within_patience(function: Callable[[], Any]) -> Any:
 
 
 def end_alone() -> None:
-    """Exit now, if the others go on, or have died: MPI_Finalize would wait. For exit functions."""
+    """Exit now if others may have died, or die meanwhile: MPI_Finalize would wait for them.
+
+    For exit functions.
+    """
     failed = script_end.failure()
-    if not (_died or (failed and is_elastic())) or MPI.Is_finalized():
+    if not (_died or is_elastic()) or MPI.Is_finalized():
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
