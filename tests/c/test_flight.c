@@ -92,7 +92,7 @@ static void test_steps(void) {
 
 static void test_a_reader_in_another_mapping(void) {
     struct flight *f = opened();
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     void *memory;
     hvd_error err = {0};
     flight_place(f, 2, 4, 1);

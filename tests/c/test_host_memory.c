@@ -9,7 +9,7 @@ static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 /* Two mappings of one memory, as of two ranks. */
 static bool open_two(struct host_memory m[2]) {
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     if (!CHECK_OK(host_memory_make(&m[0], PAGES * page_bytes(), &err), err)) return false;
     host_memory_address(&m[0], address);

@@ -6,6 +6,8 @@
 #include "shm/host.h"
 #include "shm/shmem.h"
 
+#include <unistd.h>
+
 enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };
 
 /* Message i: mostly short, now and then longer than the ring. */
@@ -125,18 +127,19 @@ static void test_damaged_counts_and_lengths_are_an_error(void) {
 /* Three ranks on real shared memory: the leader and each other rank exchange messages. */
 static void test_host(void) {
     enum { N = 3 };
-    char name[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
+    int fd;
     struct host hosts[N];
     void *memory;
     hvd_error err = {0};
+    CHECK_OK(shmem_make(window_bytes(N), &fd, &err), err);
+    shmem_address(fd, address);
     for (int i = 0; i < N; i++) {
-        CHECK_OK(i ? shmem_open(&memory, window_bytes(N), name, &err)
-                   : shmem_create(&memory, window_bytes(N), name, &err),
-                 err);
+        CHECK_OK(shmem_map(&memory, window_bytes(N), true, address, &err), err);
         CHECK_OK(host_open(&hosts[i], memory, N, i, &err), err);
     }
-    shmem_unlink(name);
-    CHECK(shmem_open(&memory, window_bytes(N), name, &err) == HVD_NO_MEMORY);
+    close(fd);
+    CHECK(shmem_map(&memory, window_bytes(N), true, address, &err) == HVD_NO_MEMORY);
     CHECK(host_reaches(&hosts[0], 2) && host_reaches(&hosts[2], 0) && !host_reaches(&hosts[1], 2));
     for (int i = 1; i < N; i++) {
         int from = -1;

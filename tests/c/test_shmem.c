@@ -3,6 +3,8 @@
 
 #include "shm/shmem.h"
 
+#include <unistd.h>
+
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
 
 struct part {
@@ -23,7 +25,7 @@ static bool reserve_all(struct part parts[N]) {
 }
 
 static void attach_all(const struct part parts[N]) {
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < N; j++) {
@@ -54,7 +56,7 @@ static void test_parts(void) {
 /* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
 static void test_who_goes_first(void) {
     struct part parts[N];
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     if (!reserve_all(parts)) return;
     part_of(&parts[0], 0)[5] = 9;
@@ -67,10 +69,26 @@ static void test_who_goes_first(void) {
     for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
+/* A path may lead to another file where two containers count their processes apart. */
+static void test_another_file(void) {
+    char address[SHMEM_ADDRESS];
+    hvd_error err = {0};
+    void *memory;
+    int fds[2];
+    for (int i = 0; i < 2; i++) CHECK_OK(shmem_make(BYTES, &fds[i], &err), err);
+    shmem_address(fds[0], address);
+    CHECK_OK(shmem_map(&memory, BYTES, true, address, &err), err);
+    shmem_close(memory, BYTES);
+    CHECK_INT(dup2(fds[1], fds[0]), fds[0]);
+    CHECK_CODE(shmem_map(&memory, BYTES, true, address, &err), HVD_NO_MEMORY, err);
+    CHECK_CODE(shmem_map(&memory, BYTES, true, "", &err), HVD_NO_MEMORY, err);
+    for (int i = 0; i < 2; i++) close(fds[i]);
+}
+
 /* A size that the other rank's part lacks would be a fault when it is read. */
 static void test_too_large(void) {
     struct part parts[N];
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     if (!reserve_all(parts)) return;
     shmem_address(parts[1].fd, address);
@@ -82,7 +100,7 @@ static void test_too_large(void) {
 /* Large pages, where the kernel has them, change neither written bytes nor unwritten ones. */
 static void test_large_pages(void) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     void *memory[2];
     int fd[2];
@@ -112,6 +130,7 @@ int main(void) {
     check_begin();
     RUN(test_parts);
     RUN(test_who_goes_first);
+    RUN(test_another_file);
     RUN(test_too_large);
     RUN(test_large_pages);
     return check_end("test_shmem");

@@ -256,7 +256,7 @@ import os, time, hvdlite as hvd, numpy as np
 hvd.init()
 files = [line.split()[-1] for line in open("/proc/self/maps") if "/dev/shm/" in line]
 print(os.environ["HVDLITE_JOB"], any("sm_segment" in f for f in files))
-own = f"/dev/shm/hvdlite-{os.environ['HVDLITE_JOB']}-{os.getpid()}-1.5"
+own = f"/dev/shm/hvdlite-{os.environ['HVDLITE_JOB']}/of_rank_{hvd.rank()}"
 hvd.numpy.allreduce(np.ones(1))
 """
 

@@ -9,7 +9,7 @@ struct hvd_memory {
     struct host_memory memory; /* first: hvd_memory is a host_memory to the bindings */
 };
 
-_Static_assert(HVD_REGION_ADDRESS == SHMEM_NAME, "a memory's address is its name");
+_Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS, "one length of addresses");
 
 static int check_shared(hvd_error *err) {
     HVD_TRY(context_enter(err));

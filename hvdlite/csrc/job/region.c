@@ -41,7 +41,7 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
 
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
 
-_Static_assert(HVD_REGION_ADDRESS == SHMEM_NAME, "a region's address is its memory's name");
+_Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS, "one length of addresses");
 
 /* The used bytes of a part, up to the end of their last large page: it is mapped whole or not. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {

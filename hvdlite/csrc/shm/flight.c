@@ -86,7 +86,7 @@ static void write_layout(char *text, size_t size) {
 /* ---- open and close ---- */
 
 static int map_memory(struct flight *f, hvd_error *err) {
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     void *memory = NULL;
     HVD_TRY(shmem_make(sizeof *f->memory, &f->file, err));
     shmem_address(f->file, address);

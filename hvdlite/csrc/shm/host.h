@@ -14,7 +14,7 @@ struct host {
     struct mail_in *in;   /* [local rank] */
 };
 
-/* `memory`: window_bytes(n) from shmem_create or shmem_open; the host owns it from now on. */
+/* `memory`: window_bytes(n) from shmem_map; the host owns it from now on. */
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);
 void host_close(struct host *h);
 

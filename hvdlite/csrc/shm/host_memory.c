@@ -34,7 +34,7 @@ int host_memory_attach(struct host_memory *m, size_t bytes, const char *address,
 }
 
 int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err) {
-    char address[SHMEM_NAME];
+    char address[SHMEM_ADDRESS];
     int fd;
     HVD_TRY(shmem_make(bytes, &fd, err));
     shmem_address(fd, address);
@@ -46,7 +46,7 @@ int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err) {
     return code;
 }
 
-void host_memory_address(const struct host_memory *m, char address[SHMEM_NAME]) {
+void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]) {
     shmem_collapse(m->shared, m->bytes);
     shmem_address(m->fd, address);
 }

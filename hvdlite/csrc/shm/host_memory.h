@@ -20,7 +20,7 @@ int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err);
 /* By the address that host_memory_address gave; not after its maker has ended. */
 int host_memory_attach(struct host_memory *m, size_t bytes, const char *address, hvd_error *err);
 /* Moves the memory to large pages where the kernel can. */
-void host_memory_address(const struct host_memory *m, char address[SHMEM_NAME]);
+void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]);
 void host_memory_free(struct host_memory *m);
 
 /* A range of a view. No other variable may lie in its pages. */

@@ -1,9 +1,6 @@
 #define _GNU_SOURCE /* MAP_POPULATE, memfd_create */
 #include "shm/shmem.h"
 
-#include "base/clock.h"
-#include "base/env.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -17,51 +14,6 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1; older kernels refuse it */
 #endif
-
-/* MAP_POPULATE: a page's first touch costs 1.4 us, ten times as much as the copy that causes it. */
-static int map_shared(void **memory, size_t bytes, int fd, const char *name, hvd_error *err) {
-    *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (*memory != MAP_FAILED) return HVD_OK;
-    *memory = NULL;
-    return error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of shared memory %s: %s", bytes, name,
-                     strerror(errno));
-}
-
-/* The name has the job's number from hvdliterun, which removes what a killed job leaves. */
-static void new_name(char name[SHMEM_NAME]) {
-    const char *job = env_text("JOB");
-    snprintf(name, SHMEM_NAME, "/hvdlite-%.16s%s%ld-%.9f", job ? job : "", job ? "-" : "",
-             (long)getpid(), clock_now());
-}
-
-int shmem_create(void **memory, size_t bytes, char name[SHMEM_NAME], hvd_error *err) {
-    new_name(name);
-    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
-    if (fd < 0)
-        return error_set(err, HVD_NO_MEMORY, "can't make shared memory %s: %s", name,
-                         strerror(errno));
-    int why = posix_fallocate(fd, 0, (off_t)bytes);
-    int code = why ? error_set(err, HVD_NO_MEMORY,
-                               "/dev/shm has no room for the %zu bytes that the ranks of this host "
-                               "share: %s",
-                               bytes, strerror(why))
-                   : map_shared(memory, bytes, fd, name, err);
-    close(fd);
-    if (code) shm_unlink(name);
-    return code;
-}
-
-int shmem_open(void **memory, size_t bytes, const char *name, hvd_error *err) {
-    int fd = shm_open(name, O_RDWR, 0);
-    if (fd < 0)
-        return error_set(err, HVD_NO_MEMORY, "can't open shared memory %s: %s", name,
-                         strerror(errno));
-    int code = map_shared(memory, bytes, fd, name, err);
-    close(fd);
-    return code;
-}
-
-void shmem_unlink(const char *name) { shm_unlink(name); }
 
 void shmem_close(void *memory, size_t bytes) {
     if (memory) munmap(memory, bytes);
@@ -124,30 +76,40 @@ size_t shmem_whole_pages(const void *part, size_t bytes) {
     return bytes + (SHMEM_LARGE_PAGE - end % SHMEM_LARGE_PAGE) % SHMEM_LARGE_PAGE;
 }
 
-void shmem_address(int fd, char address[SHMEM_NAME]) {
-    snprintf(address, SHMEM_NAME, "/proc/%ld/fd/%d", (long)getpid(), fd);
-}
-
-static int attach(void *part, size_t bytes, int fd, const char *address, hvd_error *err) {
+void shmem_address(int fd, char address[SHMEM_ADDRESS]) {
     struct stat file;
-    if (fstat(fd, &file) || file.st_size < offset_in_file(part) + (off_t)bytes)
-        return error_set(err, HVD_NO_MEMORY,
-                         "%s is smaller than the %zu bytes that another rank shares", address,
-                         bytes);
-    return map_part(part, bytes, fd, MAP_POPULATE)
-               ? HVD_OK
-               : error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
-                           strerror(errno));
+    unsigned long number = fstat(fd, &file) ? 0 : (unsigned long)file.st_ino;
+    snprintf(address, SHMEM_ADDRESS, "/proc/%ld/fd/%d %lu", (long)getpid(), fd, number);
 }
 
-int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err) {
-    if (!bytes) return HVD_OK;
-    int fd = open(address, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
+/* Where two containers count their processes apart, the path is that of another file. */
+static int open_address(const char *address, size_t bytes, int *fd, hvd_error *err) {
+    char path[SHMEM_ADDRESS] = "";
+    unsigned long number = 0;
+    struct stat file;
+    int read = sscanf(address, "%63s %lu", path, &number);
+    *fd = open(path, O_RDWR | O_CLOEXEC);
+    if (*fd < 0)
         return error_set(err, HVD_NO_MEMORY,
                          "can't open the memory that another rank shares, %s: %s", address,
                          strerror(errno));
-    int code = attach(part, bytes, fd, address, err);
+    if (read == 2 && !fstat(*fd, &file) && file.st_ino == number && (size_t)file.st_size >= bytes)
+        return HVD_OK;
+    close(*fd);
+    return error_set(err, HVD_NO_MEMORY,
+                     "%s is not the memory of %zu bytes that another rank shares: can the ranks "
+                     "see each other's processes?",
+                     address, bytes);
+}
+
+int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err) {
+    int fd;
+    if (!bytes) return HVD_OK;
+    HVD_TRY(open_address(address, (size_t)offset_in_file(part) + bytes, &fd, err));
+    int code = map_part(part, bytes, fd, MAP_POPULATE)
+                   ? HVD_OK
+                   : error_set(err, HVD_NO_MEMORY, "can't map %zu bytes of %s: %s", bytes, address,
+                               strerror(errno));
     close(fd);
     return code;
 }
@@ -161,7 +123,8 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err) {
     return err->code;
 }
 
-/* Where the memory is private, populating it would copy all its pages. */
+/* MAP_POPULATE: a page's first touch costs 1.4 us, ten times as much as the copy that causes it.
+ * Where the memory is private, populating it would copy all its pages. */
 static int map_whole(void **memory, size_t bytes, bool shared, int fd, const char *address,
                      hvd_error *err) {
     int how = shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE;
@@ -177,11 +140,8 @@ static int map_whole(void **memory, size_t bytes, bool shared, int fd, const cha
 }
 
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
-    int fd = open(address, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return error_set(err, HVD_NO_MEMORY,
-                         "can't open the memory that another rank shares, %s: %s", address,
-                         strerror(errno));
+    int fd;
+    HVD_TRY(open_address(address, bytes, &fd, err));
     int code = map_whole(memory, bytes, shared, fd, address, err);
     close(fd);
     return code;

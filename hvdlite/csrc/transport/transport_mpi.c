@@ -9,6 +9,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TAG = 0 };
 
@@ -28,7 +29,8 @@ struct mpi_transport {
     struct outgoing *outgoing, **last; /* the oldest first */
     MPI_Request incoming;              /* of the one message that is arriving */
     struct message arriving;
-    struct host host;                        /* zeroed: this host has no window */
+    int file;         /* the memory that this leader shares with its host, or -1 */
+    struct host host; /* zeroed: this host has no window */
     struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
     struct signs signs;
 };
@@ -226,23 +228,23 @@ static int find_layout(struct mpi_transport *m, hvd_error *err) {
     return code;
 }
 
-/* All ranks of the host map the window, or none does. */
+/* All ranks of the host map the memory that its leader makes, or none does. */
 static int share_memory(struct mpi_transport *m, bool wanted, void **memory, hvd_error *err) {
     struct topology *at = &m->transport.at;
     hvd_error *why = &m->transport.no_window;
     size_t bytes = window_bytes(at->local_size);
-    char name[SHMEM_NAME] = "";
-    if (at->local_rank == 0 && wanted && shmem_create(memory, bytes, name, why)) name[0] = 0;
-    TRY_MPI(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, m->local));
-    if (at->local_rank && wanted && *name) shmem_open(memory, bytes, name, why);
+    char address[SHMEM_ADDRESS] = "";
+    if (at->local_rank == 0 && wanted && !shmem_make(bytes, &m->file, why))
+        shmem_address(m->file, address);
+    TRY_MPI(MPI_Bcast(address, sizeof address, MPI_CHAR, 0, m->local));
+    if (wanted && *address) shmem_map(memory, bytes, true, address, why);
     int own[3] = {*memory != NULL, wanted, !wanted}, least[3];
     TRY_MPI(MPI_Allreduce(own, least, 3, MPI_INT, MPI_MIN, m->local));
-    bool all = least[0];
+    if (least[0]) return HVD_OK;
     if (at->local_rank == 0 && !least[1] && !least[2])
         error_set(why, HVD_INVALID, "HVDLITE_WINDOW is 0 on some ranks of this host, not on all");
-    if (at->local_rank == 0 && *name) shmem_unlink(name);
-    if (!all) shmem_close(*memory, bytes);
-    if (!all) *memory = NULL;
+    shmem_close(*memory, bytes);
+    *memory = NULL;
     return HVD_OK;
 }
 
@@ -313,6 +315,7 @@ static void mpi_close(struct transport *t, bool clean) {
         revoke(m);
     }
     host_close(&m->host);
+    if (m->file >= 0) close(m->file);
     layout_close(&t->layout);
     free(m->requests);
     free(m);
@@ -329,15 +332,13 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
-    m->arriving.from = -1;
+    m->arriving.from = m->file = -1;
     m->data = m->control = m->local = MPI_COMM_NULL;
     MPI_Comm handle;
     memcpy(&handle, comm, sizeof handle);
     int code = open_all(m, handle, window, nudge, err);
-    if (code)
-        mpi_close(&m->transport, false);
-    else
-        *out = &m->transport;
+    *out = code ? NULL : &m->transport;
+    if (code) mpi_close(&m->transport, false);
     return code;
 }
 
