@@ -23,6 +23,22 @@ import hvdlite as hvd
 
 STEPS, ROWS = 4, 6
 
+
+@mx.optimizer.Optimizer.register
+class OwnAdamW(mx.optimizer.Optimizer):
+    """AdamW (Loshchilov and Hutter, ICLR 2019) by MXNet's operator; MXNet 1 has no class for it."""
+
+    def create_state(self, index, weight):
+        return mx.nd.zeros_like(weight), mx.nd.zeros_like(weight)
+
+    def update(self, index, weight, grad, state):
+        self._update_count(index)
+        rescale = mx.nd.array([self.rescale_grad])
+        mx.nd.contrib.adamw_update(
+            weight, grad, *state, rescale, out=weight, lr=1.0, eta=self._get_lr(index),
+            wd=self._get_wd(index), clip_gradient=self.clip_gradient or -1.0,
+        )  # fmt: skip
+
 pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 
 FLAGS = [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
@@ -94,6 +110,7 @@ BY_MXNET = [
     ("dcasgd", {"learning_rate": 0.01}),
     ("lars", {"learning_rate": 0.05, "momentum": 0.9}),
     ("lamb", {"learning_rate": 0.01}),
+    ("ownadamw", {"learning_rate": 0.01, "wd": 0.01, "clip_gradient": 0.1}),
 ]
 
 
