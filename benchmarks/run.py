@@ -47,7 +47,7 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
     for number in range(rounds):
         for contestant in plan.UPDATING:
             yield Job(contestant, 2, "update", number, seconds)
-    for number in range(min(rounds, 3)):
+    for number in range(rounds):
         for contestant in plan.UPDATING:
             yield Job(contestant, 2, "update_large", number, seconds)
     for ranks in plan.HELD_RANKS:

@@ -1,6 +1,6 @@
 """Memory that the ranks of a host map, so that arrays in it are reduced without a copy."""
 
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -85,19 +85,37 @@ class HostMemory:
         return np.frombuffer(ffi.buffer(alive, nbytes), np.uint8)
 
 
+class Host(NamedTuple):
+    """This rank's host.
+
+    :ivar leader: its lowest rank.
+    :ivar number: its own, from 0; ``hosts``: how many hosts the job has.
+    """
+
+    leader: int
+    number: int
+    hosts: int
+
+
+def own_host() -> Host:
+    """Return where this rank is."""
+    found = [ffi.new("int *") for _ in Host._fields]
+    call(lib.hvd_host, *found)
+    return Host(*(each[0] for each in found))
+
+
 def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
     """Return memory of which each host has one. Collective; None on all ranks if one gets none.
 
     :param fill: called with the lowest rank's ``shared`` on each host, before others see it.
     """
-    leader = ffi.new("int *")
-    call(lib.hvd_host_leader, leader)
-    leads = leader[0] == topology.rank()
+    leader = own_host().leader
+    leads = leader == topology.rank()
     made = _open_memory(lib.hvd_memory_make, nbytes) if leads else None
     if made:
         fill(made.shared)
     addresses = allgather_object(made and _address_of(made), f"memory.{owner}")
-    address = addresses[leader[0]]
+    address = addresses[leader]
     if not leads and address:
         made = _open_memory(lib.hvd_memory_attach, nbytes, ffi.new("char[]", address))
     return made if all(allgather_object(made is not None, f"memory.{owner}")) else None

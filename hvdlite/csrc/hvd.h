@@ -115,8 +115,9 @@ hvd_memory *hvd_memory_attach(size_t bytes, const char *address, hvd_error *err)
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
 void hvd_memory_close(hvd_memory *memory);
-/* The lowest rank of this rank's host. */
-int hvd_host_leader(int *rank, hvd_error *err);
+/* This rank's host: its lowest rank; its number among the hosts, which are in the order of their
+ * lowest ranks; how many hosts the job has. */
+int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
 
 /* The flight recorder (shm/flight.h): a file of this process without a name; -1: there is none.
  * `job`: what its ranks have in common. `stacks`: the signal by which stacks are appended to the

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import topology
-from hvdlite.mxnet.states import pack_states, unpack_states
+from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
 from hvdlite.names import owner_name
 from hvdlite.objects import agree, result_of_root
 
@@ -54,7 +54,10 @@ class Checkpoint:
         self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
 
     def save(self, epoch: int, **extra) -> None:
-        """Write the parts as they are now, on rank 0; do nothing on the others.
+        """Write the parts as they are now, on rank 0. All ranks call it.
+
+        With a ``ShardedTrainer`` on several hosts rank 0 gathers the states; else other ranks do
+        nothing.
 
         BatchNorm's running statistics are those of rank 0; call ``hvd.average_statistics`` before
         to make them equal.
@@ -66,6 +69,7 @@ class Checkpoint:
         :raises ValueError: the folder has a later checkpoint, or one of that epoch, already.
         """
         text = json.dumps(extra, default=_from_numpy)
+        states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
         if topology.rank() != 0:
             return
         newest = max(map(_epoch_of, self._finished()), default=-1)
@@ -78,7 +82,7 @@ class Checkpoint:
         unfinished = self._folder / ".unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
         unfinished.mkdir()
-        self._write(unfinished, {"epoch": epoch, "extra": json.loads(text), "trainers": {}})
+        self._write(unfinished, states, {"epoch": epoch, "extra": json.loads(text), "trainers": {}})
         for path in (*unfinished.iterdir(), unfinished):
             _write_through(path)
         unfinished.rename(self._folder / f"{epoch:08d}")
@@ -123,11 +127,11 @@ class Checkpoint:
         paths = self._folder.iterdir() if self._folder.is_dir() else ()
         return sorted((path for path in paths if path.name.isdigit()), key=_epoch_of)
 
-    def _write(self, folder: Path, meta: Dict[str, Any]) -> None:
+    def _write(self, folder: Path, states: Dict[str, Any], meta: Dict[str, Any]) -> None:
         for name, part in self._parts.items():
             path = folder / _file_name(name, part)
             if _is_trainer(part):
-                packed = pack_states(part)
+                packed = pack_states(part, states[name])
                 path.write_bytes(packed.pop("states"))
                 meta["trainers"][name] = packed
             else:

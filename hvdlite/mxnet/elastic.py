@@ -7,7 +7,7 @@ import mxnet as mx
 from hvdlite.elastic.parts import Part
 from hvdlite.elastic.state import ObjectState
 from hvdlite.mxnet.optimizer import DistributedOptimizer
-from hvdlite.mxnet.states import pack_states, unpack_states
+from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 
 
@@ -70,7 +70,7 @@ class _Trainer(Part):
     """The states of a Trainer."""
 
     def take(self, value) -> Any:
-        return pack_states(value)
+        return pack_states(value, whole_states(value))
 
     def give(self, value, taken) -> Any:
         unpack_states(value, taken)

@@ -1,17 +1,21 @@
 """The updater of weights that exist once on each host: each rank updates its part of them."""
 
+import pickle
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from hvdlite import heap
+from hvdlite import heap, topology
+from hvdlite import numpy as collectives
 from hvdlite._native import HvdliteValueError
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of, can_move, with_arrays
 from hvdlite.mxnet.rules import rates_of, rule_of
+from hvdlite.mxnet.stripes import Stripes
 from hvdlite.mxnet.update_by_parts import ByParts
 from hvdlite.mxnet.update_by_rule import ByRule
+from hvdlite.names import tensor_name
 from hvdlite.reduce_ops import Max
 
 _REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselves
@@ -19,13 +23,22 @@ _REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselv
 _UNSUITED = {"Nadam": "keeps a schedule that counts calls, of which each rank does some"}
 
 
+_ELSEWHERE = (
+    "each host of the job had some of the optimizer's states, and the job has ended: save states "
+    "before its end, or load_states() now"
+)
+
+
 class HostUpdater(mx.optimizer.Updater):
     """An ``mx.optimizer.Updater`` whose weights exist once on each host, from :meth:`share` on.
 
-    ``states`` are those of one process: whole, on every rank. Where the C library has the
-    optimizer's rule, it updates each rank's part in the pass that sums the gradients. Other
-    optimizers run MXNet's operators on the rank's part: flat slices, or whole arrays where the
-    optimizer may need them whole.
+    Where the C library has the optimizer's rule, it updates each rank's part in the pass that sums
+    the gradients. Other optimizers run MXNet's operators on the rank's part: flat slices, or whole
+    arrays where the optimizer may need them whole.
+
+    ``states`` are those of one process, on every rank. In a job of several hosts, with an optimizer
+    whose rule the C library has, large weights are dealt to the hosts: then this host's states have
+    the values of its stripes alone (``stripes.py``), and :meth:`whole_states` is collective.
     """
 
     def __init__(self, optimizer) -> None:
@@ -50,7 +63,7 @@ class HostUpdater(mx.optimizer.Updater):
         """
         self._gradients = gradients
         movable = {index: param for index, param in params.items() if can_move(param)}
-        self._weights.move(movable, gradients.owner)
+        self._weights.move(movable, gradients.owner, rule_of(self.optimizer) is not None)
         mx.nd.waitall()  # MXNet has freed the private copies
         heap.trim()
         for index, place in self._weights.places.items():
@@ -62,6 +75,8 @@ class HostUpdater(mx.optimizer.Updater):
         """Give weights and states memory of this rank's own, until the next :meth:`share`."""
         for index, place in self._weights.places.items():
             if self.states.get(index) is place.states:
+                if place.stripes:
+                    raise HvdliteValueError(_ELSEWHERE)
                 own = [array.copy() for array in arrays_of(place.states)]
                 self.states[index] = with_arrays(place.states, own)
         self._weights.leave(params)
@@ -76,6 +91,15 @@ class HostUpdater(mx.optimizer.Updater):
     def fused(self) -> Set[int]:
         """Return the parameters whose gradients the next update can sum."""
         return self._single if rule_of(self.optimizer) else set()
+
+    def whole_states(self) -> Dict[int, Any]:
+        """Return the states as one process has them. Collective if they are dealt to hosts."""
+        return {index: self._whole(index, states) for index, states in self.states.items()}
+
+    def get_states(self, dump_optimizer=False) -> bytes:
+        """Return what MXNet's updater does for :meth:`whole_states`, as collective as that."""
+        states = self.whole_states()
+        return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
 
     def __call__(self, index, grad, weight) -> None:
         """Update the weights of all ranks; arguments as for MXNet's updaters. Collective."""
@@ -92,10 +116,30 @@ class HostUpdater(mx.optimizer.Updater):
         if private:
             super().__call__(*([each[at] for at in private] for each in (indices, grads, weights)))
 
-    def _state_of(self, index: int, weight):
-        if index in self.states:  # loaded before the first step
-            return self.states[index]
-        return self.optimizer.create_state_multi_precision(index, weight)
+    def _state_of(self, index: int, weight, stripes: Optional[Stripes]):
+        if index not in self.states:
+            weight = stripes.cut(weight) if stripes else weight
+            return self.optimizer.create_state_multi_precision(index, weight)
+        loaded = self.states[index]  # before the first step
+        if not stripes:
+            return loaded
+        return with_arrays(loaded, [stripes.cut(array) for array in arrays_of(loaded)])
+
+    def _whole(self, index: int, states):
+        place = self._weights.places.get(index)
+        if place is None or not place.stripes or states is not place.states:
+            return states
+        if not topology.is_initialized():
+            raise HvdliteValueError(_ELSEWHERE)
+        assert self._gradients is not None
+        stripes, leads = place.stripes, topology.local_rank() == 0
+        whole = []
+        for number, array in enumerate(arrays_of(states)):
+            own = stripes.own(array)
+            name = tensor_name("states", f"{self._gradients.name(index)}.{number}")
+            parts = collectives.allgather(own if leads else own[:0], name)
+            whole.append(stripes.join(parts, place.shared.shape))
+        return with_arrays(states, whole)
 
     def _place_of(self, index: int, weight) -> Optional[Place]:
         """Return where the parameter lies; give its place the states that were loaded since."""
@@ -114,6 +158,8 @@ class HostUpdater(mx.optimizer.Updater):
     def _adopt(self, index: int, place: Place) -> None:
         """Copy states from elsewhere into the memory; every rank writes the same ones."""
         loaded, mine = arrays_of(self.states.get(index)), arrays_of(place.states)
+        if place.stripes and all(a.shape == place.shared.shape for a in loaded):
+            loaded = [place.stripes.cut(a) for a in loaded]
         if [a.shape for a in loaded] != [a.shape for a in mine]:
             raise HvdliteValueError(
                 f"the states of parameter {index} have other shapes than those of its optimizer: "
@@ -142,6 +188,11 @@ class HostUpdater(mx.optimizer.Updater):
 
     def _update_parts(self, indices: List[int], grads: List) -> None:
         assert self._gradients is not None
+        if any(self._weights.places[index].stripes for index in indices):
+            raise HvdliteValueError(
+                "the states are dealt to the job's hosts, which the optimizer, as it is now, can't "
+                "use: make a new trainer with these settings"
+            )
         if self._parts is None:
             self._parts = ByParts(self._weights, self._gradients)
         self._parts.update(self.optimizer, indices, grads)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hvdlite import shared_memory
 from hvdlite.collectives import DTYPES
+from hvdlite.mxnet.stripes import Stripes, can_deal
 
 _LINE = 64  # bytes: a cache line, and the widest vector
 
@@ -21,6 +22,7 @@ class Place(NamedTuple):
     arrays: List[np.ndarray]  # the memory of `shared` and of the states
 
     handle: Any  # of the parameter's NDArray
+    stripes: Optional[Stripes]  # of which this host has the states; None: of the whole weight
 
     def is_of(self, weight) -> bool:
         """Tell whether the parameter still has this weight."""
@@ -58,7 +60,8 @@ def _is_list(states) -> bool:
 class HostWeights:
     """Moves weights and states into memory of the host.
 
-    :param states: makes the optimizer's states for an index and a weight.
+    :param states: makes the optimizer's states for an index, a weight, and the stripes of it that
+        this host has the states of, or None.
     """
 
     def __init__(self, states: Callable) -> None:
@@ -71,19 +74,25 @@ class HostWeights:
         assert self.memory is not None
         return self.memory.handle
 
-    def move(self, params: Dict[int, Any], owner: str) -> None:
+    def move(self, params: Dict[int, Any], owner: str, deals: bool) -> None:
         """Move them, with the values of each host's lowest rank. Collective.
 
         Nothing moves if the ranks of some host can't share memory.
 
         :param params: those of which :func:`can_move` is true, in an order that all ranks share.
+        :param deals: whether the states of large weights are dealt to the job's hosts.
         """
-        pieces = _Layout()
-        plans = [(i, param, self._plan(pieces, i, param)) for i, param in params.items()]
+        pieces, host = _Layout(), shared_memory.own_host()
+        plans = []
+        for label, (i, param) in enumerate(params.items()):
+            weight, stripes = _classic(param._data[0]), None
+            if deals and host.hosts > 1 and can_deal(weight):
+                stripes = Stripes(weight.size, host.hosts, host.number, label % host.hosts)
+            plans.append((i, param, self._plan(pieces, i, weight, stripes)))
         self.memory = shared_memory.host_memory(pieces.end, pieces.fill, owner) if plans else None
         if self.memory:
-            for index, param, (offsets, states) in plans:
-                self.places[index] = self._place(param, offsets, states)
+            for index, param, plan in plans:
+                self.places[index] = self._place(param, *plan)
 
     def leave(self, params: Dict[int, Any]) -> None:
         """Give the weights memory of this rank's own. Not collective."""
@@ -92,15 +101,14 @@ class HostWeights:
                 _replace_weight(params[index], _classic(place.weight).copy())
         self.memory, self.places = None, {}
 
-    def _plan(self, pieces: "_Layout", index: int, param) -> tuple:
-        """Return where the weight and its states will lie, and the states."""
-        weight = _classic(param._data[0])
-        states = self._states_of(index, weight)
+    def _plan(self, pieces: "_Layout", index: int, weight, stripes: Optional[Stripes]) -> tuple:
+        """Return where the weight and its states will lie, the states, and the stripes."""
+        states = self._states_of(index, weight, stripes)
         offsets = [pieces.add(weight, mmap.PAGESIZE)]
         offsets += [pieces.add(array, _LINE) for array in arrays_of(states)]
-        return offsets, states
+        return offsets, states, stripes
 
-    def _place(self, param, offsets: Sequence[int], states) -> Place:
+    def _place(self, param, offsets: Sequence[int], states, stripes: Optional[Stripes]) -> Place:
         assert self.memory is not None
         old = [_classic(param._data[0]), *arrays_of(states)]
         shared = [_at(self.memory.shared, at, like) for at, like in zip(offsets, old)]
@@ -108,7 +116,8 @@ class HostWeights:
         view = _as_mxnet(_at(self.memory.view, offsets[0], old[0]))
         _replace_weight(param, view)
         states = with_arrays(states, own)
-        return Place(param._data[0], weight, states, shared, param._data[0].handle.value)
+        data = param._data[0]
+        return Place(data, weight, states, shared, data.handle.value, stripes)
 
 
 class _Layout:

@@ -1,4 +1,4 @@
-"""ShardedTrainer: DistributedTrainer with weights and states that exist once on each host."""
+"""ShardedTrainer: DistributedTrainer with weights once on each host, and states once in the job."""
 
 from typing import Collection, List
 
@@ -6,6 +6,7 @@ import mxnet as mx
 
 from hvdlite import topology
 from hvdlite.mxnet.host_updater import HostUpdater
+from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.reduce_ops import Average
 
@@ -18,6 +19,10 @@ class ShardedTrainer(DistributedTrainer):
     gradients and updates that part at once, so a step does the work of one update a host, where
     ``DistributedTrainer`` does it on every rank. Training is the same, bit for bit.
 
+    Several hosts share the states of weights of 64 KiB or more, with SGD, NAG and Adam: each has
+    some, updates those weights by the sums over all ranks and sends them to the others. More than
+    two hosts add in another order than ``DistributedTrainer``, so the last bit may differ.
+
     What differs for a script:
 
     * At the first step the weights of each host become those of its lowest rank; start with equal
@@ -25,6 +30,7 @@ class ShardedTrainer(DistributedTrainer):
     * Write to weights (``load_parameters``, ``set_data``) on all ranks of a host, the same values.
     * After ``step`` gradients are this rank's own, or averages; ``allreduce_grads()`` and
       ``update(batch_size)`` make them averages, for clipping between the two.
+    * On several hosts all ranks call ``save_states``.
     * No rank may call ``hvd.join()`` during a step.
 
     Parameters stay private, as with ``DistributedTrainer``, that are frozen, sparse or on several
@@ -61,6 +67,18 @@ class ShardedTrainer(DistributedTrainer):
         updater = self._updaters[0]
         shared = isinstance(updater, HostUpdater)
         return [p.name for i, p in enumerate(self._params) if shared and updater.has(i)]
+
+    def save_states(self, fname) -> None:
+        """Save the optimizer's states as Gluon does: the file of one process.
+
+        On several hosts all ranks call it, because each host has some of the states.
+
+        :param fname: where this rank writes; None: this rank takes part and writes nothing.
+        """
+        if fname is None:
+            whole_states(self)
+        else:
+            super().save_states(fname)
 
     def rejoin(self) -> None:
         updater = self._updaters[0]

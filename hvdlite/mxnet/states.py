@@ -29,15 +29,24 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
         [f"{kind}{around}, {len(trainer._params)} parameters"],
         remedy="Make the same trainer on every rank.",
     )
-    _updaters(trainer)  # may set up the kvstore, so all ranks call it
-    packed = result_of_root(lambda: pack_states(trainer), root_rank, name)
+    whole = whole_states(trainer)
+    packed = result_of_root(lambda: pack_states(trainer, whole), root_rank, name)
     unpack_states(trainer, packed)
     if _is_distributed(trainer):  # load_states() may have replaced it on some ranks
         trainer.optimizer._averaging.gradients.restart(packed["owner"])
 
 
-def pack_states(trainer) -> Dict[str, Any]:
+def whole_states(trainer) -> Dict[Any, Any]:
+    """Return the states of each parameter. Collective: a kvstore, or other hosts, may have some."""
+    updater = _updaters(trainer)[0]
+    gather = getattr(updater, "whole_states", None)
+    return gather() if gather else updater.states
+
+
+def pack_states(trainer, whole: Dict[Any, Any]) -> Dict[str, Any]:
     """Return the trainer's states for ``unpack_states``, without anything that can't be pickled.
+
+    ``whole`` are its :func:`whole_states`.
 
     ``packed["states"]`` is what ``trainer.save_states()`` writes for the plain optimizer, so it
     loads without hvdlite.
@@ -45,7 +54,7 @@ def pack_states(trainer) -> Dict[str, Any]:
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     updater = _updaters(trainer)[0]
     return {
-        "states": pickle.dumps((updater.states, _plain(updater.optimizer))),
+        "states": pickle.dumps((whole, _plain(updater.optimizer))),
         "order": _order(trainer),
         "owner": trainer.optimizer._averaging.gradients.owner if _is_distributed(trainer) else None,
         "loss_scaler": None if scaler is None else vars(scaler),

@@ -1,12 +1,12 @@
 """Sums gradients and updates weights in one pass, by a rule of the C library."""
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 
 from hvdlite._native import ffi, lib
 from hvdlite.mxnet.gradients import Gradients
-from hvdlite.mxnet.host_weights import HostWeights, arrays_of
+from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of
 from hvdlite.mxnet.push import Holding, Settings, describe_holding
 from hvdlite.mxnet.rules import Rule
 from hvdlite.names import tensor_name
@@ -26,7 +26,7 @@ class ByRule:
         self._rates = rows.view(np.float32)
         at = {index: number for number, index in enumerate(grads)}
         for index, number in at.items():
-            _fill(self._updates[number], rule, weights.places[index].arrays)
+            _fill(self._updates[number], rule, weights.places[index])
         self._operations = [
             self._operation(weights, gradients, reduction, {i: grads[i] for i in group}, at)
             for group in gradients.groups(grads)
@@ -59,9 +59,11 @@ class ByRule:
             operation.push()
 
 
-def _fill(update, rule: int, arrays: Sequence[np.ndarray]) -> None:
-    weights, *states = [ffi.cast("float *", array.ctypes.data) for array in arrays]
+def _fill(update, rule: int, place: Place) -> None:
+    weights, *states = [ffi.cast("float *", array.ctypes.data) for array in place.arrays]
     update.rule, update.weights = rule, weights
+    if place.stripes:
+        update.dealt, update.first = True, place.stripes.first
     for number, state in enumerate(states):
         update.states[number] = state
 

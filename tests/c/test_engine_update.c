@@ -1,5 +1,5 @@
 /* Allreduces that update weights of which all ranks see one copy: in a region, through the window,
- * by messages; and what can't have an update. */
+ * by messages, dealt to hosts; and what can't have an update. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 3 };
@@ -11,16 +11,21 @@ struct host {
 
 struct job {
     struct host hosts[MOST_RANKS];
-    int per_host; /* ranks */
+    int per_host; /* ranks; the last host may have fewer */
+    bool dealt;
     size_t bytes_ahead;
 };
+
+static int host_of(const struct job *job, int rank) { return rank / job->per_host; }
 
 static size_t count_of(int i) { return (size_t)(i * i * 1777 + i); }
 
 static size_t begin_of(int i) { return i ? begin_of(i - 1) + count_of(i - 1) : 0; }
 
-static hvd_update update_of(const struct host *h, int i) {
+static hvd_update update_of(const struct host *h, int i, int hosts) {
     hvd_update u = {.rule = HVD_SGD_MOMENTUM, .weights = h->weights + begin_of(i)};
+    u.dealt = hosts > 0;
+    u.first = hosts ? i % hosts : 0;
     u.states[0] = h->momentum + begin_of(i);
     u.rates[HVD_LEARNING_RATE] = 0.5f;
     u.rates[HVD_RESCALE] = 1;
@@ -29,8 +34,17 @@ static hvd_update update_of(const struct host *h, int i) {
     return u;
 }
 
+/* Where a host has a value's momentum; SIZE_MAX: nowhere. hosts 0: not dealt. */
+static size_t place_of(int i, size_t k, int hosts, int host) {
+    const size_t stripe = HVD_STRIPE / sizeof(float), n = (size_t)hosts;
+    if (!hosts) return k;
+    if ((k / stripe + (size_t)i % n) % n != (size_t)host) return SIZE_MAX;
+    return k / stripe / n * stripe + k % stripe;
+}
+
 /* What `steps` updates by the same sums leave: small multiples of powers of two, so exact. */
-static void check_weights(const struct host *h, const struct work *works, int ranks) {
+static void check_weights(const struct host *h, const struct work *works, int ranks, int hosts,
+                          int host) {
     for (int i = 0; i < WORKS; i++) {
         unsigned char tile[PERIOD * 8];
         const struct coll_case *c = &works[i].what;
@@ -39,18 +53,21 @@ static void check_weights(const struct host *h, const struct work *works, int ra
         for (size_t k = 0; k < c->n; k++) {
             float sum = (float)element_get(c->dtype, tile, k % PERIOD), w = 0, v = 0;
             for (int step = 0; step < STEPS; step++) w += v = 0.5f * v - 0.5f * sum;
-            right &= h->weights[begin_of(i) + k] == w && h->momentum[begin_of(i) + k] == v;
+            size_t place = place_of(i, k, hosts, host);
+            right &= h->weights[begin_of(i) + k] == w;
+            right &= place == SIZE_MAX || h->momentum[begin_of(i) + place] == v;
         }
         CHECK_CASE(right, "%d ranks, weight %d of %zu values", ranks, i, c->n);
     }
 }
 
-static void place_work(struct work *w, struct engine_rank *me, const struct host *h, int i) {
+static void place_work(struct work *w, struct engine_rank *me, const struct host *h, int i,
+                       int hosts) {
     char name[32];
     snprintf(name, sizeof name, "weight.%d", i);
     work_init(w, me, plain_sum(count_of(i)), name, true);
-    w->tensor.update = update_of(h, i);
-    w->tensor.request.rule = w->tensor.update.rule;
+    w->tensor.update = update_of(h, i, hosts);
+    w->tensor.request.rule = w->tensor.update.rule | (hosts ? REQUEST_DEALT : 0);
     if (!h->memory) return;
     free(w->in);
     w->in = w->out = (unsigned char *)(h->memory + (size_t)me->rank * STRIDE +
@@ -60,7 +77,8 @@ static void place_work(struct work *w, struct engine_rank *me, const struct host
 
 static void update_main(struct ranks *ranks, int rank, void *arg) {
     const struct job *job = arg;
-    const struct host *h = &job->hosts[rank / job->per_host];
+    const int host = host_of(job, rank), hosts = job->dealt ? host_of(job, ranks->size - 1) + 1 : 0;
+    const struct host *h = &job->hosts[host];
     struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
@@ -70,37 +88,47 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     config.bytes_ahead = job->bytes_ahead;
     engine_rank_start(&me, ranks, rank, &config);
     if (h->memory) engine_add_region(me.engine, &region);
-    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i);
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i, hosts);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
         for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
         engine_rank_wait(&me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
-    check_weights(h, works, ranks->size); /* on every rank: all parts are new where it ends */
+    check_weights(h, works, ranks->size, hosts,
+                  host); /* on every rank: all parts are new where it ends */
     engine_remove_region(me.engine, &region);
     check_in_order(&me, "after");
     engine_rank_end(&me);
     for (int i = 0; i < WORKS && !h->memory; i++) work_free(&works[i]);
 }
 
-static void run_updates(int p, int per_host, bool in_region, size_t bytes_ahead) {
+static void run_job(int p, struct job job, bool in_region) {
     size_t n = begin_of(WORKS) + 1;
-    struct job job = {.per_host = per_host, .bytes_ahead = bytes_ahead};
-    for (int i = 0; i < p / per_host; i++) {
+    const int hosts = host_of(&job, p - 1) + 1;
+    for (int i = 0; i < hosts; i++) {
         job.hosts[i] = (struct host){.weights = calloc(n, sizeof(float)),
                                      .momentum = calloc(n, sizeof(float))};
         if (in_region) job.hosts[i].memory = calloc((size_t)p, STRIDE);
         REQUIRE(job.hosts[i].weights && job.hosts[i].momentum);
     }
-    struct local_hub *hub = local_hub_new(p, per_host == p ? 0 : per_host);
+    struct local_hub *hub = local_hub_new(p, hosts == 1 ? 0 : job.per_host);
     REQUIRE(hub && local_hub_share(hub));
     ranks_run_hub(p, hub, update_main, &job);
-    for (int i = 0; i < p / per_host; i++) {
+    for (int i = 0; i < hosts; i++) {
         free(job.hosts[i].memory);
         free(job.hosts[i].weights);
         free(job.hosts[i].momentum);
     }
+}
+
+static void run_updates(int p, int per_host, bool in_region, size_t bytes_ahead) {
+    run_job(p, (struct job){.per_host = per_host, .bytes_ahead = bytes_ahead}, in_region);
+}
+
+static void run_dealt(int p, int per_host, size_t bytes_ahead) {
+    struct job job = {.per_host = per_host, .dealt = true, .bytes_ahead = bytes_ahead};
+    run_job(p, job, false);
 }
 
 static void test_weights_follow_the_sum_of_the_region(void) {
@@ -126,6 +154,23 @@ static void test_tensors_in_pieces(void) {
         run_updates(2, 1, false, AHEAD[i]);
         run_updates(4, 2, false, AHEAD[i]);
     }
+}
+
+/* Where the last host has fewer ranks, the last ranks of the others are in no lane. */
+static void test_stripes_are_updated_by_their_hosts(void) {
+    run_dealt(2, 1, AHEAD_UNLIMITED);
+    run_dealt(3, 1, AHEAD_UNLIMITED);
+    run_dealt(4, 2, AHEAD_UNLIMITED);
+    run_dealt(6, 2, AHEAD_UNLIMITED);
+    run_dealt(3, 2, AHEAD_UNLIMITED);
+    run_dealt(5, 3, AHEAD_UNLIMITED);
+    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host: it has all stripes */
+}
+
+static void test_stripes_of_tensors_in_pieces(void) {
+    run_dealt(2, 1, 1);
+    run_dealt(4, 2, 30000);
+    run_dealt(3, 2, 70000);
 }
 
 static void refuse(struct engine_rank *me, struct work *w, const char *why) {
@@ -190,6 +235,8 @@ int main(void) {
     RUN(test_weights_follow_the_sum_of_private_gradients);
     RUN(test_weights_of_each_host_follow_the_sum_of_all);
     RUN(test_tensors_in_pieces);
+    RUN(test_stripes_are_updated_by_their_hosts);
+    RUN(test_stripes_of_tensors_in_pieces);
     RUN(test_what_can_have_no_update);
     RUN(test_ranks_with_different_rules);
     return check_end("test_engine_update");

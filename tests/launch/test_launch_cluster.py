@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
-from versions import no_examples
+from versions import MXNET2, no_examples
 
 from hvdlite.launch import mpirun, probe
 
@@ -46,6 +46,17 @@ def test_ranks_on_four_hosts(cluster, on_cluster):
 def test_slots_and_a_list_of_hosts(on_cluster):
     done = on_cluster("-np", 3, "-H", "h1:2,h3:2", "--network-interfaces", "eth0", *python(WHERE))
     assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]
+
+
+@pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+def test_hosts_share_the_states_of_a_trainer(on_cluster):
+    """Two ranks and one: all states exist once."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tests = "tests/parallel/test_sharded_stripes.py"
+    root = SCRIPTS.parent.parent.parent
+    done = on_cluster("-n", 3, "-H", "h0:2,h1:1", *command, tests, cwd=root)
+    assert done.code == 0, done.out + done.err
+    assert "[100%]" in done.out
 
 
 @pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")

@@ -64,10 +64,11 @@ def backward(net, x) -> None:
     loss.backward()
 
 
-def train(net, trainer, steps: int = 4, joined: bool = False, rows: int = 4) -> dict:
+def train(net, trainer, steps: int = 4, joined=False, rows: int = 4, columns: int = 6) -> dict:
     """Train on this rank's batches, or, for comparison, on those of all ranks joined."""
     for step in range(steps):
-        x = joined_batch(step, rows) if joined else batch_of(hvd.rank(), step, rows)
+        rank = hvd.rank()
+        x = joined_batch(step, rows, columns) if joined else batch_of(rank, step, rows, columns)
         backward(net, x)
         trainer.step(len(x))
     return weights(net)

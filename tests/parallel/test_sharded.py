@@ -39,6 +39,7 @@ class OwnAdamW(mx.optimizer.Optimizer):
             wd=self._get_wd(index), clip_gradient=self.clip_gradient or -1.0,
         )  # fmt: skip
 
+
 pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 
 FLAGS = [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]

@@ -10,7 +10,12 @@ from nets import weights
 def bits(net, trainer) -> dict:
     """The weights, and the states as a file of the trainer has them."""
     states, _ = pickle.loads(trainer._updaters[0].get_states(dump_optimizer=True))
-    flat = {f"state {i}": [a.asnumpy() for a in arrays(each)] for i, each in states.items()}
+    # Trainers number parameters by names that count the blocks of the process.
+    names = {param.name: name for name, param in net._collect_params_with_prefix().items()}
+    flat = {
+        f"state of {names[trainer._params[i].name]}": [a.asnumpy() for a in arrays(each)]
+        for i, each in states.items()
+    }
     return {**{n: [w] for n, w in weights(net).items() if "running" not in n}, **flat}
 
 

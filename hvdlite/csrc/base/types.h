@@ -75,13 +75,20 @@ typedef enum hvd_rate {
     HVD_RATES
 } hvd_rate;
 
+/* A tensor of this many bytes or more can be dealt to the hosts of a job: in turn, each host gets a
+ * stripe of it, of so many bytes. One host has the states of a stripe. */
+#define HVD_STRIPE 65536
+
 /* An update of weights, which exist once on a host: every rank gives its own mapping of them. */
 typedef struct hvd_update {
     int rule; /* hvd_rule; equal on all ranks */
     float rates[HVD_RATES];
     float *weights; /* as many as the tensor has values */
-    /* As many: momentum; Adam: mean, variance; NULL where the rule has fewer. */
+    /* As many: momentum; Adam: mean, variance; NULL where the rule has fewer. Of a tensor that is
+     * dealt: those of the stripes that this host gets, one after the other. */
     float *states[2];
+    int dealt; /* 1 or 0; equal on all ranks */
+    int first; /* the host that gets the first stripe, by number; the same */
 } hvd_update;
 
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */

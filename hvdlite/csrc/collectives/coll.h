@@ -16,7 +16,8 @@
  *   pass      all rounds of one collective
  *   stretch   the rounds of a pass that are copied in one way (copy_policy.h)
  *   block     the bytes that are added at a time, while the first cache has them
- *   span      bytes that lie together in one tensor */
+ *   span      bytes that lie together in one tensor
+ *   stripe    HVD_STRIPE bytes of a tensor that is dealt: one host has their states */
 #ifndef HVDLITE_COLLECTIVES_COLL_H
 #define HVDLITE_COLLECTIVES_COLL_H
 
@@ -88,7 +89,14 @@ int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *e
  * tensors, each its chunk. Returns when all have. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
 
+/* The same for tensors that are dealt to several hosts, as one collective; data: `bytes` of working
+ * memory. The tensors keep what they have. */
+int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+
 /* ---- for the algorithms ---- */
+
+/* On a window: returns when all ranks have called it. */
+int coll_meet(const struct comm *host, hvd_error *err);
 
 struct coll_range {
     size_t begin, end; /* bytes */
@@ -175,6 +183,10 @@ struct coll_pieces {
     int (*finish)(const void *arg, size_t piece, hvd_error *err);
     const void *arg;
     size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
+    /* NULL: a piece is cut evenly, and nobody hears of the rest. Rank c - 1 completes chunk c. */
+    struct coll_range (*chunk)(const void *arg, size_t piece, int chunk); /* where it lies */
+    void (*completed)(const void *arg, struct coll_range range); /* the sum; may be replaced */
+    void (*arrived)(const void *arg, struct coll_range range);   /* from where it was completed */
 };
 /* The ring, piece by piece, without a pause between them; without the prescale. */
 int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,

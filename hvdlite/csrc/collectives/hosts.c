@@ -30,14 +30,13 @@
 
 #include "collectives/costs.h"
 
-/* Where each local rank's chunk ends; ranks in no lane have empty chunks. */
-static void cut(const struct layout *l, size_t bytes, size_t element, size_t *end) {
+void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t *end) {
     for (int i = 0; i < l->host.size; i++)
         end[i] = i < l->lanes ? coll_chunk(bytes, element, l->lanes, i).end : bytes;
 }
 
-static int sum_on_host(const struct layout *l, const struct coll_args *args, const size_t *end,
-                       size_t longest, hvd_error *err) {
+int coll_hosts_sum(const struct layout *l, const struct coll_args *args, const size_t *end,
+                   size_t longest, hvd_error *err) {
     struct coll_args host = *args;
     host.kind = HVD_REDUCESCATTER;
     host.in = args->data;
@@ -85,7 +84,7 @@ static struct coll_args cut_piece(const struct by_pieces *b, size_t i) {
     struct coll_args args = b->args;
     args.data = (char *)args.data + range.begin;
     args.bytes = coll_length(range);
-    cut(b->l, args.bytes, args.reduce->size, b->end);
+    coll_hosts_cut(b->l, args.bytes, args.reduce->size, b->end);
     return args;
 }
 
@@ -99,7 +98,7 @@ static struct coll_range own_range(const void *arg, size_t i) {
 static int sum_piece(const void *arg, size_t i, hvd_error *err) {
     const struct by_pieces *b = arg;
     struct coll_args args = cut_piece(b, i);
-    return sum_on_host(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
+    return coll_hosts_sum(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
 static int gather_piece(const void *arg, size_t i, hvd_error *err) {
@@ -133,7 +132,7 @@ static int stand_by(const struct by_pieces *b, hvd_error *err) {
 
 /* The bytes of a chunk of a ring, half of what is in flight: while the hosts work on a piece, the
  * other half of it is on the links. */
-static size_t chunk_bytes(const struct comm *comm) {
+size_t coll_hosts_chunk(const struct comm *comm) {
     struct pace pace = comm_pace(comm);
     return (pace.depth + 1) / 2 * pace.segment;
 }
@@ -146,7 +145,7 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     b.args.scratch = &scratch;
     int code = sum_piece(&b, 0, err);
     if (!code)
-        code = b.l->lane.size ? run_lane(&b, args, chunk_bytes(comm), err) : stand_by(&b, err);
+        code = b.l->lane.size ? run_lane(&b, args, coll_hosts_chunk(comm), err) : stand_by(&b, err);
     scratch_free(&scratch);
     return code;
 }
@@ -163,14 +162,14 @@ static bool in_pieces(const struct comm *comm, const struct coll_args *args, siz
 
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
-    size_t piece = chunk_bytes(comm) * (size_t)(l->hosts * l->lanes);
+    size_t piece = coll_hosts_chunk(comm) * (size_t)(l->hosts * l->lanes);
     void *memory;
     HVD_TRY(scratch_get(args->outer, (size_t)l->host.size * sizeof(size_t), &memory, err));
     size_t *end = memory;
     if (in_pieces(comm, args, piece)) return run_pieces(comm, args, end, piece, err);
-    cut(l, args->bytes, args->reduce->size, end);
+    coll_hosts_cut(l, args->bytes, args->reduce->size, end);
     size_t longest = coll_length(coll_part(end, 0));
-    HVD_TRY(sum_on_host(l, args, end, longest, err));
+    HVD_TRY(coll_hosts_sum(l, args, end, longest, err));
     HVD_TRY(sum_on_lane(l, args, coll_part(end, l->host.rank), err));
     return gather_on_host(l, args, end, longest, err);
 }

@@ -12,6 +12,16 @@ static inline bool coll_divides_on_host(const struct coll_args *args) {
     return args->reduce->wide > args->reduce->size;
 }
 
+/* The bytes of a chunk of a ring between hosts, for large data: see hosts.c. */
+size_t coll_hosts_chunk(const struct comm *comm);
+
+/* Where each local rank's chunk of the data ends; ranks in no lane have empty chunks. */
+void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t *end);
+
+/* The host's ranks sum the data, each its chunk of it, in place. longest: bytes of a chunk. */
+int coll_hosts_sum(const struct layout *l, const struct coll_args *args, const size_t *end,
+                   size_t longest, hvd_error *err);
+
 static inline struct reduce_final coll_final_on_host(const struct coll_args *args) {
     return (struct reduce_final){1, coll_divides_on_host(args) ? args->final.divisor : 1};
 }

@@ -45,6 +45,7 @@ static struct coll_range chunk_range(const struct ring *r, size_t piece, int chu
     const struct coll_args *args = r->args;
     if (args->kind != HVD_ALLREDUCE) return coll_part(args->part_end, chunk);
     struct coll_range all = {0, args->bytes};
+    if (r->pieces && r->pieces->chunk) return r->pieces->chunk(r->pieces->arg, piece, chunk);
     if (r->pieces) all = r->pieces->range(r->pieces->arg, piece);
     struct coll_range in = coll_chunk(coll_length(all), args->reduce->size, r->size, chunk);
     return (struct coll_range){all.begin + in.begin, all.begin + in.end};
@@ -78,7 +79,12 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
 /* Adds item i. The last addition also scales, while the sum is in the cache. */
 static void add_item(const struct ring *r, size_t i) {
     struct coll_range range = item_range(r, i, 1);
-    if (!is_added(r, i) || !coll_length(range)) return;
+    const struct coll_pieces *pieces = r->pieces && r->pieces->chunk ? r->pieces : NULL;
+    if (!coll_length(range)) return;
+    if (!is_added(r, i)) {
+        if (pieces) pieces->arrived(pieces->arg, range);
+        return;
+    }
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;
     size_t n = coll_length(range) / k->size;
@@ -86,6 +92,7 @@ static void add_item(const struct ring *r, size_t i) {
     bool whole = i % r->items + r->nseg >= r->added;
     if (whole && (r->args->final.scale != 1 || r->args->final.divisor != 1))
         k->narrow(data, data, n, r->args->final);
+    if (whole && pieces) pieces->completed(pieces->arg, range);
 }
 
 /* The caller's work. Its first piece is ready before the ring begins. */

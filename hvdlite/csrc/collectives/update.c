@@ -19,8 +19,12 @@ static void update_chunk(const struct coll_args *args, struct coll_range chunk) 
 }
 
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err) {
-    struct window *w = host->window;
     update_chunk(args, coll_chunk(args->bytes, sizeof(float), host->size, host->rank));
+    return coll_meet(host, err);
+}
+
+int coll_meet(const struct comm *host, hvd_error *err) {
+    struct window *w = host->window;
     if (host->size == 1) return HVD_OK;
     window_raise(w, WINDOW_STAGED, w->rounds);
     window_raise(w, WINDOW_REDUCED, w->rounds);

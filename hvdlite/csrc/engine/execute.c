@@ -1,6 +1,7 @@
 #include "engine/execute.h"
 
 #include "engine/record.h"
+#include "transport/layout.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -109,21 +110,42 @@ static int run_on_window(struct executor *x, const struct batch *batch, struct c
     return collective(x, args, err);
 }
 
-/* After an allreduce that was not direct. */
-static int run_update(struct executor *x, const struct batch *batch, struct coll_args *args,
-                      hvd_error *err) {
+static int list_tensors(struct executor *x, const struct batch *batch, struct coll_args *args,
+                        hvd_error *err) {
     void *memory;
     HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coll_tensor), &memory, err));
     struct coll_tensor *tensors = memory;
     for (size_t i = 0; i < batch->n; i++) tensors[i] = coll_tensor_of(&batch->pieces[i]);
     args->tensors = tensors;
     args->ntensors = batch->n;
+    return HVD_OK;
+}
+
+/* After an allreduce that was not direct. */
+static int run_update(struct executor *x, const struct batch *batch, struct coll_args *args,
+                      hvd_error *err) {
+    HVD_TRY(list_tensors(x, batch, args, err));
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
+}
+
+/* Tensors that are dealt to several hosts. */
+static int run_dealt(struct executor *x, const struct batch *batch, struct coll_args *args,
+                     hvd_error *err) {
+    HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
+    HVD_TRY(list_tensors(x, batch, args, err));
+    atomic_store(&x->algorithm, "update by hosts");
+    return args->bytes ? coll_update_dealt(x->comm, args, err) : HVD_OK;
+}
+
+static bool is_dealt(const struct executor *x, const struct request *r) {
+    const struct layout *l = x->comm->layout;
+    return r->rule & REQUEST_DEALT && l && l->hosts > 1;
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct coll_args args = args_of(x, &batch->pieces[0].tensor->request);
     for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
+    if (is_dealt(x, &batch->pieces[0].tensor->request)) return run_dealt(x, batch, &args, err);
     bool on_window = x->comm->window && x->comm->size > 1 && !args.adasum;
     HVD_TRY(on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err));
     const struct tensor *first = batch->pieces[0].tensor;

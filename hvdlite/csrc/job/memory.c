@@ -56,10 +56,12 @@ void hvd_memory_close(hvd_memory *memory) {
     free(memory);
 }
 
-int hvd_host_leader(int *rank, hvd_error *err) {
+int hvd_host(int *leader, int *number, int *hosts, hvd_error *err) {
     HVD_TRY(context_enter(err));
-    const struct comm *host = &context_world()->transport->layout.host;
-    *rank = host->ranks ? host->ranks[0] : 0;
+    const struct layout *l = &context_world()->transport->layout;
+    *leader = l->host.ranks ? l->host.ranks[0] : 0;
+    *number = l->host_of ? l->host_of[*leader] : 0;
+    *hosts = l->hosts ? l->hosts : 1;
     context_leave();
     return HVD_OK;
 }

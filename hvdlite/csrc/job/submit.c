@@ -9,6 +9,11 @@
 _Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == sizeof(struct tensor),
                "the request is last: all before its dims is zeroed");
 
+static int rule_of(const hvd_update *update) {
+    if (update->rule < 0 || update->rule > HVD_RULES) return HVD_RULES; /* which is refused */
+    return update->dealt ? update->rule | REQUEST_DEALT : update->rule;
+}
+
 static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct request *r = &to->request;
     if (strlen(from->name) >= sizeof r->name)
@@ -27,8 +32,10 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->prescale = from->prescale;
     r->postscale = from->postscale;
     r->codec = (struct codec){from->codec, from->parameter};
-    r->rule = from->update ? from->update->rule : HVD_RULE_NONE;
-    if (from->update) to->update = *from->update;
+    if (from->update) {
+        to->update = *from->update;
+        r->rule = rule_of(from->update);
+    }
     r->failed = from->failed != 0;
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);

@@ -85,16 +85,17 @@ static int check_codec(const struct request *r, hvd_error *err) {
 }
 
 static int check_rule(const struct request *r, hvd_error *err) {
+    int rule = r->rule & ~REQUEST_DEALT;
     if (r->rule == HVD_RULE_NONE) return HVD_OK;
-    if (r->rule < 0 || r->rule >= HVD_RULES)
-        return error_set(err, HVD_INVALID, "tensor '%s': unknown update rule %d", r->name, r->rule);
+    if (rule <= HVD_RULE_NONE || rule >= HVD_RULES)
+        return error_set(err, HVD_INVALID, "tensor '%s': unknown update rule %d", r->name, rule);
     if (r->kind == HVD_ALLREDUCE && r->dtype == HVD_FLOAT32 && r->op != HVD_ADASUM &&
         r->codec.kind == HVD_CODEC_NONE)
         return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,
                      "tensor '%s': an update by %s takes an uncompressed allreduce of float32 by "
                      "another op than Adasum",
-                     r->name, rule_name(r->rule));
+                     r->name, rule_name(rule));
 }
 
 int request_check(const struct request *r, int size, hvd_error *err) {
@@ -212,7 +213,10 @@ void field_text(const struct request *r, enum request_field field, char *text, s
     switch (field) {
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
     case FIELD_CODEC: codec_text(r->codec, text, size); break;
-    case FIELD_RULE: snprintf(text, size, "%s", rule_name(r->rule)); break;
+    case FIELD_RULE:
+        snprintf(text, size, "%s%s", rule_name(r->rule & ~REQUEST_DEALT),
+                 r->rule & REQUEST_DEALT ? ", dealt to the hosts" : "");
+        break;
     case FIELD_DTYPE: snprintf(text, size, "%s", dtype_name(r->dtype)); break;
     case FIELD_SHAPE: shape_text(r, text, size); break;
     case FIELD_OP: snprintf(text, size, "%s", op_name(r->op)); break;

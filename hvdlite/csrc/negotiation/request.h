@@ -11,6 +11,8 @@
 
 #include <stdbool.h>
 
+enum { REQUEST_DEALT = 64 }; /* added to a rule */
+
 struct request {
     int32_t kind, dtype;        /* hvd_kind, hvd_dtype */
     int32_t op;                 /* hvd_op; of an allreduce or reducescatter */
@@ -20,7 +22,7 @@ struct request {
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* of an allreduce of float32 */
-    int32_t rule;               /* hvd_rule; the same */
+    int32_t rule;               /* hvd_rule; the same; REQUEST_DEALT: of a tensor that is dealt */
     int32_t region; /* the region in which the tensor lies; 0: none; of an allreduce in place */
     int64_t offset; /* bytes, in the region's part */
     bool failed;    /* this rank has no data for the tensor */

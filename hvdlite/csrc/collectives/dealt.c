@@ -1,0 +1,236 @@
+/* Update of weights whose states are dealt to the hosts: allreduce, each host updates its part.
+ *
+ *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+ *   SC'20: its first stage. The ring is that of ring.c.
+ *
+ * A tensor's stripes go to the hosts in turn, so a stripe has the same owner in every batch, and
+ * every batch gives each host about as much work. A batch is packed by owners. Each host sums it as
+ * in hosts.c; on the lanes, a ring adds an owner's chunk on its way to the owner. There the
+ * segments that are complete update the weights, and the new weights go round in place of the sums.
+ * Hosts A and B, one lane; a0 is A's sum of what host 0 owns, S0 the sum, W0 its weights:
+ *
+ *             host A (0)          host B (1)
+ *   start     a0 a1               b0 b1
+ *   adding    S0 a1               b0 S1          each is sent what it owns
+ *   update    W0 a1               b0 W1
+ *   arriving  W0 W1               W0 W1          each is sent the rest
+ *
+ * All is in pieces, as in hosts.c. The rank of a lane writes the weights of its chunks to the host's
+ * memory: no rank reads them any more, because all of the host have brought their gradients to the
+ * sum. The last step is a flag that all of the host's ranks wait for.
+ *
+ * Cost between hosts: that of the ring, 2(h-1)/h S bytes a host. On a host: one pass of the window,
+ * S / h bytes of weights updated, the others copied. The order of addition depends on the owner
+ * alone, so the result does not depend on what is in the batch. */
+#include "collectives/hosts.h"
+#include "kernels/update.h"
+
+#include <string.h>
+
+enum { BLOCK = 4096 }; /* bytes that are updated at a time, then copied from the first cache */
+
+/* A part of a stripe, in one tensor. */
+struct span {
+    const struct coll_tensor *tensor;
+    size_t at, bytes; /* in the tensor's part that the batch has */
+    size_t packed;    /* where it begins in the data */
+};
+
+struct dealt {
+    const struct layout *l;
+    struct coll_args args; /* with a scratch of its own: the lane's is in use */
+    struct span *spans;    /* by their place in the data */
+    size_t nspans;
+    size_t *begin; /* [hosts + 1]: where what a host owns begins in the data */
+    size_t *end;   /* [local ranks]: of the chunks at hand */
+    size_t npieces;
+};
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t most_spans(const struct coll_args *args) {
+    size_t n = 0;
+    for (size_t i = 0; i < args->ntensors; i++) n += args->tensors[i].bytes / HVD_STRIPE + 2;
+    return n;
+}
+
+/* Lays out the stripes of a tensor that a host owns, from `packed` on; returns where they end. */
+static size_t lay_out_tensor(struct dealt *d, const struct coll_tensor *tensor, int owner,
+                             size_t packed) {
+    const size_t hosts = (size_t)d->l->hosts, from = tensor->before * sizeof(float),
+                 to = from + tensor->bytes;
+    size_t stripe = from / HVD_STRIPE;
+    size_t other = (stripe + (size_t)tensor->update->first) % hosts;
+    stripe += ((size_t)owner + hosts - other) % hosts;
+    for (; stripe * HVD_STRIPE < to; stripe += hosts) {
+        size_t begin = stripe * HVD_STRIPE, end = least(begin + HVD_STRIPE, to);
+        if (begin < from) begin = from;
+        d->spans[d->nspans++] = (struct span){tensor, begin - from, end - begin, packed};
+        packed += end - begin;
+    }
+    return packed;
+}
+
+static void lay_out(struct dealt *d) {
+    size_t packed = 0;
+    for (int h = 0; h < d->l->hosts; h++) {
+        d->begin[h] = packed;
+        for (size_t i = 0; i < d->args.ntensors; i++)
+            packed = lay_out_tensor(d, &d->args.tensors[i], h, packed);
+    }
+    d->begin[d->l->hosts] = packed;
+}
+
+/* The last span that begins at or before `at`. */
+static const struct span *find_span(const struct dealt *d, size_t at) {
+    size_t low = 0, high = d->nspans;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (d->spans[middle].packed <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &d->spans[low];
+}
+
+/* `at`: in the tensor's part that the batch has. */
+typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
+                        char *data, size_t bytes);
+
+/* Gives a range of the data, by blocks that lie together in one stripe. */
+static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
+    for (const struct span *s = find_span(d, range.begin); range.begin < range.end; s++) {
+        size_t end = least(s->packed + s->bytes, range.end), bytes;
+        for (; range.begin < end; range.begin += bytes) {
+            bytes = least(end - range.begin, BLOCK);
+            take(d, s->tensor, s->at + (range.begin - s->packed),
+                 (char *)d->args.data + range.begin, bytes);
+        }
+    }
+}
+
+static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
+                 size_t bytes) {
+    (void)d;
+    memcpy(data, tensor->in + at, bytes);
+}
+
+static float *weights_at(const struct coll_tensor *tensor, size_t at) {
+    return tensor->update->weights + tensor->before + at / sizeof(float);
+}
+
+static void update(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
+                   size_t bytes) {
+    const size_t stripe_values = HVD_STRIPE / sizeof(float);
+    size_t value = tensor->before + at / sizeof(float);
+    size_t own = value / stripe_values / (size_t)d->l->hosts; /* stripes of this host before it */
+    hvd_update here = *tensor->update;
+    here.weights = weights_at(tensor, at);
+    for (int i = 0; i < update_states(here.rule); i++)
+        here.states[i] += own * stripe_values + value % stripe_values;
+    update_apply(&here, (const float *)(const void *)data, 0, bytes / sizeof(float));
+    memcpy(data, here.weights, bytes);
+}
+
+static void store(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
+                  size_t bytes) {
+    (void)d;
+    memcpy(weights_at(tensor, at), data, bytes);
+}
+
+/* ---- pieces ---- */
+
+/* What a piece has of the data that a host owns. */
+static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
+    size_t begin = d->begin[host], bytes = d->begin[host + 1] - begin;
+    struct coll_range in = coll_chunk(bytes, sizeof(float), (int)d->npieces, (int)piece);
+    return (struct coll_range){begin + in.begin, begin + in.end};
+}
+
+static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
+    const struct dealt *d = arg;
+    for (int h = 0; h < d->l->hosts; h++) {
+        struct coll_range range = owned(d, piece, h);
+        struct coll_args args = d->args;
+        args.data = (char *)args.data + range.begin;
+        args.bytes = coll_length(range);
+        each_block(d, range, pack);
+        coll_hosts_cut(d->l, args.bytes, sizeof(float), d->end);
+        HVD_TRY(coll_hosts_sum(d->l, &args, d->end, coll_length(coll_part(d->end, 0)), err));
+    }
+    return HVD_OK;
+}
+
+/* The host before completes a chunk, by ring.c. */
+static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
+    const struct dealt *d = arg;
+    struct coll_range range = owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts);
+    struct coll_range own =
+        coll_chunk(coll_length(range), sizeof(float), d->l->lanes, d->l->host.rank);
+    return (struct coll_range){range.begin + own.begin, range.begin + own.end};
+}
+
+static void update_range(const void *arg, struct coll_range range) {
+    each_block(arg, range, update);
+}
+
+static void store_range(const void *arg, struct coll_range range) { each_block(arg, range, store); }
+
+static int keep(const void *arg, size_t piece, hvd_error *err) {
+    (void)arg, (void)piece, (void)err;
+    return HVD_OK;
+}
+
+static int run_lane(const struct dealt *d, const struct coll_args *args, size_t longest_chunk,
+                    hvd_error *err) {
+    struct coll_args lane = *args;
+    lane.prescale = 1;
+    lane.final = coll_final_on_lane(args);
+    struct coll_pieces pieces = {.n = d->npieces,
+                                 .prepare = sum_piece,
+                                 .finish = keep,
+                                 .arg = d,
+                                 .longest_chunk = longest_chunk,
+                                 .chunk = lane_chunk,
+                                 .completed = update_range,
+                                 .arrived = store_range};
+    HVD_TRY(sum_piece(d, 0, err));
+    return coll_ring_pieces(&d->l->lane, &lane, &pieces, err);
+}
+
+/* What a rank in no lane does, in the order in which the others do. */
+static int stand_by(const struct dealt *d, hvd_error *err) {
+    for (size_t i = 0; i < d->npieces; i++) HVD_TRY(sum_piece(d, i, err));
+    return HVD_OK;
+}
+
+static int run(struct dealt *d, const struct comm *comm, const struct coll_args *args,
+               hvd_error *err) {
+    size_t most = 0;
+    for (int h = 0; h < d->l->hosts; h++)
+        if (d->begin[h + 1] - d->begin[h] > most) most = d->begin[h + 1] - d->begin[h];
+    d->npieces = coll_segments(most, coll_hosts_chunk(comm) * (size_t)d->l->lanes);
+    size_t piece = coll_length(coll_chunk(most, sizeof(float), (int)d->npieces, 0));
+    size_t longest = coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0));
+    HVD_TRY(d->l->lane.size ? run_lane(d, args, longest, err) : stand_by(d, err));
+    return coll_meet(&d->l->host, err);
+}
+
+int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    const struct layout *l = comm->layout;
+    struct scratch scratch = {0};
+    struct dealt d = {.l = l, .args = *args};
+    void *memory;
+    size_t ends = (size_t)(l->hosts + 1 + l->host.size) * sizeof(size_t);
+    HVD_TRY(scratch_get(args->outer, ends + most_spans(args) * sizeof(struct span), &memory, err));
+    d.begin = memory;
+    d.end = d.begin + l->hosts + 1;
+    d.spans = (struct span *)(void *)(d.end + l->host.size);
+    d.args.scratch = &scratch;
+    lay_out(&d);
+    int code = run(&d, comm, args, err);
+    scratch_free(&scratch);
+    return code ? error_while(err, "updating weights by %zu bytes of all hosts", args->bytes)
+                : HVD_OK;
+}

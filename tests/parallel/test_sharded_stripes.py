@@ -1,0 +1,185 @@
+"""ShardedTrainer in jobs of several hosts: large weights' states are dealt to the hosts.
+
+On one host the same holds, and nothing is dealt.
+"""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from nets import assert_close, assert_equal_on_all_ranks, set_weights, sgd, train, weights
+from trained import arrays, assert_same_bits, bits
+from versions import MXNET2
+
+import hvdlite as hvd
+from hvdlite._native import lib
+from hvdlite.mxnet.stripes import Stripes
+from hvdlite.shared_memory import own_host
+
+pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+
+STRIPE = lib.HVD_STRIPE // 4
+COLUMNS = 350
+UNITS = (300, 70, 5)  # weights of seven stripes, of two, and of less than one
+
+
+@pytest.fixture(scope="module")
+def hosts() -> int:
+    return own_host().hosts
+
+
+def wide_net():
+    """Its names do not count the blocks made before: files of states number parameters by name."""
+    net, in_units = gluon.nn.HybridSequential(), COLUMNS
+    for number, units in enumerate(UNITS):
+        prefix = f"layer{number}_"
+        net.add(gluon.nn.Dense(units, activation="tanh", in_units=in_units, prefix=prefix))
+        in_units = units
+    net.initialize()
+    set_weights(net, 1)
+    return net
+
+
+def train_wide(net, trainer, steps: int = 3) -> dict:
+    return train(net, trainer, steps, columns=COLUMNS)
+
+
+def dealt(trainer) -> list:
+    return [place for place in trainer._updaters[0]._weights.places.values() if place.stripes]
+
+
+def assert_alike(got: dict, expected: dict, hosts: int) -> None:
+    """Bit by bit; sums of more than two hosts depend on their order."""
+    if hosts <= 2:
+        assert_same_bits(got, expected)
+        return
+    for name, values in expected.items():
+        assert_close(dict(enumerate(got[name])), dict(enumerate(values)))
+
+
+RULES = [
+    ("sgd", {"learning_rate": 0.05}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
+    ("nag", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01}),
+    ("adam", {"learning_rate": 0.01, "wd": 0.01}),
+]
+
+
+@pytest.mark.parametrize("optimizer, args", RULES, ids=["sgd", "momentum", "nag", "adam"])
+@pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
+def test_trains_the_same(optimizer, args, clip, hosts):
+    def run(kind):
+        net = wide_net()
+        trainer = kind(net.collect_params(), optimizer, dict(args))
+        for step in range(3):
+            x = mx.nd.array(np.random.RandomState(10 * step + hvd.rank()).randn(4, COLUMNS))
+            with autograd.record():
+                loss = (net(x) ** 2).sum()
+            loss.backward()
+            if clip:
+                trainer.allreduce_grads()
+                grads = [param.grad() for param in net.collect_params().values()]
+                gluon.utils.clip_global_norm(grads, 0.5)
+                trainer.update(4)
+            else:
+                trainer.step(4)
+        assert_equal_on_all_ranks(weights(net))
+        return bits(net, trainer)
+
+    assert_alike(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), hosts)
+
+
+def test_each_host_has_some_of_the_states(hosts):
+    net = wide_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), "adam")
+    train_wide(net, trainer)
+    places = dealt(trainer)
+    if hosts == 1:
+        assert not places
+        return
+    assert [place.shared.shape for place in places] == [(300, COLUMNS), (70, 300)]
+    for place in places:
+        mean, variance = place.states
+        assert mean.size == variance.size <= place.shared.size / hosts + STRIPE
+    sizes = hvd.allgather_object(places[0].states[0].size if hvd.local_rank() == 0 else 0)
+    assert sum(sizes) == 300 * COLUMNS
+
+
+@pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
+@pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
+def test_states_are_those_of_one_process(tmp_path, when, first, hosts):
+    """Either trainer loads what either has saved."""
+    file = str(tmp_path / "states")
+    net = wide_net()
+    trainer = getattr(hvd, first)(net.collect_params(), "adam", {"learning_rate": 0.01})
+    train_wide(net, trainer)
+    trainer.save_states(file)
+    middle = weights(net)
+    expected = {name: [w] for name, w in train_wide(net, trainer).items()}
+    for kind in (hvd.DistributedTrainer, hvd.ShardedTrainer):
+        net = wide_net()
+        trainer = kind(net.collect_params(), "adam", {"learning_rate": 0.1})
+        train_wide(net, trainer, when)
+        trainer.load_states(file)
+        for name, param in net._collect_params_with_prefix().items():
+            param.set_data(mx.nd.array(middle[name]))
+        assert_alike({n: [w] for n, w in train_wide(net, trainer).items()}, expected, hosts)
+
+
+def test_some_ranks_write_no_file(tmp_path):
+    net = wide_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+    train_wide(net, trainer)
+    file = tmp_path / "states"
+    trainer.save_states(str(file) if hvd.rank() == 0 else None)
+    assert file.exists() == (hvd.rank() == 0)
+    own = trainer._updaters[0].whole_states()
+    if hvd.rank() == 0:
+        alone = gluon.Trainer(net.collect_params(), sgd(), kvstore=None)
+        alone.load_states(str(file))
+        for index, states in alone._updaters[0].states.items():
+            for array, expected in zip(arrays(own[index]), arrays(states)):
+                np.testing.assert_array_equal(array.asnumpy(), expected.asnumpy())
+
+
+def test_checkpoint_and_broadcast_of_states(tmp_path, hosts):
+    folder = hvd.broadcast_object(str(tmp_path))
+
+    def make():
+        net = wide_net()
+        trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+        return net, trainer, hvd.Checkpoint(folder, net=net, trainer=trainer)
+
+    net, trainer, checkpoint = make()
+    train_wide(net, trainer)
+    checkpoint.save(1)
+    hvd.broadcast_trainer_states(trainer)
+    expected = {name: [w] for name, w in train_wide(net, trainer).items()}
+    net, trainer, checkpoint = make()
+    train_wide(net, trainer, 1)
+    assert checkpoint.load()[0] == 1
+    assert_alike({n: [w] for n, w in train_wide(net, trainer).items()}, expected, hosts)
+
+
+def test_settings_that_a_dealt_weight_cant_have(hosts):
+    if hosts == 1:
+        pytest.skip("no weight is dealt")
+    net = wide_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+    train_wide(net, trainer, 1)
+    trainer.optimizer.momentum = -0.5
+    with pytest.raises(ValueError, match="dealt to the job's hosts.*make a new trainer"):
+        train_wide(net, trainer, 1)
+
+
+@pytest.mark.parametrize("values", [STRIPE, STRIPE + 1, 5 * STRIPE, 6 * STRIPE - 7])
+@pytest.mark.parametrize("hosts_of_all, first", [(1, 0), (2, 0), (2, 1), (3, 2), (7, 5)])
+def test_what_hosts_get_makes_the_whole(values, hosts_of_all, first):
+    whole = np.arange(values, dtype=np.float32)
+    parts = []
+    for host in range(hosts_of_all):
+        stripes = Stripes(values, hosts_of_all, host, first)
+        parts.append(stripes.own(stripes.cut(mx.nd.array(whole))))
+    joined = stripes.join(np.concatenate(parts), (values, 1))
+    np.testing.assert_array_equal(joined.asnumpy()[:, 0], whole)
+    assert set(parts[first][:STRIPE]) == set(whole[:STRIPE])
