@@ -16,6 +16,7 @@ from hvdlite.mxnet.stripes import Stripes
 from hvdlite.mxnet.update_by_parts import ByParts
 from hvdlite.mxnet.update_by_rule import ByRule
 from hvdlite.names import tensor_name
+from hvdlite.objects import agree
 from hvdlite.reduce_ops import Max
 
 _REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselves
@@ -61,9 +62,16 @@ class HostUpdater(mx.optimizer.Updater):
         :param params: initialised, in an order that all ranks share.
         :param gradients: names the parameters and says how their gradients are reduced.
         """
+        rule = rule_of(self.optimizer)
+        how = f" by rule {rule.number}" if rule else ""
+        agree(
+            f"{gradients.owner}, optimizer",
+            [f"{type(self.optimizer).__name__}{how}"],
+            remedy="Give the trainers of all ranks the same optimizer.",
+        )
         self._gradients = gradients
         movable = {index: param for index, param in params.items() if can_move(param)}
-        self._weights.move(movable, gradients.owner, rule_of(self.optimizer) is not None)
+        self._weights.move(movable, gradients.owner, rule is not None)
         mx.nd.waitall()  # MXNet has freed the private copies
         heap.trim()
         for index, place in self._weights.places.items():

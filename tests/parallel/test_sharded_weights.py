@@ -146,6 +146,17 @@ def test_a_parameter_made_anew_says_so(shares):
         train(net, trainer, 1)
 
 
+@pytest.mark.parametrize("others", [("adam", {}), ("sgd", {"momentum": 0.9})], ids=["adam", "sgd"])
+def test_ranks_with_different_optimizers_say_so(others, rank, size):
+    """States of other sizes would lie in the host's memory."""
+    if size == 1:
+        pytest.skip("one rank agrees with itself")
+    net = dense_net()
+    trainer = hvd.ShardedTrainer(net.collect_params(), *(others if rank else ("sgd", {})))
+    with pytest.raises(hvd.HvdliteError, match="optimizer.*the same optimizer"):
+        train(net, trainer, 1)
+
+
 def test_nadam_is_refused():
     with pytest.raises(ValueError, match="Nadam.*use hvdlite.DistributedTrainer"):
         hvd.ShardedTrainer(dense_net().collect_params(), "nadam")
