@@ -119,10 +119,10 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
         return (rows, received), gradient
 
     def start(arrays):
-        given = None if is_even else arrays[1]
-        handle = collectives.alltoall_async(arrays[0], given, name, process_set)
-        each = arrays[1].astype(np.int64)
-        return handle.then(lambda result: [result, each] if is_even else list(result))
+        rows, given = arrays
+        if is_even and len(rows) % process_set.size():
+            given = None  # which all ranks are told is wrong
+        return collectives.alltoall_async(rows, given, name, process_set).then(list)
 
     return exchange(tensor)
 

@@ -4,7 +4,8 @@ They wait for the result, and can be differentiated. As in Horovod, the gradient
 reduced by the same operation, and what a rank has sent by allgather or broadcast gets the average
 of all ranks' gradients. ``device_dense`` and ``device_sparse`` are taken and ignored: tensors are
 on the CPU. A ``name`` pairs a call with those of the other ranks; by default it is the line of the
-script. Element types: those of ``hvdlite.numpy``.
+script. Element types: those of ``hvdlite.numpy``; what only moves rows (allgather, broadcast,
+alltoall) takes uint16, uint32 and uint64, too.
 """
 
 from typing import List, Optional, Sequence
@@ -21,6 +22,8 @@ from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
 
+_MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}  # nothing is computed
+
 
 def allreduce(
     tensor, average=None, device_dense="", device_sparse="", compression=NoneCompressor, op=None,
@@ -35,6 +38,7 @@ def allreduce(
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
     :raises ValueError: an argument that can't be right.
+    :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed; inside a graph
         it is an error of TensorFlow's with the same text.
     """
@@ -71,7 +75,7 @@ def grouped_allreduce(
 
 def _allreduce_slices(name, slices: tf.IndexedSlices, op, scales, process_set) -> tf.IndexedSlices:
     if op not in (Sum, Average) or scales != (1.0, 1.0):
-        raise ValueError(
+        raise NotImplementedError(
             f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
             "prescale_factor and postscale_factor; others need whole tensors, as with "
             "sparse_as_dense=True"
@@ -106,7 +110,9 @@ def grouped_allgather(
     name = name_of("allgather", name, process_set)
     names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
     tensors = [tf.convert_to_tensor(each) for each in tensors]
-    return differentiable.allgather(name, names, tensors, process_set)
+    sent = [_movable(tensor) for tensor in tensors]
+    gathered = differentiable.allgather(name, names, sent, process_set)
+    return [_of_dtype(each, tensor.dtype) for each, tensor in zip(gathered, tensors)]
 
 
 def broadcast(
@@ -117,8 +123,9 @@ def broadcast(
 
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
     """
-    name = name_of("broadcast", name, process_set)
-    return differentiable.broadcast(name, tf.convert_to_tensor(tensor), root_rank, process_set)
+    tensor, name = tf.convert_to_tensor(tensor), name_of("broadcast", name, process_set)
+    arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
+    return _of_dtype(arrived, tensor.dtype)
 
 
 def alltoall(
@@ -137,7 +144,9 @@ def alltoall(
         each = tf.shape(tensor)[0] // process_set.size()
         splits = tf.fill([process_set.size()], each)
     splits = tf.convert_to_tensor(splits)
-    rows, received = differentiable.alltoall(name, tensor, splits, given is None, process_set)
+    sent, is_even = _movable(tensor), given is None
+    rows, received = differentiable.alltoall(name, sent, splits, is_even, process_set)
+    rows = _of_dtype(rows, tensor.dtype)
     return rows if given is None else (rows, tf.cast(received, splits.dtype))
 
 
@@ -169,10 +178,22 @@ def grouped_reducescatter(
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
     sent = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    for name, (tensor, _) in zip(names, sent):
+        if tensor.shape.rank == 0:
+            raise ValueError(f"tensor '{name}' is 0-d: a reducescatter needs rows to deal out")
     arrived = differentiable.reducescatter(
         names, [each for each, _ in sent], op, scales, process_set
     )
     return [compression.decompress(each, context) for each, (_, context) in zip(arrived, sent)]
+
+
+def _movable(tensor):
+    """Return the tensor as one of a dtype that the C library knows."""
+    return _of_dtype(tensor, _MOVED_AS.get(tensor.dtype, tensor.dtype))
+
+
+def _of_dtype(tensor, dtype: tf.DType):
+    return tensor if tensor.dtype == dtype else tf.bitcast(tensor, dtype)
 
 
 def join(process_set: ProcessSet = global_process_set):

@@ -115,6 +115,38 @@ def test_alltoall(call, rank, size):
 
 
 @everywhere
+def test_alltoall_where_ranks_have_different_rows(call, rank, size):
+    """Its gradient goes back as many rows as came, not as many as were sent."""
+
+    def exchange(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(hvd.alltoall(x) * (rank + 1))
+        return tape.gradient(loss, x)
+
+    x = np.arange(size * (rank + 1), dtype=np.float32)
+    assert read(call(exchange, x)).tolist() == np.repeat(np.arange(size) + 1, rank + 1).tolist()
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_rows_are_moved(call, dtype, rank, size):
+    top = np.iinfo(dtype).max
+    x = np.full(size, top - rank, dtype)
+    moved = call(lambda t: [hvd.allgather(t), hvd.broadcast(t, size - 1), hvd.alltoall(t)], x)
+    of_ranks = [top - r for r in range(size)]
+    expected = np.repeat(np.array(of_ranks, dtype), size), [of_ranks[-1]] * size, of_ranks
+    for result, each in zip(map(read, moved), expected):
+        assert result.dtype == dtype and result.tolist() == list(each)
+
+
+@everywhere
+def test_reducescatter_of_a_scalar(call):
+    with pytest.raises(ValueError, match="is 0-d: a reducescatter needs rows"):
+        call(hvd.reducescatter, np.float32(1))
+
+
+@everywhere
 def test_reducescatter(call, rank, size):
     x = np.arange(size + 1.0)[:, None] * np.ones(2)
     own = np.array_split(x * size, size)[rank]
@@ -261,7 +293,7 @@ def test_objects_and_join(rank, size):
 
 def test_wrong_arguments():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
-    with pytest.raises(ValueError, match="is IndexedSlices: expected op Sum or Average"):
+    with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
     with pytest.raises(ValueError, match="give op or average, not both"):
         hvd.allreduce(tf.ones(1), average=True, op=hvd.Sum)
