@@ -85,7 +85,7 @@ FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
 FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check
 
 test-frameworks: install $(FRAMEWORKS_DEPS)
-	$(FRAMEWORKS)/bin/pytest tests/frameworks $(ARGS)
+	$(FRAMEWORKS)/bin/pytest -n 2 --dist loadgroup tests/frameworks $(ARGS)
 
 $(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml constraints/mpi.txt
 	tools/new-environment.sh "$(PYTHON)" $(FRAMEWORKS) 2
