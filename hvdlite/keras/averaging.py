@@ -45,8 +45,11 @@ def _reducer(names: Sequence[str], reduction: Reduction) -> Callable:
 def _on_torch(reduce_: Callable, tensors: Sequence) -> List:
     import torch
 
-    arrays = reduce_([tensor.detach().cpu().numpy() for tensor in tensors])
-    return [torch.from_numpy(array).to(tensor.device) for array, tensor in zip(arrays, tensors)]
+    from hvdlite.torch.tensors import check
+
+    for i, tensor in enumerate(tensors):
+        check(f"gradient {i}", tensor)
+    return [torch.from_numpy(array) for array in reduce_([t.detach().numpy() for t in tensors])]
 
 
 def _on_jax(reduce_: Callable, tensors: Sequence) -> List:

@@ -60,6 +60,8 @@ def grouped_allreduce(
     names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
     results = [None] * len(tensors)
     dense = [i for i, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
+    if len(dense) < len(tensors):
+        _check_slices(name, op, scales)
     if dense:
         sent = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
         arrived = differentiable.allreduce(
@@ -69,17 +71,20 @@ def grouped_allreduce(
             results[i] = compression.decompress(reduced, context)
     for i, slices in enumerate(tensors):
         if results[i] is None:
-            results[i] = _allreduce_slices(names[i], slices, op, scales, process_set)
+            results[i] = _allreduce_slices(names[i], slices, op, process_set)
     return results
 
 
-def _allreduce_slices(name, slices: tf.IndexedSlices, op, scales, process_set) -> tf.IndexedSlices:
+def _check_slices(name: str, op: int, scales) -> None:
     if op not in (Sum, Average) or scales != (1.0, 1.0):
         raise NotImplementedError(
             f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
             "prescale_factor and postscale_factor; others need whole tensors, as with "
             "sparse_as_dense=True"
         )
+
+
+def _allreduce_slices(name, slices: tf.IndexedSlices, op, process_set) -> tf.IndexedSlices:
     names = [f"{name}.values", f"{name}.indices"]
     values, indices = differentiable.allgather(
         name, names, [slices.values, slices.indices], process_set

@@ -240,6 +240,15 @@ def test_values(rank, size):
         hvd.broadcast_global_variables(0)
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="TensorFlow and JAX bring tensors to the CPU")
+def test_gradients_on_a_device_other_than_the_cpu():
+    import torch
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    with pytest.raises(ValueError, match="gradient 1' is on meta: .* takes tensors on CPUs"):
+        optimizer._averaged([torch.ones(2), torch.ones(2, device="meta")], [1, 2])
+
+
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got str"):
         hvd.DistributedOptimizer("sgd")

@@ -295,6 +295,9 @@ def test_wrong_arguments():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
+    if hvd.rank() == 0:  # raises before anything is sent: the others need not come
+        with pytest.raises(NotImplementedError, match="is IndexedSlices"):
+            hvd.grouped_allreduce([tf.ones(1), slices], op=hvd.Max)
     with pytest.raises(ValueError, match="give op or average, not both"):
         hvd.allreduce(tf.ones(1), average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
