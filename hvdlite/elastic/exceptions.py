@@ -6,7 +6,7 @@ HorovodInternalError = HvdliteError
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """A name for Horovod's scripts: ranks can't join a running job, so nothing raises it.
+    """Ranks come into the job: ``commit`` raises it on all ranks, and ``run`` goes on with them.
 
     :param skip_sync: nothing needs to be sent to the ranks that are there.
     """

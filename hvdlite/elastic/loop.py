@@ -1,16 +1,20 @@
-"""run: calls a training function again, from the last commit, when ranks have died."""
+"""run: calls a training function again, from the last commit, when ranks have died or come."""
 
 import functools
+import socket
 from typing import Any, Callable, Optional
 
 from mpi4py import MPI
 
 from hvdlite import frameworks, names, topology
+from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
-from hvdlite.lifecycle import job, members
+from hvdlite.lifecycle import job, members, newcomers
 from hvdlite.numpy import barrier
 from hvdlite.objects import allgather_object
 from hvdlite.process_sets import registry
+
+_SOMETHING_FAILED, _ALL_IS_DONE, _LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 
 
 def run(function: Callable) -> Callable:
@@ -32,20 +36,29 @@ def run(function: Callable) -> Callable:
     newest commit that any of them has, and call the function again. It ends when the function has
     returned on all ranks that are left.
 
-    That needs Open MPI 5 and ``mpirun --with-ft ulfm``; other launchers end the job with a rank.
+    Under ``hvdliterun --elastic`` new ranks are started for those that have died. They make ready
+    while the others train on, and come in at a commit; the function is called again on all ranks.
+
+    That needs Open MPI 5 and ``hvdliterun --elastic`` (or ``mpirun --with-ft ulfm``, where nobody
+    comes back); other launchers end the job with a rank.
     Whatever the function raises here, but for the failure of a collective, ends this rank alone.
 
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
-        did not come to go on together within HVDLITE_ELASTIC_TIMEOUT_SECONDS (600).
+        did not come to go on together within HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks
+        are left than HVDLITE_ELASTIC_MIN_RANKS.
     """
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
         members.be_elastic()
         members.begin(topology.communicator())
-        left: Optional[_Left] = None  # the job that had a death
+        newcomers.begin()
+        left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
+        if members.is_newcomer():
+            left = _Left()
+            newcomers.come_in()
         while True:
-            well, result = False, None
+            vote, result = _SOMETHING_FAILED, None
             try:
                 if left:
                     left.begin_anew()
@@ -55,14 +68,21 @@ def run(function: Callable) -> Callable:
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()
                 barrier()
-                well = True
+                vote = _ALL_IS_DONE
+            except HostsUpdatedInterrupt:
+                vote = _LET_NEWCOMERS_IN
             except RuntimeError:  # those of hvdlite, of MPI and of the frameworks are
                 if not members.is_seen(members.NEWS_SECONDS):
                     raise
-            if members.agreed(well):
+            verdict = members.agreed(vote)
+            if verdict == _ALL_IS_DONE:
                 return result
-            members.revoke()
             left = left or _Left()
+            if verdict == _LET_NEWCOMERS_IN:
+                job.leave_broken()
+                newcomers.let_in()
+                continue
+            members.revoke()
             job.leave_broken()
             state.restore()
             members.shrink()
@@ -83,11 +103,14 @@ class _Left:
         """Join a job of those that are left, with the same names and process sets."""
         job.leave_broken()
         job.init()
-        for owners in allgather_object(self._owners, "owners"):
-            names.count_owners(owners)
+        own = (socket.gethostname(), newcomers.homes(), self._owners)
+        hosts, homes, owners = zip(*allgather_object(own, "elastic.ranks"))
+        for each in owners:
+            names.count_owners(each)
         new = MPI.Group.Translate_ranks(self._group, None, members.world().group)
         left = {
             number: [new[rank] for rank in ranks if new[rank] != MPI.UNDEFINED]
             for number, ranks in self._ranks.items()
         }
         registry.renumber(self._sets, left)
+        newcomers.call(max(homes, key=len), list(hosts))

@@ -6,7 +6,9 @@ import numpy as np
 
 from hvdlite import topology
 from hvdlite._native import call, lib
+from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.parts import Part, part_of
+from hvdlite.lifecycle import newcomers
 from hvdlite.numpy import allgather
 from hvdlite.objects import broadcast_object
 
@@ -42,12 +44,18 @@ class State:
         state, so it need not follow every step.
 
         :raises hvdlite.HvdliteError: a rank has died; the commit before stays.
+        :raises HostsUpdatedInterrupt: ranks come into the job; ``run`` goes on with them.
         """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Do nothing: ranks can't join a running job. For Horovod's scripts."""
+        """Look for ranks that come into the job, in the place of those that have died. Collective.
+
+        :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with those that come.
+        """
+        if newcomers.are_ready():
+            raise HostsUpdatedInterrupt
 
     def save(self) -> None:
         """Keep a copy of the state."""

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from hvdlite.launch import channel, environment, flights, probe, shared_memory
-from hvdlite.lifecycle import watched
+from hvdlite.lifecycle import variables, watched
 
+START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
@@ -37,7 +38,7 @@ _libc = ctypes.CDLL(None)
 
 def main() -> int:
     command = sys.argv[sys.argv.index("--") + 1 :]
-    where = os.environ.pop(channel.VARIABLE, None)
+    where = os.environ.get(channel.VARIABLE)
     if where is None:
         os.execvp(command[0], command)
     invitation = channel.invitation_of(where)
@@ -71,6 +72,8 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
 def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
     """Return the facts that the launcher checks before it starts the job."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
+    if variables.NEWCOMER in os.environ:  # its number is one of another job of MPI's
+        rank = "-1"
     with socket.socket() as spare:
         spare.bind(("", 0))
         port = spare.getsockname()[1]
@@ -112,6 +115,7 @@ class Agent:
         self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
+        self._elastic = False  # the others go on when the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
@@ -149,17 +153,25 @@ class Agent:
         leaves, some without warning, and they would leave shared memory behind. A dismissed agent
         returns 0: the launcher knows of the failure, and Open MPI 5's mpirun sometimes hangs
         for good if ranks of several hosts fail in the same moment.
+
+        The agent of an elastic job ends at once, with 0: then mpirun tells the other ranks that the
+        program is dead. Of an agent with another exit code it would say nothing.
         """
         failed = code != 0 or bool(self._joined)
+        if failed and self._elastic:
+            _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         if failed:
             self._send_flight()
         self._send_json(channel.EXIT, end)
         self._send(channel.CLEAN, b"")
-        while failed and self._stays():
-            self._turn(self._leave_by - time.monotonic())
-        self._memory.remove(all_of_it=failed)
-        if self._dismissed:
+        if self._elastic:
+            self._memory.remove_if_last()
+        else:
+            while failed and self._stays():
+                self._turn(self._leave_by - time.monotonic())
+            self._memory.remove(all_of_it=failed)
+        if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
 
@@ -171,10 +183,17 @@ class Agent:
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = {**own, **order["env"]}
+        self._elastic = environ.get(variables.ELASTIC) == "1"
+        if self._elastic:  # ranks start others
+            environ[variables.COMMAND] = json.dumps([*START, *sys.argv[1:]])
+        else:
+            environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
         environ.update(self._memory.environment(environ))
+        if self._elastic:
+            self._memory.hold()
         environ.update(environment.threads(environ, order["local_size"]))
         environ.update(environment.with_job_site(environ))
         self._child = subprocess.Popen(
@@ -299,6 +318,18 @@ class Agent:
 
     def _send_json(self, kind: int, value: object) -> None:
         self._send(kind, json.dumps(value).encode())
+
+
+def _go_on_apart() -> None:
+    """Go on in a child that the backend does not know; for the backend this process has ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # the backend waits for their ends
+        os.dup2(nowhere, stream)
 
 
 def _own_group() -> None:

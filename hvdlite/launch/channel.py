@@ -14,6 +14,7 @@ import struct
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import encryption
+from hvdlite.lifecycle import variables
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT = range(11)
 _HEAD = struct.Struct(">BI")
@@ -27,7 +28,7 @@ FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22})
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 0}
 
 # One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
-VARIABLE = "HVDLITE_LAUNCHER"
+VARIABLE = variables.LAUNCHER
 
 Frame = Tuple[int, bytes]
 

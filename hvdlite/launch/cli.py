@@ -76,6 +76,7 @@ def job_of(args, argv: List[str]) -> Job:
         binding=shlex.split(args.binding_args),
         start_timeout=args.start_timeout,
         restarts=args.restarts,
+        elastic=args.elastic or args.min_np is not None or args.max_np is not None,
         output_dir=args.output_filename,
         timestamps=args.prefix_output_with_timestamp,
         verbose=args.verbose,
@@ -86,6 +87,8 @@ def job_of(args, argv: List[str]) -> Job:
         image=args.image,
         arguments=argv[: len(argv) - len(args.command)],
     )
+    job.fewest = 1 if args.min_np is None else args.min_np
+    job.most = job.workers if args.max_np is None else args.max_np
     if mode == "ps":
         job.servers = job.workers if args.servers is None else args.servers
     _refuse_nonsense(job, args)
@@ -134,6 +137,13 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
     if job.restarts < 0:
         raise ValueError(f"--restarts {job.restarts}: expected at least 0")
+    if job.elastic and job.mode == "ps":
+        raise ValueError("--elastic: MXNet's parameter server has no elastic training")
+    if not 1 <= job.fewest <= job.workers <= job.most:
+        raise ValueError(
+            f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected numbers that "
+            "grow, from 1"
+        )
     unknown = network.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(f"--network-interfaces: this host has no {unknown}")

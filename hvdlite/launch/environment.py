@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping
 
 from hvdlite.launch.job import Job
+from hvdlite.lifecycle import variables
 
 # Belong to a login on one host, or to one process of a backend: never forwarded.
 _OWN = {
@@ -63,6 +64,12 @@ def added(job: Job) -> Dict[str, str]:
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
+    elastic = {
+        variables.ELASTIC: "1",
+        variables.FEWEST: str(job.fewest),
+        variables.MOST: str(job.most),
+    }
+    mode.update(elastic if job.elastic else {})
     interfaces = (
         {"DMLC_INTERFACE": job.interfaces[0]} if job.mode == "ps" and job.interfaces else {}
     )

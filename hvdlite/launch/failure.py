@@ -3,6 +3,8 @@
 import signal
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.lifecycle.variables import TOO_LATE
+
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0
 
@@ -90,18 +92,27 @@ def exit_code(first: Ending) -> int:
 
 def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:
     """Return the report about the rank that failed first."""
-    label = f"rank {first.label}" if first.label.isdigit() else first.label
-    how = f"failed with exit code {code}"
-    if not (first.code or first.goodbye):
-        how = "ended with exit code 0 before it had left the job"
-    if first.code < 0 and not first.ended:
-        how = f"was killed by {signal_name(-first.code)} (exit code {code})"
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
-    lines = [f"hvdliterun: {label} on {first.host} {how} after {first.after:.1f} s{ends}"]
+    lines = [_sentence(first, code) + ends]
     lines += [f"    {line}" for line in last_lines]
     if others:
         lines.append(f"hvdliterun: the other {others} were ended")
     return lines
+
+
+def report_death(end: Ending) -> List[str]:
+    """Return the report about a rank that has failed in a job that goes on."""
+    return [] if end.code == TOO_LATE else [_sentence(end, end.status) + "; the others go on"]
+
+
+def _sentence(end: Ending, code: int) -> str:
+    label = f"rank {end.label}" if end.label.isdigit() else end.label
+    how = f"failed with exit code {code}"
+    if not (end.code or end.goodbye):
+        how = "ended with exit code 0 before it had left the job"
+    if end.code < 0 and not end.ended:
+        how = f"was killed by {signal_name(-end.code)} (exit code {code})"
+    return f"hvdliterun: {label} on {end.host} {how} after {end.after:.1f} s"
 
 
 def signal_name(number: int) -> str:

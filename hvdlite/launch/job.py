@@ -46,6 +46,9 @@ class Job:
     binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
     start_timeout: float = 30.0  # seconds until all ranks must be there
     restarts: int = 0  # how often a job that has failed begins again
+    elastic: bool = False  # ranks may die and come back
+    fewest: int = 1  # ranks that go on without others
+    most: int = 0  # ranks that others may join; 0: nobody comes back
     output_dir: Optional[str] = None
     timestamps: bool = False
     verbose: bool = False

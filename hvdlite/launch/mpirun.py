@@ -8,10 +8,10 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
 from hvdlite.launch import channel, probe
+from hvdlite.launch.agent import START
 from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job, LaunchError, Plan
 
@@ -29,6 +29,7 @@ class Dialect(NamedTuple):
     interfaces: Callable[[List[str]], List[str]]
     binding: List[str]
     forward: Callable[[str], List[str]]
+    elastic: List[str] = []  # ranks may die and come back; empty: this MPI can't
 
 
 def _colon_list(placement: Placement) -> str:
@@ -58,6 +59,8 @@ _OPEN_MPI_5 = Dialect(
     ],
     binding=["--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"],
     forward=lambda name: ["-x", name],
+    # The second is for ranks that come later: by default mpirun ends all if one of those dies.
+    elastic=["--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1"],
 )
 _OPEN_MPI_4 = _OPEN_MPI_5._replace(
     ssh=lambda ssh: (["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", shlex.join(ssh)], {}),
@@ -66,6 +69,7 @@ _OPEN_MPI_4 = _OPEN_MPI_5._replace(
         *("--mca", "btl_tcp_if_include", ",".join(names)),
     ],
     binding=["--allow-run-as-root", "--oversubscribe", "--map-by", "slot", "--bind-to", "none"],
+    elastic=[],
 )
 _MPICH = Dialect(
     hosts=lambda placement: ["-hosts", _colon_list(placement)],
@@ -118,6 +122,9 @@ def plan(job: Job, where: str) -> Plan:
         options, env = dialect.ssh(job.ssh.command())
         argv += options
     argv += job.binding or dialect.binding
+    if job.elastic and not dialect.elastic:
+        raise LaunchError(f"--elastic needs the mpirun of Open MPI 5: {path} is of another MPI")
+    argv += dialect.elastic if job.elastic else []
     argv += dialect.interfaces(job.interfaces) if job.interfaces else []
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
@@ -136,4 +143,4 @@ def _forwarded(where: str) -> List[str]:
 
 def agent(job: Job) -> List[str]:
     """Return the command that a backend starts for each process."""
-    return [sys.executable, "-m", "hvdlite.launch.agent", "--", *job.command]
+    return [*START, "--", *job.command]

@@ -94,17 +94,11 @@ REFUSED = {
     "--jsrun": "use --launcher mpi inside the allocation",
     **dict.fromkeys(
         (
-            *(
-                "--min-np",
-                "--min-num-proc",
-                "--max-np",
-                "--max-num-proc",
-                "--host-discovery-script",
-            ),
+            *("--host-discovery-script",),
             *("--slots-per-host", "--elastic-timeout", "--reset-limit"),
             *("--blacklist-cooldown-range",),
         ),
-        "elastic jobs start by mpirun --with-ft ulfm (docs/elastic.md)",
+        "elastic jobs stay on their hosts: --elastic, --min-np, --max-np (docs/elastic.md)",
     ),
 }
 
@@ -129,7 +123,9 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for add in (_add_job, _add_hosts, _add_ps, _add_output, _add_mpi, _add_batch, _add_questions):
+    for add in (_add_job, _add_elastic, _add_hosts, _add_ps, _add_output, _add_mpi):
+        add(new)
+    for add in (_add_batch, _add_questions):
         add(new)
     new.add_argument(
         "--launcher",
@@ -188,6 +184,22 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="copy the current folder there on all hosts, with rsync",
     )
+
+
+def _add_elastic(new: argparse.ArgumentParser) -> None:
+    group = new.add_argument_group("elastic training")
+    group.add_argument(
+        "--elastic",
+        action="store_true",
+        help="when a rank dies, the others go on, and a new one takes its place (Open MPI 5)",
+    )
+    for names, what in (
+        (("--min-np", "--min-num-proc"), "end the job when fewer ranks are left (default: 1)"),
+        (("--max-np", "--max-num-proc"), "new ranks come up to so many in all (default: -n)"),
+    ):
+        group.add_argument(
+            *names, type=int, metavar="N", dest=names[0][2:].replace("-", "_"), help=what
+        )
 
 
 def _add_hosts(new: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ Open MPI gets a folder for each job, with the job's unique number in its name.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ class SharedMemory:
     def __init__(self, job: Optional[str]):
         self._job = job
         self._folder = FOLDER / f"hvdlite-{job}"
+        self._hold: Optional[int] = None  # a descriptor
 
     def environment(self, environ: Mapping[str, str]) -> Dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
@@ -41,6 +43,21 @@ class SharedMemory:
         except OSError:  # there is no /dev/shm
             return {}
         return {name: str(self._folder) for name in _OPEN_MPI if name not in environ}
+
+    def hold(self) -> None:
+        """Keep :meth:`remove_if_last` of other processes from removing anything."""
+        with contextlib.suppress(OSError):
+            self._hold = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._hold, fcntl.LOCK_SH)
+
+    def remove_if_last(self) -> None:
+        """Remove the files of the job, if no other process of this host holds them."""
+        if self._hold is not None:
+            with contextlib.suppress(OSError):  # somebody does
+                fcntl.flock(self._hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.remove(all_of_it=True)
+            os.close(self._hold)
+            self._hold = None
 
     def remove(self, all_of_it: bool) -> None:
         """Remove the folder of the job; if not ``all_of_it``, only if it is empty."""

@@ -142,14 +142,19 @@ class Watch:
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
         number = len(self._ranks) if number < 0 else number  # a backend without ranks
-        if number in self._ranks or number >= self._job.processes:
+        if number in self._ranks or number >= self._job.processes and not self._takes_newcomers():
             raise BadFrame("a rank that is there already, or is none of the job's")
         rank = self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(rank))
         if self._ending:
             self._send(link, channel.STOP)
+        elif self._start_time is not None:
+            self._start_rank(rank)
         elif len(self._ranks) == self._job.processes:
             self._start()
+
+    def _takes_newcomers(self) -> bool:
+        return self._job.elastic and self._start_time is not None
 
     def _hear(self, rank: ranks.Rank) -> None:
         try:
@@ -219,23 +224,29 @@ class Watch:
         if self._job.mode == "ps":
             ranks.give_roles(self._in_order(), self._job.servers)
         self._start_time = time.monotonic()
+        for rank in self._in_order():
+            self._start_rank(rank)
+
+    def _start_rank(self, rank: ranks.Rank) -> None:
         common = {**environment.forwarded(os.environ), **environment.added(self._job)}
         common[shared_memory.VARIABLE] = self._number
-        hosts = [rank.host for rank in self._ranks.values()]
-        for rank in self._in_order():
-            own = ranks.environment_of(rank, self._in_order(), self._job)
-            if self._task:
-                self._send(rank.link, channel.DATA, self._task)
-            cwd = self._job.sync_dir or os.getcwd()
-            order = {"env": {**common, **own}, "cwd": cwd, "local_size": hosts.count(rank.host)}
-            self._send(rank.link, channel.START, json.dumps(order).encode())
+        own = ranks.environment_of(rank, self._in_order(), self._job)
+        local = [r for r in self._ranks.values() if r.host == rank.host and r.ending is None]
+        if self._task:
+            self._send(rank.link, channel.DATA, self._task)
+        cwd = self._job.sync_dir or os.getcwd()
+        order = {"env": {**common, **own}, "cwd": cwd, "local_size": len(local)}
+        self._send(rank.link, channel.START, json.dumps(order).encode())
 
     def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye: bool = True) -> None:
         self._output.end(rank.number, rank.label)
         after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
         rank.ending = failure.Ending(*who, code, ended, after, goodbye)
-        if rank.ending.failed:
+        if rank.ending.failed and self._job.elastic:
+            if ranks.still_needed(self._in_order()) and not self._ending:
+                _print(failure.report_death(rank.ending))
+        elif rank.ending.failed:
             self._end(LAST_WORDS)
         elif not ranks.still_needed(self._in_order()) and not self._ending:
             self._at(SERVERS_EXIT, lambda: self._end(last_words=0))
@@ -295,6 +306,8 @@ class Watch:
             return 128 + self._signal, []
         if self._refusal:
             return REFUSED, [f"hvdliterun: {self._refusal}"]
+        if self._job.elastic and any(not (e.failed or e.ended) for e in endings):
+            return 0, []
         first = self._first_failure(endings) if self._start_time else None
         if first:
             code = failure.exit_code(first)
@@ -325,6 +338,9 @@ class Watch:
         return f"hvdliterun: {name} {how} (exit code {code}) before {when}"
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
+        if self._job.elastic:  # all have failed: the last of them knows why nobody went on
+            return max((e for e in endings if e.failed), key=lambda e: e.after, default=None)
+
         def since_start(moments: Dict[int, float]) -> Dict[int, float]:
             return {rank: self._since_start(moment) for rank, moment in moments.items()}
 

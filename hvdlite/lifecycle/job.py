@@ -11,7 +11,7 @@ from mpi4py import MPI
 from hvdlite import frameworks, names, topology
 from hvdlite._native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.flight import rank as recorder
-from hvdlite.lifecycle import members, orphan, script_end, watched
+from hvdlite.lifecycle import members, newcomers, orphan, script_end, watched
 from hvdlite.process_sets import registry
 from hvdlite.topology import is_initialized
 
@@ -52,8 +52,10 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
     """
     if is_initialized():
         return
-    if MPI.COMM_WORLD.size > 1:
+    if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
         orphan.watch()
+    if members.is_newcomer() and not _joined:
+        newcomers.watch_first()
     if comm is None and members.is_elastic():
         _join_with_those_left(process_sets)
     else:

@@ -17,24 +17,29 @@ from mpi4py import MPI
 
 from hvdlite._native import HvdliteError
 from hvdlite.lifecycle import script_end
+from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 1.0  # from an error to the news of the death that has caused it
-PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
 
 _comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
 _elastic = False  # this script goes on without processes that die
 _died = False
 
 
+def is_newcomer() -> bool:
+    """Tell whether this process was started to come into a running job."""
+    return NEWCOMER in os.environ and MPI.Comm.Get_parent() != MPI.COMM_NULL
+
+
 def survive() -> bool:
     """Tell whether processes may go on when others have died."""
-    return MPI.COMM_WORLD.size > 1 and os.environ.get(_ON, "").lower() in ("1", "true")
+    return os.environ.get(_ON, "").lower() in ("1", "true")
 
 
 def is_elastic() -> bool:
     """Tell whether this process goes on when others die, and they when it does."""
-    return (_elastic or os.environ.get("HVDLITE_ELASTIC") == "1") and survive()
+    return (_elastic or os.environ.get(ELASTIC) == "1") and survive()
 
 
 def be_elastic() -> None:
@@ -44,7 +49,7 @@ def be_elastic() -> None:
 
 
 def note_death() -> None:
-    """Note that a process has died, where nobody needs to go on without it."""
+    """End alone from now on: the processes of MPI are not those of the job, or will not be."""
     global _died
     _died = True
 
@@ -55,7 +60,7 @@ def world() -> MPI.Intracomm:
 
 
 def have_died() -> bool:
-    """Tell whether this process goes on without some that it was started with."""
+    """Tell whether this process goes on without some that it was started with, or with others."""
     return _died
 
 
@@ -79,28 +84,39 @@ def revoke() -> None:
         _comm.Revoke()
 
 
-def agreed(well: bool) -> bool:
-    """Return True if all processes say so and none has died: the same on all of them. Collective.
+def agreed(vote: int) -> int:
+    """Return the bits that all votes have, 0 after a death: the same everywhere. Collective.
 
     :raises HvdliteError: some did not come in time.
     """
     if not survive():
-        return well
+        return vote
     try:
-        return bool(_within_patience(lambda: _comm.Agree(int(well))))
+        return _within_patience(lambda: _comm.Agree(int(vote)))
     except MPI.Exception:
-        return False
+        return 0
 
 
 def shrink() -> None:
     """Go on without the dead. Collective.
 
-    :raises HvdliteError: some did not come in time.
+    :raises HvdliteError: some did not come in time; or too few are left.
     """
-    global _comm, _died
     new = _within_patience(_comm.Shrink)
     new.Set_errhandler(MPI.ERRORS_RETURN)
-    _comm, _died = new, True
+    take(new)
+    fewest = int(os.environ.get(FEWEST) or 1)
+    if new.size < fewest:
+        raise HvdliteError(
+            f"{new.size} of the ranks are left, and elastic training goes on with {fewest} at "
+            f"least ({FEWEST}, --min-np)"
+        )
+
+
+def take(comm: MPI.Intracomm) -> None:
+    """Go on with these processes."""
+    global _comm, _died
+    _comm, _died = comm, True
 
 
 def begin(comm: MPI.Intracomm) -> None:

@@ -1,0 +1,71 @@
+"""hvdliterun --elastic: ranks die, the others go on, and new ones come in."""
+
+import sys
+
+import pytest
+from launching import SCRIPTS, call, processes_with, python
+
+from hvdlite.launch import mpirun, probe
+
+pytestmark = pytest.mark.skipif(
+    not (probe.find_program("mpirun") and mpirun.find()[1].elastic),
+    reason="this mpirun ends the job with a rank",
+)
+
+
+def elastic(*words):
+    """Run the script with the last three words, and hvdliterun with the others."""
+    script = [sys.executable, SCRIPTS / "elastic.py", *words[-3:]]
+    return call("--elastic", *words[:-3], *script)
+
+
+def places(done):
+    return {line.split(" ends ")[1].split(" resets")[0] for line in done.out.splitlines()}
+
+
+@pytest.mark.parametrize("dead", ["0", "1", "0,2"])
+def test_new_ranks_come_in_for_those_that_died(dead):
+    done = elastic("-n", 3, dead, 5, 3)
+    assert done.code == 0, done.err
+    few = 3 - len(dead.split(","))
+    lines = sorted(line.split("] ", 1)[1] for line in done.out.splitlines())
+    assert len(lines) == 3, done.out
+    assert places(done) == {"0 of 3", "1 of 3", "2 of 3"}
+    assert all(f"saw 3 {few} 3" in line for line in lines), done.out
+    assert sum(line.startswith("new ") for line in lines) == len(dead.split(","))
+    for rank in dead.split(","):
+        assert f"rank {rank} on" in done.err and "was killed by SIGKILL" in done.err
+    assert not processes_with("scripts/elastic.py")
+
+
+def test_a_job_grows_to_its_full_size():
+    done = elastic("-n", 1, "--max-np", 2, "-", 1, 2)
+    assert done.code == 0, done.err
+    assert places(done) == {"0 of 2", "1 of 2"}
+
+
+def test_too_few_are_left():
+    done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
+    assert done.code == 1
+    assert "1 of the ranks are left, and elastic training goes on with 2 at least" in done.err
+
+
+def test_a_job_whose_ranks_all_die_has_failed():
+    done = elastic("-n", 2, "0,1", 5, 2)
+    assert done.code == 137, done.err
+    assert "was killed by SIGKILL" in done.err
+    assert not processes_with("scripts/elastic.py")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--min-np", 3, "-n", 2], "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
+        (["--max-np", 1, "-n", 2], "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
+        (["--elastic", "-s", 1], "MXNet's parameter server has no elastic training"),
+    ],
+)
+def test_options_that_do_not_fit(options, words):
+    done = call(*options, *python("pass"))
+    assert done.code == 2
+    assert words in done.err
