@@ -63,6 +63,11 @@ def culprit(
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
 
 
+def last(endings: Sequence[Ending]) -> Optional[Ending]:
+    """Find the rank of an elastic job that says why nobody went on: the last not killed."""
+    return max((e for e in endings if e.failed), key=lambda e: (e.code > 0, e.after), default=None)
+
+
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, Sequence[range]]
 ) -> List[Ending]:

@@ -1,9 +1,10 @@
 """The launcher's record of each rank, and the check that all hosts are alike."""
 
+import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
-from hvdlite.launch import ps
+from hvdlite.launch import environment, ps
 from hvdlite.launch.channel import Channel
 from hvdlite.launch.failure import Ending
 from hvdlite.launch.job import Job
@@ -56,6 +57,17 @@ def give_roles(ranks: List[Rank], servers: int) -> None:
     places = [ps.Place(rank.host, rank.address, rank.port) for rank in ranks]
     for rank, role in zip(ranks, ps.assign(places, servers)):
         rank.role = role
+
+
+def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
+    """Return what an agent needs to start its program."""
+    env = {**environment.forwarded(os.environ), **environment.added(job)}
+    local = [other for other in ranks if other.host == rank.host and other.ending is None]
+    return {
+        "env": {**env, **environment_of(rank, ranks, job)},
+        "cwd": job.sync_dir or os.getcwd(),
+        "local_size": len(local),
+    }
 
 
 def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:

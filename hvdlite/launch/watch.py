@@ -16,7 +16,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 from hvdlite.launch import (
     channel,
     encryption,
-    environment,
     failure,
     flights,
     network,
@@ -142,7 +141,8 @@ class Watch:
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
         number = len(self._ranks) if number < 0 else number  # a backend without ranks
-        if number in self._ranks or number >= self._job.processes and not self._takes_newcomers():
+        more = self._job.elastic and self._start_time is not None
+        if number in self._ranks or (number >= self._job.processes and not more):
             raise BadFrame("a rank that is there already, or is none of the job's")
         rank = self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(rank))
@@ -152,9 +152,6 @@ class Watch:
             self._start_rank(rank)
         elif len(self._ranks) == self._job.processes:
             self._start()
-
-    def _takes_newcomers(self) -> bool:
-        return self._job.elastic and self._start_time is not None
 
     def _hear(self, rank: ranks.Rank) -> None:
         try:
@@ -228,14 +225,10 @@ class Watch:
             self._start_rank(rank)
 
     def _start_rank(self, rank: ranks.Rank) -> None:
-        common = {**environment.forwarded(os.environ), **environment.added(self._job)}
-        common[shared_memory.VARIABLE] = self._number
-        own = ranks.environment_of(rank, self._in_order(), self._job)
-        local = [r for r in self._ranks.values() if r.host == rank.host and r.ending is None]
+        order = ranks.order(rank, self._in_order(), self._job)
+        order["env"][shared_memory.VARIABLE] = self._number
         if self._task:
             self._send(rank.link, channel.DATA, self._task)
-        cwd = self._job.sync_dir or os.getcwd()
-        order = {"env": {**common, **own}, "cwd": cwd, "local_size": len(local)}
         self._send(rank.link, channel.START, json.dumps(order).encode())
 
     def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye: bool = True) -> None:
@@ -338,8 +331,8 @@ class Watch:
         return f"hvdliterun: {name} {how} (exit code {code}) before {when}"
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
-        if self._job.elastic:  # all have failed: the last of them knows why nobody went on
-            return max((e for e in endings if e.failed), key=lambda e: e.after, default=None)
+        if self._job.elastic:
+            return failure.last(endings)
 
         def since_start(moments: Dict[int, float]) -> Dict[int, float]:
             return {rank: self._since_start(moment) for rank, moment in moments.items()}
