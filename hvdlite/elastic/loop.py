@@ -64,6 +64,8 @@ def run(function: Callable) -> Callable:
                     left.begin_anew()
                     left = None
                     state.on_reset()
+                else:
+                    newcomers.call_first()
                 state.sync()
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()

@@ -43,14 +43,17 @@ _call: Optional["_Call"] = None  # on the first rank
 
 
 def begin() -> None:
-    """Note where the ranks are, and call those that lack. All ranks begin together."""
+    """Let :func:`missing` tell what the job lacks, from now on."""
     global _active
     _active = True
-    if not members.is_newcomer():
-        hosts = allgather_object(socket.gethostname(), "elastic.hosts")
-        call(hosts, hosts)
     if missing():
         members.note_death()  # of nobody: but MPI_Finalize would wait for newcomers
+
+
+def call_first() -> None:
+    """Note where the ranks are, and call those that lack. Collective: a rank may die in it."""
+    hosts = allgather_object(socket.gethostname(), "elastic.hosts")
+    call(hosts, hosts)
 
 
 def homes() -> List[str]:
@@ -66,11 +69,11 @@ def missing() -> int:
 def call(homes: List[str], present: List[str]) -> None:
     """Start processes for the ranks that the job lacks, if it lacks any; return at once.
 
-    :param homes: the hosts of the ranks that the job began with.
+    :param homes: the hosts of the ranks that the job began with; none: nobody learned them.
     :param present: the hosts of the ranks.
     """
     global _present
-    _homes[:], _present = homes, present
+    _homes[:], _present = homes or present, present
     _call_again()
 
 
