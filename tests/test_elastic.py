@@ -78,7 +78,7 @@ def kill_at_random(folder, ranks: int, kills: int) -> list:
     job = script(
         ranks, "elastic_numpy", "-", "0", "300", options=FAULT_TOLERANT, timeout=SECONDS,
         env={"PIDS": str(folder), "KILLS_FROM": KILLS_FROM, "HVDLITE_ELASTIC": "1"},
-        while_running=lambda _: killer.start(),
+        while_running=lambda _: killer.ident or killer.start(),
     )  # fmt: skip
     killer.join()
     crashes = job.output.count("Signal: Segmentation fault")  # in MPI: more deaths
