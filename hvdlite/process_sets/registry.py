@@ -103,10 +103,12 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
 
 
 def _open_group(ranks: List[int]) -> Optional[int]:
-    if topology.rank() not in ranks:
+    world, rank = topology.communicator(), topology.rank()
+    # All ranks split: where one dies meanwhile, Open MPI's Create_group may never return.
+    if rank not in ranks:
+        world.Split(MPI.UNDEFINED)
         return None
-    world = topology.communicator()
-    comm = world.Create_group(world.group.Incl(ranks))
+    comm = world.Split(0, ranks.index(rank))
     group = ffi.new("int *")
     call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
     comm.Free()  # the library works on duplicates
