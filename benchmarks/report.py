@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md and its pictures from what run.py has kept.
+"""Writes docs/benchmarks.md and its pictures from the results that run.py has saved.
 
 python -m benchmarks.report
 """
@@ -19,20 +19,24 @@ OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
 
 
 def milliseconds(seconds: Optional[float]) -> str:
+    """Return seconds as milliseconds with three digits; a dash: not measured."""
     if seconds is None:
         return "–"
     return f"{1e3 * seconds:.3g}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
 
 
 def times(ratio: Optional[float]) -> str:
+    """Return a ratio as '7.4x'; a dash: not measured."""
     return "–" if ratio is None else f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
 
 
 def percent(share: Optional[float]) -> str:
+    """Return a share of 1 in percent; a dash: not measured."""
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def speed_table(results: Results, ranks: int) -> str:
+    """Return the time of each row of work, in milliseconds, for hvdlite and every peer."""
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
               "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
     lines = []
@@ -48,7 +52,7 @@ def speed_table(results: Results, ranks: int) -> str:
 
 
 def floor_table(results: Results) -> str:
-    """Zero-copy beside 2 p S / B."""
+    """Return zero-copy allreduce beside its floor of 2 p S / B seconds: p ranks, S bytes each."""
     lines = []
     for size in suites.LARGE:
         case = cases.one_array("allreduce", size, memory="zero-copy")
@@ -65,6 +69,7 @@ def floor_table(results: Results) -> str:
 
 
 def step_table(results: Results) -> str:
+    """Return a training step's time, beside that of processes which exchange nothing."""
     lines = []
     for text, contestant, case in shown.STEPS:
         line = [text]
@@ -81,6 +86,8 @@ def step_table(results: Results) -> str:
 
 
 def idle_table(results: Results) -> str:
+    """Return the share of a core that an idle rank uses after init."""
+
     def share(value: float) -> str:
         return f"{100 * value:.2f} %"
 
@@ -98,6 +105,7 @@ def idle_table(results: Results) -> str:
 
 
 def cpu_table(results: Results) -> str:
+    """Return the CPU seconds of all ranks together for each GB that is reduced."""
     lines = []
     for contestant in plan.CONTESTANTS:
         line = [contestant.name]
@@ -113,6 +121,7 @@ def cpu_table(results: Results) -> str:
 
 
 def memory_table(results: Results) -> str:
+    """Return peak memory, and memory at the end with shared pages divided among the ranks."""
     contestants = [
         ("hvdlite", OURS, "memory"), ("hvdlite, zero-copy", OURS, "memory_zero_copy"),
         ("Horovod", HOROVOD, "memory"),
@@ -132,6 +141,7 @@ def memory_table(results: Results) -> str:
 
 
 def ablation_table(results: Results) -> str:
+    """Return how many times slower hvdlite is without each technique."""
     lines = []
     for technique in plan.TECHNIQUES:
         lines.append(
@@ -142,6 +152,7 @@ def ablation_table(results: Results) -> str:
 
 
 def machine_text(results: Results) -> str:
+    """Return the machine and the versions in one line."""
     machine, versions = results.any("machine"), results.any("versions")
     words = [f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}"]
     words += [machine[key] for key in ("memory", "system") if key in machine]
@@ -151,6 +162,7 @@ def machine_text(results: Results) -> str:
 
 
 def bandwidth_text(results: Results) -> str:
+    """Return the measured memory bandwidth for each number of ranks."""
     found = [(ranks, results.bandwidth(ranks)) for ranks in plan.RANKS]
     return " and ".join(
         f"{bandwidth / 1e9:.0f} GB/s with {ranks} ranks" for ranks, bandwidth in found if bandwidth
@@ -158,6 +170,7 @@ def bandwidth_text(results: Results) -> str:
 
 
 def settings_table() -> str:
+    """Return the environment variables of the tuned contestants."""
     lines = [
         [c.name, " ".join(f"`{k}={v}`" for k, v in c.environment.items())]
         for c in plan.CONTESTANTS
@@ -167,6 +180,7 @@ def settings_table() -> str:
 
 
 def failures(results: Results) -> str:
+    """Return a section about contestants that did not run; empty if all ran."""
     reasons = results.failures()
     return (
         "\n".join(["", "## What did not run", "", *(f"* {reason}" for reason in reasons)])
@@ -176,6 +190,7 @@ def failures(results: Results) -> str:
 
 
 def document(results: Results) -> str:
+    """Return the page: page.md with its tables filled in."""
     two, four = plan.RANKS
     baseline = results.one(OURS, two, "baseline_memory") or 0
     return Template(PAGE.read_text()).substitute(
