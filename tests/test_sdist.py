@@ -60,21 +60,18 @@ def built(request, tmp_path_factory):
     return python, folder / "source" / "dist" / f"hvdlite-{__version__}.tar.gz"
 
 
-def test_the_sdist_holds_every_header(built):
-    with tarfile.open(built[1]) as archive:
+def test_the_sdist_is_whole_and_a_wheel_of_it_runs(built, tmp_path):
+    """`pip install` of the sdist builds this wheel; no C source is in it."""
+    python, sdist = built
+    with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert HEADERS and set(HEADERS) <= names
     assert {"LICENSE", "README.md", "setup.py", "pyproject.toml"} <= names
-
-
-def test_a_wheel_of_the_sdist_runs(built, tmp_path):
-    """`pip install` of the sdist builds this wheel; no C source is in it."""
-    python, sdist = built
     pip = (python, "-m", "pip")
     run(*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, sdist, cwd=tmp_path)
     (wheel,) = tmp_path.glob("hvdlite-*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert not [name for name in names if name.endswith((".c", ".h"))]
+    installed = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in installed if name.endswith((".c", ".h"))]
     run(*pip, "install", "--no-deps", "--force-reinstall", wheel, cwd=tmp_path)
     script = """if True:
         import numpy as np, hvdlite as hvd, hvdlite.numpy as hnp

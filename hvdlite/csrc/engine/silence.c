@@ -6,10 +6,14 @@
 
 static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
 
+/* Seconds. Tensors may stall sooner, but on a busy machine an engine's answer takes some time. */
+static const double LEAST = 1;
+
 /* A member can't tell why the coordinator decides nothing; the coordinator knows which tensors
  * stall, and fails these alone. */
 void silence_limits(struct negotiation *n, double stall_warning, double stall_failure) {
-    double timeout = n->t->timeout, either = lesser(stall_failure, timeout);
+    double stall = stall_failure > 0 && stall_failure < LEAST ? LEAST : stall_failure;
+    double timeout = n->t->timeout, either = lesser(stall, timeout);
     n->watch.warning = stall_warning;
     n->watch.failure = n->coordinator ? timeout : either;
     n->watch.quarter = lesser(stall_warning, either) / 4;
