@@ -12,6 +12,7 @@ os.environ.setdefault("HVDLITE_REPORTS", os.devnull)  # no folder: no files abou
 GROUPS = {
     "hosts": ("benchmarks", "launch_cluster", "launch_ps", "launch_sge", "launch_slurm"),
     "parallel": ("parallel",),
+    "elastic": ("launch_elastic",),
     "shown": ("shown",),
     "sdist": ("sdist",),
     "as_horovod": ("as_horovod",),
@@ -34,3 +35,12 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if item.path.stem in GROUP_OF:
             item.add_marker(pytest.mark.xdist_group(GROUP_OF[item.path.stem]))
+
+
+def pytest_collection_finish(session) -> None:
+    """Fail where the groups have no effect: pytest-xdist marks them in the names of the tests."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        if item.path.stem in GROUP_OF and not item.nodeid.endswith(f"@{GROUP_OF[item.path.stem]}"):
+            raise pytest.UsageError(f"pytest-xdist does not know the group of {item.nodeid}")

@@ -70,15 +70,16 @@ def assert_clean(cluster, host):
 
 
 def processes_with(marker):
-    """Return the processes that have this in their command line or environment."""
+    """Return process ids and commands that have this in their command line or environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         try:
-            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            text = command + (entry / "environ").read_bytes()
         except OSError:
             continue
         if marker.encode() in text:
-            found.append(entry.name)
+            found.append(f"{entry.name}: {command.decode()}")
     return found
