@@ -161,9 +161,9 @@ class Agent:
         if failed and self._elastic:
             _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
-        if failed:
-            self._send_flight()
         self._send_json(channel.EXIT, end)
+        if failed:  # after that: it takes time, and a backend that ends the job gives little
+            self._send_flight()
         self._send(channel.CLEAN, b"")
         if self._elastic:
             self._memory.remove_if_last()
