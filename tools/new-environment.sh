@@ -21,6 +21,9 @@ if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
     esac
 fi
 
+# FOLDER may be active: its own Python can't make it anew.
+python=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
+
 lacks=$("$python" - <<'EOF'
 import importlib.util, os, sys, sysconfig
 
