@@ -1,6 +1,7 @@
 """Weights and states of a ShardedTrainer: one memory a host, the file of one process, errors."""
 
 import os
+from collections import Counter
 
 import mxnet as mx
 import numpy as np
@@ -41,6 +42,36 @@ def test_the_weights_of_a_host_are_one_memory(shares, asynchronous):
     hvd.barrier()
     assert (place.weight.asnumpy() == 42).all()
     hvd.barrier()
+
+
+def memory_of(array: np.ndarray) -> int:
+    """Return bytes of the file that an array lies in, divided among those who map it (PSS)."""
+    address, found, bytes_of = array.__array_interface__["data"][0], None, Counter()
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            words = line.split()
+            if not words[0].endswith(":"):
+                first, end = (int(word, 16) for word in words[0].split("-"))
+                inode = words[4]
+                found = inode if first <= address < end else found
+            elif words[0] == "Pss:":
+                bytes_of[inode] += int(words[1]) * 1024
+    return bytes_of[found]
+
+
+def test_a_host_holds_weights_and_momentum_once(shares):
+    net = dense_net(units=(1000, 1000), in_units=1000)
+    trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
+    train(net, trainer, 2, columns=1000)
+    if not shares:
+        return
+    arrays = [a for place in trainer._updaters[0]._weights.places.values() for a in place.arrays]
+    needed = sum(array.nbytes for array in arrays)
+    assert needed >= 4 * 2_002_000  # the weights at least
+    hvd.barrier()  # each rank has mapped it
+    held = sum(hvd.allgather_object(memory_of(arrays[0]))) / hvd.cross_size()
+    assert 0.99 * needed < held < 1.02 * needed
+    hvd.barrier()  # no rank has unmapped it
 
 
 def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
