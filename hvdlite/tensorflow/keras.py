@@ -3,7 +3,4 @@
 from hvdlite import keras
 
 __all__ = list(keras.__all__)
-
-
-def __getattr__(name):
-    return getattr(keras, name)
+__getattr__, __dir__ = keras.__getattr__, keras.__dir__

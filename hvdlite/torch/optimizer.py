@@ -1,5 +1,6 @@
 """DistributedOptimizer: any PyTorch optimizer, fed with gradients averaged over ranks."""
 
+import warnings
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
 
@@ -14,6 +15,10 @@ from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.reduction import Reduction, check_passes
 
 _NO_SUCH_STEP = -1  # of autograd, outside of backward
+_NOT_SKIPPED = (
+    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
+    "the gradients are averaged already, put step() into `with optimizer.skip_synchronize():`"
+)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -33,7 +38,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         loss.backward()
         optimizer.synchronize()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        with optimizer.skip_synchronize():
+            optimizer.step()
 
     A parameter that backward has not reached counts as zero. The closure of ``step(closure)`` is
     followed by an average of gradients and of the loss, each time that it is called.
@@ -80,14 +86,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check_groups(lists)
         owner = owner_name("optimizer")  # counted on every rank
         if not process_set.included():
-            return _distribute(optimizer, DistributedOptimizer, None)
+            return _distribute(optimizer, DistributedOptimizer, None, named)
         reduction.checked()
         if op == Adasum:
-            return _distribute(optimizer, _AdasumOptimizer, _Deltas(owner, named, process_set))
+            deltas = _Deltas(owner, named, process_set)
+            return _distribute(optimizer, _AdasumOptimizer, deltas, named)
         gradients = Gradients(owner, named, reduction, lists, passes)
-        return _distribute(optimizer, DistributedOptimizer, gradients)
+        return _distribute(optimizer, DistributedOptimizer, gradients, named)
 
     _synchronized: bool
+    _asked: bool  # the script itself has said synchronize() since the last step
+    _parameter_names: Dict[torch.Tensor, str]  # Horovod's name, which scripts and its tests read
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the optimizer that was given."""
@@ -100,7 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         all ranks.
         """
         if self._gradients is not None and self._gradients.is_due and not _in_backward():
-            self.synchronize()
+            self._finish()
         return self.__dict__["param_groups"]
 
     @param_groups.setter
@@ -108,12 +117,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.__dict__["param_groups"] = groups
 
     def step(self, closure: Optional[Callable] = None):
-        """Average the gradients, unless ``synchronize()`` has, and do the optimizer's step."""
+        """Average the gradients, unless ``synchronize()`` has, and do the optimizer's step.
+
+        Warns, as Horovod does, after ``synchronize()`` outside of ``skip_synchronize()``.
+        """
         if closure is not None:
             return super().step(self._averaged(closure))
-        if not self._skipping and (not self._synchronized or self._is_due()):
-            self.synchronize()
-        self._synchronized = False
+        if not self._skipping:
+            if self._asked:
+                warnings.warn(_NOT_SKIPPED, stacklevel=2)
+            if not self._synchronized or self._is_due():
+                self._finish()
+        self._synchronized = self._asked = False
         return super().step()
 
     vars(step)["hooked"] = True  # or PyTorch would have hooks of steps called here, too
@@ -123,9 +138,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         :raises hvdlite.HvdliteError: the ranks have different parameters, or one has left.
         """
-        if self._gradients is not None:
-            self._gradients.finish()
-        self._synchronized = True
+        self._finish()
+        self._asked = True
 
     @contextmanager
     def skip_synchronize(self):
@@ -145,10 +159,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """Add a group of parameters, on every rank; they have no names."""
         super().add_param_group(param_group)
+        at = len(self.param_groups) - 1
+        group = self.param_groups[at]["params"]
+        added = {param: f"noname.{at}.{i}" for i, param in enumerate(group)}
+        self._parameter_names.update(added)
         if isinstance(self._gradients, Gradients):
-            at = len(self.param_groups) - 1
-            group = self.param_groups[at]["params"]
-            self._gradients.add({p: f"noname.{at}.{i}" for i, p in enumerate(group)})
+            self._gradients.add(added)
+
+    def _finish(self) -> None:
+        if self._gradients is not None:
+            self._gradients.finish()
+        self._synchronized = True
 
     def _is_due(self) -> bool:
         return self._gradients is not None and self._gradients.is_due
@@ -157,7 +178,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         def averaged():
             loss = closure()
             if not self._skipping:
-                self.synchronize()
+                self._finish()
                 if isinstance(loss, torch.Tensor) and isinstance(self._gradients, Gradients):
                     loss = self._gradients.average_loss(loss.detach())
             return loss
@@ -248,11 +269,12 @@ def _check_groups(groups: Sequence) -> None:
         raise ValueError("groups: a parameter comes more than once")
 
 
-def _distribute(optimizer, kind: type, gradients) -> DistributedOptimizer:
+def _distribute(optimizer, kind: type, gradients, named) -> DistributedOptimizer:
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
-    distributed.__dict__.update(_gradients=gradients, _synchronized=False, _skipping=False)
+    distributed.__dict__.update(_gradients=gradients, _parameter_names=dict(named))
+    distributed.__dict__.update(_synchronized=False, _asked=False, _skipping=False)
     _keep_scheduler(distributed)
     return distributed
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -127,6 +128,37 @@ def test_clipping_between_synchronize_and_step(skip, rank, report_parity):
     clipped(model, distributed(model), own_batches(rank), True)
     clipped(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches(), False)
     report_parity("PyTorch, clipping", difference(model, alone), 5e-6)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_step_after_synchronize_warns_unless_it_is_skipped(skip, rank):
+    model = multilayer()
+    optimizer = distributed(model)
+    for step in range(2):
+        loss_of(model, batch_of(rank, step)).backward()
+        optimizer.synchronize()
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            with optimizer.skip_synchronize() if skip else nullcontext():
+                optimizer.step()
+        texts = [str(each.message) for each in given]
+        assert len(texts) == (0 if skip else 1)
+        assert all("without optimizer.skip_synchronize()" in text for text in texts)
+    loss_of(model, batch_of(rank, 2)).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()  # nobody has said synchronize() since the last step
+
+
+def test_each_parameter_has_a_name_of_its_own_on_all_ranks():
+    model = multilayer()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([{"params": [param]} for param in model.parameters()], 0.1)
+    )
+    optimizer.add_param_group({"params": torch.nn.Linear(2, 2).parameters()})
+    names = [optimizer._parameter_names[p] for g in optimizer.param_groups for p in g["params"]]
+    assert len(names) == len(set(names)) == len(list(model.parameters())) + 2
+    assert all(theirs == names for theirs in hvd.allgather_object(names))
 
 
 def test_backward_passes_per_step(rank, report_parity):
