@@ -291,6 +291,17 @@ def test_objects_and_join(rank, size):
     assert int(hvd.join()) in range(size)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_averages_are_over_the_ranks_that_have_not_joined(traced, rank, size):
+    def average(x):
+        return hvd.allreduce(x, name=f"left{traced}")
+
+    if rank > 0:
+        value = tf.constant([float(rank)])
+        assert (tf.function(average) if traced else average)(value).numpy() == size / 2
+    hvd.join()
+
+
 def test_wrong_arguments():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):

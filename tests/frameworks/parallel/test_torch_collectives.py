@@ -274,6 +274,14 @@ def test_objects_join_and_barrier(rank, size):
     hvd.barrier()
 
 
+def test_averages_are_over_the_ranks_that_have_not_joined(rank, size):
+    if rank > 0:
+        value = torch.tensor([float(rank)])
+        assert hvd.allreduce(value, name="average", op=hvd.Average).item() == size / 2
+        assert hvd.allreduce(value, name="sum", op=hvd.Sum).item() == size * (size - 1) / 2
+    hvd.join()
+
+
 def test_sparse_allreduce(rank, size):
     indices = torch.tensor([[0, rank + 1]])
     values, shape = torch.ones(2, 3), (size + 1, 3)
