@@ -14,6 +14,7 @@
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
+#   make bench-negotiation   what rank 0 hears and sends, by the number of ranks
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
 #                  into docs/order.md                                  (25 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
@@ -37,7 +38,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-update bench-pytorch bench-hosts \
+.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-update bench-pytorch bench-hosts bench-negotiation \
         bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -182,6 +183,12 @@ bench-update: install peers
 
 bench-pytorch: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
+
+bench-negotiation: build/negotiation
+	@$<
+
+build/negotiation: benchmarks/negotiation.c $(CORE:%=build/c/plain/%.o)
+	@$(CC) $(C_FLAGS) -O2 $^ -o $@ -ldl -lm
 
 # As root: hosts and links of namespaces.
 bench-hosts: install peers

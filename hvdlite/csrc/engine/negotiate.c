@@ -15,6 +15,7 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
     struct coordinator_config own = *config;
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
+    if (!code) code = tree_open(&n->tree, t->at.rank, t->at.size, t->layout.host_of, err);
     own.silent = n->watch.silent;
     if (coordinates && !code) n->coordinator = coordinator_new(&own);
     if (!code && n->cache && (n->coordinator || !coordinates)) {
@@ -30,6 +31,7 @@ void negotiate_close(struct negotiation *n) {
     cache_free(n->cache);
     coordinator_free(n->coordinator);
     watch_close(&n->watch);
+    tree_close(&n->tree);
     wire_free(&n->out);
     wire_free(&n->decided);
     free(n->open);
@@ -95,6 +97,19 @@ static int send_said(struct negotiation *n, bool *progress, hvd_error *err) {
     return code;
 }
 
+static int spread(struct negotiation *n, const void *data, size_t size, hvd_error *err) {
+    for (int i = 0; i < n->tree.nchildren; i++)
+        HVD_TRY(transport_send(n->t, n->tree.children[i], data, size, err));
+    return HVD_OK;
+}
+
+/* Passes it on first: other ranks wait for it, too. */
+static int hear(struct negotiation *n, const struct message *m, hvd_error *err) {
+    if (n->coordinator) return handle(n, m->from, m->data, m->size, hear_item, err);
+    if (wire_spreads(m->data, m->size)) HVD_TRY(spread(n, m->data, m->size, err));
+    return handle(n, m->from, m->data, m->size, negotiate_obey, err);
+}
+
 static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
     for (;;) {
         struct message m;
@@ -102,24 +117,17 @@ static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
         if (!m.data) return HVD_OK;
         *progress = true;
         watch_heard(&n->watch, m.from);
-        int code =
-            handle(n, m.from, m.data, m.size, n->coordinator ? hear_item : negotiate_obey, err);
+        int code = hear(n, &m, err);
         free(m.data);
         if (code) return code;
     }
-}
-
-static int tell_all(struct negotiation *n, const struct wire_writer *message, hvd_error *err) {
-    for (int i = 0; i < n->t->at.size; i++)
-        if (i != n->t->at.rank) HVD_TRY(transport_send(n->t, i, message->data, message->size, err));
-    return HVD_OK;
 }
 
 static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(coordinator_decide(n->coordinator, n->now, &n->decided, err));
     if (!n->decided.size) return HVD_OK;
     *progress = true;
-    int code = tell_all(n, &n->decided, err);
+    int code = spread(n, n->decided.data, n->decided.size, err);
     if (!code) code = handle(n, COORDINATOR, n->decided.data, n->decided.size, negotiate_obey, err);
     wire_reset(&n->decided);
     return code;

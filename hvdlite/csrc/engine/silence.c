@@ -62,6 +62,16 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
     return HVD_RANK_DEAD;
 }
 
+/* Directly: the silent rank may be one that passes decisions on. */
+static int tell_all(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    struct wire_writer message = {0};
+    int code = wire_put(&message, item, err);
+    for (int r = 0; r < n->t->at.size && !code; r++)
+        if (r != n->t->at.rank) code = transport_send(n->t, r, message.data, message.size, err);
+    wire_free(&message);
+    return code;
+}
+
 /* The coordinator tells all that wait: they may not be waiting for that rank to answer them. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
@@ -70,9 +80,8 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
     error_set(&item.error, HVD_OK,
               "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
               who, watch_silence(&n->watch, rank), what);
-    if (n->coordinator) return wire_put(&n->decided, &item, err);
     silence_report(n, rank, item.error.text);
-    return HVD_OK;
+    return n->coordinator ? tell_all(n, &item, err) : HVD_OK;
 }
 
 /* Who waits for nothing says nothing, nor does the silent rank once it hears again. */
@@ -85,10 +94,11 @@ void silence_report(struct negotiation *n, int rank, const char *text) {
 }
 
 static int look_at(struct negotiation *n, int rank, bool waits, const char *what, hvd_error *err) {
-    bool needed = waits && rank != n->t->at.rank && (n->coordinator || rank == COORDINATOR);
+    bool needed = waits && rank != n->t->at.rank && (n->coordinator || n->tree.above[rank]);
     enum watch_finding found = watch_look(&n->watch, rank, needed);
     if (found == WATCH_FAILED) return fail_silent(n, rank, err);
-    if (found == WATCH_WARN) HVD_TRY(warn(n, rank, what, err));
+    bool warns = n->coordinator || rank == COORDINATOR; /* it tells all of other ranks */
+    if (found == WATCH_WARN && warns) HVD_TRY(warn(n, rank, what, err));
     return found == WATCH_FINE ? HVD_OK : send_one(n, rank, WIRE_ASK, err);
 }
 

@@ -1,7 +1,7 @@
 /* Ranks that fall silent: asks those that this rank waits for, answers, reports and ends the job.
  *
- * A member waits for the coordinator; the coordinator for all ranks. A part of the
- * negotiation, on the engine's thread. */
+ * A member waits for the coordinator and for those that pass its decisions on; the coordinator for
+ * all ranks. A part of the negotiation, on the engine's thread. */
 #ifndef HVDLITE_ENGINE_SILENCE_H
 #define HVDLITE_ENGINE_SILENCE_H
 

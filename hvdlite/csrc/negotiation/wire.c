@@ -235,6 +235,19 @@ static int get_error(struct wire_reader *r, hvd_error *error, hvd_error *err) {
     return get_text(r, error->text, sizeof error->text, err);
 }
 
+bool wire_spreads(const void *data, size_t size) {
+    const uint8_t *bytes = data;
+    if (size < 2) return false;
+    switch ((enum wire_type)bytes[1]) { /* of the first item, behind the version */
+    case WIRE_TENSOR:
+    case WIRE_RUN:
+    case WIRE_FAIL:
+    case WIRE_RESEND:
+    case WIRE_BYE: return true;
+    default: return false;
+    }
+}
+
 int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *err) {
     *r = (struct wire_reader){.data = data, .size = size};
     uint64_t version;

@@ -9,7 +9,7 @@
  *   - LEAVE: this rank submits nothing any more, and why
  *   - ABORT: this rank can't go on
  * From any rank to any: ASK: are you there? and its answer, ALIVE
- * From the coordinator to all ranks:
+ * From the coordinator to all ranks, by the tree except for ABORT and SILENT, in a message alone:
  *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; the pieces of a
  *     tensor come in order
  *   - RUN: append the batch to the run log
@@ -72,6 +72,10 @@ struct wire_reader {
 int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err);
 void wire_reset(struct wire_writer *w); /* empty, memory kept */
 void wire_free(struct wire_writer *w);
+
+/* The message is what the coordinator has decided, and goes by the tree (tree.h); else it is meant
+ * for its receiver alone. */
+bool wire_spreads(const void *data, size_t size);
 
 /* Fails on another version byte. */
 int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *err);

@@ -1,0 +1,107 @@
+/* The tree: decisions reach every rank once, and no rank sends many of them. */
+#include "check.h"
+
+#include "negotiation/tree.h"
+#include "random.h"
+
+enum { MOST = 600 };
+
+struct placement {
+    int size, hosts;
+    int host_of[MOST], ranks_of[MOST]; /* [rank], [host] */
+};
+
+/* Hosts are numbered in the order of their lowest ranks, as the tree expects. */
+static void place(struct placement *p, int size, const int *key) {
+    int number[MOST];
+    *p = (struct placement){.size = size};
+    for (int i = 0; i < MOST; i++) number[i] = -1;
+    for (int r = 0; r < size; r++) {
+        if (number[key[r]] < 0) number[key[r]] = p->hosts++;
+        p->host_of[r] = number[key[r]];
+        p->ranks_of[p->host_of[r]]++;
+    }
+}
+
+/* How often each rank hears what rank 0 says, and after how many hops. */
+static void spread(const struct tree *trees, int rank, int hops, int *heard, int *farthest) {
+    heard[rank]++;
+    if (hops > *farthest) *farthest = hops;
+    if (heard[rank] > 1) return;
+    for (int i = 0; i < trees[rank].nchildren; i++) {
+        int child = trees[rank].children[i];
+        CHECK(trees[child].above[rank]);
+        spread(trees, child, hops + 1, heard, farthest);
+    }
+}
+
+static int log_up(int hosts) {
+    int hops = 0;
+    for (long reached = 1, level = 1; reached < hosts; hops++) reached += level *= TREE_BRANCHES;
+    return hops;
+}
+
+static void check_placement(const struct placement *p) {
+    static struct tree trees[MOST];
+    static int heard[MOST];
+    int farthest = 0;
+    hvd_error err = {0};
+    memset(heard, 0, sizeof heard);
+    for (int r = 0; r < p->size; r++)
+        CHECK_OK(tree_open(&trees[r], r, p->size, p->host_of, &err), err);
+    spread(trees, 0, 0, heard, &farthest);
+    for (int r = 0; r < p->size; r++) {
+        CHECK_INT(heard[r], 1);
+        CHECK(!trees[r].above[r] && (r == 0 || trees[r].above[0]));
+        CHECK(trees[r].nchildren < p->ranks_of[p->host_of[r]] + TREE_BRANCHES);
+    }
+    CHECK(farthest <= log_up(p->hosts) + 1);
+    for (int r = 0; r < p->size; r++) tree_close(&trees[r]);
+}
+
+static void test_even_hosts(void) {
+    static const int SHAPES[][2] = {{1, 1},  {1, 8},  {2, 1},  {4, 2},   {16, 3},
+                                    {17, 2}, {18, 1}, {64, 4}, {256, 1}, {300, 2}};
+    static struct placement p;
+    int blocks[MOST], to_and_fro[MOST];
+    for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) {
+        int hosts = SHAPES[i][0], size = hosts * SHAPES[i][1];
+        for (int r = 0; r < size; r++) blocks[r] = r / SHAPES[i][1];
+        for (int r = 0; r < size; r++)
+            to_and_fro[r] = r / hosts % 2 ? hosts - 1 - r % hosts : r % hosts;
+        place(&p, size, blocks);
+        check_placement(&p);
+        place(&p, size, to_and_fro);
+        check_placement(&p);
+    }
+}
+
+static void test_any_placement(void) {
+    static struct placement p;
+    uint64_t random = 7;
+    int key[MOST];
+    for (int i = 0; i < 60; i++) {
+        int size = 1 + (int)random_below(&random, 99);
+        size_t hosts = 1 + random_below(&random, 99);
+        for (int r = 0; r < size; r++) key[r] = (int)random_below(&random, hosts);
+        place(&p, size, key);
+        check_placement(&p);
+    }
+}
+
+static void test_one_host_is_a_star(void) {
+    struct tree tree;
+    hvd_error err = {0};
+    const int host_of[5] = {0};
+    CHECK_OK(tree_open(&tree, 0, 5, host_of, &err), err);
+    CHECK_INT(tree.nchildren, 4);
+    tree_close(&tree);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_even_hosts);
+    RUN(test_any_placement);
+    RUN(test_one_host_is_a_star);
+    return check_end("test_tree");
+}
