@@ -38,7 +38,7 @@ static void broken(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct transport *t = rank_transport(ranks, rank);
     hvd_error err = {0};
-    t->timeout = 0.2;
+    t->patience.timeout = 0.2;
     if (rank == 1) local_hub_break(ranks->hub, rank);
     CHECK_CODE(coll_calibrate(&t->all, &costs[rank], &err), HVD_TRANSPORT, err);
 }

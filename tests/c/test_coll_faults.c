@@ -18,7 +18,7 @@ struct watcher {
     int rank, waits;
 };
 
-/* What the engine does in on_wait: it looks whether another rank has said that it failed. */
+/* What the engine does meanwhile: it looks whether another rank has said that it failed. */
 static int watch(void *arg, hvd_error *err) {
     struct watcher *w = arg;
     if (w->rank == w->fault->broken && ++w->waits == w->fault->after)
@@ -52,8 +52,8 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     make_args(f, ranks->size, &args, part_end);
     void *in = calloc(args.bytes, 1); /* `in` must not lie inside data */
     args.in = in;
-    t->on_wait = watch;
-    t->on_wait_arg = &watcher;
+    t->patience.meanwhile = watch;
+    t->patience.arg = &watcher;
     if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
     f->codes[rank] =
         coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, &err) : HVD_UNSUPPORTED;
@@ -123,7 +123,7 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     float data[10] = {0};
     struct coll_args args = {.data = data, .bytes = sizeof data};
     hvd_error err = {0};
-    t->timeout = 0.05;
+    t->patience.timeout = 0.05;
     CHECK_CODE(case_run(&self, c, &args, &err), HVD_TRANSPORT, err);
     CHECK_HAS(err.text, "rank 1");
     scratch_free(&self.scratch);

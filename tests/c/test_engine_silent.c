@@ -60,7 +60,7 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     bool stopped = rank == stop.rank;
     (void)arg;
     config.stall_failure = stop.shutdown;
-    t->timeout = stop.timeout;
+    t->patience.timeout = stop.timeout;
     if (stopped) close_links(t);
     engine_rank_start(&me, ranks, rank, &config);
     check_in_order(&me, "before");

@@ -76,7 +76,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
 
-/* The transport's on_wait: negotiates while a batch is on the wire. */
+/* The transport's `meanwhile`: negotiates while a batch is on the wire. */
 static int negotiate_meanwhile(void *arg, hvd_error *err) {
     bool progress;
     return negotiate(arg, &progress, err);
@@ -120,7 +120,7 @@ static void idle(struct engine *e, unsigned ticket) {
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
-    double nap = waiter_next(&e->waiter, now, e->t->wait, longest);
+    double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)
         transport_sleep(e->t, ticket, e->t->rings ? longest : nap);
@@ -210,8 +210,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
                                     .flight = config->flight,
                                     .stats = config->stats};
     t->stats = config->stats;
-    t->on_wait = negotiate_meanwhile;
-    t->on_wait_arg = e;
+    t->patience.meanwhile = negotiate_meanwhile;
+    t->patience.arg = e;
     return HVD_OK;
 }
 
@@ -320,6 +320,6 @@ void engine_stop(struct engine *e) {
     atomic_store(&e->stopping, true);
     transport_wake(e->t);
     thread_join(e->thread);
-    e->t->on_wait = NULL;
+    e->t->patience.meanwhile = NULL;
     release(e);
 }

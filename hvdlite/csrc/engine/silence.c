@@ -13,7 +13,7 @@ static const double LEAST = 1;
  * stall, and fails these alone. */
 void silence_limits(struct negotiation *n, double stall_warning, double stall_failure) {
     double stall = stall_failure > 0 && stall_failure < LEAST ? LEAST : stall_failure;
-    double timeout = n->t->timeout, either = lesser(stall, timeout);
+    double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
     n->watch.warning = stall_warning;
     n->watch.failure = n->coordinator ? timeout : either;
     n->watch.quarter = lesser(stall_warning, either) / 4;

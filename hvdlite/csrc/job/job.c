@@ -28,8 +28,8 @@ static int read_wait(struct job *j, int local_size, hvd_error *err) {
     size_t spin = 30, yield = 300;
     HVD_TRY(env_size("SPIN_MICROSECONDS", &spin, err));
     HVD_TRY(env_size("YIELD_MICROSECONDS", &yield, err));
-    j->wait = (struct wait_policy){wait_may_spin(local_size) ? (double)spin * 1e-6 : 0,
-                                   (double)yield * 1e-6};
+    j->patience.policy = (struct wait_policy){wait_may_spin(local_size) ? (double)spin * 1e-6 : 0,
+                                              (double)yield * 1e-6};
     return HVD_OK;
 }
 
@@ -61,7 +61,7 @@ static int read_config(struct job *j, hvd_error *err) {
     HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
     HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
     HVD_TRY(env_seconds("STALL_SHUTDOWN_TIME_SECONDS", &config->stall_failure, err));
-    return env_seconds("DATA_TIMEOUT_SECONDS", &j->timeout, err);
+    return env_seconds("DATA_TIMEOUT_SECONDS", &j->patience.timeout, err);
 }
 
 /* ---- groups ---- */
@@ -101,8 +101,7 @@ static int group_number(const int *job_ranks, int size) {
 }
 
 static int start_group(const struct job *j, struct group *g, const int *job_ranks, hvd_error *err) {
-    g->transport->timeout = j->timeout;
-    g->transport->wait = j->wait;
+    g->transport->patience = j->patience;
     g->transport->pace = j->pace;
     g->transport->cost = j->cost;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
@@ -195,8 +194,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
     double begin = clock_now();
-    t->timeout = j->timeout;
-    t->wait = j->wait;
+    t->patience = j->patience;
     t->pace = PACE_DEFAULT;
     HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
     if (j->config.deterministic) j->cost = COST_FIXED;
@@ -236,7 +234,7 @@ static int open_flight(struct job *j, hvd_error *err) {
 }
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
-    *j = (struct job){.timeout = 300, .window = true, .nudge = true, .pace = PACE_DEFAULT};
+    *j = (struct job){.patience.timeout = 300, .window = true, .nudge = true, .pace = PACE_DEFAULT};
     env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
     env_flag("NUDGE", &j->nudge, NULL);
     j->config = (struct engine_config){.fusion_bytes = 64 << 20,

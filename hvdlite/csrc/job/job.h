@@ -18,10 +18,9 @@ struct job {
     struct group **groups; /* [id]; NULL: closed; ids are not reused */
     int ngroups;
     struct engine_config config;
-    struct wait_policy wait;
+    struct patience patience;
     struct pace pace;
     struct cost cost;         /* between hosts, measured at the start */
-    double timeout;           /* seconds without progress until a collective gives up; 0: never */
     bool window;              /* ranks of one host may share memory */
     bool nudge;               /* messages wake ranks of other hosts */
     struct timeline timeline; /* of all groups, like the stats */

@@ -36,14 +36,15 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 /* After a look without success: negotiates, waits as the policy says, fails after the timeout.
  * `peer`: the rank of the transport that is awaited. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
-    if (t->on_wait) HVD_TRY(t->on_wait(t->on_wait_arg, err));
-    waiter_pause(waiter, t->wait, LONGEST_DATA_NAP);
+    const struct patience *w = &t->patience;
+    if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));
+    waiter_pause(waiter, w->policy, LONGEST_DATA_NAP);
     if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, peer));
-    if (t->timeout <= 0 || clock_now() - waiter->since <= t->timeout) return HVD_OK;
+    if (w->timeout <= 0 || clock_now() - waiter->since <= w->timeout) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), t->timeout);
+                     transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), w->timeout);
 }
 
 static void end_wait(struct transport *t, struct waiter *waiter) {

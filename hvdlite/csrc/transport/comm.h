@@ -42,8 +42,9 @@ int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, 
 int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, struct transfer *x,
                hvd_error *err);
 
-/* Returns when the transfer is complete. Spins, yields, then naps, and calls the transport's
- * on_wait meanwhile. After an error the transfer may still be active, and the comm is unusable. */
+/* Returns when the transfer is complete. Spins, yields, then naps, and does meanwhile what the
+ * transport's `patience` says. After an error the transfer may still be active, and the comm is
+ * unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err);
 
 /* The same for one of many transfers in a row: their waits are alike, and `stream` knows the last.

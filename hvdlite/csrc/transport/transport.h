@@ -51,17 +51,13 @@ struct transport {
     struct layout layout; /* of all */
     hvd_error no_window;  /* why the ranks of this host share none */
     struct stats *stats;  /* NULL: nothing is counted */
-    struct wait_policy wait;
+    struct patience patience;
     struct pace pace;
     struct cost cost; /* between hosts */
     bool rings;       /* every message ends a sleep, at once */
     bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
-    double timeout;           /* seconds without progress until a wait fails; 0: never */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
-    /* Called while a wait lasts; its error ends the wait. */
-    int (*on_wait)(void *arg, hvd_error *err);
-    void *on_wait_arg;
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {

@@ -6,11 +6,21 @@
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
 
 /* Seconds of one wait: spins until `spin`, then yields until `yield`, then naps. */
 struct wait_policy {
     double spin, yield;
+};
+
+/* What a transport does while it waits, and when it gives up. */
+struct patience {
+    struct wait_policy policy;
+    double timeout; /* seconds without progress until a wait fails; 0: never */
+    int (*meanwhile)(void *arg, hvd_error *err); /* its error ends the wait; NULL: nothing */
+    void *arg;
 };
 
 struct waiter {
