@@ -1,6 +1,5 @@
 """The flight recorder: what a report says of ranks that stand still or die, under plain mpirun."""
 
-import json
 import sys
 
 import pytest
@@ -135,13 +134,34 @@ left = subprocess.run(command, capture_output=True, text=True)
 print(left.returncode, left.stderr)
 """
     line, _, after = alone(code).partition("\n")
-    (text,) = json.loads(line)
-    one = memory.snapshot_of(text)
+    (one,) = memory.from_line(line)
     assert one.head["tensors"] == 3
     assert [op["name"] for op in one.ops] == ["allreduce.x"] * 3
     assert {op["phase"] for op in one.ops} == {"done"}
     assert after.strip().startswith("2 hvdlite-top: process")
     assert "has no flight recorder" in after
+
+
+def test_top_shows_ranks_of_other_hosts(tmp_path):
+    """What stands for ssh drops the host's name, and finds a job that this program does not see."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = there ] || { echo "no such host" >&2; exit 255; }\n'
+        'shift; exec sh -c "$*"\n'
+    )
+    ssh.chmod(0o755)
+    code = """
+import os, subprocess, sys, hvdlite as hvd
+hvd.init()
+for hosts in ("there", "there,elsewhere"):
+    command = [sys.executable, "-m", "hvdlite.flight.top", "--once", "-H", hosts, str(os.getpid())]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+hvd.shutdown()
+"""
+    told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
+    assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed  # one rank, seen from both sides
+    assert "no such host" not in told and "elsewhere: no such host" in failed
 
 
 def test_top_says_how_to_get_its_library(monkeypatch, capsys):

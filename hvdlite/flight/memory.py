@@ -10,7 +10,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy
 
@@ -50,6 +50,16 @@ class Snapshot(NamedTuple):
 def snapshot_of(text: str) -> Snapshot:
     """Return what ``as_json`` has written."""
     return Snapshot(**json.loads(text))
+
+
+def to_line(ranks: Sequence[Snapshot]) -> str:
+    """Return a list of objects as JSON, in one line."""
+    return json.dumps([one._asdict() for one in ranks])
+
+
+def from_line(line: str) -> List[Snapshot]:
+    """Return what ``to_line`` has written."""
+    return [Snapshot(**one) for one in json.loads(line)]
 
 
 # ------------------------------------------------------------------------------------- finding

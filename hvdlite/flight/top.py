@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import shlex
 import sys
@@ -18,6 +17,7 @@ hvdlite-top 4711                 the job that process 4711 is a rank of
 hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_SSH: its command)
 """
 _SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
+_PATIENCE = 10.0  # seconds for the first report of another host
 COLUMNS = (  # name, is a number
     ("rank", True),
     ("host", False),
@@ -86,14 +86,26 @@ def _all(sources) -> List[Snapshot]:
     return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
 
 
+def _all_anew(sources) -> List[Snapshot]:
+    """As ``_all``, with what the other hosts have reported since the last look."""
+    end = time.monotonic() + _PATIENCE
+    for source in sources[1:]:
+        source.wait(max(end - time.monotonic(), 0))
+    return _all(sources)
+
+
+def _notes(sources) -> List[str]:
+    return [f"{source.host}: {source.problem}" for source in sources[1:] if source.problem]
+
+
 def _ended(ranks: Sequence[Snapshot]) -> bool:
     return bool(ranks) and all(one.state in ("is gone", "is dead") for one in ranks)
 
 
 def _print_json(_job: str, sources, every: float, once: bool) -> None:
     while True:
-        ranks = _all(sources)
-        print(json.dumps([one.as_json() for one in ranks]), flush=True)
+        ranks = _all_anew(sources)
+        print(memory.to_line(ranks), flush=True)
         if once or _ended(ranks):
             return
         time.sleep(every)
@@ -103,10 +115,10 @@ def _show(job: str, sources, every: float, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    before: Dict[int, Snapshot] = {one.rank: one for one in _all(sources)}
+    before: Dict[int, Snapshot] = {one.rank: one for one in _all_anew(sources)}
     time.sleep(min(every, 1.0) if once else 0.2)
     if once:
-        Console().print(table(job, _all(sources), before))
+        Console().print(table(job, _all_anew(sources), before, _notes(sources)))
         return
     ranks = _all(sources)
     with Live(table(job, ranks, before), screen=sys.stdout.isatty(), auto_refresh=False) as screen:
@@ -114,8 +126,7 @@ def _show(job: str, sources, every: float, once: bool) -> None:
             before = {one.rank: one for one in ranks}
             time.sleep(every)
             ranks = _all(sources)
-            notes = [f"{s.host}: {s.problem}" for s in sources[1:] if s.problem]
-            screen.update(table(job, ranks, before, notes), refresh=True)
+            screen.update(table(job, ranks, before, _notes(sources)), refresh=True)
     print(f"hvdlite-top: job {job} has ended")
 
 

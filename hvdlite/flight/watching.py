@@ -1,7 +1,6 @@
 """Looks at a job's ranks again and again, on this host and through ssh on others."""
 
 import contextlib
-import json
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 from typing import Dict, List, Optional, Sequence
 
 from hvdlite.flight import memory
-from hvdlite.flight.memory import Recorder, Snapshot, snapshot_of
+from hvdlite.flight.memory import Recorder, Snapshot
 
 _SEARCH_SECONDS = 5.0  # between two searches for ranks that came meanwhile
 _MOST_JOBS_NAMED = 5
@@ -83,6 +82,7 @@ class There:
         self.host = host
         self.problem: Optional[str] = None
         self._last: List[Snapshot] = []
+        self._news = threading.Event()
         self._process = subprocess.Popen(
             [*ssh, host, shlex.join(own)],
             stdin=subprocess.DEVNULL,
@@ -96,12 +96,19 @@ class There:
         assert self._process.stdout and self._process.stderr
         for line in self._process.stdout:
             with contextlib.suppress(ValueError, TypeError):
-                self._last = [snapshot_of(text) for text in json.loads(line)]
+                self._last = memory.from_line(line)
+                self._news.set()
         lines = self._process.stderr.read().strip().splitlines()
         self.problem = lines[-1] if lines else "ssh has ended"
+        self._news.set()
 
     def look(self) -> List[Snapshot]:
+        self._news.clear()
         return self._last
+
+    def wait(self, seconds: float) -> None:
+        """Return when the host has reported since the last look, or can't."""
+        self._news.wait(0 if self.problem else seconds)
 
     def close(self) -> None:
         self._process.terminate()
