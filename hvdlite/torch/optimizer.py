@@ -85,18 +85,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
         owner = owner_name("optimizer")  # counted on every rank
+        known = {  # Horovod's attributes, which scripts read
+            "op": op,
+            "process_set": process_set,
+            "sparse_as_dense": sparse_as_dense,
+            "backward_passes_per_step": passes,
+            "gradient_predivide_factor": gradient_predivide_factor,
+            "_parameter_names": dict(named),
+        }
         if not process_set.included():
-            return _distribute(optimizer, DistributedOptimizer, None, named)
+            return _distribute(optimizer, DistributedOptimizer, None, known)
         reduction.checked()
         if op == Adasum:
             deltas = _Deltas(owner, named, process_set)
-            return _distribute(optimizer, _AdasumOptimizer, deltas, named)
+            return _distribute(optimizer, _AdasumOptimizer, deltas, known)
         gradients = Gradients(owner, named, reduction, lists, passes)
-        return _distribute(optimizer, DistributedOptimizer, gradients, named)
+        return _distribute(optimizer, DistributedOptimizer, gradients, known)
 
     _synchronized: bool
     _asked: bool  # the script itself has said synchronize() since the last step
-    _parameter_names: Dict[torch.Tensor, str]  # Horovod's name, which scripts and its tests read
+    _parameter_names: Dict[torch.Tensor, str]
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing: the attributes are those of the optimizer that was given."""
@@ -152,8 +160,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Average after so many backwards from now on; on every rank, between steps."""
-        if self._gradients is not None:
-            self._gradients.passes = check_passes(passes)
+        self.backward_passes_per_step = check_passes(passes)
+        if isinstance(self._gradients, Gradients):  # Adasum combines steps, after any backwards
+            self._gradients.passes = passes
             self._gradients.restart()
 
     def add_param_group(self, param_group: dict) -> None:
@@ -269,11 +278,11 @@ def _check_groups(groups: Sequence) -> None:
         raise ValueError("groups: a parameter comes more than once")
 
 
-def _distribute(optimizer, kind: type, gradients, named) -> DistributedOptimizer:
+def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOptimizer:
     plain = type(optimizer)
     distributed: Any = object.__new__(type(plain.__name__, (kind, plain), {}))
     distributed.__dict__ = optimizer.__dict__  # shared, both ways
-    distributed.__dict__.update(_gradients=gradients, _parameter_names=dict(named))
+    distributed.__dict__.update(known, _gradients=gradients)
     distributed.__dict__.update(_synchronized=False, _asked=False, _skipping=False)
     _keep_scheduler(distributed)
     return distributed

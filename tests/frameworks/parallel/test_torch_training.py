@@ -161,6 +161,16 @@ def test_each_parameter_has_a_name_of_its_own_on_all_ranks():
     assert all(theirs == names for theirs in hvd.allgather_object(names))
 
 
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_an_optimizer_knows_how_it_was_made(op):
+    optimizer = distributed(multilayer(), backward_passes_per_step=2, op=op)
+    assert (optimizer.op, optimizer.backward_passes_per_step) == (op, 2)
+    assert (optimizer.gradient_predivide_factor, optimizer.sparse_as_dense) == (1.0, False)
+    assert optimizer.process_set is hvd.global_process_set
+    optimizer.set_backward_passes_per_step(3)
+    assert optimizer.backward_passes_per_step == 3
+
+
 def test_uneven_batches_with_join(rank, size, report_parity):
     def is_left(of_rank, epoch, step):
         return step < 1 + 2 * ((of_rank + epoch) % size)
