@@ -4,6 +4,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.flight.memory import Op, Snapshot
 
+_MOST_RANKS = 1 << 20  # a damaged recorder may say any number
+
 
 class Wait(NamedTuple):
     """A rank waits for others."""
@@ -49,7 +51,8 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
     for other in ranks:
         if any(all_ranks(x) and x["name"] == op["name"] for x in pending(other)):
             have.add(other.rank)
-    return [rank for rank in range(one.head["size"]) if rank not in have]
+    size = min(one.head["size"], _MOST_RANKS)
+    return [rank for rank in range(size) if rank not in have]
 
 
 def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:

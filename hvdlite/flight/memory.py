@@ -22,6 +22,17 @@ _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks
 _ATTEMPTS = 5  # to read an operation that is being written
+_HEAD = {  # what readers need of it: whole numbers, times, texts
+    "iu": "pid rank size stacks bytes_sent_mpi bytes_sent_window waited waits_since waits_for "
+    "steps troubles failed",
+    "f": "began clock_offset",
+    "S": "host job trouble",
+}
+_OP = {
+    "iu": "version number bytes batch group phase kind",
+    "f": "submitted agreed started ended",
+    "S": "name",
+}
 
 Op = Dict[str, Any]
 
@@ -214,8 +225,16 @@ def _layout_of(text: str) -> _Layout:
         fields[prefix].append((name.rpartition(".")[2], kind, int(offset)))
     head = _dtype(fields[""], int(sizes["ring"]))
     op = _dtype(fields["op."], int(sizes["op"]))
-    head[["pid", "rank", "job"]], op[["version", "number", "phase", "kind"]]  # KeyError: needed
+    _check(head, _HEAD)
+    _check(op, _OP)
     return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op)
+
+
+def _check(dtype: numpy.dtype, needed: Dict[str, str]) -> None:
+    for kinds, names in needed.items():
+        for name in names.split():
+            if dtype[name].kind not in kinds:  # KeyError: it is missing
+                raise ValueError(f"{name} is of kind {dtype[name].kind}")
 
 
 def _dtype(fields: list, size: int) -> numpy.dtype:

@@ -7,7 +7,6 @@ do, one for each host: a thread sleeps until the engine notes a stall or a failu
 import contextlib
 import faulthandler
 import os
-import signal
 import socket
 import threading
 from typing import List, Optional
@@ -15,9 +14,6 @@ from typing import List, Optional
 from hvdlite._native import lib
 from hvdlite.flight import clocks, memory, report
 from hvdlite.lifecycle import watched
-
-# Its default is to do nothing, so a process that does not know it yet is not ended by it.
-STACKS_SIGNAL = signal.SIGURG
 
 
 class _State:
@@ -39,7 +35,7 @@ def begin(comm) -> None:
     if file < 0:
         return
     job = cards[0][3]
-    signal_number = STACKS_SIGNAL if _register_stacks(file) else 0
+    signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
     lib.hvd_flight_describe(job.encode(), signal_number)
     _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
     if watched.by_an_agent():
@@ -67,9 +63,9 @@ def _register_stacks(file: int) -> bool:
         return False
     if _State.stacks is None:
         _State.stacks = end
-        lib.hvd_stacks_keep_users(STACKS_SIGNAL)
-        faulthandler.register(STACKS_SIGNAL, file=end, all_threads=True, chain=False)
-        lib.hvd_stacks_install(STACKS_SIGNAL, end)
+        lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
+        faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=True, chain=False)
+        lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
     else:
         os.dup2(end, _State.stacks, inheritable=False)
         os.close(end)

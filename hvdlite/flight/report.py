@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -12,6 +13,8 @@ from hvdlite.flight import live
 from hvdlite.flight.memory import UNDER_WAY, Op, Recorder, Snapshot, state_of
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
+# Its default is to do nothing, so a process that does not know it yet is not ended by it.
+STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a leaving rank waits for its report
 _STACKS_SECONDS = 0.3  # for a process to append its stacks; a stopped one never does
 _LAST_OPS = 8  # of each rank
@@ -69,10 +72,11 @@ def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
 def _ask_for_stacks(recorder: Recorder) -> bool:
     head = recorder.head()
     recorder.forget_stacks()
-    if not head["stacks"] or state_of(head["pid"]) != "runs":
+    # A damaged recorder may name any signal and any process.
+    if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) != "runs":
         return False
     try:
-        os.kill(head["pid"], head["stacks"])
+        os.kill(head["pid"], STACKS_SIGNAL)
     except OSError:
         return False
     return True

@@ -1,13 +1,19 @@
-"""A flight recorder whose bytes are damaged, or were never one, is told as such."""
+"""A flight recorder whose bytes are damaged, or were never one, is told as such.
 
-import os
+What is understood of a damaged one has wrong numbers; reports and tables are written all the same.
+"""
+
 import random
+import re
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hvdlite.flight import memory, report, top
 from hvdlite.flight.memory import NoRecorder, Recorder
 
 WRITES_ONE = """
@@ -35,10 +41,17 @@ def read(path: Path, data: bytes) -> bool:
     path.write_bytes(data)
     try:
         with Recorder(str(path)) as recorder:
-            recorder.snapshot().as_json()
+            show(memory.snapshot_of(recorder.snapshot().as_json()))
     except NoRecorder:
         return False
     return True
+
+
+def show(one: memory.Snapshot) -> None:
+    """All that is made of recorders, beside one that is another rank's."""
+    other = one._replace(head={**one.head, "rank": 1, "size": 2}, ops=one.ops[:3])
+    report.text("a rank has died", [one, other])
+    top.rows([one, other], {1: one})
 
 
 def test_a_good_one_is_read(good, tmp_path):
@@ -57,14 +70,59 @@ def test_damaged_layouts(good, tmp_path):
     assert refused > 100
 
 
+INFINITY, NAN = (struct.pack("d", float(text)) for text in ("inf", "nan"))
+EDGES = [b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f", INFINITY, NAN]
+
+
+def places(good: bytes) -> list:
+    """Where the fields of the head and of the operations that were written begin."""
+    fields = re.findall(rb"(op\.)?[\w.]+ [Siuf]\d?@(\d+):", good[: good.index(b"\0")])
+    ring, size = (int(re.search(rb";%s (\d+);" % what, good)[1]) for what in (b"ring", b"op"))
+    of_ops = [ring + int(at) for prefix, at in fields if prefix]
+    return [int(at) for prefix, at in fields if not prefix] + [
+        at + size * i for at in of_ops for i in range(5)
+    ]
+
+
 def test_damaged_memory(good, tmp_path):
+    """Any byte, and fields that are 0, the least, the most, infinite or no number."""
     rng = random.Random(4)
-    begin = good.index(b"\0")
-    for _ in range(50):
+    begin, fields = good.index(b"\0"), places(good)
+    for _ in range(300):
         data = bytearray(good)
-        at = rng.randrange(begin, len(data) - 64)
-        data[at : at + 64] = os.urandom(64)
-        read(tmp_path / "damaged", bytes(data))
+        for _ in range(rng.randint(1, 6)):
+            edge = rng.choice([*EDGES, rng.getrandbits(64).to_bytes(8, "little")])[
+                : rng.choice((1, 2, 4, 8))
+            ]
+            at = rng.choice(fields) if rng.random() < 0.8 else rng.randrange(begin, len(good) - 8)
+            data[at : at + len(edge)] = edge
+        assert read(tmp_path / "damaged", bytes(data)), "its layout is whole"
+
+
+def with_head(good: bytes, path: Path, **values: int) -> Recorder:
+    data = bytearray(good)
+    for name, value in values.items():
+        at, size = re.search(rb";%s i\d@(\d+):(\d);" % name.encode(), good).groups()
+        data[int(at) : int(at) + int(size)] = value.to_bytes(int(size), sys.byteorder)
+    path.write_bytes(data)
+    return Recorder(str(path))
+
+
+def test_a_damaged_size_is_not_counted_to(good, tmp_path):
+    with with_head(good, tmp_path / "damaged", size=2**31 - 1) as recorder:
+        one = recorder.snapshot()
+    one.ops[-1]["phase"] = "waits"
+    assert "waits for ranks 1-" in report.text("", [one._replace(state="runs")])
+
+
+def test_no_damage_makes_a_report_end_a_process(good, tmp_path):
+    """SIGKILL where the signal for stacks stands, and a process that lives."""
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        with with_head(good, tmp_path / "x", stacks=signal.SIGKILL, pid=victim.pid) as recorder:
+            report.look([recorder])
+        assert victim.poll() is None
+        victim.terminate()
+        assert victim.wait(10) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("part", [0, 1, 100, 2048, 10_000])
