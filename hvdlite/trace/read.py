@@ -89,7 +89,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
-    """Viewers take events of the same id for one track, whatever the process."""
+    """Viewers take events of the same id for one tensor's, whatever the process."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift, 3)
@@ -103,41 +103,16 @@ def _sort(rank: int) -> Dict[str, Any]:
 
 
 def _tensors_of(rank: int, events: Iterable[Dict[str, Any]]) -> List[Tensor]:
-    """In a tensor's track four events begin, in this order: whole, negotiate, queue, move."""
-    open_: Dict[str, List[Dict[str, Any]]] = {}
+    of: Dict[str, List[Dict[str, Any]]] = {}
+    for event in events:
+        if event.get("cat") == "tensor":
+            of.setdefault(event["id"], []).append(event)
     found = []
-    for event in events:
-        if event.get("cat") != "tensor" or event["ph"] != "b":
+    for ends_of_spans in of.values():
+        if len(ends_of_spans) < 8:  # the rank was killed while it wrote them
             continue
-        spans = open_.setdefault(event["id"], [])
-        spans.append(event)
-        if "args" in event:  # the move
-            _, negotiate, queue, move = spans[-4:]
-            found.append((event["id"], negotiate, queue, move))
-            open_[event["id"]] = []
-    ends = _ends_of(events)
-    return [
-        Tensor(
-            rank,
-            id_.partition(":")[2],
-            move["name"],
-            move["args"]["bytes"],
-            move["args"].get("batch", 0),
-            negotiate["ts"] / 1e6,
-            queue["ts"] / 1e6,
-            move["ts"] / 1e6,
-            ends[id_].pop(0) / 1e6,
-        )
-        for id_, negotiate, queue, move in found
-        if ends.get(id_)
-    ]
-
-
-def _ends_of(events: Iterable[Dict[str, Any]]) -> Dict[str, List[float]]:
-    """When the moves of each track ended: the whole track ends with them."""
-    ends: Dict[str, List[float]] = {}
-    for event in events:
-        whole = event.get("id", "").partition(":")[2] == event["name"]
-        if event.get("cat") == "tensor" and event["ph"] == "e" and whole:
-            ends.setdefault(event["id"], []).append(event["ts"])
-    return ends
+        whole, negotiate, _, queue, _, move, _, end = ends_of_spans
+        size, batch = move["args"]["bytes"], move["args"].get("batch", 0)
+        times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
+        found.append(Tensor(rank, whole["name"], move["name"], size, batch, *times))
+    return found

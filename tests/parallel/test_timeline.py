@@ -5,6 +5,7 @@ import os
 
 import mxnet as mx
 import pytest
+from traces import spans_of
 
 import hvdlite as hvd
 
@@ -21,19 +22,16 @@ def push(names) -> None:
     mx.nd.waitall()
 
 
-def spans(path: str) -> dict:
-    """Tensor -> what -> (begin, end) in microseconds; every begin has its end."""
-    found, opened = {}, {}
+def events_of(path: str) -> list:
     with open(path) as file:
-        events = json.load(file)
-    for event in events:
-        key = event.get("id"), event["name"]
-        if event["ph"] == "b":
-            opened[key] = event["ts"]
-        elif event["ph"] == "e":
-            found.setdefault(key[0], {})[key[1]] = opened.pop(key), event["ts"]
-    assert not opened
-    return found
+        return json.load(file)
+
+
+def spans(path: str) -> dict:
+    """Tensor -> what -> (begin, end) in microseconds; every name comes once."""
+    found = spans_of(events_of(path))
+    assert len(dict(found)) == len(found)
+    return dict(found)
 
 
 def test_a_file_for_each_rank(folder, rank):
@@ -61,10 +59,28 @@ def test_one_file_is_written_by_rank_0(folder, rank):
     hvd.stop_timeline()
     hvd.stop_timeline()  # nothing more to stop
     if rank == 0:
-        with open(path) as file:
-            events = json.load(file)
+        events = events_of(path)
+        spans_of(events)
         assert {"process_name", "cycle", "allreduce.x"} <= {event["name"] for event in events}
         assert {event["pid"] for event in events} == {0}
+
+
+def test_equal_names_in_two_process_sets_at_once(folder, rank, size):
+    """Their spans overlap: in one track viewers took the end of one for that of the other."""
+    some = hvd.add_process_set(range(size - 1)) if size > 1 else hvd.global_process_set
+    hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
+    sets = [hvd.global_process_set] + ([some] if size > 1 and some.included() else [])
+    for _ in range(5):
+        for name in ("a", "b"):
+            for process_set in sets:
+                hvd.allreduce_(mx.nd.ones((500,)), name=name, process_set=process_set)
+        mx.nd.waitall()
+    hvd.stop_timeline()
+    found = spans_of(events_of(os.path.join(folder, f"of{rank}.json")))
+    names = sorted(name for name, _ in found)
+    assert names == sorted(["allreduce.a", "allreduce.b"] * 5 * len(sets))
+    if size > 1:
+        hvd.remove_process_set(some)
 
 
 def test_twice_and_in_no_folder(folder, rank):

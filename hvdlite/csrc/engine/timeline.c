@@ -35,23 +35,26 @@ static void escape(const char *name, char *text, size_t size) {
     text[used] = 0;
 }
 
-/* One end of a span in a tensor's track. */
-static void write_end(struct timeline *t, char begin_or_end, const char *what, const char *name,
-                      double time, const char *rest) {
-    char line[2 * 3 * HVD_MAX_NAME + 300]; /* the track of a tensor has its name twice */
-    snprintf(line, sizeof line,
-             "{\"ph\": \"%c\", \"cat\": \"tensor\", \"id\": \"%s\", \"name\": \"%s\", \"pid\": %d, "
-             "\"tid\": 0, \"ts\": %ld%s},\n",
-             begin_or_end, name, what, t->rank, microseconds(t, time), rest);
+/* One end of a span. */
+static void write_end(struct timeline *t, char begin_or_end, const char *what, double time,
+                      const char *rest) {
+    char line[3 * HVD_MAX_NAME + 300];
+    snprintf(
+        line, sizeof line,
+        "{\"ph\": \"%c\", \"cat\": \"tensor\", \"id\": \"%llu\", \"name\": \"%s\", \"pid\": %d, "
+        "\"tid\": 0, \"ts\": %ld%s},\n",
+        begin_or_end, (unsigned long long)t->tensors, what, t->rank, microseconds(t, time), rest);
     write_text(t, line);
 }
 
-static void write_span(struct timeline *t, const char *what, const char *name, double from,
-                       double to, const char *details) {
-    write_end(t, 'b', what, name, from, details);
-    write_end(t, 'e', what, name, to, "");
+static void write_span(struct timeline *t, const char *what, double from, double to,
+                       const char *details) {
+    write_end(t, 'b', what, from, details);
+    write_end(t, 'e', what, to, "");
 }
 
+/* Its spans have a number of their own: those of one name may overlap, in several groups or of a
+ * tensor that goes in pieces. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
     char name[3 * HVD_MAX_NAME], negotiate[40], details[160];
@@ -60,11 +63,12 @@ static void write_tensor(struct timeline *t, const struct request *r, struct tim
     snprintf(details, sizeof details,
              ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu, \"batch\": %llu}",
              dtype_name(r->dtype), request_bytes(r), fused, (unsigned long long)times.batch);
-    write_end(t, 'b', name, name, times.submitted, "");
-    write_span(t, negotiate, name, times.submitted, times.decided, "");
-    write_span(t, "queue", name, times.decided, times.started, "");
-    write_span(t, kind_name(r->kind), name, times.started, times.completed, details);
-    write_end(t, 'e', name, name, times.completed, "");
+    t->tensors++;
+    write_end(t, 'b', name, times.submitted, "");
+    write_span(t, negotiate, times.submitted, times.decided, "");
+    write_span(t, "queue", times.decided, times.started, "");
+    write_span(t, kind_name(r->kind), times.started, times.completed, details);
+    write_end(t, 'e', name, times.completed, "");
 }
 
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,

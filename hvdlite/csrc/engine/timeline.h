@@ -1,7 +1,7 @@
 /* The timeline: when each tensor was submitted, agreed on and moved, as a file for a trace viewer.
  *
  * The one door to files. Events follow the Trace Event Format, which chrome://tracing and
- * ui.perfetto.dev read: a track a tensor, in microseconds since the start. Any thread. */
+ * ui.perfetto.dev read: spans within a tensor's, in microseconds since the start. Any thread. */
 #ifndef HVDLITE_ENGINE_TIMELINE_H
 #define HVDLITE_ENGINE_TIMELINE_H
 
@@ -18,6 +18,7 @@ struct timeline {
     char path[4096];
     double origin;                    /* when it started, seconds */
     double clock_offset, clock_error; /* rank 0's clock is ahead by so much, +- */
+    uint64_t tensors;                 /* written so far: the ids of their spans */
     int rank;
     bool marks_cycles;
 };

@@ -1,0 +1,44 @@
+"""What the Trace Event Format, of ui.perfetto.dev and chrome://tracing, asks of a trace."""
+
+from typing import Any, Dict, List, Tuple
+
+Spans = Dict[str, Tuple[float, float]]
+
+
+def spans_of(events: List[Dict[str, Any]]) -> List[Tuple[str, Spans]]:
+    """Check a trace; return of each asynchronous track its outermost name and its spans.
+
+    Spans of a track, which are the events of one category and id, end in the reverse order of their
+    begin, by time and where that is equal by their place in the file; viewers draw others wrong.
+    """
+    tracks: Dict[tuple, list] = {}
+    for event in events:
+        assert event["ph"] in ("b", "e", "i", "M"), event
+        assert type(event["name"]) is str and type(event["pid"]) is int, event
+        if event["ph"] == "M":
+            assert type(event["args"]) is dict, event
+            continue
+        assert type(event["tid"]) is int and event["ts"] >= 0, event
+        if event["ph"] == "i":
+            assert event["s"] in ("g", "p", "t"), event
+        else:
+            assert type(event["id"]) is str, event
+            tracks.setdefault((event["cat"], event["id"]), []).append(event)
+    return [
+        _spans_of_track(sorted(track, key=lambda event: event["ts"])) for track in tracks.values()
+    ]
+
+
+def _spans_of_track(events: List[Dict[str, Any]]) -> Tuple[str, Spans]:
+    found: Spans = {}
+    opened: List[Dict[str, Any]] = []
+    for event in events:
+        if event["ph"] == "b":
+            opened.append(event)
+            continue
+        begin = opened.pop()
+        assert begin["name"] == event["name"], f"{event} ends, but {begin} is within it"
+        assert event["name"] not in found, f"two spans {event['name']} in one track"
+        found[event["name"]] = begin["ts"], event["ts"]
+    assert not opened, f"no end: {opened}"
+    return events[0]["name"], found
