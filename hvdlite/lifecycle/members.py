@@ -20,7 +20,7 @@ from hvdlite.lifecycle import script_end
 from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
-NEWS_SECONDS = 1.0  # from an error to the news of the death that has caused it
+NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores
 
 _comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
 _elastic = False  # this script goes on without processes that die

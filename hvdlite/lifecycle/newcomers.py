@@ -152,7 +152,7 @@ def come_in() -> None:
     comm, first = MPI.COMM_WORLD, MPI.Comm.Get_parent()
     try:
         if not comm.rank:
-            first.Send([None, 0, MPI.BYTE], 0, _READY)
+            _say_ready(first)
         port = _word_of(first, _PORT) if not comm.rank else ""
         meeting = _Meeting(lambda: comm.Connect(port, root=0), True)
         everyone = meeting.wait(lambda: _is_dead(first))
@@ -163,6 +163,13 @@ def come_in() -> None:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
     members.take(everyone)
+
+
+def _say_ready(first: MPI.Intercomm) -> None:
+    said = first.Isend([None, 0, MPI.BYTE], 0, _READY)
+    while not said.Test():
+        first.Iprobe(0, _NEVER)  # raises if it is dead: a send to the dead may never end
+        time.sleep(1e-3)
 
 
 def _word_of(first: MPI.Intercomm, tag: int) -> str:

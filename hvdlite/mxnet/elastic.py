@@ -60,9 +60,9 @@ class _Parameters(Part):
     def give(self, value, taken) -> Any:
         for param, (data, grad) in zip(value.collect_params().values(), taken):
             for array in param.list_data():
-                array[:] = data
+                _write(array, data)
             for array in () if grad is None else param.list_grad():
-                array[:] = grad
+                _write(array, grad)
         return value
 
 
@@ -82,6 +82,11 @@ class _Trainer(Part):
         if isinstance(value.optimizer, DistributedOptimizer):
             gradients = value.optimizer._averaging.gradients
             gradients.restart(gradients.owner)
+
+
+def _write(array, values) -> None:
+    """Copy by an operation: MXNet may hold a weight in a layout of oneDNN's."""
+    mx.nd.array(values, dtype=values.dtype).copyto(array)
 
 
 def _check(param) -> None:

@@ -1,9 +1,12 @@
 """hvdliterun --elastic: ranks die, the others go on, and new ones come in."""
 
+import re
 import sys
 
 import pytest
+from jobs import ROOT
 from launching import SCRIPTS, call, processes_with, python
+from versions import no_examples
 
 from hvdlite.launch import mpirun, probe
 
@@ -42,6 +45,19 @@ def test_a_job_grows_to_its_full_size():
     done = elastic("-n", 1, "--max-np", 2, "-", 1, 2)
     assert done.code == 0, done.err
     assert places(done) == {"0 of 2", "1 of 2"}
+
+
+@no_examples
+def test_the_example_goes_on_with_a_death_in_each_epoch():
+    pytest.importorskip("sklearn.datasets")
+    example = [sys.executable, ROOT / "examples" / "elastic_mnist.py"]
+    done = call("--elastic", "-n", 3, *example, "--epochs", 5, "--kill-each-epoch")
+    assert done.code == 0, done.err
+    found = re.search(r"accuracy (\S+), .* s, ranks: \d, died: (\d)", done.out)
+    assert found, done.out + done.err
+    assert float(found[1]) > 0.9
+    assert int(found[2]) >= 2
+    assert done.err.count("was killed by SIGKILL") >= 2
 
 
 def test_too_few_are_left():

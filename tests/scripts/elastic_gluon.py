@@ -25,7 +25,12 @@ images = np.random.RandomState(0).uniform(size=(STEPS * BATCH * hvd.size(), 6)).
 def make():
     mx.random.seed(hvd.rank())  # sync() makes them equal
     net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.BatchNorm(), gluon.nn.Dense(4))
+    net.add(
+        gluon.nn.HybridLambda(lambda F, x: F.reshape(x, (-1, 1, 2, 3))),
+        gluon.nn.Conv2D(16, 2, activation="tanh"),  # its weights lie as oneDNN wants them
+        gluon.nn.BatchNorm(),
+        gluon.nn.Dense(4),
+    )
     net.initialize(mx.init.Uniform(0.5))
     net.hybridize()
     net(mx.nd.array(images[:BATCH]))
