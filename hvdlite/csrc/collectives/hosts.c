@@ -58,16 +58,23 @@ static int sum_on_lane(const struct layout *l, const struct coll_args *args, str
     return coll_run(&l->lane, &lane, err);
 }
 
-static int gather_on_host(const struct layout *l, const struct coll_args *args, const size_t *end,
-                          size_t longest, hvd_error *err) {
+int coll_hosts_gather(const struct layout *l, const struct coll_args *args, const void *in,
+                      void *out, const size_t *end, size_t longest, hvd_error *err) {
     struct coll_args host = {.kind = HVD_ALLGATHER,
-                             .data = args->data,
-                             .bytes = args->bytes,
-                             .in = (char *)args->data + coll_part(end, l->host.rank).begin,
+                             .data = out,
+                             .bytes = end[l->host.size - 1],
+                             .in = in,
                              .part_end = end,
                              .longest = longest,
                              .scratch = args->scratch};
     return coll_run(&l->host, &host, err);
+}
+
+/* Each rank has its chunk of the data, in its place. */
+static int gather_chunks(const struct layout *l, const struct coll_args *args, const size_t *end,
+                         size_t longest, hvd_error *err) {
+    const char *own = (char *)args->data + coll_part(end, l->host.rank).begin;
+    return coll_hosts_gather(l, args, own, args->data, end, longest, err);
 }
 
 /* ---- allreduce in pieces ---- */
@@ -104,7 +111,7 @@ static int sum_piece(const void *arg, size_t i, hvd_error *err) {
 static int gather_piece(const void *arg, size_t i, hvd_error *err) {
     const struct by_pieces *b = arg;
     struct coll_args args = cut_piece(b, i);
-    return gather_on_host(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
+    return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
 static int run_lane(const struct by_pieces *b, const struct coll_args *args, size_t longest_chunk,
@@ -171,7 +178,7 @@ int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, 
     size_t longest = coll_length(coll_part(end, 0));
     HVD_TRY(coll_hosts_sum(l, args, end, longest, err));
     HVD_TRY(sum_on_lane(l, args, coll_part(end, l->host.rank), err));
-    return gather_on_host(l, args, end, longest, err);
+    return gather_chunks(l, args, end, longest, err);
 }
 
 static int broadcast_on(const struct comm *comm, const struct coll_args *args, int root,

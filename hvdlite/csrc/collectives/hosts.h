@@ -22,6 +22,11 @@ void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t
 int coll_hosts_sum(const struct layout *l, const struct coll_args *args, const size_t *end,
                    size_t longest, hvd_error *err);
 
+/* The host's ranks gather what each has at `in`. end: [local rank]: of its part in `out`; longest:
+ * bytes of a part. */
+int coll_hosts_gather(const struct layout *l, const struct coll_args *args, const void *in,
+                      void *out, const size_t *end, size_t longest, hvd_error *err);
+
 static inline struct reduce_final coll_final_on_host(const struct coll_args *args) {
     return (struct reduce_final){1, coll_divides_on_host(args) ? args->final.divisor : 1};
 }

@@ -96,16 +96,8 @@ static size_t lane_chunk_length(const struct blocks *b, int host) {
 /* The host gathers what its local ranks have, of these lengths. */
 static int gather_on_host(const struct blocks *b, const struct coll_args *args,
                           length_function *length, const void *in, void *out, hvd_error *err) {
-    int n = b->l->host.size;
-    size_t longest = fill_ends(b, b->local_end, n, length);
-    struct coll_args host = {.kind = HVD_ALLGATHER,
-                             .data = out,
-                             .bytes = b->local_end[n - 1],
-                             .in = in,
-                             .part_end = b->local_end,
-                             .longest = longest,
-                             .scratch = args->scratch};
-    return coll_run(&b->l->host, &host, err);
+    size_t longest = fill_ends(b, b->local_end, b->l->host.size, length);
+    return coll_hosts_gather(b->l, args, in, out, b->local_end, longest, err);
 }
 
 static struct coll_args lane_args(const struct blocks *b, const struct coll_args *args,
