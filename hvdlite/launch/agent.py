@@ -258,6 +258,8 @@ class Agent:
                 self._flight.hold(process.decode())
             elif word == watched.TROUBLE:
                 self._send(channel.TROUBLE, b"")
+            elif word == watched.LET_IN:
+                self._send(channel.LET_IN, b"")
             else:
                 (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 

@@ -24,6 +24,7 @@ class Rank:
     ending: Optional[Ending] = None
     clean: bool = False  # its program has ended and its leftovers are removed
     result: Optional[bytes] = None  # of hvdlite.run
+    takes_part: bool = True  # False: a newcomer to an elastic job that has not been let in
 
     @property
     def label(self) -> str:
@@ -83,4 +84,14 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
 
 def still_needed(ranks: List[Rank]) -> List[Rank]:
     """Return the ranks that the job still waits for; servers end by themselves after workers."""
-    return [r for r in ranks if r.ending is None and (r.role is None or r.role.kind == "worker")]
+    return [r for r in _training(ranks) if r.ending is None and r.takes_part]
+
+
+def have_finished(ranks: List[Rank]) -> bool:
+    """Tell whether all ranks that train have ended by themselves, without failure."""
+    endings = [r.ending for r in _training(ranks)]
+    return bool(endings) and all(e and not (e.ended or e.failed) for e in endings)
+
+
+def _training(ranks: List[Rank]) -> List[Rank]:
+    return [r for r in ranks if r.role is None or r.role.kind == "worker"]

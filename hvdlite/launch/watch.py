@@ -32,7 +32,7 @@ from hvdlite.launch.output import Output
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
 BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
-SERVERS_EXIT = 5.0  # for servers to end by themselves after the last worker
+LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
 TICK = 0.1
 NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "
@@ -145,6 +145,7 @@ class Watch:
         if number in self._ranks or (number >= self._job.processes and not more):
             raise BadFrame("a rank that is there already, or is none of the job's")
         rank = self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
+        rank.takes_part = number < self._job.processes
         self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(rank))
         if self._ending:
             self._send(link, channel.STOP)
@@ -178,6 +179,8 @@ class Watch:
             self._flights.add(rank.number, data)
         elif kind == channel.TROUBLE and not self._ending:
             self._look(self._report_stall)
+        elif kind == channel.LET_IN:
+            rank.takes_part = True
         elif kind == channel.CLEAN:
             rank.clean = True
             self._dismiss_if_all_are_clean()
@@ -236,13 +239,18 @@ class Watch:
         after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
         rank.ending = failure.Ending(*who, code, ended, after, goodbye)
-        if rank.ending.failed and self._job.elastic:
-            if ranks.still_needed(self._in_order()) and not self._ending:
-                _print(failure.report_death(rank.ending))
-        elif rank.ending.failed:
+        needed = ranks.still_needed(self._in_order())
+        if rank.ending.failed and not self._job.elastic:
             self._end(LAST_WORDS)
-        elif not ranks.still_needed(self._in_order()) and not self._ending:
-            self._at(SERVERS_EXIT, lambda: self._end(last_words=0))
+        elif rank.ending.failed and needed and not self._ending:
+            _print(failure.report_death(rank.ending))
+        if not needed and not self._ending:
+            self._at(LEFTOVERS_EXIT, self._end_leftovers)
+
+    def _end_leftovers(self) -> None:
+        """End servers, and newcomers, which MPI may hold for ever once their job has ended."""
+        if not ranks.still_needed(self._in_order()):
+            self._end(last_words=0)
 
     def _look(self, then: Callable[[], None]) -> None:
         self._tell_all(channel.LOOK)
@@ -311,18 +319,10 @@ class Watch:
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)
         code = self._backend.exit_code()
-        if self._all_have_finished() and (code == 0 or self._ending):
+        if ranks.have_finished(self._in_order()) and (code == 0 or self._ending):
             _print(backend_lines)
             return 0, []
         return code or 1, [*backend_lines, self._backend_failure(code)]
-
-    def _all_have_finished(self) -> bool:
-        """Tell whether all ranks that train have ended by themselves, without failure."""
-        members = self._in_order()
-        training = [r for r in members if r.role is None or r.role.kind == "worker"]
-        return bool(self._start_time and training) and not any(
-            r.ending is None or r.ending.ended or r.ending.failed for r in training
-        )
 
     def _backend_failure(self, code: int) -> str:
         name = os.path.basename(self._plan.argv[0])

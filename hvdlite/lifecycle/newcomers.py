@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from hvdlite import topology
 from hvdlite._native import HvdliteError
-from hvdlite.lifecycle import members
+from hvdlite.lifecycle import members, watched
 from hvdlite.lifecycle.variables import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
 from hvdlite.log import logger
 from hvdlite.numpy import allreduce
@@ -163,6 +163,7 @@ def come_in() -> None:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
     members.take(everyone)
+    watched.say_let_in()
 
 
 def _say_ready(first: MPI.Intercomm) -> None:

@@ -8,7 +8,7 @@ import os
 from typing import Optional
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
-JOINED, LEFT, TROUBLE, RECORDER = b"+", b"-", b"!", b"#"
+JOINED, LEFT, TROUBLE, RECORDER, LET_IN = b"+", b"-", b"!", b"#", b"="
 
 
 def by_an_agent() -> bool:
@@ -27,6 +27,11 @@ def say_recorder(path: str) -> None:
 
 def say_left() -> None:
     _say(LEFT)
+
+
+def say_let_in() -> None:
+    """Tell that this process, a newcomer to an elastic job, trains with the others now."""
+    _say(LET_IN)
 
 
 def line_of(word: bytes) -> bytes:

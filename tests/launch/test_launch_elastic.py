@@ -1,5 +1,6 @@
 """hvdliterun --elastic: ranks die, the others go on, and new ones come in."""
 
+import os
 import re
 import sys
 
@@ -16,10 +17,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def elastic(*words):
+def elastic(*words, **options):
     """Run the script with the last three words, and hvdliterun with the others."""
     script = [sys.executable, SCRIPTS / "elastic.py", *words[-3:]]
-    return call("--elastic", *words[:-3], *script)
+    return call("--elastic", *words[:-3], *script, **options)
 
 
 def places(done):
@@ -45,6 +46,14 @@ def test_a_job_grows_to_its_full_size():
     done = elastic("-n", 1, "--max-np", 2, "-", 1, 2)
     assert done.code == 0, done.err
     assert places(done) == {"0 of 2", "1 of 2"}
+
+
+def test_a_new_rank_that_hangs_holds_up_no_end():
+    """MPI may hold one for ever whose job has ended meanwhile."""
+    done = elastic("-n", 3, "1", 5, 2, env={**os.environ, "NEWCOMERS_HANG": "1"})
+    assert done.code == 0, done.err
+    assert places(done) == {"0 of 2", "1 of 2"}
+    assert not processes_with("scripts/elastic.py")
 
 
 @no_examples
