@@ -110,6 +110,22 @@ def test_step_after_a_failed_one_is_paired_with_it(rank, size):
 
 
 @pytest.mark.usefixtures("several", "asynchronous")
+def test_step_after_a_failed_one_overtakes_it(rank, size):
+    """MXNet tells of a failure before the step that failed is submitted, without its data."""
+    failing = size - 1
+    for step in range(300):
+        fails = step % 3 == 1
+        gradient = gradient_of(rank, fails=rank == failing and fails) + step
+        hvd.grouped_allreduce_([mx.nd.ones(2), gradient], op=hvd.Sum, name="gradient")
+        if fails:
+            with pytest.raises(mx.MXNetError):
+                gradient.wait_to_read()
+        else:
+            expected = sum(range(size)) + size * step
+            np.testing.assert_array_equal(gradient.asnumpy(), expected)
+
+
+@pytest.mark.usefixtures("several", "asynchronous")
 def test_layer_that_fails_on_one_rank_hangs_a_training(rank):
     """The step is left out on all ranks, which hear why, and training goes on."""
     net = dense_net()

@@ -35,9 +35,9 @@ static void free_operation(struct operation *op) {
 int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err) {
     struct operation *op = get_memory(lib, n);
     if (!op) return error_set(err, HVD_NO_MEMORY, "no memory for an operation on %d tensors", n);
-    atomic_fetch_add(&lib->waiting, 1);
+    atomic_fetch_add(&lib->waiting, n);
     *op = (struct operation){.lib = lib, .n = n};
-    atomic_init(&op->left, n + 1);
+    atomic_init(&op->left, 2 * n);
     for (int i = 0; i < n; i++) { /* the tensors are large: the caller fills them in */
         op->collectives[i].op = op;
         op->collectives[i].tensor.splits = NULL;
@@ -96,7 +96,7 @@ void operation_collective_ended(void *arg, const hvd_error *error) {
     let_go(m->op);
 }
 
-static int submit(struct collective *m, hvd_error *err) {
+static int find_memory(struct collective *m, hvd_error *err) {
     struct tensor *tensor = &m->tensor;
     void *data[ARRAYS] = {NULL};
     for (int i = 0; i < ARRAYS; i++)
@@ -106,7 +106,27 @@ static int submit(struct collective *m, hvd_error *err) {
     tensor->in = m->arrays[IN] ? data[IN] : data[OUT];
     tensor->out = data[OUT];
     tensor->residual = data[RESIDUAL];
-    return hvd_submit(m->group, tensor, err);
+    return HVD_OK;
+}
+
+/* A failed one without data: else the other ranks would wait for what this rank can't compute. */
+static int submit(struct collective *m, hvd_error *err) {
+    if (!m->tensor.request.failed) HVD_TRY(find_memory(m, err));
+    return hvd_submit(m->group, &m->tensor, err);
+}
+
+/* Submits the collective, if those of its name that were pushed before are submitted, and then the
+ * ones that waited for it. */
+static void take_turn(struct turns *turns, struct collective *m) {
+    for (struct turn *turn = turn_come(turns, &m->turn); turn;) {
+        struct collective *due = turn->value;
+        struct operation *op = due->op;
+        hvd_error err; /* there is no job any more, for instance */
+        if (submit(due, &err)) operation_collective_ended(due, &err);
+        atomic_fetch_sub(&op->lib->waiting, 1);
+        turn = turn_pass(turns, turn);
+        let_go(op);
+    }
 }
 
 /* Finds the memory of the held arrays, now that no operator of this rank uses them. */
@@ -121,26 +141,20 @@ static int find_held(struct operation *op, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Submits without data: else the other ranks would wait for what this rank can't compute. */
-static void submit_failed(struct operation *op) {
-    for (int i = 0; i < op->n; i++) {
+static void submit_all(struct operation *op, bool failed) {
+    struct turns *turns = &op->lib->turns;
+    for (int i = 0, n = op->n; i < n; i++) { /* the last one may free the operation */
         struct collective *m = &op->collectives[i];
-        hvd_error err; /* there is no job any more */
-        m->tensor.request.failed = true;
-        if (hvd_submit(m->group, &m->tensor, &err)) operation_collective_ended(m, &err);
+        if (failed) m->tensor.request.failed = true;
+        take_turn(turns, m);
     }
 }
 
-static void submit_all(struct operation *op) {
-    hvd_error err;
-    if (find_held(op, &err)) {
-        note_error(op, &err);
-        submit_failed(op);
-        return;
+void operation_enter(struct operation *op) {
+    for (int i = 0; i < op->n; i++) {
+        struct collective *m = &op->collectives[i];
+        turn_enter(&op->lib->turns, &m->turn, m->group, m->tensor.request.name, m);
     }
-    for (int i = 0; i < op->n; i++)
-        if (submit(&op->collectives[i], &err))
-            operation_collective_ended(&op->collectives[i], &err);
 }
 
 void operation_run3(void *run_context, struct on_complete *done, void *param) {
@@ -148,13 +162,14 @@ void operation_run3(void *run_context, struct on_complete *done, void *param) {
     struct operation *op = param;
     op->done = *done; /* MXNet's copy is on its stack */
     op->ran = true;
-    hvd_mxnet *lib = op->lib; /* the operation may be freed by the last let_go */
-    int group = op->collectives[0].group;
-    if (op->n > 1) hvd_cork(group, true);
-    submit_all(op);
-    if (op->n > 1) hvd_cork(group, false);
-    let_go(op);
-    atomic_fetch_sub(&lib->waiting, 1);
+    const int group = op->collectives[0].group;
+    const bool several = op->n > 1;
+    hvd_error err;
+    const bool failed = find_held(op, &err) != HVD_OK;
+    if (failed) note_error(op, &err);
+    if (several) hvd_cork(group, true);
+    submit_all(op, failed);
+    if (several) hvd_cork(group, false);
 }
 
 void operation_run4(void *run_context, void *on_start, struct on_complete *done, void *param) {
@@ -164,11 +179,9 @@ void operation_run4(void *run_context, void *on_start, struct on_complete *done,
 
 void operation_end(void *param) {
     struct operation *op = param;
-    if (!op->ran) atomic_fetch_sub(&op->lib->waiting, 1);
-    if (!op->pushed || op->ran) {
+    if (!op->pushed) atomic_fetch_sub(&op->lib->waiting, op->n);
+    if (!op->pushed || op->ran)
         free_operation(op);
-        return;
-    }
-    submit_failed(op);
-    let_go(op);
+    else
+        submit_all(op, true);
 }

@@ -9,6 +9,7 @@
 #include "engine/tensors.h"
 #include "mxnet/array.h"
 #include "mxnet/push.h"
+#include "mxnet/turns.h"
 
 #include <stdatomic.h>
 
@@ -16,7 +17,8 @@ struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
-    atomic_int waiting;       /* pushed, not yet run */
+    atomic_int waiting;       /* collectives that are pushed and not yet submitted */
+    struct turns turns;       /* of these */
     struct monitor reporting; /* taken around each error: MXNet's list of exceptions has no lock */
     struct free_list memory;  /* for operations of one collective */
     hvd_error no_memory;      /* of an operation without memory for its own error */
@@ -27,6 +29,7 @@ enum array { OUT, IN, RESIDUAL, ARRAYS };
 /* One collective of an operation. */
 struct collective {
     struct operation *op;
+    struct turn turn;
     /* hvdlite's handles: the user's may be freed before the operation runs. NULL: not given */
     NDArrayHandle arrays[ARRAYS];
     int group;
@@ -46,7 +49,7 @@ struct operation {
     bool pushed, ran;  /* pushed, not run: MXNet dropped it because one of its arrays has failed */
     hvd_error *report; /* the naive engine ignores errors: the pusher waits and reads it here */
     hvd_error *error;  /* of all failed collectives; NULL: none failed; guarded by lib->reporting */
-    atomic_int left;   /* collectives that have not ended, and their submitting thread */
+    atomic_int left;   /* collectives that have not ended, and turns that have not passed */
     struct held *held; /* [nheld] */
     int nheld;
     struct host_range *views; /* of the held arrays, by collectives */
@@ -60,6 +63,9 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 /* Ends an operation, also one not pushed: MXNet's deleter. Frees it now or after its
  * collectives. */
 void operation_end(void *param);
+
+/* Queues the collectives of an operation behind those of their names that were pushed before. */
+void operation_enter(struct operation *op);
 
 /* What MXNet runs: submits all collectives. MXNet 1.6 to 2.0.0b0 passes three arguments, later
  * four. */

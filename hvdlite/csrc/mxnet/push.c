@@ -87,6 +87,7 @@ static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *e
     bool coded = is_coded(op);
     err->code = HVD_OK;
     op->pushed = true;
+    operation_enter(op);
     if (lib->naive) op->report = err;
     if (lib->api.push(lib->function, op, operation_end, coded ? &SHARED : &APART, NULL, 0, arrays,
                       n, coded ? &BY_WORKERS : &AT_ONCE, op->collectives[0].tensor.request.priority,
@@ -208,6 +209,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
     if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
     monitor_init(&lib->reporting);
     free_list_init(&lib->memory);
+    turns_init(&lib->turns);
     error_set(&lib->no_memory, HVD_NO_MEMORY,
               "a collective has failed, and there is no memory to say why");
     lib->naive = naive != 0;
@@ -227,6 +229,7 @@ const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib) { return &lib->api; 
 
 void hvd_mxnet_close(hvd_mxnet *lib) {
     free_list_destroy(&lib->memory);
+    turns_destroy(&lib->turns);
     monitor_destroy(&lib->reporting);
     free(lib);
 }

@@ -56,7 +56,7 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
 /* How many NDArrays, anywhere in the process, share the memory of this one. */
 int hvd_mxnet_references(void *array);
 
-/* Pushed operations that MXNet has not run: their tensors are not submitted yet. */
+/* Collectives that are pushed and not submitted yet: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 /* cdef end */
 
