@@ -33,6 +33,10 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
     if (stats) atomic_fetch_add(&stats->bytes_sent_window, bytes);
 }
 
+/* The engines find at the limit which rank is silent, and name it. A wait for data lasts longer: it
+ * fails only for a rank that answers and sends no data. */
+static const double DATA_TO_ANSWERS = 1.25;
+
 /* After a look without success: negotiates, waits as the policy says, fails after the timeout.
  * `peer`: the rank of the transport that is awaited. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
@@ -40,11 +44,12 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hv
     if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));
     waiter_pause(waiter, w->policy, LONGEST_DATA_NAP);
     if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, peer));
-    if (w->timeout <= 0 || clock_now() - waiter->since <= w->timeout) return HVD_OK;
+    const double limit = DATA_TO_ANSWERS * w->timeout;
+    if (limit <= 0 || clock_now() - waiter->since <= limit) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
                      "stopped?",
-                     transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), w->timeout);
+                     transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), limit);
 }
 
 static void end_wait(struct transport *t, struct waiter *waiter) {
