@@ -58,7 +58,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/launch/daemons.c \
         $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
@@ -199,7 +199,7 @@ bench-report: install
 	$(BIN)/python -m benchmarks.report
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -222,7 +222,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch])
+C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch])
 
 lint: $(DEPS)
 	$(BIN)/ruff check
@@ -236,4 +236,4 @@ format: $(DEPS)
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean:
-	rm -rf .venv .venv-frameworks .venv-peers build dist *.egg-info hvdlite/*.so .pytest_cache .ruff_cache
+	rm -rf .venv .venv-frameworks .venv-peers build dist *.egg-info hvdlite/*.so hvdlite/launch/*.so .pytest_cache .ruff_cache

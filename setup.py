@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # A macro of its mpi.h tells the MPI, and so the extension.
@@ -79,7 +79,17 @@ class BuildWithMPI(build_ext):
 # One binary for all versions of Python, but for those without a GIL, which have no such interface.
 WITHOUT_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
 
+# No module: daemons of Open MPI load it, and it needs no libmpi.
+DAEMONS = Extension(
+    "hvdlite.launch._daemons_openmpi",
+    ["hvdlite/launch/daemons.c"],
+    extra_compile_args=["-std=c11", "-O2"],
+    extra_link_args=["-Wl,--as-needed", "-ldl"],
+    py_limited_api=not WITHOUT_GIL,
+)
+
 setup(
+    ext_modules=[DAEMONS],
     cffi_modules=[f"hvdlite/_build.py:{abi}" for abi in ABIS.values()],
     cmdclass={"build_ext": BuildWithMPI},
     options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},

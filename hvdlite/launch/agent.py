@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from hvdlite.launch import channel, environment, flights, probe, shared_memory
+from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import variables, watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
@@ -182,7 +182,7 @@ class Agent:
         own = dict(os.environ)
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
-        environ = {**own, **order["env"]}
+        environ = daemons.without({**own, **order["env"]})
         self._elastic = environ.get(variables.ELASTIC) == "1"
         if self._elastic:  # ranks start others
             environ[variables.COMMAND] = json.dumps([*START, *sys.argv[1:]])

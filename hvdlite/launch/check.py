@@ -1,5 +1,6 @@
 """Finds out what is wrong with a host before a job starts there; ``--check`` prints the table."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from hvdlite.launch import probe, remote
-from hvdlite.launch.hosts import is_here
+from hvdlite.launch.hosts import is_here, place
 from hvdlite.launch.job import SSH, Job, LaunchError
 from hvdlite.launch.ranks import version_difference
 
@@ -70,6 +71,23 @@ def before_start(job: Job) -> None:
     troubles = [report.trouble for report in ask_all(job) if report.trouble]
     if troubles:
         raise LaunchError("\n".join(troubles))
+
+
+def without_lost_hosts(job: Job) -> Job:
+    """Return the elastic job on the hosts that ssh still reaches, with the ranks that these had.
+
+    :raises LaunchError: fewer than ``--min-np`` ranks are left.
+    """
+    lost = [report.host for report in ask_all(job) if not report.reachable]
+    left = [host for host in job.hosts if host.name not in lost]
+    workers = sum(count for name, count in place(job.hosts, job.workers) if name not in lost)
+    gone = f"{', '.join(lost)} cannot be reached by ssh"
+    if workers < job.fewest:
+        raise LaunchError(f"{gone}, and the others had {workers} of --min-np {job.fewest} ranks")
+    if lost:
+        print(f"hvdliterun: {gone}: {workers} ranks on the others", file=sys.stderr)
+    most = job.most - (job.workers - workers)
+    return dataclasses.replace(job, hosts=left, workers=workers, most=most)
 
 
 COLUMNS = (

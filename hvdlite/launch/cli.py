@@ -151,8 +151,9 @@ def _refuse_nonsense(job: Job, args) -> None:
 
 def show(job: Job, plan: Plan) -> None:
     """Print the command that would run, in a shell's syntax."""
-    for name, value in {**environment.added(job), **plan.env}.items():
-        print(f"# every rank gets {name}={shlex.quote(value)}")
+    for who, env in (("every rank", environment.added(job)), (plan.argv[0], plan.env)):
+        for name, value in env.items():
+            print(f"# {who} gets {name}={shlex.quote(value)}")
     for note in plan.notes:
         print(f"# {note}")
     for argv in sync.commands(job) if job.sync_dir else []:
@@ -168,6 +169,7 @@ def start(job: Job, plan: Plan) -> int:
     """Check the hosts, copy the folder to them, run the job, and report what failed.
 
     A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
+    An elastic one does without hosts that are gone.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -182,6 +184,9 @@ def start(job: Job, plan: Plan) -> int:
             break
         if left:
             print(f"hvdliterun: the job starts again ({left} restarts left)", file=sys.stderr)
+        if left and job.elastic and job.launcher == "ssh":
+            job = check.without_lost_hosts(job)
+            plan = BACKENDS[job.launcher].plan(job)
     return outcome.code
 
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from hvdlite.launch import channel, probe
+from hvdlite.launch import channel, daemons, probe
 from hvdlite.launch.agent import START
 from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job, LaunchError, Plan
@@ -124,7 +124,10 @@ def plan(job: Job, where: str) -> Plan:
     argv += job.binding or dialect.binding
     if job.elastic and not dialect.elastic:
         raise LaunchError(f"--elastic needs the mpirun of Open MPI 5: {path} is of another MPI")
-    argv += dialect.elastic if job.elastic else []
+    if job.elastic:
+        mended = daemons.mend() if where != "here" else daemons.Mend([], {})
+        argv += [*dialect.elastic, *mended.options]
+        env = {**env, **mended.env}
     argv += dialect.interfaces(job.interfaces) if job.interfaces else []
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")

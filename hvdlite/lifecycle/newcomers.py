@@ -84,18 +84,24 @@ def _call_again() -> None:
         return
     attempt = _call.attempt + 1 if _call else 1
     if (_call is None or _call.has_ended()) and attempt <= ATTEMPTS:
-        homes = _homes if attempt == 1 else _present  # a host may be gone
-        _call = _Call(places_for(wanted, homes, _present), attempt)
+        _call = _Call(places_for(wanted, _homes, _present), attempt)
 
 
 def places_for(wanted: int, homes: List[str], present: List[str]) -> List[str]:
-    """Return hosts for newcomers: first those that have lost ranks.
+    """Return hosts for newcomers: those that have lost ranks, then those with the fewest.
 
-    >>> places_for(3, ["a", "a", "b", "b"], ["a", "b"])
-    ['a', 'b', 'a']
+    Only hosts that still have a rank: Open MPI 5's daemon on a host whose ranks have all died has
+    forgotten the job, and MPI_Init fails there (PRRTE 3, pmix_server_dyn.c, _cnct).
+
+    >>> places_for(3, ["a", "a", "b", "b", "c"], ["a", "b", "b"])
+    ['a', 'a', 'b']
     """
-    lost = list((collections.Counter(homes) - collections.Counter(present)).elements())
-    return (lost + homes * wanted)[:wanted]
+    places: List[str] = []
+    for _ in range(wanted):
+        now = collections.Counter(present + places)
+        lost = collections.Counter(homes) - now
+        places.append(min(sorted(set(present)), key=lambda host: (not lost[host], now[host])))
+    return places
 
 
 def are_ready() -> bool:

@@ -1,6 +1,7 @@
 """Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import cluster as clusters
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
 from versions import MXNET2, no_examples
@@ -178,6 +180,45 @@ def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code):
     assert "hvdliterun: rank 1 on h1 " in err
     assert seconds < 5, err
     assert_all_clean(cluster)
+
+
+@pytest.mark.skipif(
+    not (probe.mpi_version() or "").startswith("Open MPI 5"), reason="elastic training needs ULFM"
+)
+@pytest.mark.parametrize(("hosts", "size"), [("h0:2,h1:2", 4), ("h0,h1,h2", 3)])
+def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size):
+    """On one that has ranks left: Open MPI can't start more on a host without any."""
+    last = size - 1
+    script = [sys.executable, SCRIPTS / "elastic.py", last, 5, size]
+    done = on_cluster("--elastic", "-n", size, "-H", hosts, *script)
+    assert done.code == 0, done.err
+    ends = sorted(re.findall(r"ends (\d of \d)", done.out))
+    assert ends == [f"{rank} of {size}" for rank in range(size)]
+    assert f"rank {last} on h{hosts.count('h') - 1} was killed by SIGKILL" in done.err
+
+
+def test_an_elastic_job_starts_again_without_a_host_that_is_gone():
+    script = (
+        "import time, hvdlite as h; h.init(); print('up', h.size(), flush=True);"
+        "time.sleep(60 if h.size() == 3 else 0)"
+    )
+    line = [*HVDLITERUN, "--min-np", "2", "--restarts", "1", "-H", "h0,h1,h2"]
+    with clusters.Cluster(3) as own:
+        launcher = subprocess.Popen(
+            own.command([*line, *python(script)]),
+            env=own.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert [launcher.stdout.readline()[4:] for _ in range(3)] == ["up 3\n"] * 3
+        own.lose("h2")
+        out, err = launcher.communicate(timeout=TIMEOUT)
+        for host in ("h0", "h1"):
+            assert_clean(own, host)
+    assert launcher.returncode == 0, err
+    assert "h2 cannot be reached by ssh: 2 ranks on the others" in err
+    assert sorted(out.splitlines()) == ["[0] up 2", "[1] up 2"]
 
 
 def test_ctrl_c_ends_all_hosts(cluster):
