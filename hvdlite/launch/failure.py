@@ -24,6 +24,7 @@ class Ending(NamedTuple):
     ended: bool  # by the launcher or the backend, for another reason
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # it had left the job when it ended
+    silent: bool = False  # its agent was killed before the agent could report
 
     @property
     def status(self) -> int:
@@ -47,7 +48,7 @@ def culprit(
     so the other one failed first.
     """
     failed = [e for e in endings if e.failed]
-    if not failed:
+    if not failed or _killed_by_the_backend(endings):
         return None
     since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
     never, not_yet = float("-inf"), float("inf")
@@ -61,6 +62,12 @@ def culprit(
         return bereft.get(e.rank, never) >= since, first_sign(e)
 
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
+
+
+def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
+    """Tell whether all agents were killed at once, as by an mpirun that is itself ended."""
+    times = [e.after for e in endings if e.silent]
+    return len(times) == len(endings) > 1 and max(times) - min(times) < SIMULTANEOUS
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:

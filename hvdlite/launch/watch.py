@@ -197,7 +197,7 @@ class Watch:
             del self._ranks[rank.number]
         else:  # the agent died before it reported
             rank.clean = True
-            self._ended(rank, code=-signal.SIGKILL, ended=self._ending)
+            self._ended(rank, -signal.SIGKILL, ended=self._ending, silent=True)
             self._dismiss_if_all_are_clean()
 
     def _send(self, link: Channel, kind: int, data: bytes = b"") -> None:
@@ -234,11 +234,11 @@ class Watch:
             self._send(rank.link, channel.DATA, self._task)
         self._send(rank.link, channel.START, json.dumps(order).encode())
 
-    def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye: bool = True) -> None:
+    def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False) -> None:
         self._output.end(rank.number, rank.label)
         after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
-        rank.ending = failure.Ending(*who, code, ended, after, goodbye)
+        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent)
         needed = ranks.still_needed(self._in_order())
         if rank.ending.failed and not self._job.elastic:
             self._end(LAST_WORDS)

@@ -183,6 +183,23 @@ def test_a_killed_mpirun_is_no_success(number):
     assert "before its ranks had finished" in err
 
 
+def test_an_mpirun_that_killed_all_agents_before_they_could_report_is_no_fault_of_a_rank():
+    """As mpirun does a second after it was told to end, on a machine that is busy for so long."""
+    ask = "print('agent', os.getppid(), flush=True)"
+    launcher = subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", *python(ENDLESS.format(ask))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
+    for agent in agents:
+        os.kill(agent, signal.SIGKILL)
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode != 0, err
+    assert "before its ranks had finished" in err
+
+
 @pytest.mark.parametrize("shell", [(), ("sh", "-c", '"$@"; exit $?', "sh")], ids=["", "a shell"])
 def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     """Though nobody is left to end that rank, nor what stands between it and its agent."""

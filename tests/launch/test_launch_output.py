@@ -126,6 +126,16 @@ def test_who_ended_for_a_lost_peer_is_no_culprit_though_we_heard_of_it_first():
     assert culprit(endings[:1], {}, {}).rank == 0
 
 
+def test_agents_that_were_killed_all_at_once_are_no_culprits():
+    first = Ending(0, "0", "h0", -9, False, 2.1, silent=True)
+    at_once = Ending(1, "1", "h0", -9, True, 2.2, silent=True)
+    later = Ending(1, "1", "h0", -9, True, 5.2, silent=True)
+    assert culprit([first, at_once], {}, {}) is None
+    assert culprit([first, later], {}, {}) == first  # its host no longer answered
+    assert culprit([first], {}, {}) == first
+    assert culprit([first, ending(1, -15, True, 2.2)], {}, {}) == first
+
+
 def test_who_was_only_ended_is_no_culprit():
     assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], {}, {}) is None
 
