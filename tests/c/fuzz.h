@@ -6,6 +6,7 @@
 #define HVDLITE_FUZZ_H
 
 #include "negotiation/coordinator.h"
+#include "negotiation/gather.h"
 #include "shm/mailbox.h"
 
 #include <stdlib.h>
@@ -15,19 +16,60 @@
 
 /* ---- messages of the negotiation ---- */
 
-enum { FUZZ_RANKS = 3 };
+enum { FUZZ_RANKS = 4 };
+
+/* Rank 0 coordinates; rank 1 gathers what ranks 2 and 3 of its host submit. */
+struct fuzz_job {
+    struct coordinator *coordinator;
+    struct tree trees[2]; /* of ranks 0 and 1 */
+    struct gather gather;
+    double now;
+    struct wire_writer up, out;
+};
+
+static inline void fuzz_job_open(struct fuzz_job *job) {
+    static const int HOST_OF[FUZZ_RANKS] = {0, 1, 1, 1};
+    const struct coordinator_config config = {
+        .size = FUZZ_RANKS, .fusion_bytes = 1 << 20, .cache_capacity = 2, .bytes_ahead = 1 << 20};
+    hvd_error err;
+    *job = (struct fuzz_job){.coordinator = coordinator_new(&config)};
+    FUZZ_REQUIRE(job->coordinator);
+    for (int r = 0; r < 2; r++)
+        FUZZ_REQUIRE(tree_open(&job->trees[r], r, FUZZ_RANKS, HOST_OF, &err) == HVD_OK);
+    gather_open(&job->gather, &job->trees[1]);
+}
+
+static inline void fuzz_job_close(struct fuzz_job *job) {
+    gather_close(&job->gather);
+    for (int r = 0; r < 2; r++) tree_close(&job->trees[r]);
+    coordinator_free(job->coordinator);
+    wire_free(&job->up);
+    wire_free(&job->out);
+}
 
 /* As engine/negotiate.c gives items of other ranks to the coordinator. */
-static inline int fuzz_hear(struct coordinator *c, int rank, const struct wire_item *item,
-                            double now, struct wire_writer *out, hvd_error *err) {
-    switch (item->type) {
-    case WIRE_REQUEST:
-        return item->id ? coordinator_resent(c, rank, &item->request, now, err)
-                        : coordinator_request(c, rank, &item->request, now, err);
-    case WIRE_HIT: return coordinator_hit(c, rank, item->id, now, out, err);
-    case WIRE_LEAVE: coordinator_leave(c, rank, item->error.text); return HVD_OK;
-    default: return HVD_OK;
-    }
+static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_item *item,
+                            hvd_error *err) {
+    struct coordinator *c = job->coordinator;
+    const struct tree *tree = &job->trees[0];
+    if (item->type > WIRE_LEAVE) return HVD_OK;
+    HVD_TRY(tree_check(tree, from, item->rank, err));
+    if (item->type == WIRE_LEAVE) coordinator_leave(c, item->rank, item->error.text);
+    if (item->type == WIRE_REQUEST)
+        return item->id ? coordinator_resent(c, item->rank, &item->request, job->now, err)
+                        : coordinator_request(c, item->rank, &item->request, job->now, err);
+    if (item->type == WIRE_LEAVE) return HVD_OK;
+    int many = item->type == WIRE_HITS ? tree->many[item->rank] : 1;
+    for (int i = 0; i < many; i++)
+        HVD_TRY(coordinator_hit(c, tree->ranks[tree->at[item->rank] + i], item->id, job->now,
+                                &job->out, err));
+    return HVD_OK;
+}
+
+/* As engine/obey.c does on rank 1. */
+static inline int fuzz_gather(struct fuzz_job *job, int from, const struct wire_item *item,
+                              hvd_error *err) {
+    return gather_take(&job->gather, from, item, job->now, &job->up, err);
 }
 
 /* What the coordinator writes can be read. */
@@ -41,42 +83,57 @@ static inline void fuzz_read_all(const struct wire_writer *out) {
     if (out->size) wire_reader_free(&r);
 }
 
-/* A message: its length in two bytes, its sender in one, and its bytes. */
-static inline void fuzz_message(struct coordinator *c, int rank, const uint8_t *data, size_t size,
-                                double now, struct wire_writer *out) {
+typedef int fuzz_hears(struct fuzz_job *job, int from, const struct wire_item *item,
+                       hvd_error *err);
+
+static inline int fuzz_message(struct fuzz_job *job, int from, const uint8_t *data, size_t size,
+                               fuzz_hears *hears) {
     struct wire_reader r;
     struct wire_item item;
     bool more = true;
     hvd_error err;
     int code = wire_open(&r, data, size, &err);
     while (!code && !(code = wire_next(&r, &item, &more, &err)) && more)
-        if (fuzz_hear(c, rank, &item, now, out, &err)) break;
+        if ((code = hears(job, from, &item, &err))) break;
     wire_reader_free(&r);
+    return code;
 }
 
-static inline int fuzz_wire(const uint8_t *data, size_t size) {
-    struct coordinator_config config = {
-        .size = FUZZ_RANKS, .fusion_bytes = 1 << 20, .cache_capacity = 2, .bytes_ahead = 1 << 20};
-    struct coordinator *c = coordinator_new(&config);
-    struct wire_writer out = {0};
+/* What goes up can be read, and comes from rank 1's branch. */
+static inline void fuzz_pass_up(struct fuzz_job *job) {
     hvd_error err;
-    double now = 0;
-    while (c && size >= 3) {
+    FUZZ_REQUIRE(gather_late(&job->gather, job->now, &job->up, &err) == HVD_OK);
+    fuzz_read_all(&job->up);
+    if (job->up.size) fuzz_message(job, 1, job->up.data, job->up.size, fuzz_hear);
+    wire_reset(&job->up);
+}
+
+static inline void fuzz_decide(struct fuzz_job *job) {
+    hvd_error err;
+    FUZZ_REQUIRE(coordinator_decide(job->coordinator, job->now, &job->out, &err) == HVD_OK);
+    fuzz_read_all(&job->out);
+    wire_reset(&job->out);
+    coordinator_finished(job->coordinator, job->now);
+}
+
+/* Messages: each its length in two bytes, its sender in one, and its bytes. */
+static inline int fuzz_wire(const uint8_t *data, size_t size) {
+    struct fuzz_job job;
+    fuzz_job_open(&job);
+    while (size >= 3) {
         size_t length = data[0] | (size_t)data[1] << 8;
-        int rank = data[2] % FUZZ_RANKS;
+        int from = data[2] % FUZZ_RANKS;
         data += 3;
         size -= 3;
         if (length > size) length = size;
-        fuzz_message(c, rank, data, length, now += 1, &out);
-        FUZZ_REQUIRE(coordinator_decide(c, now, &out, &err) == HVD_OK);
-        fuzz_read_all(&out);
-        wire_reset(&out);
-        coordinator_finished(c, now);
+        job.now += GATHER_SECONDS / 2;
+        fuzz_message(&job, from, data, length, from ? fuzz_gather : fuzz_hear);
+        fuzz_pass_up(&job);
+        fuzz_decide(&job);
         data += length;
         size -= length;
     }
-    wire_free(&out);
-    coordinator_free(c);
+    fuzz_job_close(&job);
     return 0;
 }
 

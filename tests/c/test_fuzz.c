@@ -20,7 +20,7 @@ static size_t good_messages(uint64_t *random, uint8_t *input) {
     for (int turn = 0; turn < 4; turn++) {
         for (int rank = 0; rank < FUZZ_RANKS; rank++) {
             struct wire_writer w = {0};
-            struct wire_item item = {.type = WIRE_REQUEST};
+            struct wire_item item = {.type = WIRE_REQUEST, .rank = rank};
             struct request *q = &item.request;
             hvd_error err = {0};
             *q = (struct request){.kind = turn % 2 ? HVD_BROADCAST : HVD_ALLREDUCE,
@@ -32,11 +32,11 @@ static size_t good_messages(uint64_t *random, uint8_t *input) {
             q->dims[0] = (int64_t)random_below(random, 1 << 20);
             q->name[0] = (char)('a' + turn);
             CHECK_OK(wire_put(&w, &item, &err), err);
-            CHECK_OK(
-                wire_put(&w, &(struct wire_item){.type = WIRE_HIT, .id = (uint64_t)turn}, &err),
-                err);
-            if (turn == 3)
-                CHECK_OK(wire_put(&w, &(struct wire_item){.type = WIRE_LEAVE}, &err), err);
+            item.type = WIRE_HIT;
+            item.id = (uint64_t)turn;
+            CHECK_OK(wire_put(&w, &item, &err), err);
+            item.type = WIRE_LEAVE;
+            if (turn == 3) CHECK_OK(wire_put(&w, &item, &err), err);
             put_message(input, &size, rank, &w);
             wire_free(&w);
         }

@@ -41,6 +41,24 @@ static int log_up(int hosts) {
     return hops;
 }
 
+/* All know the same branches: those of a rank's children and itself make up its own. */
+static void check_branches(const struct placement *p, const struct tree *tree) {
+    hvd_error err;
+    for (int top = 0; top < p->size; top++) {
+        int many = 0;
+        for (int r = 0; r < p->size; r++) {
+            bool below = r == top;
+            for (int at = r; at > top && !below;) below = (at = tree->parents[at]) == top;
+            CHECK_INT(tree_check(tree, top, r, &err), below ? HVD_OK : HVD_INTERNAL);
+            many += below;
+        }
+        CHECK_INT(tree->many[top], many);
+        CHECK_INT(tree->ranks[tree->at[top]], top);
+    }
+    CHECK_INT(tree_check(tree, 0, -1, &err), HVD_INTERNAL);
+    CHECK_INT(tree_check(tree, 0, p->size, &err), HVD_INTERNAL);
+}
+
 static void check_placement(const struct placement *p) {
     static struct tree trees[MOST];
     static int heard[MOST];
@@ -56,6 +74,7 @@ static void check_placement(const struct placement *p) {
         CHECK(trees[r].nchildren < p->ranks_of[p->host_of[r]] + TREE_BRANCHES);
     }
     CHECK(farthest <= log_up(p->hosts) + 1);
+    check_branches(p, &trees[0]);
     for (int r = 0; r < p->size; r++) tree_close(&trees[r]);
 }
 

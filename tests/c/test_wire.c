@@ -22,6 +22,7 @@ static void make_items(struct wire_item *items) {
     items[1].request.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) items[1].request.dims[i] = i * 1000003;
     items[2].type = WIRE_REQUEST;
+    items[2].rank = 5;
     items[2].request = request_of("scaled", 5);
     items[2].request.op = HVD_AVERAGE;
     items[2].request.dtype = HVD_BOOL;
@@ -32,7 +33,9 @@ static void make_items(struct wire_item *items) {
     items[2].request.codec = (struct codec){HVD_CODEC_1BIT, -0.25};
     items[3].type = WIRE_HIT;
     items[3].id = UINT64_MAX;
+    items[3].rank = 70000;
     items[4].type = WIRE_LEAVE;
+    items[4].rank = 3;
     snprintf(items[4].error.text, sizeof items[4].error.text, "out of data");
     items[5].type = WIRE_ABORT;
     error_set(&items[5].error, HVD_TRANSPORT, "link down");

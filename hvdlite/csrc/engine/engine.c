@@ -120,6 +120,7 @@ static void idle(struct engine *e, unsigned ticket) {
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
+    longest = gather_sleep(&e->negotiation.gather, now, longest);
     double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     if (nap > 0)

@@ -16,6 +16,7 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
     if (!code) code = tree_open(&n->tree, t->at.rank, t->at.size, t->layout.host_of, err);
+    if (!code) gather_open(&n->gather, &n->tree);
     own.silent = n->watch.silent;
     if (coordinates && !code) n->coordinator = coordinator_new(&own);
     if (!code && n->cache && (n->coordinator || !coordinates)) {
@@ -31,6 +32,7 @@ void negotiate_close(struct negotiation *n) {
     cache_free(n->cache);
     coordinator_free(n->coordinator);
     watch_close(&n->watch);
+    gather_close(&n->gather);
     tree_close(&n->tree);
     wire_free(&n->out);
     wire_free(&n->decided);
@@ -52,14 +54,35 @@ void negotiate_finished(struct negotiation *n) {
 
 /* ---- the coordinator hears ---- */
 
+static int hear_hits(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    const int *ranks = n->tree.ranks + n->tree.at[item->rank];
+    int many = item->type == WIRE_HITS ? n->tree.many[item->rank] : 1;
+    for (int i = 0; i < many; i++)
+        HVD_TRY(coordinator_hit(n->coordinator, ranks[i], item->id, n->now, &n->decided, err));
+    return HVD_OK;
+}
+
+static int hear_request(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, item->rank,
+                                                                 &item->request, n->now, err);
+}
+
+static int hear_submitted(struct negotiation *n, int from, const struct wire_item *item,
+                          hvd_error *err) {
+    HVD_TRY(tree_check(&n->tree, from, item->rank, err));
+    if (item->type == WIRE_REQUEST) return hear_request(n, item, err);
+    if (item->type != WIRE_LEAVE) return hear_hits(n, item, err);
+    coordinator_leave(n->coordinator, item->rank, item->error.text);
+    return HVD_OK;
+}
+
 static int hear_item(struct negotiation *n, int from, const struct wire_item *item,
                      hvd_error *err) {
     switch (item->type) {
     case WIRE_REQUEST:
-        return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, from,
-                                                                     &item->request, n->now, err);
-    case WIRE_HIT: return coordinator_hit(n->coordinator, from, item->id, n->now, &n->decided, err);
-    case WIRE_LEAVE: coordinator_leave(n->coordinator, from, item->error.text); return HVD_OK;
+    case WIRE_HIT:
+    case WIRE_HITS:
+    case WIRE_LEAVE: return hear_submitted(n, from, item, err);
     case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
     case WIRE_ASK: return silence_answer(n, from, err);
     case WIRE_ALIVE: return HVD_OK;
@@ -91,8 +114,9 @@ static int handle(struct negotiation *n, int from, const void *data, size_t size
 static int send_said(struct negotiation *n, bool *progress, hvd_error *err) {
     if (!n->out.size) return HVD_OK;
     *progress = true;
+    int parent = n->tree.parents[n->t->at.rank];
     int code = n->coordinator ? handle(n, COORDINATOR, n->out.data, n->out.size, hear_item, err)
-                              : transport_send(n->t, COORDINATOR, n->out.data, n->out.size, err);
+                              : transport_send(n->t, parent, n->out.data, n->out.size, err);
     wire_reset(&n->out);
     return code;
 }
@@ -134,10 +158,12 @@ static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
 }
 
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
+    n->now = clock_now();
     HVD_TRY(negotiate_say_submitted(n, err));
     n->now = clock_now(); /* after every submission so far */
-    HVD_TRY(send_said(n, progress, err));
     HVD_TRY(hear_all(n, progress, err));
+    HVD_TRY(gather_late(&n->gather, n->now, &n->out, err));
+    HVD_TRY(send_said(n, progress, err));
     HVD_TRY(silence_look(n, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }

@@ -2,8 +2,8 @@
  *
  * Submitted tensors become items of a message to the coordinator, whole the first time, a cache
  * id later. The coordinator's decisions become batches in the run log, or errors. Rank 0 drives
- * the coordinator from here and talks to it without the transport. Ranks talk to the coordinator
- * directly; decisions come by the tree. The engine's thread; nothing blocks. */
+ * the coordinator from here and talks to it without the transport. Both ways lead by the tree. The
+ * engine's thread; nothing blocks. */
 #ifndef HVDLITE_ENGINE_NEGOTIATE_H
 #define HVDLITE_ENGINE_NEGOTIATE_H
 
@@ -11,6 +11,7 @@
 #include "engine/tensors.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
+#include "negotiation/gather.h"
 #include "negotiation/tree.h"
 #include "negotiation/watch.h"
 #include "shm/flight.h"
@@ -40,7 +41,7 @@ struct negotiation {
     struct tensors *tensors;
     struct cache *cache;             /* of this rank */
     struct coordinator *coordinator; /* on rank 0, else NULL */
-    struct wire_writer out, decided; /* messages: to the coordinator, from the coordinator */
+    struct wire_writer out, decided; /* messages: up the tree, down the tree */
     double now;                      /* of this step, by clock_now */
     struct batch *first, **last;     /* the run log: batches that have not run */
     struct batch_piece *open;        /* since the last RUN */
@@ -50,6 +51,7 @@ struct negotiation {
     int group;             /* its number there */
     bool left;             /* this rank has sent LEAVE */
     struct tree tree;
+    struct gather gather;
     struct watch watch;
     const struct log *log;
     hvd_error lost; /* a rank is silent; code 0: none */

@@ -78,6 +78,7 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
         HVD_TRY(find(n, item, TENSOR_SAID, out, err));
         HVD_TRY(agree(n, item, *out, err));
     }
+    if ((*out)->request.kind == HVD_JOIN) gather_joined(&n->gather);
     (*out)->request.contributors = (int32_t)(size - joined);
     (*out)->stage = TENSOR_AGREED;
     return HVD_OK;
@@ -102,6 +103,7 @@ static int take_piece(const struct wire_item *item, struct tensor *tensor, struc
 }
 
 static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+    gather_decided(&n->gather, item->id);
     struct tensor *tensor;
     struct batch_piece piece;
     bool first = !item->cut || !item->begin;
@@ -160,6 +162,10 @@ int negotiate_obey(struct negotiation *n, int from, const struct wire_item *item
     case WIRE_RESEND: return resend(n, item, err);
     case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
     case WIRE_BYE: n->bye = true; return HVD_OK;
+    case WIRE_REQUEST:
+    case WIRE_HIT:
+    case WIRE_HITS:
+    case WIRE_LEAVE: return gather_take(&n->gather, from, item, n->now, &n->out, err);
     case WIRE_ASK: return silence_answer(n, from, err);
     case WIRE_ALIVE: return HVD_OK;
     case WIRE_SILENT: silence_report(n, item->rank, item->error.text); return HVD_OK;

@@ -5,11 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int say(struct negotiation *n, struct wire_item *item, hvd_error *err) {
+    item->rank = n->t->at.rank;
+    return gather_take(&n->gather, item->rank, item, n->now, &n->out, err);
+}
+
 int negotiate_say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked,
                         hvd_error *err) {
     HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
     struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
-    return wire_put(&n->out, &item, err);
+    return say(n, &item, err);
 }
 
 int negotiate_keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
@@ -29,7 +34,7 @@ static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *e
         return negotiate_say_whole(n, tensor, 0, err);
     HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
     HVD_TRY(negotiate_keep_rows(tensor, known->rows, known->nrows, err));
-    return wire_put(&n->out, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
+    return say(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
 }
 
 int negotiate_say_submitted(struct negotiation *n, hvd_error *err) {
@@ -44,5 +49,5 @@ int negotiate_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     HVD_TRY(negotiate_say_submitted(n, err));
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);
-    return wire_put(&n->out, &item, err);
+    return say(n, &item, err);
 }

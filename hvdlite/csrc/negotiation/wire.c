@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 7 };
+enum { WIRE_VERSION = 8 };
 
 /* Of a TENSOR. */
 enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
@@ -91,11 +91,11 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
     put_uint(w, item->type, 1);
     switch (item->type) {
     case WIRE_REQUEST:
+        put_uint(w, (uint32_t)item->rank, 4);
         put_uint(w, item->id, 8);
         put_request(w, &item->request);
         break;
-    case WIRE_HIT: put_uint(w, item->id, 8); break;
-    case WIRE_LEAVE: put_text(w, item->error.text); break;
+    case WIRE_LEAVE:
     case WIRE_SILENT:
         put_uint(w, (uint32_t)item->rank, 4);
         put_text(w, item->error.text);
@@ -107,6 +107,8 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
         put_rows(w, item);
         put_error(w, &item->error);
         break;
+    case WIRE_HIT:
+    case WIRE_HITS:
     case WIRE_RESEND:
         put_uint(w, (uint32_t)item->rank, 4);
         put_uint(w, item->id, 8);
@@ -270,19 +272,21 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     item->request.name[0] = 0; /* not the previous item's */
     switch (item->type) {
     case WIRE_REQUEST:
+        HVD_TRY(get_int(r, 4, &item->rank, err));
         HVD_TRY(get_uint(r, 8, &item->id, err));
         return get_request(r, &item->request, err);
-    case WIRE_HIT: return get_uint(r, 8, &item->id, err);
+    case WIRE_LEAVE:
     case WIRE_SILENT:
         HVD_TRY(get_int(r, 4, &item->rank, err));
         return get_text(r, item->error.text, sizeof item->error.text, err);
-    case WIRE_LEAVE: return get_text(r, item->error.text, sizeof item->error.text, err);
     case WIRE_ABORT: return get_error(r, &item->error, err);
     case WIRE_TENSOR: return get_tensor(r, item, err);
     case WIRE_FAIL:
         HVD_TRY(get_text(r, item->request.name, sizeof item->request.name, err));
         HVD_TRY(get_rows(r, item, err));
         return get_error(r, &item->error, err);
+    case WIRE_HIT:
+    case WIRE_HITS:
     case WIRE_RESEND:
         HVD_TRY(get_int(r, 4, &item->rank, err));
         return get_uint(r, 8, &item->id, err);

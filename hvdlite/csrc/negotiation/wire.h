@@ -3,11 +3,12 @@
  * Integers are little-endian. Every length is checked against the rest of the message before it is
  * used: a damaged or foreign message is an error, never a wild read.
  *
- * From a rank to the coordinator:
+ * From rank `rank` to the coordinator, by the tree (tree.h):
  *   - REQUEST: a tensor that is new or has changed; id: of the RESEND that it answers, else 0
  *   - HIT: a cached tensor, by its id
- *   - LEAVE: this rank submits nothing any more, and why
- *   - ABORT: this rank can't go on
+ *   - HITS: the same of the rank and of all below it
+ *   - LEAVE: the rank submits nothing any more, and why
+ * From a rank to the coordinator itself: ABORT: this rank can't go on
  * From any rank to any: ASK: are you there? and its answer, ALIVE
  * From the coordinator to all ranks, by the tree except for ABORT and SILENT, in a message alone:
  *   - TENSOR: one tensor, or a piece of one, of the batch that the next RUN closes; the pieces of a
@@ -27,6 +28,7 @@
 enum wire_type {
     WIRE_REQUEST = 1,
     WIRE_HIT,
+    WIRE_HITS,
     WIRE_LEAVE,
     WIRE_ABORT,
     WIRE_TENSOR,
@@ -43,12 +45,12 @@ enum wire_type {
 struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST; TENSOR, FAIL: only its name ("": see the id) */
-    uint64_t id;            /* HIT, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
-    bool whole;             /* TENSOR: with the whole request, for ranks that have joined */
-    bool direct;            /* TENSOR: it lies at the same offset of a region on every rank */
-    bool cut;               /* TENSOR: the batch has only its bytes [begin, end) */
+    uint64_t id; /* HIT, HITS, RESEND; TENSOR (0: not cached), REQUEST (0: not asked for) */
+    bool whole;  /* TENSOR: with the whole request, for ranks that have joined */
+    bool direct; /* TENSOR: it lies at the same offset of a region on every rank */
+    bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
     uint64_t begin, end;
-    int32_t rank;    /* RESEND, SILENT */
+    int32_t rank;    /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
     hvd_error error; /* LEAVE, SILENT (text), ABORT, FAIL */
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
@@ -73,7 +75,7 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
 void wire_reset(struct wire_writer *w); /* empty, memory kept */
 void wire_free(struct wire_writer *w);
 
-/* The message is what the coordinator has decided, and goes by the tree (tree.h); else it is meant
+/* The message is what the coordinator has decided, and goes by the tree; else it is meant
  * for its receiver alone. */
 bool wire_spreads(const void *data, size_t size);
 

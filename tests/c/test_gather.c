@@ -1,0 +1,241 @@
+/* What is gathered on its way up the tree: the coordinator hears all of it once, and in time. */
+#include "check.h"
+
+#include "negotiation/gather.h"
+#include "random.h"
+
+enum { MOST = 40, IDS = 5, LATE = 60 };
+
+static const double STEP = 1e-3;
+
+/* Ranks with their gathers, without a transport: a step brings a message one rank further. */
+struct job {
+    int size;
+    struct tree trees[MOST];
+    struct gather gathers[MOST];
+    struct wire_writer out[MOST];
+    double now;
+    int hits[MOST][IDS]; /* what the coordinator has heard */
+    bool over[MOST];     /* of that rank: a join, or that it has left */
+    int items;
+};
+
+static void job_open(struct job *job, int size, const int *host_of) {
+    hvd_error err = {0};
+    *job = (struct job){.size = size, .now = 1};
+    for (int r = 0; r < size; r++) {
+        CHECK_OK(tree_open(&job->trees[r], r, size, host_of, &err), err);
+        gather_open(&job->gathers[r], &job->trees[r]);
+    }
+}
+
+static void job_close(struct job *job) {
+    for (int r = 0; r < job->size; r++) {
+        gather_close(&job->gathers[r]);
+        tree_close(&job->trees[r]);
+        wire_free(&job->out[r]);
+    }
+}
+
+static int take(struct job *job, int rank, int from, struct wire_item item, hvd_error *err) {
+    return gather_take(&job->gathers[rank], from, &item, job->now, &job->out[rank], err);
+}
+
+static void say(struct job *job, int rank, enum wire_type type, uint64_t id) {
+    hvd_error err = {0};
+    struct wire_item item = {.type = type, .rank = rank, .id = id};
+    if (type == WIRE_REQUEST) item.request.kind = HVD_JOIN;
+    CHECK_OK(take(job, rank, rank, item, &err), err);
+}
+
+static void coordinator_hears(struct job *job, const struct wire_item *item) {
+    const struct tree *tree = &job->trees[0];
+    int many = item->type == WIRE_HITS ? tree->many[item->rank] : 1;
+    job->items++;
+    for (int i = 0; i < many; i++) {
+        int rank = tree->ranks[tree->at[item->rank] + i];
+        CHECK(!job->over[rank]);
+        if (item->type == WIRE_HIT || item->type == WIRE_HITS)
+            job->hits[rank][item->id]++;
+        else
+            job->over[rank] = true;
+    }
+}
+
+/* To its parent, or from rank 0 to the coordinator. */
+static void deliver(struct job *job, int rank) {
+    struct wire_writer *out = &job->out[rank];
+    int parent = job->trees[rank].parents[rank];
+    struct wire_reader reader = {0};
+    struct wire_item item = {.type = WIRE_RUN};
+    hvd_error err = {0};
+    bool more = out->size > 0;
+    if (more) CHECK_OK(wire_open(&reader, out->data, out->size, &err), err);
+    while (more) {
+        CHECK_OK(wire_next(&reader, &item, &more, &err), err);
+        if (more && parent > 0) CHECK_OK(take(job, parent, rank, item, &err), err);
+        if (more && parent <= 0) coordinator_hears(job, &item);
+    }
+    wire_reader_free(&reader);
+    wire_reset(out);
+}
+
+static void step(struct job *job) {
+    hvd_error err = {0};
+    job->now += STEP;
+    for (int r = job->size - 1; r >= 0; r--) {
+        CHECK_OK(gather_late(&job->gathers[r], job->now, &job->out[r], &err), err);
+        deliver(job, r);
+    }
+}
+
+static void steps(struct job *job, double seconds) {
+    for (double until = job->now + seconds; job->now < until;) step(job);
+}
+
+static int missing(const struct job *job, int id, int rounds) {
+    int n = 0;
+    for (int r = 0; r < job->size; r++) n += job->hits[r][id] != rounds;
+    return n;
+}
+
+static void decide(struct job *job, uint64_t id) {
+    for (int r = 0; r < job->size; r++) gather_decided(&job->gathers[r], id);
+}
+
+static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
+
+static void test_a_host_is_heard_once(void) {
+    static struct job job;
+    job_open(&job, 8, HOSTS);
+    for (int round = 1; round <= 3; round++) {
+        job.items = 0;
+        for (int r = 0; r < job.size; r++) say(&job, r, WIRE_HIT, 2);
+        step(&job);
+        CHECK_INT(missing(&job, 2, round), 0);
+        CHECK_INT(job.items, 4); /* ranks 0 and 1, and two hosts */
+        decide(&job, 2);
+    }
+    job_close(&job);
+}
+
+static void test_a_late_rank_delays_nobodys_word_but_for_a_moment(void) {
+    static struct job job;
+    job_open(&job, 8, HOSTS);
+    for (int r = 0; r < job.size; r++)
+        if (r != 3) say(&job, r, WIRE_HIT, 0);
+    step(&job);
+    CHECK_INT(missing(&job, 0, 1), 3); /* those of its host */
+    CHECK(gather_sleep(&job.gathers[2], job.now, 1) < GATHER_SECONDS);
+    steps(&job, GATHER_SECONDS);
+    CHECK(gather_sleep(&job.gathers[2], job.now, 1) == 1);
+    CHECK_INT(missing(&job, 0, 1), 1);
+    say(&job, 3, WIRE_HIT, 0);
+    step(&job);
+    CHECK_INT(missing(&job, 0, 1), 0);
+    decide(&job, 0);
+    job.items = 0;
+    for (int r = 0; r < job.size; r++) say(&job, r, WIRE_HIT, 0);
+    step(&job);
+    CHECK_INT(missing(&job, 0, 2), 0);
+    CHECK_INT(job.items, 4);
+    job_close(&job);
+}
+
+static void test_what_a_rank_submitted_before_it_ended_comes_before(void) {
+    static struct job job;
+    job_open(&job, 8, HOSTS);
+    say(&job, 6, WIRE_HIT, 1);
+    say(&job, 6, WIRE_REQUEST, 0); /* a join */
+    say(&job, 3, WIRE_HIT, 1);
+    say(&job, 3, WIRE_LEAVE, 0);
+    step(&job);
+    CHECK(job.over[6] && job.over[3]);
+    CHECK(job.hits[6][1] == 1 && job.hits[3][1] == 1);
+    say(&job, 5, WIRE_HIT, 1); /* nothing is awaited of rank 6 */
+    step(&job);
+    CHECK_INT(job.hits[5][1], 1);
+    gather_joined(&job.gathers[5]);
+    decide(&job, 1);
+    say(&job, 5, WIRE_HIT, 1);
+    step(&job);
+    CHECK_INT(job.hits[5][1], 1);
+    steps(&job, GATHER_SECONDS);
+    CHECK_INT(job.hits[5][1], 2);
+    job_close(&job);
+}
+
+/* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
+static void test_a_late_rank_below_two_leaders(void) {
+    static struct job job;
+    int host_of[MOST];
+    for (int r = 0; r < MOST; r++) host_of[r] = r % 20;
+    job_open(&job, MOST, host_of);
+    for (int r = 0; r < MOST; r++)
+        if (r != 37) say(&job, r, WIRE_HIT, 4);
+    steps(&job, 3 * GATHER_SECONDS);
+    CHECK_INT(missing(&job, 4, 1), 1);
+    say(&job, 37, WIRE_HIT, 4);
+    step(&job);
+    CHECK_INT(missing(&job, 4, 1), 0);
+    job_close(&job);
+}
+
+static void test_any_order(void) {
+    static struct job job;
+    uint64_t random = 11;
+    for (int run = 0; run < 200; run++) {
+        int size = 1 + (int)random_below(&random, MOST - 1), host_of[MOST], due[MOST][IDS];
+        int hosts = 1 + (int)random_below(&random, (size_t)size);
+        for (int r = 0; r < size; r++) host_of[r] = r % hosts;
+        job_open(&job, size, host_of);
+        for (int round = 1; round <= 4; round++) {
+            for (int r = 0; r < size; r++)
+                for (int id = 0; id < IDS; id++)
+                    due[r][id] = random_below(&random, 4) ? 0 : (int)random_below(&random, LATE);
+            for (int t = 0; t < LATE; t++) {
+                for (int r = 0; r < size; r++)
+                    for (int id = 0; id < IDS; id++)
+                        if (due[r][id] == t) say(&job, r, WIRE_HIT, (uint64_t)id);
+                step(&job);
+            }
+            steps(&job, 3 * GATHER_SECONDS); /* a leader that was late itself may have held some */
+            for (int id = 0; id < IDS; id++) {
+                CHECK_INT(missing(&job, id, round), 0);
+                decide(&job, (uint64_t)id);
+            }
+        }
+        for (int r = 0; r < size; r++) CHECK(!job.gathers[r].newest);
+        job_close(&job);
+    }
+}
+
+static void test_what_no_rank_sends(void) {
+    static struct job job;
+    hvd_error err = {0};
+    job_open(&job, 8, HOSTS);
+    struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
+    CHECK_INT(take(&job, 2, 3, hit, &err), HVD_OK);
+    CHECK_INT(take(&job, 2, 3, hit, &err), HVD_INTERNAL);
+    for (int rank = -1; rank <= 8; rank++) {
+        hit.rank = rank;
+        if (rank != 4) CHECK_INT(take(&job, 2, 4, hit, &err), HVD_INTERNAL);
+    }
+    hit.rank = 6;
+    CHECK_INT(take(&job, 2, 6, hit, &err), HVD_INTERNAL); /* of another host */
+    CHECK_INT(take(&job, 2, 0, hit, &err), HVD_INTERNAL);
+    struct wire_item run = {.type = WIRE_RUN, .rank = 4};
+    CHECK_INT(take(&job, 2, 4, run, &err), HVD_INTERNAL);
+    job_close(&job);
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_a_host_is_heard_once);
+    RUN(test_a_late_rank_delays_nobodys_word_but_for_a_moment);
+    RUN(test_what_a_rank_submitted_before_it_ended_comes_before);
+    RUN(test_a_late_rank_below_two_leaders);
+    RUN(test_any_order);
+    RUN(test_what_no_rank_sends);
+    return check_end("test_gather");
+}
