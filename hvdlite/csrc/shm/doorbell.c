@@ -2,6 +2,7 @@
 #include "shm/doorbell.h"
 
 #include <linux/futex.h>
+#include <stdbool.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,11 +11,19 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
     syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
+/* What `asleep` is for a sleep on this ticket; not 0. */
+static unsigned sleep_of(unsigned ticket) { return ticket << 1 | 1; }
+
+/* Tickets count rings, so this sleeper has not seen the ring that was number `ring` from 0. */
+static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ring) - sleep) >= 0; }
+
 /* Sequentially consistent: either the ringer sees `asleep`, or the sleeper sees the ring. Only one
- * ringer wakes the sleeper, which may wait long for a core while others ring. */
+ * ringer wakes the sleeper, which may wait long for a core while others ring. A ringer that is late
+ * leaves alone a sleep that began after its ring: that sleep waits for the next. */
 void doorbell_ring(struct doorbell *doorbell) {
-    atomic_fetch_add(&doorbell->rings, 1);
-    if (atomic_load(&doorbell->asleep) && atomic_exchange(&doorbell->asleep, 0))
+    unsigned ring = atomic_fetch_add(&doorbell->rings, 1), sleep = atomic_load(&doorbell->asleep);
+    if (sleep && has_missed(sleep, ring) &&
+        atomic_compare_exchange_strong(&doorbell->asleep, &sleep, 0))
         futex(&doorbell->rings, FUTEX_WAKE, 1, NULL);
 }
 
@@ -23,7 +32,7 @@ unsigned doorbell_listen(struct doorbell *doorbell) { return atomic_load(&doorbe
 void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds) {
     struct timespec timeout = {.tv_sec = (time_t)seconds};
     timeout.tv_nsec = (long)((seconds - (double)timeout.tv_sec) * 1e9);
-    atomic_store(&doorbell->asleep, 1);
+    atomic_store(&doorbell->asleep, sleep_of(ticket));
     futex(&doorbell->rings, FUTEX_WAIT, ticket, &timeout); /* only if rings == ticket */
     atomic_store(&doorbell->asleep, 0);
 }

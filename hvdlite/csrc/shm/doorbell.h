@@ -10,7 +10,7 @@
 /* On a cache line of its own: ringing it does not slow its neighbours. */
 struct doorbell {
     _Alignas(64) atomic_uint rings;
-    atomic_uint asleep;
+    atomic_uint asleep; /* 0: nobody sleeps */
 };
 
 void doorbell_ring(struct doorbell *doorbell);

@@ -1,0 +1,131 @@
+/* Runs tasks in every order that matters: what they do between two points happens at once, and at a
+ * point another task may go on.
+ *
+ * Tasks are coroutines of one thread, so every run is the same for the same choices, and the search
+ * goes through the choices in depth. A point is `turn()`, or a wait for a condition. Where a task has
+ * to wait, any other may go on; `most` bounds how often one is interrupted where it need not wait,
+ * because most defects need few such moments: Musuvathi and Qadeer, "Iterative Context Bounding for
+ * Systematic Testing of Multithreaded Programs", PLDI'07. Memory is sequentially consistent here. */
+#ifndef HVDLITE_INTERLEAVE_H
+#define HVDLITE_INTERLEAVE_H
+
+#include "check.h"
+
+#include <ucontext.h>
+
+enum { TASKS_MOST = 3, POINTS_MOST = 1000, STACK_BYTES = 256 << 10, AT_WILL = 1000 };
+
+typedef void task_main(int task);
+typedef bool task_ready(const void *arg);
+
+static struct {
+    ucontext_t home, contexts[TASKS_MOST];
+    task_main *main;
+    int n, running, interrupted, most;
+    bool done[TASKS_MOST], stuck;
+    task_ready *awaits[TASKS_MOST]; /* NULL: nothing */
+    const void *arg[TASKS_MOST];
+    int at, depth; /* in the choices of this run */
+    unsigned char chosen[POINTS_MOST], options[POINTS_MOST];
+} search;
+
+static inline bool task_can_run(int task) {
+    return !search.done[task] && (!search.awaits[task] || search.awaits[task](search.arg[task]));
+}
+
+/* As an earlier run chose, as far as it went; then the first. */
+static inline int choose(int options) {
+    if (options < 2) return 0;
+    REQUIRE(search.at < POINTS_MOST);
+    if (search.at == search.depth) {
+        search.chosen[search.depth] = 0;
+        search.options[search.depth++] = (unsigned char)options;
+    }
+    return search.chosen[search.at++];
+}
+
+/* Who goes on: the running task first, then the others. -1: nobody can. */
+static inline int next_task(void) {
+    int can[TASKS_MOST], n = 0;
+    bool goes_on = task_can_run(search.running);
+    if (goes_on) can[n++] = search.running;
+    for (int i = 0; i < search.n && (!goes_on || search.interrupted < search.most); i++)
+        if (i != search.running && task_can_run(i)) can[n++] = i;
+    if (!n) return -1;
+    int next = can[choose(n)];
+    search.interrupted += goes_on && next != search.running;
+    return next;
+}
+
+static inline void turn(void) {
+    int before = search.running, next = next_task();
+    if (next == before) return;
+    search.stuck = next < 0;
+    search.running = next;
+    swapcontext(&search.contexts[before], next < 0 ? &search.home : &search.contexts[next]);
+}
+
+/* The task goes on at a time when it is ready. */
+static inline void wait_until(task_ready *ready, const void *arg) {
+    search.awaits[search.running] = ready;
+    search.arg[search.running] = arg;
+    turn();
+    search.awaits[search.running] = NULL;
+}
+
+static inline void task_entry(int task) {
+    search.main(task);
+    search.done[task] = true;
+    int next = next_task();
+    for (int i = 0; i < search.n; i++) search.stuck |= next < 0 && !search.done[i];
+    search.running = next;
+    setcontext(next < 0 ? &search.home : &search.contexts[next]);
+}
+
+static inline void prepare_task(int task) {
+    static char stacks[TASKS_MOST][STACK_BYTES];
+    search.done[task] = false;
+    search.awaits[task] = NULL;
+    getcontext(&search.contexts[task]);
+    search.contexts[task].uc_stack.ss_sp = stacks[task];
+    search.contexts[task].uc_stack.ss_size = STACK_BYTES;
+    makecontext(&search.contexts[task], (void (*)(void))task_entry, 1, task);
+}
+
+static inline void run_once(void) {
+    search.at = search.interrupted = 0;
+    search.stuck = false;
+    for (int i = 0; i < search.n; i++) prepare_task(i);
+    search.running = choose(search.n);
+    swapcontext(&search.home, &search.contexts[search.running]);
+}
+
+/* The next run's choices: the last that has another option takes it. */
+static inline bool next_choices(void) {
+    while (search.depth && search.chosen[search.depth - 1] + 1 == search.options[search.depth - 1])
+        search.depth--;
+    if (!search.depth) return false;
+    search.chosen[search.depth - 1]++;
+    return true;
+}
+
+/* Runs n tasks in all orders with at most so many interruptions; begin() and end() frame a run.
+ * Stops at the first order in which a check fails or tasks wait for ever. Returns the runs. */
+static inline long interleave(int n, int most, task_main *run, void (*begin)(void),
+                              void (*end)(void)) {
+    long runs = 0, failed = atomic_load(&check_failed);
+    search.n = n;
+    search.most = most;
+    search.main = run;
+    search.depth = 0;
+    do {
+        begin();
+        run_once();
+        runs++;
+        CHECK_CASE(!search.stuck, "all tasks wait, in order %ld", runs);
+        if (!search.stuck) end();
+    } while (atomic_load(&check_failed) == failed && next_choices());
+    return runs;
+}
+
+#endif

@@ -1,0 +1,304 @@
+/* What the ranks of a host do with the memory that they share, in every order: no ring is lost, no
+ * message is read before it is written, no slot is written before all have read it. */
+#define _GNU_SOURCE
+#include "interleave.h"
+
+#include "collectives/coll.h"
+#include "shm/window.h"
+
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+/* ---- the core's own files, with a point before each access to what is shared ---- */
+
+#undef atomic_load
+#undef atomic_load_explicit
+#undef atomic_store
+#undef atomic_store_explicit
+#undef atomic_fetch_add
+#undef atomic_compare_exchange_strong
+#define atomic_load_explicit(p, order) (turn(), __atomic_load_n((p), (order)))
+#define atomic_load(p) atomic_load_explicit(p, __ATOMIC_SEQ_CST)
+#define atomic_store_explicit(p, v, order) (turn(), __atomic_store_n((p), (v), (order)))
+#define atomic_store(p, v) atomic_store_explicit(p, v, __ATOMIC_SEQ_CST)
+#define atomic_fetch_add(p, v) (turn(), __atomic_fetch_add((p), (v), __ATOMIC_SEQ_CST))
+#define atomic_compare_exchange_strong(p, expected, v)                                             \
+    (turn(),                                                                                       \
+     __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+#define memcpy(to, from, n) (turn(), (memcpy)(to, from, n))
+
+static bool asleep[TASKS_MOST];
+
+static bool is_awake(const void *task) { return !*(const bool *)task; }
+
+/* A futex without its time-out: after a lost ring the task sleeps for ever. */
+static void simulated_futex(const atomic_uint *word, int op, unsigned value) {
+    turn();
+    if (op == FUTEX_WAKE) {
+        for (int i = 0; i < search.n; i++) asleep[i] = false;
+    } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
+        asleep[search.running] = true;
+        wait_until(is_awake, &asleep[search.running]);
+    }
+}
+
+#define syscall(number, word, op, value, timeout, ...)                                             \
+    ((void)(timeout), simulated_futex(word, op, value))
+#define doorbell_ring search_ring
+#define doorbell_listen search_listen
+#define doorbell_sleep search_sleep
+#include "shm/doorbell.c"
+
+#define damaged mailbox_damaged
+#define put mailbox_put
+#define begin mailbox_begin
+#define mailbox_send search_send
+#define mailbox_flush search_flush
+#define mailbox_receive search_receive
+#define mail_out_free search_out_free
+#define mail_in_free search_in_free
+int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err);
+#include "shm/mailbox.c"
+#undef put
+#undef begin
+
+#define window_bytes search_window_bytes
+#define window_init search_window_init
+#define window_raise search_raise
+#define window_raised search_raised
+#include "shm/window.c"
+
+struct awaited_flag {
+    const struct window *window;
+    int rank;
+    enum window_flag flag;
+    uint64_t round;
+};
+
+static bool flag_is_raised(const void *arg) {
+    const struct awaited_flag *f = arg;
+    return __atomic_load_n(&f->window->ranks[f->rank].flags[f->flag].rounds, __ATOMIC_SEQ_CST) >
+           f->round;
+}
+
+static int search_wait_flag(const struct comm *comm, int rank, enum window_flag flag,
+                            uint64_t round, hvd_error *err) {
+    (void)err;
+    wait_until(flag_is_raised, &(struct awaited_flag){comm->window, rank, flag, round});
+    return HVD_OK;
+}
+
+#define comm_wait_flag search_wait_flag
+#define comm_wait_flags search_wait_flags
+#define comm_wait_slot search_wait_slot
+#define comm_isend search_isend
+#define comm_irecv search_irecv
+#define comm_wait search_wait
+#define comm_wait_in_stream search_wait_in_stream
+#define comm_count_window search_count_window
+#define comm_cost search_cost
+#define comm_pace search_pace
+static int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round,
+                           hvd_error *err) {
+    for (int d = 1; d < comm->size; d++)
+        HVD_TRY(comm_wait_flag(comm, (comm->rank + d) % comm->size, flag, round, err));
+    return HVD_OK;
+}
+
+static int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
+    if (round < WINDOW_SLOTS) return HVD_OK;
+    return comm_wait_flags(comm, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
+}
+
+static void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
+
+#define reduce_all(...) (turn(), (reduce_all)(__VA_ARGS__))
+#define put(to, from, n) put((turn(), (to)), from, n)
+#define copy_cached(to, from, n) copy_cached((turn(), (to)), from, n)
+#define coll_window_allreduce search_allreduce
+#define coll_window_broadcast search_broadcast
+#define coll_window_allgather search_allgather
+#include "collectives/window.c"
+
+/* ---- the doorbell: one sleeps, others bring work and ring ---- */
+
+static struct {
+    struct doorbell bell;
+    atomic_uint work;
+    int rings; /* by each */
+} door;
+
+static void open_door(void) {
+    door.bell = (struct doorbell){0};
+    __atomic_store_n(&door.work, 0, __ATOMIC_SEQ_CST);
+    memset(asleep, 0, sizeof asleep);
+}
+
+static void close_door(void) {}
+
+static void ring_or_sleep(int task) {
+    for (int i = 0; i < door.rings && task > 0; i++) {
+        atomic_fetch_add(&door.work, 1);
+        search_ring(&door.bell);
+    }
+    for (unsigned all = (unsigned)(door.rings * (search.n - 1)); task == 0;) {
+        unsigned ticket = search_listen(&door.bell);
+        if (atomic_load(&door.work) == all) return;
+        search_sleep(&door.bell, ticket, 1);
+    }
+}
+
+static void test_no_ring_is_lost(void) {
+    door.rings = 2;
+    printf("doorbell: %ld orders, ", interleave(2, AT_WILL, ring_or_sleep, open_door, close_door));
+    door.rings = 1;
+    printf("%ld with two who ring\n", interleave(3, 4, ring_or_sleep, open_door, close_door));
+}
+
+/* ---- the mailbox: messages that together are longer than the ring ---- */
+
+enum { MESSAGES = 3, LONG = MAILBOX_BYTES - 20 };
+
+static struct {
+    struct mailbox box;
+    struct mail_out out;
+    struct mail_in in;
+} mail;
+
+static unsigned char message[LONG];
+
+static size_t length_of(int i) { return i == 1 ? LONG : 10; }
+
+static void open_mail(void) {
+    memset(&mail.box, 0, offsetof(struct mailbox, bytes));
+    memset(mail.box.bytes, 0xee, sizeof mail.box.bytes);
+    mail.out = (struct mail_out){0};
+    mail.in = (struct mail_in){0};
+}
+
+static void close_mail(void) {
+    search_out_free(&mail.out);
+    search_in_free(&mail.in);
+}
+
+static bool has_room(const void *arg) {
+    (void)arg;
+    return mail.out.written - __atomic_load_n(&mail.box.read, __ATOMIC_SEQ_CST) < MAILBOX_BYTES;
+}
+
+static bool has_mail(const void *arg) {
+    (void)arg;
+    return __atomic_load_n(&mail.box.written, __ATOMIC_SEQ_CST) > mail.in.read;
+}
+
+static void write_mail(void) {
+    hvd_error err = {0};
+    for (int i = 0; i < MESSAGES; i++)
+        CHECK_OK(search_send(&mail.box, &mail.out, message, length_of(i), &err), err);
+    while (mail.out.size) {
+        wait_until(has_room, NULL);
+        CHECK_OK(search_flush(&mail.box, &mail.out, &err), err);
+    }
+}
+
+static void read_mail(void) {
+    for (int i = 0; i < MESSAGES;) {
+        void *data;
+        size_t size = 0;
+        hvd_error err = {0};
+        CHECK_OK(search_receive(&mail.box, &mail.in, &data, &size, &err), err);
+        if (!data) {
+            wait_until(has_mail, NULL);
+            continue;
+        }
+        CHECK(size == length_of(i++) && !memcmp(data, message, size));
+        free(data);
+    }
+}
+
+static void write_or_read(int task) { task ? read_mail() : write_mail(); }
+
+static void test_messages_arrive_whole_and_in_order(void) {
+    for (size_t i = 0; i < LONG; i++) message[i] = (unsigned char)(i * 31 + 7);
+    int most = CHECK_SLOW ? 2 : 3;
+    printf("mailbox: %ld orders\n", interleave(2, most, write_or_read, open_mail, close_mail));
+}
+
+/* ---- the window: more rounds than slots ---- */
+
+enum { VALUES = 3 };
+
+/* A root of broadcasts may be as far ahead as there are slots. */
+static const hvd_kind CALLS[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_BROADCAST,
+                                 HVD_BROADCAST, HVD_BROADCAST, HVD_ALLREDUCE};
+
+static struct {
+    void *memory;
+    struct window windows[TASKS_MOST];
+    struct scratch scratch[TASKS_MOST];
+} host;
+
+static void open_host(void) {
+    for (int r = 0; r < search.n; r++)
+        search_window_init(&host.windows[r], host.memory, search.n, r);
+    for (int r = 0; r < search.n; r++)
+        for (int f = 0; f < WINDOW_FLAGS; f++)
+            __atomic_store_n(&host.windows[0].ranks[r].flags[f].rounds, 0, __ATOMIC_SEQ_CST);
+}
+
+static void close_host(void) {}
+
+static float input(int rank, int call) { return (float)((rank + 1) * (call + 1)); }
+
+static float sum_of(int call) {
+    float sum = 0;
+    for (int r = 0; r < search.n; r++) sum += input(r, call);
+    return sum;
+}
+
+static void call_once(const struct comm *comm, int call) {
+    float data[VALUES];
+    hvd_error err = {0};
+    for (int i = 0; i < VALUES; i++) data[i] = input(comm->rank, call);
+    struct coll_tensor tensor = {.in = (char *)data, .out = (char *)data, .bytes = sizeof data};
+    struct coll_args args = {.kind = CALLS[call],
+                             .bytes = sizeof data,
+                             .tensors = &tensor,
+                             .ntensors = 1,
+                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
+                             .prescale = 1,
+                             .final = {1, 1},
+                             .scratch = &host.scratch[comm->rank]};
+    bool adds = args.kind == HVD_ALLREDUCE;
+    CHECK_OK((adds ? search_allreduce : search_broadcast)(comm, &args, &err), err);
+    for (int i = 0; i < VALUES; i++)
+        CHECK_NEAR((double)data[i], (double)(adds ? sum_of(call) : input(0, call)), 0);
+}
+
+static void call_all(int rank) {
+    const struct comm comm = {.rank = rank, .size = search.n, .window = &host.windows[rank]};
+    for (int i = 0; i < (int)(sizeof CALLS / sizeof *CALLS); i++) call_once(&comm, i);
+}
+
+static void test_no_slot_is_written_before_all_have_read_it(void) {
+    for (int n = 2; n <= 3; n++) {
+        int most = CHECK_SLOW || n > 2 ? 1 : 2;
+        host.memory = aligned_alloc(4096, search_window_bytes(n));
+        REQUIRE(host.memory);
+        printf("window of %d: %ld orders\n", n,
+               interleave(n, most, call_all, open_host, close_host));
+        free(host.memory);
+        for (int r = 0; r < n; r++) scratch_free(&host.scratch[r]);
+        memset(host.scratch, 0, sizeof host.scratch);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_no_ring_is_lost);
+    RUN(test_messages_arrive_whole_and_in_order);
+    RUN(test_no_slot_is_written_before_all_have_read_it);
+    return check_end("test_interleavings");
+}
