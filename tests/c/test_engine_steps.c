@@ -1,0 +1,246 @@
+/* A rank dies at each of its steps: all others end what they wait for, with its name. And messages
+ * of different ranks, which may take any time and overtake each other, change no result. */
+#include "engine_case.h"
+
+#include "random.h"
+
+enum { ROUNDS = 3, WORKS = 5 };
+
+/* ---- the program of every rank ---- */
+
+static void describe(struct coll_case *works, const size_t *parts) {
+    works[0] = plain_sum(3);
+    works[1] = plain_sum(30011);
+    works[2] = (struct coll_case){.kind = HVD_BROADCAST, .dtype = HVD_INT32, .n = 20, .root = 1};
+    works[3] =
+        (struct coll_case){.kind = HVD_ALLGATHER, .dtype = HVD_FLOAT64, .n = 3, .parts = parts};
+    works[4] = plain_sum(700);
+}
+
+/* Submits everything in each round; the first round is new to the coordinator, the next are cached.
+ * Ends with the first error. */
+static void work_through(struct engine_rank *me, struct work *works, hvd_error *err) {
+    for (int round = 0; round < ROUNDS && !err->code; round++) {
+        int submitted = 0;
+        for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
+        while (submitted < WORKS && !work_submit(&works[submitted], err)) submitted++;
+        engine_rank_wait(me);
+        for (int i = 0; i < submitted; i++) {
+            CHECK_INT(works[i].completions, 1);
+            if (works[i].error.code)
+                *err = works[i].error;
+            else
+                CHECK(work_right(&works[i]));
+        }
+    }
+}
+
+static void run_program(struct engine_rank *me, hvd_error *err) {
+    static const size_t PARTS[MOST_RANKS] = {2, 0, 5, 1};
+    struct coll_case cases[WORKS];
+    struct work works[WORKS];
+    describe(cases, PARTS);
+    for (int i = 0; i < WORKS; i++) {
+        char name[] = {(char)('a' + i), 0};
+        work_init(&works[i], me, cases[i], name, false);
+    }
+    work_through(me, works, err);
+    for (int i = 0; i < WORKS; i++) work_free(&works[i]);
+}
+
+/* ---- death ---- */
+
+/* A rank that dies after `left` more steps: what it sends, and what it receives. Its engine's thread
+ * alone uses it while the job runs. */
+static struct mortal {
+    const struct transport_ops *real;
+    struct transport_ops ops;
+    struct ranks *ranks;
+    int rank, left;
+    bool late, dead;
+} mortal;
+
+/* One more step. The transports see the end of the process, as by its pidfd: at once or later. */
+static int step(hvd_error *err) {
+    if (mortal.left-- == 0) {
+        mortal.dead = true;
+        if (mortal.late) clock_nap(1e-3);
+        for (int r = 0; r < mortal.ranks->size; r++)
+            transport_note_death(rank_transport(mortal.ranks, r), mortal.rank);
+    }
+    return mortal.dead ? error_set(err, HVD_TRANSPORT, "this rank is dead") : HVD_OK;
+}
+
+static int mortal_isend(struct transport *t, const void *data, size_t bytes, int to,
+                        struct transfer *x, hvd_error *err) {
+    HVD_TRY(step(err));
+    return mortal.real->isend(t, data, bytes, to, x, err);
+}
+
+static int mortal_test(struct transport *t, struct transfer *x, hvd_error *err) {
+    HVD_TRY(mortal.real->test(t, x, err));
+    return x->active ? HVD_OK : step(err);
+}
+
+static int mortal_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    HVD_TRY(step(err));
+    return mortal.real->send(t, to, data, size, err);
+}
+
+static int mortal_receive(struct transport *t, struct message *m, hvd_error *err) {
+    HVD_TRY(mortal.real->receive(t, m, err));
+    int code = m->data ? step(err) : HVD_OK;
+    if (code) free(m->data);
+    return code;
+}
+
+static void make_mortal(struct ranks *ranks, int rank, int steps) {
+    struct transport *t = rank_transport(ranks, rank);
+    mortal = (struct mortal){.real = t->ops,
+                             .ops = *t->ops,
+                             .ranks = ranks,
+                             .rank = rank,
+                             .left = steps,
+                             .late = steps % 2};
+    mortal.ops.isend = mortal_isend;
+    mortal.ops.test = mortal_test;
+    mortal.ops.send = mortal_send;
+    mortal.ops.receive = mortal_receive;
+    t->ops = &mortal.ops;
+}
+
+struct death {
+    int rank, steps;
+    bool came; /* out: before the rank had ended */
+};
+
+static void death_main(struct ranks *ranks, int rank, void *arg) {
+    struct death *d = arg;
+    struct engine_rank me;
+    hvd_error err = {0};
+    char name[32];
+    if (rank == d->rank) make_mortal(ranks, rank, d->steps);
+    ranks_meet(ranks);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    run_program(&me, &err);
+    snprintf(name, sizeof name, "rank %d (process", d->rank);
+    if (rank != d->rank && err.code)
+        CHECK_CASE(err.code == HVD_RANK_DEAD && strstr(err.text, name) == err.text,
+                   "rank %d's death at step %d, on rank %d: %s", d->rank, d->steps, rank, err.text);
+    engine_leave(me.engine, "done");
+    CHECK_CASE(engine_ended(me.engine, PATIENCE), "rank %d's death at step %d, on rank %d", d->rank,
+               d->steps, rank);
+    engine_stop(me.engine);
+    if (rank == d->rank) d->came = mortal.dead;
+    monitor_destroy(&me.monitor);
+}
+
+static struct local_hub *new_hub(int ranks, int per_host, bool windows) {
+    struct local_hub *hub = local_hub_new(ranks, per_host);
+    REQUIRE(hub && (!windows || local_hub_share(hub)));
+    return hub;
+}
+
+static void test_a_death_at_each_step(void) {
+    static const struct {
+        int ranks, per_host;
+        bool windows;
+    } JOBS[] = {{2, 0, false}, {3, 0, true}, {4, 2, true}, {4, 2, false}};
+    int stride = CHECK_SLOW ? 11 : 1, deaths = 0;
+    for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
+        for (int rank = 0; rank < JOBS[i].ranks; rank++) {
+            struct death d = {.rank = rank, .came = true};
+            for (; d.came; d.steps += stride, deaths++)
+                ranks_run_hub(JOBS[i].ranks,
+                              new_hub(JOBS[i].ranks, JOBS[i].per_host, JOBS[i].windows), death_main,
+                              &d);
+        }
+    }
+    printf("%d deaths\n", deaths);
+}
+
+/* ---- delays ---- */
+
+enum { HELD_MOST = 256 };
+
+/* Messages that have come and are not let through yet; of one sender they stay in order. */
+struct slow {
+    const struct transport_ops *real;
+    struct transport_ops ops;
+    struct message held[HELD_MOST];
+    int n;
+    uint64_t random;
+};
+
+static struct slow slows[MOST_RANKS];
+
+static bool lets_through(struct slow *s) { return random_below(&s->random, 4) == 0; }
+
+/* The oldest of the sender of a message at random. */
+static struct message take_held(struct slow *s) {
+    int i = 0, from = s->held[random_below(&s->random, (size_t)s->n)].from;
+    while (s->held[i].from != from) i++;
+    struct message m = s->held[i];
+    s->n--;
+    memmove(s->held + i, s->held + i + 1, (size_t)(s->n - i) * sizeof *s->held);
+    return m;
+}
+
+static int slow_receive(struct transport *t, struct message *out, hvd_error *err) {
+    struct slow *s = &slows[t->at.rank];
+    while (s->n < HELD_MOST) {
+        struct message m = {0};
+        HVD_TRY(s->real->receive(t, &m, err));
+        if (!m.data) break;
+        s->held[s->n++] = m;
+    }
+    if (s->n && lets_through(s)) *out = take_held(s);
+    return HVD_OK;
+}
+
+static int slow_test(struct transport *t, struct transfer *x, hvd_error *err) {
+    struct slow *s = &slows[t->at.rank];
+    return lets_through(s) ? s->real->test(t, x, err) : HVD_OK;
+}
+
+/* What is held back must not be slept upon. */
+static void slow_sleep(struct transport *t, unsigned ticket, double seconds) {
+    struct slow *s = &slows[t->at.rank];
+    if (!s->n) s->real->sleep(t, ticket, seconds);
+}
+
+static void make_slow(struct ranks *ranks, int rank, uint64_t seed) {
+    struct transport *t = rank_transport(ranks, rank);
+    struct slow *s = &slows[rank];
+    *s = (struct slow){.real = t->ops, .ops = *t->ops, .random = mixed(seed + (uint64_t)rank)};
+    s->ops.receive = slow_receive;
+    s->ops.test = slow_test;
+    s->ops.sleep = slow_sleep;
+    t->ops = &s->ops;
+}
+
+static void slow_main(struct ranks *ranks, int rank, void *arg) {
+    const uint64_t *seed = arg;
+    struct engine_rank me;
+    hvd_error err = {0};
+    make_slow(ranks, rank, *seed);
+    ranks_meet(ranks);
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    run_program(&me, &err);
+    CHECK_INT(err.code, HVD_OK);
+    engine_rank_end(&me);
+}
+
+static void test_any_delay_and_order_of_senders(void) {
+    for (uint64_t seed = 0; seed < (CHECK_SLOW ? 6 : 60); seed++) {
+        int ranks = 2 + (int)seed % 4;
+        ranks_run_hub(ranks, new_hub(ranks, seed % 3 ? 2 : 0, seed % 2), slow_main, &seed);
+    }
+}
+
+int main(void) {
+    check_begin();
+    RUN(test_a_death_at_each_step);
+    RUN(test_any_delay_and_order_of_senders);
+    return check_end("test_engine_steps");
+}
