@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import cluster as clusters
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
 from versions import MXNET2, no_examples
@@ -197,25 +196,24 @@ def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size
     assert f"rank {last} on h{hosts.count('h') - 1} was killed by SIGKILL" in done.err
 
 
-def test_an_elastic_job_starts_again_without_a_host_that_is_gone():
+def test_an_elastic_job_starts_again_without_a_host_that_is_gone(own_cluster):
     script = (
         "import time, hvdlite as h; h.init(); print('up', h.size(), flush=True);"
         "time.sleep(60 if h.size() == 3 else 0)"
     )
     line = [*HVDLITERUN, "--min-np", "2", "--restarts", "1", "-H", "h0,h1,h2"]
-    with clusters.Cluster(3) as own:
-        launcher = subprocess.Popen(
-            own.command([*line, *python(script)]),
-            env=own.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert [launcher.stdout.readline()[4:] for _ in range(3)] == ["up 3\n"] * 3
-        own.lose("h2")
-        out, err = launcher.communicate(timeout=TIMEOUT)
-        for host in ("h0", "h1"):
-            assert_clean(own, host)
+    launcher = subprocess.Popen(
+        own_cluster.command([*line, *python(script)]),
+        env=own_cluster.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert [launcher.stdout.readline()[4:] for _ in range(3)] == ["up 3\n"] * 3
+    own_cluster.lose("h2")
+    out, err = launcher.communicate(timeout=TIMEOUT)
+    for host in ("h0", "h1"):
+        assert_clean(own_cluster, host)
     assert launcher.returncode == 0, err
     assert "h2 cannot be reached by ssh: 2 ranks on the others" in err
     assert sorted(out.splitlines()) == ["[0] up 2", "[1] up 2"]
