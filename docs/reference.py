@@ -69,6 +69,22 @@ Callbacks
 .. automodule:: hvdlite.keras.callbacks
    :members:
 """
+ELASTIC = """\
+Elastic training
+================
+
+:doc:`/elastic` tells how to use it.
+
+.. automodule:: hvdlite.elastic
+   :members:
+   :imported-members:
+
+``import hvdlite.torch as hvd`` has these names in ``hvd.elastic``, with ``TorchState`` in place of
+``GluonState``.
+
+.. autoclass:: hvdlite.torch.elastic.TorchState
+   :members:
+"""
 INDEX = """\
 Reference
 =========
@@ -138,6 +154,7 @@ def write(folder: Path) -> None:
     if missing():
         sys.exit(f"docs/reference.py: PAGES lacks {', '.join(sorted(missing()))}")
     texts = {file: page(heading, modules) for file, heading, modules in PAGES}
+    texts["elastic"] = ELASTIC
     for name, heading in FRAMEWORKS.items():
         code = Path(hvd.__file__).parent / name / "__init__.py"
         if code.exists():

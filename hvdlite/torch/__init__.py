@@ -58,4 +58,4 @@ _DEFINED_IN = {
 }
 
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
-__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {})
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"elastic": "hvdlite.torch.elastic"})

@@ -1,5 +1,6 @@
 """The gradients of one optimizer: reduced over ranks as backward writes them."""
 
+import contextlib
 import weakref
 from collections import defaultdict
 from typing import Dict, List, Optional, Sequence, Set
@@ -7,6 +8,7 @@ from typing import Dict, List, Optional, Sequence, Set
 import torch
 
 from hvdlite import shared_memory
+from hvdlite._native import HvdliteError
 from hvdlite.objects import agree, allgather_object
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, can_share, is_elementwise, sizes_of
@@ -65,6 +67,15 @@ class Gradients:
         """Count passes anew."""
         self._written.clear()
         self._left = dict.fromkeys(self._names, self.passes)
+
+    def begin_anew(self) -> None:
+        """Give up what is on its way to ranks that are gone, and lay out anew in the next step."""
+        for bucket in self._buckets or ():
+            if bucket.is_started:
+                with contextlib.suppress(HvdliteError):
+                    bucket.finish()
+        self._buckets = None
+        self.restart()
 
     def written(self, param: torch.Tensor) -> None:
         """Take notice that backward has written the parameter's gradient."""

@@ -175,6 +175,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if isinstance(self._gradients, Gradients):
             self._gradients.add(added)
 
+    def begin_anew(self) -> None:
+        """Go on in a job with other ranks, between steps; :mod:`hvdlite.elastic` calls it."""
+        self._synchronized = self._asked = False
+        if isinstance(self._gradients, Gradients):
+            self._gradients.begin_anew()
+
     def _finish(self) -> None:
         if self._gradients is not None:
             self._gradients.finish()
