@@ -161,6 +161,16 @@ while True:
 """
 
 
+def start_endless(what, *options):
+    """Start hvdliterun with two ranks that first do something."""
+    return subprocess.Popen(
+        [*HVDLITERUN, "-n", "2", *options, *python(ENDLESS.format(what))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -171,12 +181,7 @@ def parent_of(pid):
 def test_a_killed_mpirun_is_no_success(number):
     """The ranks were ended, and none of them had failed."""
     ask = "print('agent', os.getppid(), flush=True)"
-    launcher = subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", *python(ENDLESS.format(ask))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    launcher = start_endless(ask)
     os.kill(parent_of(launcher.stdout.readline().split()[-1]), number)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode != 0, err
@@ -186,12 +191,7 @@ def test_a_killed_mpirun_is_no_success(number):
 def test_an_mpirun_that_killed_all_agents_before_they_could_report_is_no_fault_of_a_rank():
     """As mpirun does a second after it was told to end, on a machine that is busy for so long."""
     ask = "print('agent', os.getppid(), flush=True)"
-    launcher = subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", *python(ENDLESS.format(ask))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
     for agent in agents:
         os.kill(agent, signal.SIGKILL)
@@ -205,12 +205,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     """Though nobody is left to end that rank, nor what stands between it and its agent."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
-    launcher = subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", "--env", f"MARKER={marker}", *shell, *python(ENDLESS.format(ask))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    launcher = start_endless(ask, "--env", f"MARKER={marker}", *shell)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGKILL)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 137, err
