@@ -16,6 +16,7 @@ struct job {
     struct wire_writer out[MOST];
     double now;
     int hits[MOST][IDS]; /* what the coordinator has heard */
+    int changed[MOST];   /* requests */
     bool over[MOST];     /* of that rank: a join, or that it has left */
     int items;
 };
@@ -48,6 +49,12 @@ static void say(struct job *job, int rank, enum wire_type type, uint64_t id) {
     CHECK_OK(take(job, rank, rank, item, &err), err);
 }
 
+static void say_changed(struct job *job, int rank, uint64_t id) {
+    hvd_error err = {0};
+    struct wire_item item = {.type = WIRE_REQUEST, .rank = rank, .instead = id};
+    CHECK_OK(take(job, rank, rank, item, &err), err);
+}
+
 static void coordinator_hears(struct job *job, const struct wire_item *item) {
     const struct tree *tree = &job->trees[0];
     int many = item->type == WIRE_HITS ? tree->many[item->rank] : 1;
@@ -57,6 +64,8 @@ static void coordinator_hears(struct job *job, const struct wire_item *item) {
         CHECK(!job->over[rank]);
         if (item->type == WIRE_HIT || item->type == WIRE_HITS)
             job->hits[rank][item->id]++;
+        else if (item->type == WIRE_REQUEST && item->request.kind != HVD_JOIN)
+            job->changed[rank]++;
         else
             job->over[rank] = true;
     }
@@ -165,6 +174,25 @@ static void test_what_a_rank_submitted_before_it_ended_comes_before(void) {
     job_close(&job);
 }
 
+/* As the rows of an allgather do in each step. The new tensor has another id, so nothing is decided
+ * by the old one. */
+static void test_nobody_waits_for_a_rank_whose_tensor_has_changed(void) {
+    static struct job job;
+    job_open(&job, 8, HOSTS);
+    for (uint64_t id = 1; id <= 2; id++) { /* it is the first of its host, or the last */
+        int changed = id == 1 ? 2 : 4;
+        for (int r = 0; r < job.size; r++)
+            r == changed ? say_changed(&job, r, id) : say(&job, r, WIRE_HIT, id);
+        step(&job);
+        CHECK_INT(missing(&job, (int)id, 1), 1);
+        CHECK_INT(job.changed[changed], 1);
+    }
+    CHECK(job.gathers[2].newest != NULL);
+    steps(&job, GATHER_FORGETS + STEP);
+    CHECK(!job.gathers[2].newest);
+    job_close(&job);
+}
+
 /* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
 static void test_a_late_rank_below_two_leaders(void) {
     static struct job job;
@@ -234,6 +262,7 @@ int main(void) {
     RUN(test_a_host_is_heard_once);
     RUN(test_a_late_rank_delays_nobodys_word_but_for_a_moment);
     RUN(test_what_a_rank_submitted_before_it_ended_comes_before);
+    RUN(test_nobody_waits_for_a_rank_whose_tensor_has_changed);
     RUN(test_a_late_rank_below_two_leaders);
     RUN(test_any_order);
     RUN(test_what_no_rank_sends);

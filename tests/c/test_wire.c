@@ -23,6 +23,7 @@ static void make_items(struct wire_item *items) {
     for (int i = 0; i < HVD_MAX_DIMS; i++) items[1].request.dims[i] = i * 1000003;
     items[2].type = WIRE_REQUEST;
     items[2].rank = 5;
+    items[2].instead = UINT64_MAX - 1;
     items[2].request = request_of("scaled", 5);
     items[2].request.op = HVD_AVERAGE;
     items[2].request.dtype = HVD_BOOL;
@@ -94,6 +95,7 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
     CHECK_INT(got->type, sent->type);
     CHECK(got->id == sent->id);
     CHECK_INT(got->rank, sent->rank);
+    CHECK(got->instead == sent->instead);
     switch (sent->type) {
     case WIRE_REQUEST: check_request(&got->request, &sent->request); break;
     case WIRE_SILENT: CHECK_INT(got->rank, sent->rank); /* fall through */

@@ -10,11 +10,17 @@ static int say(struct negotiation *n, struct wire_item *item, hvd_error *err) {
     return gather_take(&n->gather, item->rank, item, n->now, &n->out, err);
 }
 
+static int say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked, uint64_t instead,
+                     hvd_error *err) {
+    HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
+    struct wire_item item = {
+        .type = WIRE_REQUEST, .id = asked, .instead = instead, .request = tensor->request};
+    return say(n, &item, err);
+}
+
 int negotiate_say_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked,
                         hvd_error *err) {
-    HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
-    struct wire_item item = {.type = WIRE_REQUEST, .id = asked, .request = tensor->request};
-    return say(n, &item, err);
+    return say_whole(n, tensor, asked, 0, err);
 }
 
 int negotiate_keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
@@ -31,7 +37,7 @@ static int say_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *e
     const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
     record_said(n, tensor, known);
     if (!known || !request_same(&known->request, &tensor->request))
-        return negotiate_say_whole(n, tensor, 0, err);
+        return say_whole(n, tensor, 0, known ? known->id : 0, err);
     HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
     HVD_TRY(negotiate_keep_rows(tensor, known->rows, known->nrows, err));
     return say(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);

@@ -8,14 +8,19 @@ struct gathered {
     struct gathered *newer, *older;
     struct map_node by_id;
     uint64_t id;
-    double since;
-    bool open; /* nothing waits: what comes goes up at once */
+    bool open;  /* nothing waits: what comes goes up at once */
+    double due; /* when it is let go; open: when it is forgotten */
     int n;
     int tops[]; /* [n]: whose branches wait here: children, or this rank without them */
 };
 
 void gather_open(struct gather *g, const struct tree *tree) {
-    *g = (struct gather){.tree = tree, .since = INFINITY};
+    *g = (struct gather){.tree = tree, .due = INFINITY};
+}
+
+static void set_due(struct gather *g, struct gathered *e, double due) {
+    e->due = due;
+    if (due < g->due) g->due = due;
 }
 
 static void drop(struct gather *g, struct gathered *e) {
@@ -35,8 +40,7 @@ static int add(struct gather *g, uint64_t id, double now, struct gathered **out,
     size_t most = (size_t)g->tree->nchildren + 1;
     struct gathered *e = malloc(sizeof *e + most * sizeof *e->tops);
     if (!e) return error_set(err, HVD_NO_MEMORY, "no memory to gather from %zu ranks", most);
-    *e = (struct gathered){
-        .older = g->newest, .id = id, .since = now, .by_id = map_node_of_number(id, e)};
+    *e = (struct gathered){.older = g->newest, .id = id, .by_id = map_node_of_number(id, e)};
     int code = map_put(&g->ids, &e->by_id, err);
     if (code) {
         free(e);
@@ -44,7 +48,7 @@ static int add(struct gather *g, uint64_t id, double now, struct gathered **out,
     }
     if (g->newest) g->newest->newer = e;
     g->newest = *out = e;
-    if (now < g->since) g->since = now;
+    set_due(g, e, now + GATHER_SECONDS);
     return HVD_OK;
 }
 
@@ -52,7 +56,7 @@ static bool has_branch(const struct gather *g, int rank) {
     return rank != g->tree->rank && g->tree->many[rank] > 1;
 }
 
-static int let_go(const struct gather *g, struct gathered *e, struct wire_writer *out,
+static int let_go(struct gather *g, struct gathered *e, double now, struct wire_writer *out,
                   hvd_error *err) {
     for (int i = 0; i < e->n; i++) {
         enum wire_type type = has_branch(g, e->tops[i]) ? WIRE_HITS : WIRE_HIT;
@@ -61,25 +65,27 @@ static int let_go(const struct gather *g, struct gathered *e, struct wire_writer
     }
     e->n = 0;
     e->open = true;
+    set_due(g, e, now + GATHER_FORGETS);
     return HVD_OK;
 }
 
 int gather_late(struct gather *g, double now, struct wire_writer *out, hvd_error *err) {
-    if (now < g->since + GATHER_SECONDS) return HVD_OK;
-    g->since = INFINITY;
-    for (struct gathered *e = g->newest; e; e = e->older) {
-        if (e->open) continue;
-        if (now >= e->since + GATHER_SECONDS)
-            HVD_TRY(let_go(g, e, out, err));
-        else if (e->since < g->since)
-            g->since = e->since;
+    if (now < g->due) return HVD_OK;
+    g->due = INFINITY;
+    for (struct gathered *e = g->newest, *older; e; e = older) {
+        older = e->older;
+        if (now < e->due)
+            set_due(g, e, e->due);
+        else if (e->open)
+            drop(g, e);
+        else
+            HVD_TRY(let_go(g, e, now, out, err));
     }
     return HVD_OK;
 }
 
 double gather_sleep(const struct gather *g, double now, double longest) {
-    double left = g->since + GATHER_SECONDS - now;
-    return left < longest ? fmax(left, 0) : longest;
+    return g->due - now < longest ? fmax(g->due - now, 0) : longest;
 }
 
 static int hold(struct gather *g, struct gathered *e, const struct wire_item *item,
@@ -103,21 +109,43 @@ static bool is_whole(const struct gather *g, const struct wire_item *item) {
            (item->type == WIRE_HITS || !has_branch(g, item->rank));
 }
 
+static bool gathers(const struct gather *g) {
+    return g->tree->rank != 0 && g->tree->nchildren && !g->passes;
+}
+
+static int find(struct gather *g, uint64_t id, double now, struct gathered **out, hvd_error *err) {
+    *out = map_get_number(&g->ids, id);
+    return *out ? HVD_OK : add(g, id, now, out, err);
+}
+
 static int take_hit(struct gather *g, const struct wire_item *item, double now,
                     struct wire_writer *out, hvd_error *err) {
-    if (g->tree->rank == 0 || !g->tree->nchildren || g->passes) return wire_put(out, item, err);
-    struct gathered *e = map_get_number(&g->ids, item->id);
-    if (!e) HVD_TRY(add(g, item->id, now, &e, err));
+    struct gathered *e;
+    if (!gathers(g)) return wire_put(out, item, err);
+    HVD_TRY(find(g, item->id, now, &e, err));
     if (!e->open && is_whole(g, item)) return hold(g, e, item, out, err);
-    if (!e->open) HVD_TRY(let_go(g, e, out, err));
+    if (!e->open) HVD_TRY(let_go(g, e, now, out, err));
     return wire_put(out, item, err);
 }
 
 /* In order: what its rank has submitted before must not come later. */
-static int take_end(struct gather *g, const struct wire_item *item, struct wire_writer *out,
-                    hvd_error *err) {
+static int take_end(struct gather *g, const struct wire_item *item, double now,
+                    struct wire_writer *out, hvd_error *err) {
     g->passes = true;
-    HVD_TRY(gather_late(g, INFINITY, out, err));
+    for (struct gathered *e = g->newest; e; e = e->older)
+        if (!e->open) HVD_TRY(let_go(g, e, now, out, err));
+    return wire_put(out, item, err);
+}
+
+/* Of the tensor that has changed on this rank nobody else's word is to wait. */
+static int take_request(struct gather *g, const struct wire_item *item, double now,
+                        struct wire_writer *out, hvd_error *err) {
+    struct gathered *e;
+    if (item->request.kind == HVD_JOIN) return take_end(g, item, now, out, err);
+    if (item->instead && gathers(g)) {
+        HVD_TRY(find(g, item->instead, now, &e, err));
+        if (!e->open) HVD_TRY(let_go(g, e, now, out, err));
+    }
     return wire_put(out, item, err);
 }
 
@@ -134,10 +162,8 @@ int gather_take(struct gather *g, int from, const struct wire_item *item, double
     switch (item->type) {
     case WIRE_HIT:
     case WIRE_HITS: return take_hit(g, item, now, out, err);
-    case WIRE_REQUEST:
-        if (item->request.kind == HVD_JOIN) return take_end(g, item, out, err);
-        return wire_put(out, item, err);
-    case WIRE_LEAVE: return take_end(g, item, out, err);
+    case WIRE_REQUEST: return take_request(g, item, now, out, err);
+    case WIRE_LEAVE: return take_end(g, item, now, out, err);
     default: return stray(from, item, err);
     }
 }

@@ -3,8 +3,9 @@
  * A cached tensor that all of them have submitted goes up as one item, so the coordinator hears of
  * a branch once. It waits here for the last of them, which costs nothing: the coordinator can't run
  * it sooner. After GATHER_SECONDS what there is goes up all the same, and what follows at once,
- * because the coordinator also reports stalls and fails what waits for a rank that has left. Pure;
- * the clock is an argument. */
+ * because the coordinator also reports stalls and fails what waits for a rank that has left. So it is
+ * with a tensor that has changed on some rank, as the rows of an allgather do. Pure; the clock is an
+ * argument. */
 #ifndef HVDLITE_NEGOTIATION_GATHER_H
 #define HVDLITE_NEGOTIATION_GATHER_H
 
@@ -13,6 +14,7 @@
 #include "negotiation/wire.h"
 
 #define GATHER_SECONDS 20e-3
+#define GATHER_FORGETS 10 /* seconds, after which what follows may wait again */
 
 struct gathered;
 
@@ -21,8 +23,8 @@ struct gather {
     const struct tree *tree;
     struct map ids; /* of struct gathered */
     struct gathered *newest;
-    double since; /* nothing that waits here is older */
-    bool passes;  /* a rank below submits nothing any more, so no tensor is whole */
+    double due;  /* nothing here is due before */
+    bool passes; /* a rank below submits nothing any more, so no tensor is whole */
 };
 
 void gather_open(struct gather *g, const struct tree *tree);

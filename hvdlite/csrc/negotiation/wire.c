@@ -93,6 +93,7 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
     case WIRE_REQUEST:
         put_uint(w, (uint32_t)item->rank, 4);
         put_uint(w, item->id, 8);
+        put_uint(w, item->instead, 8);
         put_request(w, &item->request);
         break;
     case WIRE_LEAVE:
@@ -274,6 +275,7 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
     case WIRE_REQUEST:
         HVD_TRY(get_int(r, 4, &item->rank, err));
         HVD_TRY(get_uint(r, 8, &item->id, err));
+        HVD_TRY(get_uint(r, 8, &item->instead, err));
         return get_request(r, &item->request, err);
     case WIRE_LEAVE:
     case WIRE_SILENT:

@@ -4,7 +4,8 @@
  * used: a damaged or foreign message is an error, never a wild read.
  *
  * From rank `rank` to the coordinator, by the tree (tree.h):
- *   - REQUEST: a tensor that is new or has changed; id: of the RESEND that it answers, else 0
+ *   - REQUEST: a tensor that is new or has changed; id: of the RESEND that it answers, else 0;
+ *     instead: the id under which it is cached unchanged, else 0
  *   - HIT: a cached tensor, by its id
  *   - HITS: the same of the rank and of all below it
  *   - LEAVE: the rank submits nothing any more, and why
@@ -50,8 +51,9 @@ struct wire_item {
     bool direct; /* TENSOR: it lies at the same offset of a region on every rank */
     bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
     uint64_t begin, end;
-    int32_t rank;    /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
-    hvd_error error; /* LEAVE, SILENT (text), ABORT, FAIL */
+    uint64_t instead; /* REQUEST */
+    int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
+    hvd_error error;  /* LEAVE, SILENT (text), ABORT, FAIL */
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
     uint32_t nrows;
