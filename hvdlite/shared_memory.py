@@ -47,8 +47,8 @@ class SharedMemory:
         return ffi.string(address)
 
     def _map(self, number: int, parts) -> bool:
-        addresses = [ffi.new("char[]", address) for _, address, _ in parts]
-        used = [used for _, _, used in parts]
+        addresses = [ffi.new("char[]", address) for *_, address, _ in parts]
+        used = [used for *_, used in parts]
         region, self._region = self._region, None
         return lib.hvd_region_join(region, number, addresses, used, new_error()) == lib.HVD_OK
 
@@ -56,11 +56,12 @@ class SharedMemory:
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
     """Map the other ranks' memory. Collective; False on all ranks if one of them has none."""
     number = 1 + owner_number("region")  # the same on every rank
-    mine = memory and (topology.local_rank(), memory._address(), memory.used)
+    host = own_host().number
+    mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
     parts = allgather_object(mine, f"region.{owner}")
     if memory is None or not all(parts):
         return False
-    mapped = memory._map(number, sorted(parts))
+    mapped = memory._map(number, sorted(part for part in parts if part[0] == host))
     return all(allgather_object(mapped, f"region.{owner}"))
 
 

@@ -59,8 +59,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         size of that one; every k-th call averages and applies the sum of all k gradients.
     :param sparse_as_dense: send row_sparse gradients whole, without waiting for them, instead of
         their rows; faster if most rows are present.
-    :param zero_copy: if all ranks are on one host, keep gradients in memory that all ranks map, and
-        average them there; see :attr:`zero_copy_parameters`. Training is the same, bit for bit.
+    :param zero_copy: keep gradients in memory that all ranks of the host map, and average them
+        there; see :attr:`zero_copy_parameters`. On one host training is the same, bit for bit.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first step: the ranks have different networks.
     """

@@ -31,15 +31,15 @@ def share_gradients(params: Sequence) -> List[str]:
     """Move the gradients of gluon Parameters into shared memory; return the names of those in it.
 
     For ``DistributedOptimizer``; a ``DistributedTrainer`` calls it itself. Averaging then copies
-    nothing, and training is the same, bit for bit. Collective: before the first backward every rank
-    passes the same parameters, initialised::
+    nothing, and on one host training is the same, bit for bit. Collective: before the first
+    backward every rank passes the same parameters, initialised::
 
         net(batch)  # parameters whose shape was unknown are initialised by the first forward
         hvd.share_gradients(net.collect_params().values())
 
-    If ranks are on several hosts, no gradient moves. A gradient also stays if it is sparse, on
-    several contexts or not on a CPU, of ``grad_req='null'``, of a dtype that NumPy lacks, or if
-    something else refers to it, because that reference would go stale.
+    If each host has one rank, no gradient moves. A gradient also stays if it is sparse, on several
+    contexts or not on a CPU, of ``grad_req='null'``, of a dtype that NumPy lacks, or if something
+    else refers to it, because that reference would go stale.
 
     :param params: gluon Parameters, such as ``net.collect_params().values()``.
     :raises ValueError: a parameter is not initialised, or backward has written its gradient.

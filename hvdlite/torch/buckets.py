@@ -1,6 +1,6 @@
 """Gradients side by side in memory, so that a bucket of them is reduced as one tensor, uncopied.
 
-Where all ranks are on one host, that memory is shared: no copy is made by the allreduce either.
+Where hosts have several ranks, these share that memory: the allreduce makes no copy on them either.
 """
 
 from typing import Any, List, Optional, Sequence

@@ -23,6 +23,7 @@ struct coll_case {
     size_t rows;        /* reducescatter */
     struct scaling how; /* allreduce, reducescatter */
     int root;           /* broadcast */
+    bool whole;         /* one tensor instead of two */
     const size_t
         *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
 };
@@ -33,6 +34,7 @@ struct coll_rank {
     int rank;
     struct scratch scratch, outer;
     unsigned char **data; /* [rank], shared: every rank's result */
+    char *mapped[MOST_RANKS];
 };
 
 static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
@@ -107,11 +109,14 @@ static inline void split_tensors(struct coll_tensor whole[2], const struct coll_
         (struct coll_tensor){.in = data + front, .out = data + front, .bytes = args->bytes - front};
 }
 
-/* Gives the collective every rank's data as mapped memory. */
-static inline void map_all(struct coll_rank *self, struct coll_args *args) {
+/* Gives the collective the data of every rank of the host as mapped memory. */
+static inline void map_all(struct coll_rank *self, const struct comm *host,
+                           struct coll_args *args) {
     self->data[self->rank] = args->data;
     ranks_meet(self->ranks);
-    args->memory = (char *const *)self->data;
+    for (int i = 0; i < host->size; i++)
+        self->mapped[i] = (char *)self->data[host->ranks ? host->ranks[i] : i];
+    args->memory = self->mapped;
 }
 
 static inline int case_run(struct coll_rank *self, const struct coll_case *c,
@@ -124,7 +129,10 @@ static inline int case_run(struct coll_rank *self, const struct coll_case *c,
     split_tensors(whole, args, dtype_size(c->dtype));
     args->tensors = whole;
     args->ntensors = 2;
-    if (c->row && c->row->run == coll_direct_allreduce && comm->window) map_all(self, args);
+    if (c->whole) whole[0].bytes = args->bytes, args->ntensors = 1;
+    if (c->row && c->row->run == coll_direct_allreduce && comm->window) map_all(self, comm, args);
+    if (c->row && c->row->run == coll_hosts_direct && comm->layout)
+        map_all(self, &comm->layout->host, args);
     if (c->kind == HVD_ALLREDUCE || c->kind == HVD_REDUCESCATTER) {
         args->adasum = c->how.op == HVD_ADASUM;
         args->reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->how.op);
@@ -336,8 +344,8 @@ static inline bool by_kernels_of_any_size(const struct comm *comm, const struct 
 }
 
 static const struct coll_algorithm OF_ANY_SIZE[] = {
-    {"recursive doubling", HVD_ALLREDUCE, by_kernels_of_any_size, coll_doubling},
-    {"circulant", HVD_ALLREDUCE, by_kernels_of_any_size, coll_circulant},
+    {"recursive doubling", HVD_ALLREDUCE, false, by_kernels_of_any_size, coll_doubling},
+    {"circulant", HVD_ALLREDUCE, false, by_kernels_of_any_size, coll_circulant},
 };
 enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
 
@@ -349,7 +357,12 @@ static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     check_case(self, &c);
     for (size_t i = 0; i < rows && self->ranks->size > 1; i++) {
         c.row = &table[i];
-        if (c.row->kind == c.kind) check_case(self, &c);
+        if (c.row->kind != c.kind) continue;
+        for (int whole = 0; whole <= c.row->in_tensors; whole++) {
+            c.whole = whole;
+            check_case(self, &c);
+        }
+        c.whole = false;
     }
     for (int i = 0; i < ANY_SIZES && c.kind == HVD_ALLREDUCE && self->ranks->size > 1; i++) {
         c.row = &OF_ANY_SIZE[i];

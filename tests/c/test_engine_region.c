@@ -54,13 +54,14 @@ static void region_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
-    struct region region = {
-        .id = 1, .memory = s->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
+    const struct layout *l = &rank_transport(ranks, rank)->layout;
+    struct region region = {.id = 1, .stride = STRIDE, .n = l->host.size, .self = l->host.rank};
+    region.memory = s->memory + (size_t)(l->host_of[rank] * ranks->size) * STRIDE;
     struct engine_config config = DEFAULT_CONFIG;
     config.bytes_ahead = s->ahead;
     engine_rank_start(&me, ranks, rank, &config);
     engine_add_region(me.engine, &region);
-    char *part = rank == s->outside ? NULL : region_part(&region, rank);
+    char *part = rank == s->outside ? NULL : region_part(&region, region.self);
     size_t used = rank == s->shifted ? 4096 : 0;
     for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, i, part, &used);
     for (int round = 0; round < 3; round++) { /* the later ones by the cache */
@@ -75,13 +76,19 @@ static void region_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < WORKS && !part; i++) work_free(&works[i]);
 }
 
-static void run_region(int p, int outside, int shifted) {
+/* lowest: [rank], of its host; NULL: one host. */
+static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     for (size_t ahead = 0; ahead < 2; ahead++) {
-        struct shared_region s = {calloc((size_t)p, STRIDE), outside, shifted, ahead};
-        REQUIRE(s.memory != NULL);
-        ranks_run_on_window(p, region_main, &s);
+        struct shared_region s = {calloc((size_t)(p * p), STRIDE), outside, shifted, ahead};
+        struct local_hub *hub = lowest ? local_hub_on(p, lowest) : local_hub_new(p, 0);
+        REQUIRE(s.memory && hub && local_hub_share(hub));
+        ranks_run_hub(p, hub, region_main, &s);
         free(s.memory);
     }
+}
+
+static void run_region(int p, int outside, int shifted) {
+    run_region_on(p, NULL, outside, shifted);
 }
 
 static void test_all_in_the_region(void) {
@@ -96,10 +103,23 @@ static void test_one_rank_elsewhere(void) {
     }
 }
 
+/* By slot, by turns, hosts of different sizes, one with a single rank. */
+static void test_on_hosts(void) {
+    static const int PLACED[][6] = {
+        {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};
+    for (size_t i = 0; i < sizeof PLACED / sizeof *PLACED; i++) {
+        const int p = PLACED[i][0], *lowest = PLACED[i] + 1;
+        run_region_on(p, lowest, -1, -1);
+        run_region_on(p, lowest, 1, -1);
+        run_region_on(p, lowest, -1, p - 1);
+    }
+}
+
 int main(void) {
     check_begin();
     RUN(check_find);
     RUN(test_all_in_the_region);
     RUN(test_one_rank_elsewhere);
+    RUN(test_on_hosts);
     return check_end("test_engine_region");
 }

@@ -70,8 +70,9 @@ static void place_work(struct work *w, struct engine_rank *me, const struct host
     w->tensor.request.rule = w->tensor.update.rule | (hosts ? REQUEST_DEALT : 0);
     if (!h->memory) return;
     free(w->in);
-    w->in = w->out = (unsigned char *)(h->memory + (size_t)me->rank * STRIDE +
-                                       begin_of(i) * sizeof(float) + (size_t)i * 64);
+    size_t part = (size_t)rank_transport(me->ranks, me->rank)->layout.host.rank;
+    w->in = w->out =
+        (unsigned char *)(h->memory + part * STRIDE + begin_of(i) * sizeof(float) + (size_t)i * 64);
     w->tensor.in = w->tensor.out = w->in;
 }
 
@@ -82,8 +83,9 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
+    const struct comm *local = &rank_transport(ranks, rank)->layout.host;
     struct region region = {
-        .id = 1, .memory = h->memory, .stride = STRIDE, .n = ranks->size, .self = rank};
+        .id = 1, .memory = h->memory, .stride = STRIDE, .n = local->size, .self = local->rank};
     struct engine_config config = DEFAULT_CONFIG;
     config.bytes_ahead = job->bytes_ahead;
     engine_rank_start(&me, ranks, rank, &config);
@@ -129,6 +131,7 @@ static void run_updates(int p, int per_host, bool in_region, size_t bytes_ahead)
 static void run_dealt(int p, int per_host, size_t bytes_ahead) {
     struct job job = {.per_host = per_host, .dealt = true, .bytes_ahead = bytes_ahead};
     run_job(p, job, false);
+    run_job(p, job, true);
 }
 
 static void test_weights_follow_the_sum_of_the_region(void) {
@@ -140,9 +143,12 @@ static void test_weights_follow_the_sum_of_private_gradients(void) {
 }
 
 static void test_weights_of_each_host_follow_the_sum_of_all(void) {
-    run_updates(2, 1, false, AHEAD_UNLIMITED);
-    run_updates(4, 2, false, AHEAD_UNLIMITED);
-    run_updates(6, 3, false, AHEAD_UNLIMITED);
+    for (int in_region = 0; in_region < 2; in_region++) {
+        run_updates(2, 1, in_region, AHEAD_UNLIMITED);
+        run_updates(4, 2, in_region, AHEAD_UNLIMITED);
+        run_updates(6, 3, in_region, AHEAD_UNLIMITED);
+        run_updates(5, 3, in_region, AHEAD_UNLIMITED);
+    }
 }
 
 /* A piece updates its own part of the weights and of their momentum. */
@@ -153,6 +159,7 @@ static void test_tensors_in_pieces(void) {
         run_updates(3, 3, false, AHEAD[i]);
         run_updates(2, 1, false, AHEAD[i]);
         run_updates(4, 2, false, AHEAD[i]);
+        run_updates(4, 2, true, AHEAD[i]);
     }
 }
 

@@ -39,6 +39,10 @@ static bool reduces_by_hosts(const struct comm *comm, const struct coll_args *ar
     return by_hosts(comm, args) && k->result == k->size && holds;
 }
 
+static bool in_regions(const struct comm *comm, const struct coll_args *args) {
+    return reduces_by_hosts(comm, args) && args->memory;
+}
+
 static bool by_adasum(const struct comm *comm, const struct coll_args *args) {
     return comm && args->adasum;
 }
@@ -66,26 +70,28 @@ static bool own_accumulator(const struct comm *comm, const struct coll_args *arg
 
 /* Asked in this order. */
 static const struct coll_algorithm TABLE[] = {
-    {"direct allreduce", HVD_ALLREDUCE, in_region, coll_direct_allreduce},
-    {"window allreduce", HVD_ALLREDUCE, on_window, coll_window_allreduce},
-    {"window broadcast", HVD_BROADCAST, on_window, coll_window_broadcast},
-    {"window allgather", HVD_ALLGATHER, on_window, coll_window_allgather},
-    {"window reducescatter", HVD_REDUCESCATTER, on_window, coll_window_reducescatter},
-    {"window alltoall", HVD_ALLTOALL, on_window, coll_window_alltoall},
-    {"allreduce by hosts", HVD_ALLREDUCE, reduces_by_hosts, coll_hosts_allreduce},
-    {"broadcast by hosts", HVD_BROADCAST, by_hosts, coll_hosts_broadcast},
-    {"allgather by hosts", HVD_ALLGATHER, by_hosts, coll_hosts_allgather},
-    {"reducescatter by hosts", HVD_REDUCESCATTER, reduces_by_hosts, coll_hosts_reducescatter},
-    {"Adasum", HVD_ALLREDUCE, by_adasum, coll_adasum},
-    {"recursive doubling", HVD_ALLREDUCE, in_few_steps, coll_doubling},
-    {"circulant", HVD_ALLREDUCE, in_log_rounds, coll_circulant},
-    {"ring", HVD_ALLREDUCE, own_accumulator, coll_ring_allreduce},
-    {"pairwise allreduce", HVD_ALLREDUCE, by_kernels, coll_pairwise_allreduce},
-    {"binomial tree", HVD_BROADCAST, by_tree, coll_tree},
-    {"pipelined chain", HVD_BROADCAST, any, coll_chain},
-    {"ring allgather", HVD_ALLGATHER, any, coll_ring_allgather},
-    {"pairwise reducescatter", HVD_REDUCESCATTER, any, coll_pairwise_reducescatter},
-    {"pairwise alltoall", HVD_ALLTOALL, any, coll_alltoall},
+    {"direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce},
+    {"window allreduce", HVD_ALLREDUCE, true, on_window, coll_window_allreduce},
+    {"window broadcast", HVD_BROADCAST, true, on_window, coll_window_broadcast},
+    {"window allgather", HVD_ALLGATHER, false, on_window, coll_window_allgather},
+    {"window reducescatter", HVD_REDUCESCATTER, false, on_window, coll_window_reducescatter},
+    {"window alltoall", HVD_ALLTOALL, false, on_window, coll_window_alltoall},
+    {"direct allreduce by hosts", HVD_ALLREDUCE, true, in_regions, coll_hosts_direct},
+    {"allreduce by hosts", HVD_ALLREDUCE, false, reduces_by_hosts, coll_hosts_allreduce},
+    {"broadcast by hosts", HVD_BROADCAST, false, by_hosts, coll_hosts_broadcast},
+    {"allgather by hosts", HVD_ALLGATHER, false, by_hosts, coll_hosts_allgather},
+    {"reducescatter by hosts", HVD_REDUCESCATTER, false, reduces_by_hosts,
+     coll_hosts_reducescatter},
+    {"Adasum", HVD_ALLREDUCE, false, by_adasum, coll_adasum},
+    {"recursive doubling", HVD_ALLREDUCE, false, in_few_steps, coll_doubling},
+    {"circulant", HVD_ALLREDUCE, false, in_log_rounds, coll_circulant},
+    {"ring", HVD_ALLREDUCE, false, own_accumulator, coll_ring_allreduce},
+    {"pairwise allreduce", HVD_ALLREDUCE, false, by_kernels, coll_pairwise_allreduce},
+    {"binomial tree", HVD_BROADCAST, false, by_tree, coll_tree},
+    {"pipelined chain", HVD_BROADCAST, false, any, coll_chain},
+    {"ring allgather", HVD_ALLGATHER, false, any, coll_ring_allgather},
+    {"pairwise reducescatter", HVD_REDUCESCATTER, false, any, coll_pairwise_reducescatter},
+    {"pairwise alltoall", HVD_ALLTOALL, false, any, coll_alltoall},
 };
 enum { ROWS = sizeof TABLE / sizeof *TABLE };
 

@@ -40,10 +40,10 @@ struct coll_args {
     void *data;   /* allreduce, broadcast: in place; else the output */
     size_t bytes; /* of data; reducescatter: of `in`; alltoall: what all ranks send together */
 
-    /* allreduce, broadcast on a window: the tensors, `bytes` in all, instead of data */
+    /* allreduce, broadcast: the tensors, `bytes` in all; what some algorithms take instead of data */
     const struct coll_tensor *tensors;
     size_t ntensors;
-    char *const *memory; /* [rank]: parts of the region in which all tensors lie; NULL: apart */
+    char *const *memory; /* [local rank]: of the region in which all tensors lie; NULL: apart */
 
     const struct reduce_kernels *reduce; /* allreduce, reducescatter */
     double prescale;
@@ -66,6 +66,7 @@ struct coll_args {
 struct coll_algorithm {
     const char *name;
     hvd_kind kind;
+    bool in_tensors; /* it takes args->tensors instead of args->data */
     bool (*takes)(const struct comm *comm, const struct coll_args *args); /* of that kind */
     int (*run)(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 };
@@ -131,6 +132,23 @@ struct coll_exchange {
     int to, from;
 };
 
+/* Pieces of an allreduce's data, on each of which the caller has work to do before and after, which
+ * other ranks may have to do at the same time: it comes in the same order on all ranks, prepare of
+ * 1, finish of 0, prepare of 2, finish of 1, ... */
+struct coll_pieces {
+    size_t n;
+    struct coll_range (*range)(const void *arg, size_t piece);     /* where it lies in the data */
+    int (*prepare)(const void *arg, size_t piece, hvd_error *err); /* of the first one: before */
+    int (*finish)(const void *arg, size_t piece, hvd_error *err);
+    const void *arg;
+    size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
+    /* On a ring. NULL: a piece is cut evenly, and nobody hears of the rest. Rank c - 1 completes
+     * chunk c. */
+    struct coll_range (*chunk)(const void *arg, size_t piece, int chunk); /* where it lies */
+    void (*completed)(const void *arg, struct coll_range range); /* the sum; may be replaced */
+    void (*arrived)(const void *arg, struct coll_range range);   /* from where it was completed */
+};
+
 /* Exchanges of up to 2^30 bytes in order, several in flight; both ends number an item alike. */
 struct coll_pipeline {
     size_t items;
@@ -143,6 +161,7 @@ struct coll_pipeline {
      * has arrived. */
     size_t send_ahead;
     size_t reuse; /* item i arrives where item i - reuse was sent from; 0: nowhere */
+    const struct coll_pieces *pieces; /* each of items / pieces->n items; NULL: none */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);
 
@@ -173,30 +192,18 @@ int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, 
 int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
-/* Pieces of an allreduce's data, on each of which the caller has work to do before and after, which
- * other ranks may have to do at the same time: it comes in the same order on all ranks, prepare of
- * 1, finish of 0, prepare of 2, finish of 1, ... */
-struct coll_pieces {
-    size_t n;
-    struct coll_range (*range)(const void *arg, size_t piece);     /* where it lies in the data */
-    int (*prepare)(const void *arg, size_t piece, hvd_error *err); /* of the first one: before */
-    int (*finish)(const void *arg, size_t piece, hvd_error *err);
-    const void *arg;
-    size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
-    /* NULL: a piece is cut evenly, and nobody hears of the rest. Rank c - 1 completes chunk c. */
-    struct coll_range (*chunk)(const void *arg, size_t piece, int chunk); /* where it lies */
-    void (*completed)(const void *arg, struct coll_range range); /* the sum; may be replaced */
-    void (*arrived)(const void *arg, struct coll_range range);   /* from where it was completed */
-};
-/* The ring, piece by piece, without a pause between them; without the prescale. */
+/* Piece by piece, without a pause between them; the ring without the prescale. */
 int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
                      const struct coll_pieces *pieces, hvd_error *err);
+int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
+                         const struct coll_pieces *pieces, hvd_error *err);
 
 int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
                                 hvd_error *err);
 int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 int coll_hosts_reducescatter(const struct comm *comm, const struct coll_args *args, hvd_error *err);

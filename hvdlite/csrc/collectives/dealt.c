@@ -15,7 +15,8 @@
  *   update    W0 a1               b0 W1
  *   arriving  W0 W1               W0 W1          each is sent the rest
  *
- * All is in pieces, as in hosts.c. The rank of a lane writes the weights of its chunks to the host's
+ * All is in pieces, as in hosts.c. Gradients in memory that the host's ranks share are added where
+ * they lie, as in direct.c. The rank of a lane writes the weights of its chunks to the host's
  * memory: no rank reads them any more, because all of the host have brought their gradients to the
  * sum. The last step is a flag that all of the host's ranks wait for.
  *
@@ -41,8 +42,9 @@ struct dealt {
     struct coll_args args; /* with a scratch of its own: the lane's is in use */
     struct span *spans;    /* by their place in the data */
     size_t nspans;
-    size_t *begin; /* [hosts + 1]: where what a host owns begins in the data */
-    size_t *end;   /* [local ranks]: of the chunks at hand */
+    size_t *begin;   /* [hosts + 1]: where what a host owns begins in the data */
+    size_t *end;     /* [local ranks]: of the chunks at hand */
+    const char **in; /* [local ranks]: where their gradients lie, if they are shared */
     size_t npieces;
 };
 
@@ -116,6 +118,17 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
+/* The sum of the host's gradients, which share memory. */
+static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
+                size_t bytes) {
+    char *const *memory = d->args.memory;
+    const struct comm *host = &d->l->host;
+    size_t offset = (size_t)(tensor->in - memory[host->rank]) + at;
+    for (int i = 0; i < host->size; i++) d->in[i] = memory[i] + offset;
+    reduce_all(d->args.reduce, data, d->in, host->size, bytes / sizeof(float), d->args.prescale,
+               coll_final_on_host(&d->args));
+}
+
 static float *weights_at(const struct coll_tensor *tensor, size_t at) {
     return tensor->update->weights + tensor->before + at / sizeof(float);
 }
@@ -148,10 +161,21 @@ static struct coll_range owned(const struct dealt *d, size_t piece, int host) {
     return (struct coll_range){begin + in.begin, begin + in.end};
 }
 
+/* What of it the host's ranks give to this one's lane. */
+static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
+    struct coll_range own =
+        coll_chunk(coll_length(range), sizeof(float), d->l->lanes, d->l->host.rank);
+    return (struct coll_range){range.begin + own.begin, range.begin + own.end};
+}
+
 static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
     const struct dealt *d = arg;
     for (int h = 0; h < d->l->hosts; h++) {
         struct coll_range range = owned(d, piece, h);
+        if (d->args.memory) {
+            if (d->l->lane.size) each_block(d, own_chunk(d, range), add);
+            continue;
+        }
         struct coll_args args = d->args;
         args.data = (char *)args.data + range.begin;
         args.bytes = coll_length(range);
@@ -165,10 +189,7 @@ static int sum_piece(const void *arg, size_t piece, hvd_error *err) {
 /* The host before completes a chunk, by ring.c. */
 static struct coll_range lane_chunk(const void *arg, size_t piece, int chunk) {
     const struct dealt *d = arg;
-    struct coll_range range = owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts);
-    struct coll_range own =
-        coll_chunk(coll_length(range), sizeof(float), d->l->lanes, d->l->host.rank);
-    return (struct coll_range){range.begin + own.begin, range.begin + own.end};
+    return own_chunk(d, owned(d, piece, (chunk + d->l->hosts - 1) % d->l->hosts));
 }
 
 static void update_range(const void *arg, struct coll_range range) {
@@ -184,9 +205,6 @@ static int keep(const void *arg, size_t piece, hvd_error *err) {
 
 static int run_lane(const struct dealt *d, const struct coll_args *args, size_t longest_chunk,
                     hvd_error *err) {
-    struct coll_args lane = *args;
-    lane.prescale = 1;
-    lane.final = coll_final_on_lane(args);
     struct coll_pieces pieces = {.n = d->npieces,
                                  .prepare = sum_piece,
                                  .finish = keep,
@@ -196,7 +214,7 @@ static int run_lane(const struct dealt *d, const struct coll_args *args, size_t 
                                  .completed = update_range,
                                  .arrived = store_range};
     HVD_TRY(sum_piece(d, 0, err));
-    return coll_ring_pieces(&d->l->lane, &lane, &pieces, err);
+    return coll_hosts_lane_pieces(d->l, args, &pieces, err);
 }
 
 /* What a rank in no lane does, in the order in which the others do. */
@@ -213,6 +231,7 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
     d->npieces = coll_segments(most, coll_hosts_chunk(comm) * (size_t)d->l->lanes);
     size_t piece = coll_length(coll_chunk(most, sizeof(float), (int)d->npieces, 0));
     size_t longest = coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0));
+    if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err)); /* all have their gradients */
     HVD_TRY(d->l->lane.size ? run_lane(d, args, longest, err) : stand_by(d, err));
     return coll_meet(&d->l->host, err);
 }
@@ -222,11 +241,13 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
     struct scratch scratch = {0};
     struct dealt d = {.l = l, .args = *args};
     void *memory;
-    size_t ends = (size_t)(l->hosts + 1 + l->host.size) * sizeof(size_t);
-    HVD_TRY(scratch_get(args->outer, ends + most_spans(args) * sizeof(struct span), &memory, err));
+    size_t locals = (size_t)l->host.size, ends = ((size_t)l->hosts + 1 + locals) * sizeof(size_t);
+    size_t inputs = locals * sizeof *d.in, spans = most_spans(args) * sizeof(struct span);
+    HVD_TRY(scratch_get(args->outer, ends + inputs + spans, &memory, err));
     d.begin = memory;
     d.end = d.begin + l->hosts + 1;
-    d.spans = (struct span *)(void *)(d.end + l->host.size);
+    d.in = (const char **)(void *)(d.end + locals);
+    d.spans = (struct span *)(void *)(d.in + locals);
     d.args.scratch = &scratch;
     lay_out(&d);
     int code = run(&d, comm, args, err);

@@ -12,9 +12,15 @@
  *
  * Tensors with an update keep their memory. Each rank updates the weights of its chunk by the sum,
  * while the first cache has it: with one state (p + 4) S bytes in all, instead of 2 p S and then
- * 5 p S on p copies of the weights. */
-#include "collectives/coll.h"
-
+ * 5 p S on p copies of the weights.
+ *
+ * On several hosts (hosts.c) a rank of a lane adds its chunk from the memory of its host's ranks,
+ * its lane sums that over the hosts, and the rank writes the result to the memory of all of its
+ * host. Large chunks go in pieces: the rank adds the next one, and writes the last one, while one is
+ * on the lane. No other rank of the host touches the chunk meanwhile, so that flags are only needed
+ * at the begin and at the end. Cost: that of the lane's algorithm for S / lanes bytes, and the same
+ * memory traffic, and 2 S more where several tensors are packed for the lane. */
+#include "collectives/hosts.h"
 #include "kernels/update.h"
 
 #include <string.h>
@@ -27,61 +33,189 @@ struct direct {
     const struct coll_args *args;
     int n, self;     /* ranks; this one */
     const char **in; /* [n]: where their block lies */
+    /* on several hosts */
+    const struct layout *l;
+    struct reduce_final final; /* on the host */
+    struct coll_range own;     /* this rank's chunk */
+    size_t piece;              /* bytes of a piece of it */
+    char *lane;                /* the chunk's sums */
 };
 
-/* Writes the sum of the block at `offset` of every rank's memory to all of them. */
-static void add_block(const struct direct *d, size_t offset, size_t bytes) {
-    const struct reduce_kernels *k = d->args->reduce;
-    char *const *memory = d->args->memory;
-    for (int i = 0; i < d->n; i++) d->in[i] = memory[i] + offset;
-    reduce_all(k, memory[0] + offset, d->in, d->n, bytes / k->size, d->args->prescale,
-               d->args->final);
-    for (int i = 1; i < d->n; i++) memcpy(memory[i] + offset, memory[0] + offset, bytes);
-}
+/* Part of one tensor: `bytes` at `at` of it, at `offset` of every rank's memory; in a row of all
+ * tensors it begins at `packed`. */
+struct block {
+    const struct coll_tensor *tensor;
+    size_t at, offset, packed, bytes;
+};
 
-/* Updates the tensor's weights from `at` on by the sum of the block at `offset` of every rank. */
-static void update_block(const struct direct *d, const struct coll_tensor *tensor, size_t at,
-                         size_t offset, size_t bytes) {
-    const struct reduce_kernels *k = d->args->reduce;
-    float sum[BLOCK / sizeof(float)];
-    for (int i = 0; i < d->n; i++) d->in[i] = d->args->memory[i] + offset;
-    reduce_all(k, sum, d->in, d->n, bytes / k->size, d->args->prescale, d->args->final);
-    update_apply(tensor->update, sum, tensor->before + at / k->size, bytes / k->size);
-}
+typedef void take_block(const struct direct *d, struct block block);
 
-/* Adds this rank's chunk of all tensors, as if they lay in a row. */
-static void add_chunk(const struct direct *d, struct coll_range chunk) {
+/* Gives a range of all tensors, as if they lay in a row. */
+static void each_block(const struct direct *d, struct coll_range range, take_block *take) {
     const char *own = d->args->memory[d->self];
     size_t begin = 0;
-    for (size_t i = 0; i < d->args->ntensors; i++) {
+    for (size_t i = 0; i < d->args->ntensors && begin < range.end; i++) {
         const struct coll_tensor *tensor = &d->args->tensors[i];
         size_t offset = (size_t)(tensor->in - own);
-        struct coll_range part = coll_overlap(chunk, begin, tensor->bytes);
+        struct coll_range part = coll_overlap(range, begin, tensor->bytes);
         for (size_t at = part.begin; at < part.end; at += BLOCK) {
             size_t bytes = part.end - at < BLOCK ? part.end - at : BLOCK;
-            if (tensor->update)
-                update_block(d, tensor, at, offset + at, bytes);
-            else
-                add_block(d, offset + at, bytes);
+            take(d, (struct block){tensor, at, offset + at, begin + at, bytes});
         }
         begin += tensor->bytes;
     }
 }
 
-int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct window *w = comm->window;
-    struct direct d = {.args = args, .n = w->n, .self = w->self};
-    void *memory;
-    if (!args->bytes) return HVD_OK;
-    HVD_TRY(scratch_get(args->scratch, (size_t)w->n * sizeof *d.in, &memory, err));
-    d.in = memory;
-    window_raise(w, WINDOW_STAGED, w->rounds);
-    HVD_TRY(comm_wait_flags(comm, WINDOW_STAGED, w->rounds, err));
-    struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, w->n, w->self);
-    add_chunk(&d, chunk);
-    comm_count_window(comm, coll_length(chunk) * (size_t)(w->n - 1));
+/* The sum of a block of every rank's memory. */
+static void add_to(const struct direct *d, struct block b, struct reduce_final final, void *sum) {
+    const struct reduce_kernels *k = d->args->reduce;
+    for (int i = 0; i < d->n; i++) d->in[i] = d->args->memory[i] + b.offset;
+    reduce_all(k, sum, d->in, d->n, b.bytes / k->size, d->args->prescale, final);
+}
+
+/* Writes the sum to the memory of all of them. */
+static void add_block(const struct direct *d, struct block b) {
+    char *const *memory = d->args->memory;
+    add_to(d, b, d->args->final, memory[0] + b.offset);
+    for (int i = 1; i < d->n; i++) memcpy(memory[i] + b.offset, memory[0] + b.offset, b.bytes);
+}
+
+/* Updates the tensor's weights by the sum. */
+static void update_block(const struct direct *d, struct block b) {
+    const struct reduce_kernels *k = d->args->reduce;
+    float sum[BLOCK / sizeof(float)];
+    add_to(d, b, d->args->final, sum);
+    update_apply(b.tensor->update, sum, b.tensor->before + b.at / k->size, b.bytes / k->size);
+}
+
+static void add_or_update(const struct direct *d, struct block b) {
+    (b.tensor->update ? update_block : add_block)(d, b);
+}
+
+/* Returns when all ranks of the host are in the collective. */
+static int begin(const struct comm *host, hvd_error *err) {
+    window_raise(host->window, WINDOW_STAGED, host->window->rounds);
+    return comm_wait_flags(host, WINDOW_STAGED, host->window->rounds, err);
+}
+
+/* Returns when all have written what they have to write. */
+static int end(const struct comm *host, hvd_error *err) {
+    struct window *w = host->window;
     window_raise(w, WINDOW_REDUCED, w->rounds);
-    HVD_TRY(comm_wait_flags(comm, WINDOW_REDUCED, w->rounds, err));
+    HVD_TRY(comm_wait_flags(host, WINDOW_REDUCED, w->rounds, err));
     window_raise(w, WINDOW_TAKEN, w->rounds++);
     return HVD_OK;
+}
+
+static int open_direct(struct direct *d, const struct comm *host, const struct coll_args *args,
+                       struct scratch *scratch, hvd_error *err) {
+    *d = (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
+    void *memory;
+    HVD_TRY(scratch_get(scratch, (size_t)d->n * sizeof *d->in, &memory, err));
+    d->in = memory;
+    return HVD_OK;
+}
+
+int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    struct direct d;
+    if (!args->bytes) return HVD_OK;
+    HVD_TRY(open_direct(&d, comm, args, args->scratch, err));
+    HVD_TRY(begin(comm, err));
+    struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
+    each_block(&d, chunk, add_or_update);
+    comm_count_window(comm, coll_length(chunk) * (size_t)(d.n - 1));
+    return end(comm, err);
+}
+
+/* ---- on several hosts ---- */
+
+static char *lane_at(const struct direct *d, struct block b) {
+    return d->lane + (b.packed - d->own.begin);
+}
+
+static void add_block_to_lane(const struct direct *d, struct block b) {
+    add_to(d, b, d->final, lane_at(d, b));
+}
+
+static void spread_block(const struct direct *d, struct block b) {
+    for (int i = 0; i < d->n; i++) {
+        char *to = d->args->memory[i] + b.offset;
+        if (to != lane_at(d, b)) memcpy(to, lane_at(d, b), b.bytes);
+    }
+}
+
+static struct coll_range piece_range(const void *arg, size_t i) {
+    const struct direct *d = arg;
+    return coll_segment((struct coll_range){0, coll_length(d->own)}, d->piece, i);
+}
+
+static void each_block_of_piece(const struct direct *d, size_t i, take_block *take) {
+    struct coll_range range = piece_range(d, i);
+    each_block(d, (struct coll_range){d->own.begin + range.begin, d->own.begin + range.end}, take);
+}
+
+static int add_piece(const void *arg, size_t i, hvd_error *err) {
+    (void)err;
+    each_block_of_piece(arg, i, add_block_to_lane);
+    return HVD_OK;
+}
+
+static int spread_piece(const void *arg, size_t i, hvd_error *err) {
+    (void)err;
+    each_block_of_piece(arg, i, spread_block);
+    return HVD_OK;
+}
+
+/* The chunk of this rank, which is in a lane. */
+static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
+    struct coll_args lane = *d->args;
+    lane.data = d->lane;
+    lane.bytes = coll_length(d->own);
+    lane.tensors = NULL;
+    lane.memory = NULL;
+    struct coll_pieces pieces = {.range = piece_range,
+                                 .prepare = add_piece,
+                                 .finish = spread_piece,
+                                 .arg = d,
+                                 .longest_chunk = coll_hosts_chunk(comm)};
+    d->piece = pieces.longest_chunk * (size_t)d->l->hosts;
+    pieces.n = coll_segments(lane.bytes, d->piece);
+    if (pieces.n > 1 && coll_hosts_in_pieces(comm, d->args->reduce, d->piece)) {
+        HVD_TRY(add_piece(d, 0, err));
+        return coll_hosts_lane_pieces(d->l, &lane, &pieces, err);
+    }
+    d->piece = lane.bytes;
+    HVD_TRY(add_piece(d, 0, err));
+    HVD_TRY(coll_hosts_lane(d->l, &lane, err));
+    return spread_piece(d, 0, err);
+}
+
+/* One tensor's sums replace this rank's own values, which no other rank reads. */
+static int find_lane_memory(struct direct *d, hvd_error *err) {
+    const struct coll_args *args = d->args;
+    void *memory = NULL;
+    if (args->ntensors == 1)
+        memory = (char *)args->tensors[0].in + d->own.begin;
+    else
+        HVD_TRY(scratch_get(args->outer, coll_length(d->own), &memory, err));
+    d->lane = memory;
+    return HVD_OK;
+}
+
+int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    const struct layout *l = comm->layout;
+    struct scratch scratch = {0}; /* the lane's is in use */
+    struct direct d;
+    HVD_TRY(open_direct(&d, &l->host, args, &scratch, err));
+    d.l = l;
+    d.final = coll_final_on_host(args);
+    int code = begin(&l->host, err);
+    if (!code && l->lane.size) {
+        d.own = coll_chunk(args->bytes, args->reduce->size, l->lanes, l->host.rank);
+        code = find_lane_memory(&d, err);
+        if (!code && coll_length(d.own)) code = run_lane(&d, comm, err);
+        comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
+    }
+    scratch_free(&scratch);
+    return code ? code : end(&l->host, err);
 }

@@ -47,15 +47,32 @@ int coll_hosts_sum(const struct layout *l, const struct coll_args *args, const s
     return coll_run(&l->host, &host, err);
 }
 
+static struct coll_args lane_args(const struct coll_args *args) {
+    struct coll_args lane = *args;
+    lane.prescale = 1;
+    lane.final = coll_final_on_lane(args);
+    return lane;
+}
+
+int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err) {
+    struct coll_args lane = lane_args(args);
+    return coll_run(&l->lane, &lane, err);
+}
+
+int coll_hosts_lane_pieces(const struct layout *l, const struct coll_args *args,
+                           const struct coll_pieces *pieces, hvd_error *err) {
+    struct coll_args lane = lane_args(args);
+    bool ring = args->reduce->wide == args->reduce->size;
+    return (ring ? coll_ring_pieces : coll_pairwise_pieces)(&l->lane, &lane, pieces, err);
+}
+
 static int sum_on_lane(const struct layout *l, const struct coll_args *args, struct coll_range own,
                        hvd_error *err) {
     if (!l->lane.size) return HVD_OK;
     struct coll_args lane = *args;
     lane.data = (char *)args->data + own.begin;
     lane.bytes = coll_length(own);
-    lane.prescale = 1;
-    lane.final = coll_final_on_lane(args);
-    return coll_run(&l->lane, &lane, err);
+    return coll_hosts_lane(l, &lane, err);
 }
 
 int coll_hosts_gather(const struct layout *l, const struct coll_args *args, const void *in,
@@ -116,16 +133,13 @@ static int gather_piece(const void *arg, size_t i, hvd_error *err) {
 
 static int run_lane(const struct by_pieces *b, const struct coll_args *args, size_t longest_chunk,
                     hvd_error *err) {
-    struct coll_args lane = *args;
-    lane.prescale = 1;
-    lane.final = coll_final_on_lane(args);
     struct coll_pieces pieces = {.n = b->n,
                                  .range = own_range,
                                  .prepare = sum_piece,
                                  .finish = gather_piece,
                                  .arg = b,
                                  .longest_chunk = longest_chunk};
-    return coll_ring_pieces(&b->l->lane, &lane, &pieces, err);
+    return coll_hosts_lane_pieces(b->l, args, &pieces, err);
 }
 
 /* What a rank in no lane does, in the order in which the others do. */
@@ -157,14 +171,18 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* Where a ring is the choice for each piece. */
+/* Where many steps of few bytes are the choice. Equal on all ranks, in a lane or not. */
+bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
+                          size_t bytes) {
+    int hosts = comm->layout->hosts;
+    struct comm lane = {.transport = comm->transport, .size = hosts, .hosts = hosts};
+    struct coll_args args = {.bytes = bytes, .reduce = kernels};
+    return coll_cheapest(&lane, &args) == COLL_RING;
+}
+
 static bool in_pieces(const struct comm *comm, const struct coll_args *args, size_t piece) {
-    const struct layout *l = comm->layout;
-    struct comm lane = {.transport = comm->transport, .size = l->hosts, .hosts = l->hosts};
-    struct coll_args part = *args;
-    part.bytes = piece / (size_t)l->lanes;
-    return args->reduce->wide == args->reduce->size && args->bytes >= 2 * piece &&
-           coll_cheapest(&lane, &part) == COLL_RING;
+    size_t lanes = (size_t)comm->layout->lanes;
+    return args->bytes >= 2 * piece && coll_hosts_in_pieces(comm, args->reduce, piece / lanes);
 }
 
 int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {

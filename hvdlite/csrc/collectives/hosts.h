@@ -15,6 +15,15 @@ static inline bool coll_divides_on_host(const struct coll_args *args) {
 /* The bytes of a chunk of a ring between hosts, for large data: see hosts.c. */
 size_t coll_hosts_chunk(const struct comm *comm);
 
+/* Pieces of so many bytes on each lane keep the links busy. */
+bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *kernels,
+                          size_t bytes);
+
+/* This rank's lane sums data of which each of its hosts has the host's sum. */
+int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
+int coll_hosts_lane_pieces(const struct layout *l, const struct coll_args *args,
+                           const struct coll_pieces *pieces, hvd_error *err);
+
 /* Where each local rank's chunk of the data ends; ranks in no lane have empty chunks. */
 void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t *end);
 

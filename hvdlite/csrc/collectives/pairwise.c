@@ -18,6 +18,8 @@
  *   round      0       1     ...   lag           lag + 1       ...
  *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
  *
+ * Data may come in pieces, each with rounds of its own.
+ *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, in two steps. But all pairs of ranks
  * talk: with k ranks a host, k times a ring's bytes cross between hosts. Reducescatter: half of
  * both. */
@@ -29,20 +31,30 @@ struct pairwise {
     const struct comm *comm;
     const struct coll_args *args;
     const char *in;       /* this rank's input, all chunks */
-    char *out;            /* where the result of its own chunk goes */
     size_t segment, nseg; /* bytes of a segment; segments of the longest chunk */
     size_t peers, lag;    /* p - 1; rounds from the exchange of a segment to its spreading */
+    size_t rounds;        /* of a piece */
     char *slots;          /* lag + 1 rounds of the peers' inputs, round k at k % (lag + 1) */
     const char **inputs;  /* [ranks]: this rank's input and those in the slots */
+    const struct coll_pieces *pieces; /* NULL: the data is one */
 };
 
-static struct coll_range chunk_of(const struct pairwise *w, int chunk) {
+/* A segment of each chunk of a piece. */
+struct place {
+    size_t piece, k;
+};
+
+static struct coll_range chunk_of(const struct pairwise *w, size_t piece, int chunk) {
     if (w->args->kind == HVD_REDUCESCATTER) return coll_part(w->args->in_end, chunk);
-    return coll_chunk(w->args->bytes, w->args->reduce->size, w->comm->size, chunk);
+    struct coll_range all = {0, w->args->bytes};
+    if (w->pieces) all = w->pieces->range(w->pieces->arg, piece);
+    struct coll_range in =
+        coll_chunk(coll_length(all), w->args->reduce->size, w->comm->size, chunk);
+    return (struct coll_range){all.begin + in.begin, all.begin + in.end};
 }
 
-static struct coll_range segment_of(const struct pairwise *w, int chunk, size_t k) {
-    return coll_segment(chunk_of(w, chunk), w->segment, k);
+static struct coll_range segment_of(const struct pairwise *w, int chunk, struct place at) {
+    return coll_segment(chunk_of(w, at.piece, chunk), w->segment, at.k);
 }
 
 /* Where the results of a range lie. */
@@ -51,35 +63,37 @@ static struct coll_range results_of(const struct pairwise *w, struct coll_range 
     return (struct coll_range){range.begin / k->size * k->result, range.end / k->size * k->result};
 }
 
-/* Where the result of segment k of the own chunk lies. */
-static char *result(const struct pairwise *w, size_t k) {
-    size_t first = results_of(w, chunk_of(w, w->comm->rank)).begin;
-    return w->out + (results_of(w, segment_of(w, w->comm->rank, k)).begin - first);
+/* Where the result of a segment of the own chunk lies. */
+static char *result(const struct pairwise *w, struct place at) {
+    size_t begin = results_of(w, segment_of(w, w->comm->rank, at)).begin;
+    if (w->args->kind == HVD_REDUCESCATTER)
+        begin -= results_of(w, chunk_of(w, at.piece, w->comm->rank)).begin;
+    return (char *)w->args->data + begin;
 }
 
 static char *slot_of(const struct pairwise *w, size_t k, size_t d) {
     return w->slots + (k % (w->lag + 1) * w->peers + d - 1) * w->segment;
 }
 
-/* Sends rank r + d its chunk's segment k, receives rank r - d's input of the own one. */
-static struct coll_exchange exchange(const struct pairwise *w, size_t k, size_t d) {
+/* Sends rank r + d its chunk's segment, receives rank r - d's input of the own one. */
+static struct coll_exchange exchange(const struct pairwise *w, struct place at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, to = (self + (int)d) % p;
-    struct coll_range theirs = segment_of(w, to, k);
+    struct coll_range theirs = segment_of(w, to, at);
     return (struct coll_exchange){.out = w->in + theirs.begin,
                                   .out_bytes = coll_length(theirs),
                                   .to = to,
-                                  .in = slot_of(w, k, d),
-                                  .in_bytes = coll_length(segment_of(w, self, k)),
+                                  .in = slot_of(w, at.k, d),
+                                  .in_bytes = coll_length(segment_of(w, self, at)),
                                   .from = (self + p - (int)d) % p};
 }
 
 /* Sends the result to rank r - d and receives that of rank r + d, whose chunk has left from there
  * in the item that is a fixed number before. */
-static struct coll_exchange spread(const struct pairwise *w, size_t k, size_t d) {
+static struct coll_exchange spread(const struct pairwise *w, struct place at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
-    struct coll_range own = results_of(w, segment_of(w, self, k));
-    struct coll_range theirs = results_of(w, segment_of(w, from, k));
-    return (struct coll_exchange){.out = result(w, k),
+    struct coll_range own = results_of(w, segment_of(w, self, at));
+    struct coll_range theirs = results_of(w, segment_of(w, from, at));
+    return (struct coll_exchange){.out = result(w, at),
                                   .out_bytes = coll_length(own),
                                   .to = (self + p - (int)d) % p,
                                   .in = (char *)w->args->data + theirs.begin,
@@ -91,28 +105,36 @@ static size_t items_a_round(const struct pairwise *w) {
     return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-static struct coll_exchange item_of(const void *arg, size_t i) {
-    const struct pairwise *w = arg;
-    size_t round = i / items_a_round(w), at = i % items_a_round(w);
-    if (at < w->peers) return exchange(w, round, at + 1);
-    if (round < w->lag) return (struct coll_exchange){0};
-    return spread(w, round - w->lag, at - w->peers + 1);
+/* Of the segments that the item's round exchanges. */
+static struct place place_of(const struct pairwise *w, size_t i) {
+    size_t round = i / items_a_round(w);
+    return (struct place){round / w->rounds, round % w->rounds};
 }
 
-static void reduce(const struct pairwise *w, size_t k) {
-    struct coll_range own = segment_of(w, w->comm->rank, k);
+static struct coll_exchange item_of(const void *arg, size_t i) {
+    const struct pairwise *w = arg;
+    struct place at = place_of(w, i);
+    size_t d = i % items_a_round(w);
+    if (d < w->peers) return exchange(w, at, d + 1);
+    if (at.k < w->lag) return (struct coll_exchange){0};
+    at.k -= w->lag;
+    return spread(w, at, d - w->peers + 1);
+}
+
+static void reduce(const struct pairwise *w, struct place at) {
+    struct coll_range own = segment_of(w, w->comm->rank, at);
     w->inputs[0] = w->in + own.begin;
-    for (size_t d = 1; d <= w->peers; d++) w->inputs[d] = slot_of(w, k, d);
-    reduce_all(w->args->reduce, result(w, k), w->inputs, w->comm->size,
+    for (size_t d = 1; d <= w->peers; d++) w->inputs[d] = slot_of(w, at.k, d);
+    reduce_all(w->args->reduce, result(w, at), w->inputs, w->comm->size,
                coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
 }
 
 /* After the last peer's input of a segment. */
 static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
-    size_t round = i / items_a_round(w);
+    struct place at = place_of(w, i);
     (void)err;
-    if (i % items_a_round(w) == w->peers - 1 && round < w->nseg) reduce(w, round);
+    if (i % items_a_round(w) == w->peers - 1 && at.k < w->nseg) reduce(w, at);
     return HVD_OK;
 }
 
@@ -142,28 +164,38 @@ static int run_pairwise(struct pairwise *w, hvd_error *err) {
     bool spreads = w->args->kind == HVD_ALLREDUCE;
     w->peers = (size_t)w->comm->size - 1;
     w->segment = segment_bytes(w, pace.segment);
-    size_t longest = spreads ? coll_length(chunk_of(w, 0)) : w->args->longest;
+    size_t longest = w->pieces ? w->pieces->longest_chunk
+                     : spreads ? coll_length(chunk_of(w, 0, 0))
+                               : w->args->longest;
     w->nseg = coll_segments(longest, w->segment);
     w->lag = (pace.depth + items_a_round(w) - 1) / items_a_round(w);
+    w->rounds = w->nseg + (spreads ? w->lag : 0);
     HVD_TRY(get_memory(w, err));
-    struct coll_pipeline p = {.items = (w->nseg + (spreads ? w->lag : 0)) * items_a_round(w),
+    size_t items = w->rounds * items_a_round(w);
+    struct coll_pipeline p = {.items = items * (w->pieces ? w->pieces->n : 1),
                               .item = item_of,
                               .received = reduce_if_whole,
                               .arg = w,
                               .depth = pace.depth,
                               .send_ahead = pace.depth,
-                              .reuse = spreads ? w->lag * items_a_round(w) + w->peers : 0};
+                              .reuse = spreads ? w->lag * items_a_round(w) + w->peers : 0,
+                              .pieces = w->pieces};
     return w->nseg ? coll_pipeline(w->comm, &p, err) : HVD_OK;
 }
 
-int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct pairwise w = {.comm = comm, .args = args, .in = args->in ? args->in : args->data};
-    w.out = (char *)args->data + results_of(&w, chunk_of(&w, comm->rank)).begin;
+int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
+                         const struct coll_pieces *pieces, hvd_error *err) {
+    struct pairwise w = {
+        .comm = comm, .args = args, .in = args->in ? args->in : args->data, .pieces = pieces};
     return run_pairwise(&w, err);
+}
+
+int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    return coll_pairwise_pieces(comm, args, NULL, err);
 }
 
 int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
                                 hvd_error *err) {
-    struct pairwise w = {.comm = comm, .args = args, .in = args->in, .out = args->data};
+    struct pairwise w = {.comm = comm, .args = args, .in = args->in};
     return run_pairwise(&w, err);
 }

@@ -5,6 +5,9 @@
  * others have posted the sends and receives that the slowest rank needs, and no two ranks wait for
  * each other.
  *
+ * Items may come in pieces of the caller's data: what it does with a piece does not stop the links,
+ * on which the items of the next one are.
+ *
  * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
 #include "collectives/coll.h"
 
@@ -43,12 +46,21 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
+/* The caller's work on a piece. Its first piece is ready before the pipeline begins. */
+static int visit_piece(const struct coll_pipeline *p, size_t i, hvd_error *err) {
+    const struct coll_pieces *pieces = p->pieces;
+    size_t items = p->items / pieces->n, piece = i / items, k = i % items;
+    if (k == 0 && piece + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, piece + 1, err));
+    return k + 1 == items ? pieces->finish(pieces->arg, piece, err) : HVD_OK;
+}
+
 static int finish(struct flight *f, size_t i, hvd_error *err) {
     const struct coll_pipeline *p = f->p;
     while (f->received < p->items && f->received < i + p->depth) HVD_TRY(receive_next(f, err));
     while (f->sent < p->items && f->sent < i + p->send_ahead) HVD_TRY(send_next(f, err));
     HVD_TRY(wait_for(f, &f->in[i % p->depth], err));
-    return p->received ? p->received(p->arg, i, err) : HVD_OK;
+    if (p->received) HVD_TRY(p->received(p->arg, i, err));
+    return p->pieces ? visit_piece(p, i, err) : HVD_OK;
 }
 
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err) {

@@ -20,7 +20,7 @@
  * i / nseg; the items of one step overlap with those of the next.
  *
  * Data may come in pieces, each a ring: the next one begins while the last segments of the one before
- * are under way, and what the caller does with a piece meanwhile does not stop the links.
+ * are under way.
  *
  * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g: the fewest bytes possible, both directions of every
  * link busy. Restriction: sums travel in the dtype itself. Dtypes with a wider accumulator would be
@@ -95,18 +95,10 @@ static void add_item(const struct ring *r, size_t i) {
     if (whole && pieces) pieces->completed(pieces->arg, range);
 }
 
-/* The caller's work. Its first piece is ready before the ring begins. */
-static int visit_piece(const struct ring *r, size_t i, hvd_error *err) {
-    const struct coll_pieces *p = r->pieces;
-    size_t piece = i / r->items, k = i % r->items;
-    if (k == 0 && piece + 1 < p->n) HVD_TRY(p->prepare(p->arg, piece + 1, err));
-    return k + 1 == r->items ? p->finish(p->arg, piece, err) : HVD_OK;
-}
-
 static int receive_item(const void *arg, size_t i, hvd_error *err) {
-    const struct ring *r = arg;
-    add_item(r, i);
-    return r->pieces ? visit_piece(r, i, err) : HVD_OK;
+    (void)err;
+    add_item(arg, i);
+    return HVD_OK;
 }
 
 /* The longest chunk of the ring, or of the first piece, which is the longest. */
@@ -142,7 +134,8 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
                               .arg = &r,
                               .depth = r.depth,
                               .send_ahead = r.depth,
-                              .reuse = r.nseg * others};
+                              .reuse = r.nseg * others,
+                              .pieces = pieces};
     return coll_pipeline(comm, &p, err);
 }
 

@@ -66,7 +66,7 @@ static int collective(struct executor *x, const struct coll_args *args, hvd_erro
     return coll_run(x->comm, args, err);
 }
 
-/* By messages: one tensor runs in its own memory, several in the fusion buffer. */
+/* One tensor runs in its own memory, several in the fusion buffer. */
 static int run_contiguous(struct executor *x, const struct batch *batch, struct coll_args *args,
                           hvd_error *err) {
     if (batch->n == 1) {
@@ -89,50 +89,36 @@ static struct coll_tensor coll_tensor_of(const struct batch_piece *piece) {
     return of;
 }
 
-/* On a window: the collective reads and writes the tensors themselves. */
-static int run_on_window(struct executor *x, const struct batch *batch, struct coll_args *args,
-                         hvd_error *err) {
+static int list_tensors(struct executor *x, const struct batch *batch, struct coll_args *args,
+                        hvd_error *err) {
     const struct tensor *first = batch->pieces[0].tensor;
     size_t parts = first->direct ? (size_t)first->region->n : 0;
     void *memory;
-    HVD_TRY(scratch_get(&x->fusion, batch->n * sizeof(struct coll_tensor) + parts * sizeof(char *),
+    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coll_tensor) + parts * sizeof(char *),
                         &memory, err));
     struct coll_tensor *tensors = memory;
     char **part = (char **)(void *)(tensors + batch->n);
-    for (size_t i = 0; i < batch->n; i++) {
-        tensors[i] = coll_tensor_of(&batch->pieces[i]);
-        if (!first->direct) tensors[i].update = NULL; /* comes after the allreduce */
-    }
+    for (size_t i = 0; i < batch->n; i++) tensors[i] = coll_tensor_of(&batch->pieces[i]);
     for (size_t i = 0; i < parts; i++) part[i] = region_part(first->region, (int)i);
     args->tensors = tensors;
     args->ntensors = batch->n;
     args->memory = parts ? part : NULL;
-    return collective(x, args, err);
-}
-
-static int list_tensors(struct executor *x, const struct batch *batch, struct coll_args *args,
-                        hvd_error *err) {
-    void *memory;
-    HVD_TRY(scratch_get(&x->list, batch->n * sizeof(struct coll_tensor), &memory, err));
-    struct coll_tensor *tensors = memory;
-    for (size_t i = 0; i < batch->n; i++) tensors[i] = coll_tensor_of(&batch->pieces[i]);
-    args->tensors = tensors;
-    args->ntensors = batch->n;
     return HVD_OK;
 }
 
-/* After an allreduce that was not direct. */
-static int run_update(struct executor *x, const struct batch *batch, struct coll_args *args,
-                      hvd_error *err) {
-    HVD_TRY(list_tensors(x, batch, args, err));
+/* Whether the collective reads and writes the tensors themselves. */
+static bool runs_in_tensors(const struct executor *x, const struct coll_args *args) {
+    return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
+}
+
+/* After an allreduce that did not update them. */
+static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
 }
 
 /* Tensors that are dealt to several hosts. */
-static int run_dealt(struct executor *x, const struct batch *batch, struct coll_args *args,
-                     hvd_error *err) {
+static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
-    HVD_TRY(list_tensors(x, batch, args, err));
     atomic_store(&x->algorithm, "update by hosts");
     return args->bytes ? coll_update_dealt(x->comm, args, err) : HVD_OK;
 }
@@ -143,14 +129,15 @@ static bool is_dealt(const struct executor *x, const struct request *r) {
 }
 
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
-    struct coll_args args = args_of(x, &batch->pieces[0].tensor->request);
-    for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
-    if (is_dealt(x, &batch->pieces[0].tensor->request)) return run_dealt(x, batch, &args, err);
-    bool on_window = x->comm->window && x->comm->size > 1 && !args.adasum;
-    HVD_TRY(on_window ? run_on_window(x, batch, &args, err) : run_contiguous(x, batch, &args, err));
     const struct tensor *first = batch->pieces[0].tensor;
-    bool updated = on_window && first->direct;
-    return first->request.rule && !updated ? run_update(x, batch, &args, err) : HVD_OK;
+    struct coll_args args = args_of(x, &first->request);
+    for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
+    HVD_TRY(list_tensors(x, batch, &args, err));
+    if (is_dealt(x, &first->request)) return run_dealt(x, &args, err);
+    bool in_tensors = runs_in_tensors(x, &args);
+    HVD_TRY(in_tensors ? collective(x, &args, err) : run_contiguous(x, batch, &args, err));
+    bool updated = in_tensors && x->comm->window && first->direct;
+    return first->request.rule && !updated ? run_update(x, &args, err) : HVD_OK;
 }
 
 /* ---- parts: from an input to an output ---- */

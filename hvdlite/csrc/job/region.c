@@ -10,19 +10,20 @@ struct hvd_region {
     int fd;               /* of this rank's part; other ranks open it through /proc */
 };
 
-/* The topology, if all ranks share a window: else there are no regions. */
-static int where_on_window(hvd_topology *at, hvd_error *err) {
+/* The topology, if hosts have ranks that share memory: else there are no regions. */
+static int where_on_windows(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
-    bool window = context_world()->transport->all.window;
+    const struct transport *t = context_world()->transport;
+    bool shared = t->all.window || (t->layout.windows && t->all.size > t->layout.hosts);
     context_leave();
-    return window ? HVD_OK
+    return shared ? HVD_OK
                   : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");
 }
 
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
     hvd_topology at;
-    if (where_on_window(&at, err)) return NULL;
+    if (where_on_windows(&at, err)) return NULL;
     hvd_region *r = calloc(1, sizeof *r);
     if (!r) {
         error_set(err, HVD_NO_MEMORY, "no memory for a region");
