@@ -54,18 +54,21 @@ class Layout:
         """Return the bytes that a host has to send."""
         return 2 * (self.hosts - 1) / self.hosts * size
 
-    def bound(self, size: int) -> float:
-        return self.optimum(size) / bytes_a_second(self.rate)
+    def bound(self, size: int) -> Optional[float]:
+        rate = bytes_a_second(self.rate)
+        return rate and self.optimum(size) / rate
 
 
-def bytes_a_second(rate: str) -> float:
-    """Return what a link of a rate like 200mbit carries of data.
+def bytes_a_second(rate: str) -> Optional[float]:
+    """Return what a link of a rate like 200mbit carries of data; None: nothing limits it.
 
     :raises SystemExit: it is no such rate.
     """
+    if rate == plan.UNLIMITED:
+        return None
     match = re.fullmatch(r"(\d+)(mbit|gbit)", rate)
     if not match:
-        sys.exit(f"--rate {rate}: expected a whole number and mbit or gbit")
+        sys.exit(f"--rate {rate}: expected a whole number and mbit or gbit, or {plan.UNLIMITED}")
     return int(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]] / 8 * PAYLOAD
 
 
@@ -154,8 +157,8 @@ class Found:
         return statistics.median(taken) if taken else None
 
     def over(self, name: str, size: int) -> Optional[float]:
-        seconds = self.median(name, size)
-        return seconds and seconds / self.layout.bound(size)
+        seconds, bound = self.median(name, size), self.layout.bound(size)
+        return seconds / bound if seconds and bound else None
 
     def sent(self, name: str, size: int) -> Optional[float]:
         sent = self.mean(name, size, "sent")
@@ -190,7 +193,7 @@ def times(found: List[Found], sizes: List[int]) -> List[str]:
             cells = []
             for name in SHOWN:
                 over, text = one.over(name, size), milliseconds(one.median(name, size))
-                cells.append(f"{text} ({over:.2f})" if over else "")
+                cells.append(f"{text} ({over:.2f})" if over else text)
             lines.append(row(one.text, f"{size:,}", *cells))
         late = f"{hosts_rank.LATE_BYTES:,}, a rank {1e3 * hosts_rank.LATE:.0f} ms late"
         lines.append(row(one.text, late, *(milliseconds(one.late(name)) for name in SHOWN)))
@@ -212,7 +215,8 @@ def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
     lines: List[str] = []
     for rate, layouts in kept.items():
         found = [Found(text, rate, runs) for text, runs in layouts.items()]
-        lines += [f"Links of {rate}, ms, and the time over the bound:", ""]
+        limited = f"Links of {rate}, ms, and the time over the bound:"
+        lines += [limited if bytes_a_second(rate) else "Links without a limit, ms:", ""]
         lines += [*times(found, sizes), ""]
         lines += [f"The same calls of {max(sizes):,} bytes:", "", *costs(found, max(sizes)), ""]
     return "\n".join(lines)
@@ -247,7 +251,11 @@ def main() -> None:
     add = parser.add_argument
     add("--layout", dest="layouts", action="append", help="hosts x ranks on each, more than once")
     add("--bytes", dest="sizes", type=int, action="append", help="of an array, more than once")
-    add("--rate", default=plan.RATE, help="of each link, as tc writes it (%(default)s)")
+    add(
+        "--rate",
+        default=plan.RATE,
+        help=f"of each link, as tc writes it (%(default)s), or {plan.UNLIMITED}",
+    )
     add("--rounds", type=int, default=2, help="0: show what is kept (%(default)s)")
     add("--only", dest="libraries", choices=hosts_rank.LIBRARIES, action="append",
         help="this library, more than once")  # fmt: skip

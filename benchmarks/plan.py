@@ -13,6 +13,7 @@ CORES = len(os.sched_getaffinity(0))
 ROUNDS = 5
 RANKS = (2, 4)
 HOSTS, RATE = 4, "200mbit"  # made by tests/cluster.py, a rank on each; of their links
+UNLIMITED = "unlimited"  # the rate of links that are left as they are
 
 # The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
 # cores.
@@ -31,11 +32,12 @@ KEEP_MEMORY = {
 def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
     """Return what starts ranks of hvdlite's on each of some hosts that tests/cluster.py makes.
 
-    :param rate: of their links, as tc writes it.
+    :param rate: of their links, as tc writes it; UNLIMITED leaves them as they are.
     :param ranks: on each host.
     """
     names = ",".join(f"h{i}:{ranks}" for i in range(hosts))
-    cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), "--rate", rate, "--"]
+    links = [] if rate == UNLIMITED else ["--rate", rate]
+    cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), *links, "--"]
     launch = ["-m", "hvdlite.launch", "-n", str(hosts * ranks), "-H", names]
     return [sys.executable, *cluster, sys.executable, *launch]
 

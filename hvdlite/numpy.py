@@ -272,9 +272,10 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
     """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
-    alone, in_place = len(arrays) == 1, kind == lib.HVD_ALLREDUCE
+    apart = len(arrays) == 1 or _are_apart(outs, arrays)
+    in_place = kind == lib.HVD_ALLREDUCE
     results = [
-        _result_array(out if alone else None, shape, array, in_place)
+        _result_array(out if apart else None, shape, array, in_place)
         for out, shape, array in zip(outs, shapes, arrays)
     ]
     members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
@@ -325,6 +326,24 @@ def _check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
             f"tensor '{name}': out is {out.dtype} of shape {out.shape}: expected {dtype} of "
             f"shape {expected}"
         )
+
+
+def _are_apart(outs, arrays) -> bool:
+    """Tell whether no ``out`` shares memory with any array but the input that it replaces."""
+    spans = []
+    for out, array in zip(outs, arrays):
+        if out is None or not out.flags.carray:
+            return False
+        begin, from_ = out.ctypes.data, array.ctypes.data
+        spans.append((begin, begin + out.nbytes, True))
+        if begin != from_:
+            spans.append((from_, from_ + array.nbytes, False))
+    read = written = 0  # where the inputs and the outs before end
+    for begin, end, is_out in sorted(spans):
+        if begin < written or (is_out and begin < read):
+            return False
+        read, written = (read, max(written, end)) if is_out else (max(read, end), written)
+    return True
 
 
 def _result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:

@@ -1,5 +1,7 @@
 """hvdlite.numpy with out=, with arrays that share memory, and barrier()."""
 
+import resource
+
 import numpy as np
 import pytest
 from arrays import part_of, same_everywhere
@@ -118,6 +120,39 @@ def test_groups_with_out(rank, size):
     hvd.numpy.grouped_reducescatter(arrays, op=hvd.Min, out=parts)
     for out, each in zip(parts, expected):
         np.testing.assert_array_equal(out, each.min(0)[part_of(ROWS, rank, size)])
+
+
+@pytest.mark.parametrize(
+    "outs",
+    (
+        [slice(0, 6), slice(6, 12), slice(12, 18)],  # in place
+        [slice(18, 24), slice(24, 30), slice(30, 36)],
+        [slice(6, 12), slice(18, 24), slice(24, 30)],  # where another one's input is
+        [slice(3, 9), slice(18, 24), slice(24, 30)],
+        [slice(18, 24), slice(20, 26), slice(30, 36)],  # two that overlap
+        [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one that is not contiguous
+    ),
+)
+def test_groups_with_out_in_one_memory(rank, size, outs):
+    memory = np.arange(36.0) * (rank + 1)
+    inputs = [memory[0:6], memory[6:12], memory[12:18]]
+    expected = np.arange(36.0) * (rank + 1)
+    total = sum(r + 1 for r in range(size))
+    for i, out in enumerate(outs):
+        expected[out] = np.arange(6 * i, 6 * i + 6) * total
+    hvd.numpy.grouped_allreduce(inputs, op=hvd.Sum, out=[memory[out] for out in outs])
+    np.testing.assert_array_equal(memory, expected)
+
+
+def test_groups_in_place_copy_nothing(rank, size):
+    """Results of their own would take 128 MiB."""
+    arrays = [np.full(16 << 20, rank, np.float32) for _ in range(2)]
+    hvd.numpy.barrier()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    hvd.numpy.grouped_allreduce(arrays, op=hvd.Sum, out=arrays)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 64 << 10  # KiB
+    assert all((array == sum(range(size))).all() for array in arrays)
 
 
 def test_groups_in_place_with_an_array_twice(rank, size):
