@@ -43,6 +43,17 @@ static void model(double v[MOST_RANKS][MOST], int ranks, size_t n) {
         }
 }
 
+/* Ranks are combined host by host. */
+static void sort_by_host(struct coll_rank *self, double v[MOST_RANKS][MOST], size_t n) {
+    static _Thread_local double sorted[MOST_RANKS][MOST];
+    const struct layout *l = &rank_transport(self->ranks, self->rank)->layout;
+    int ranks = self->ranks->size, place = 0;
+    for (int h = 0; h < l->hosts; h++)
+        for (int r = 0; r < ranks; r++)
+            if (l->host_of[r] == h) memcpy(sorted[place++], v[r], n * sizeof *v[0]);
+    for (int r = 0; r < ranks; r++) memcpy(v[r], sorted[r], n * sizeof *v[0]);
+}
+
 static double rounding(int dtype) {
     if (dtype == HVD_FLOAT16) return 0x1p-10;
     if (dtype == HVD_BFLOAT16) return 0x1p-7;
@@ -63,6 +74,7 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
             if (r == self->rank) memcpy(slab.data + i * element, rounded, element);
         }
     }
+    sort_by_host(self, vectors, n);
     model(vectors, ranks, n);
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {HVD_ADASUM, prescale, postscale}};
@@ -156,10 +168,13 @@ static void test_same_bits_of_any_input(void) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly);
 }
 
+static void test_on_hosts(void) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }
+
 int main(void) {
     check_begin();
     RUN(test_model);
     RUN(test_equals_the_paper);
+    RUN(test_on_hosts);
     RUN(test_million);
     RUN(test_same_bits_of_any_input);
     return check_end("test_coll_adasum");

@@ -21,6 +21,7 @@ from arrays import (
 )
 
 import hvdlite as hvd
+from hvdlite.shared_memory import own_host
 
 NUMPY_OF = {"Min": np.min, "Max": np.max, "Product": np.prod}
 cases = [(m, d) for m in (MXNet, NumPy) for d in DTYPES if (m, d) != (NumPy, "bfloat16")]
@@ -110,8 +111,10 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def adasum(vectors) -> np.ndarray:
-    """Pairs beyond a power of two first, then neighbours, and neighbours of those."""
-    vectors = [np.asarray(v, np.float64) for v in vectors]
+    """Host by host: pairs beyond a power of two first, then neighbours, and neighbours of those."""
+    hosts = hvd.allgather_object(own_host().number)
+    ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
+    vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]
     places = 1 << (len(vectors).bit_length() - 1)
     extra = len(vectors) - places
     first = [adasum_of_two(*vectors[2 * i : 2 * i + 2]) for i in range(extra)]

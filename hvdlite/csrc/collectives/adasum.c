@@ -16,15 +16,21 @@
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *
+ * Ranks are combined host by host: a, b, ... are the ranks of the first host, then of the second. So
+ * the long vectors of the first steps stay on a host, and hosts of k ranks, a power of two, send
+ * 2(h-1)/h S bytes each, the fewest possible, however the ranks are numbered.
+ *
  * When p is no power of two, ranks fold first (coll.h). One rank computes each element of the
  * result. Vectors stay in the accumulator type until the result goes back; products are summed in
  * double. A vector of norm 0 adds nothing: the result is the other vector.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; else two more messages of S. */
 #include "collectives/coll.h"
+#include "transport/layout.h"
 
 struct adasum {
     const struct comm *comm;
+    int place; /* this rank's, host by host; the numbers of coll_fold */
     const struct coll_args *args;
     const struct reduce_kernels *k;
     size_t n; /* elements */
@@ -32,8 +38,18 @@ struct adasum {
     char *mine, *theirs; /* accumulators: the whole vector; the partner's elements */
 };
 
+static int rank_at(const struct adasum *w, int place) {
+    return w->comm->layout ? w->comm->layout->by_host[place] : place;
+}
+
+static int own_place(const struct adasum *w) {
+    int place = 0;
+    while (rank_at(w, place) != w->comm->rank) place++;
+    return place;
+}
+
 static int rank_of(const struct adasum *w, int position) {
-    return coll_fold_rank(w->fold, position);
+    return rank_at(w, coll_fold_rank(w->fold, position));
 }
 
 /* The elements that a position holds after all steps of a distance below `distance`. */
@@ -116,24 +132,26 @@ static int run_steps(const struct adasum *w, int position, hvd_error *err) {
 }
 
 static int run_all(const struct adasum *w, hvd_error *err) {
-    int rank = w->comm->rank, position = coll_fold_position(w->fold, rank);
+    int position = coll_fold_position(w->fold, w->place);
     size_t vector = w->n * w->k->wide;
     if (position >= w->fold.pairs) return run_steps(w, position, err);
+    int other = rank_at(w, w->place ^ 1);
     if (position == COLL_SITS_OUT) {
-        HVD_TRY(swap(w, w->mine, vector, NULL, 0, rank + 1, err));
-        return swap(w, NULL, 0, w->args->data, w->args->bytes, rank + 1, err);
+        HVD_TRY(swap(w, w->mine, vector, NULL, 0, other, err));
+        return swap(w, NULL, 0, w->args->data, w->args->bytes, other, err);
     }
     struct coll_range all = {0, w->n};
-    HVD_TRY(swap(w, NULL, 0, w->theirs, vector, rank - 1, err));
+    HVD_TRY(swap(w, NULL, 0, w->theirs, vector, other, err));
     blend(w, all, false, dots_of(w, all, false));
     HVD_TRY(run_steps(w, position, err));
-    return swap(w, w->args->data, w->args->bytes, NULL, 0, rank - 1, err);
+    return swap(w, w->args->data, w->args->bytes, NULL, 0, other, err);
 }
 
 int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
     struct adasum w = {.comm = comm, .args = args, .k = k, .n = args->bytes / k->size};
     w.fold = coll_fold(comm->size);
+    w.place = own_place(&w);
     bool in_place = k->wide == k->size; /* else a dtype narrower than its accumulator */
     size_t vector = w.n * k->wide;
     size_t theirs = w.fold.pairs ? vector : (w.n - w.n / 2) * k->wide;

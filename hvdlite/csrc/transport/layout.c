@@ -25,15 +25,23 @@ static struct comm pick(const struct comm *all, const int *keys, int key, const 
     return comm;
 }
 
+static void list_by_host(struct layout *l, int size) {
+    for (int h = 0, n = 0; h < l->hosts; h++)
+        for (int r = 0; r < size; r++)
+            if (l->host_of[r] == h) l->by_host[n++] = r;
+}
+
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err) {
     size_t size = (size_t)comm->size;
-    *l = (struct layout){.memory = calloc(5 * size, sizeof *l->memory)};
+    *l = (struct layout){.memory = calloc(6 * size, sizeof *l->memory)};
     if (!l->memory) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", comm->size);
     l->host_of = l->memory;
     l->local_of = l->host_of + size;
     int *host_ranks = l->local_of + size, *lane_ranks = host_ranks + size;
     int *count = lane_ranks + size;
+    l->by_host = count + size;
     l->lanes = number(l, lowest, comm->size, count);
+    list_by_host(l, comm->size);
     int host = l->host_of[comm->rank], lane = l->local_of[comm->rank];
     l->host = pick(comm, l->host_of, host, l->local_of, count[host], host_ranks);
     if (lane < l->lanes) l->lane = pick(comm, l->local_of, lane, l->host_of, l->hosts, lane_ranks);

@@ -26,6 +26,7 @@ struct layout {
     int lanes;
     int *host_of;     /* [rank] */
     int *local_of;    /* [rank]: its number among the ranks of its host, by rank */
+    int *by_host;     /* [ranks]: the ranks, host by host */
     struct comm host; /* the ranks of this host */
     struct comm lane; /* the ranks of this rank's lane, by host; size 0: this rank is in none */
     bool windows;     /* every host has a window */
