@@ -43,17 +43,19 @@ def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
 
 
 def measure_on_hosts(
-    module: str, arguments: List[str], hosts: int, rate: str, ranks: int = 1, **environment: str
-):
+    module: str, arguments: List[str], hosts: int, rate: str, ranks: int = 1,
+    python: Path = Path(sys.executable), **environment: str,
+):  # fmt: skip
     """Run a module of benchmarks as the ranks on some hosts; return what rank 0 writes as JSON.
 
     :param arguments: of the module, which also gets ``--rank FILE``.
     :param hosts: and ``rate``, ``ranks``: as for :func:`on_hosts`.
+    :param python: of the ranks.
     :raises SystemExit: the ranks have failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
-        rank = [sys.executable, "-m", f"benchmarks.{module}", "--rank", str(out), *arguments]
+        rank = [str(python), "-m", f"benchmarks.{module}", "--rank", str(out), *arguments]
         command = [*on_hosts(hosts, rate, ranks), *rank]
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment})
         if done.returncode:

@@ -19,7 +19,12 @@
  * host. Large chunks go in pieces: the rank adds the next one, and writes the last one, while one is
  * on the lane. No other rank of the host touches the chunk meanwhile, so that flags are only needed
  * at the begin and at the end. Cost: that of the lane's algorithm for S / lanes bytes, and the same
- * memory traffic, and 2 S more where several tensors are packed for the lane. */
+ * memory traffic, and 2 S more where several tensors are packed for the lane. Ten arrays of 4 MB on
+ * hosts whose links nothing limits, ms and CPU seconds a GB, two cores for all, here / by hosts.c:
+ *
+ *   2 hosts x 2 ranks, float32    47 / 70    0.48 / 0.76
+ *   2 hosts x 4 ranks, float32    86 / 131   0.45 / 0.75
+ *   3 hosts x 2 ranks, float16   129 / 185   0.83 / 1.20 */
 #include "collectives/hosts.h"
 #include "kernels/update.h"
 
