@@ -1,9 +1,15 @@
-"""Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over."""
+"""Jobs on four emulated hosts, over ssh: what goes right, and how fast what goes wrong is over.
+
+``KILLS=60 pytest tests/launch/test_launch_cluster.py -s -k random`` kills so many ranks of elastic
+jobs and prints how long each took; ``SEED`` picks other moments.
+"""
 
 import os
+import random
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -15,6 +21,7 @@ from versions import MXNET2, no_examples
 
 from hvdlite.launch import mpirun, probe
 
+KILLS = int(os.environ.get("KILLS", "2"))
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
 
 
@@ -194,6 +201,55 @@ def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size
     ends = sorted(re.findall(r"ends (\d of \d)", done.out))
     assert ends == [f"{rank} of {size}" for rank in range(size)]
     assert f"rank {last} on h{hosts.count('h') - 1} was killed by SIGKILL" in done.err
+
+
+def kill_at_random(on_cluster, hosts, size, kills):
+    """Return for each kill the seconds until those left had ended a step of training."""
+    dying = random.sample(range(size), kills)
+    after = [
+        f"{random.choice((0, 0.02, 0.1, 0.3, 1)) * random.random():.3f}" if i in dying else "-"
+        for i in range(size)
+    ]
+    tests = SCRIPTS.parent.parent
+    script = [sys.executable, tests / "scripts" / "elastic_numpy.py", "-", 0, 300]
+    done = on_cluster(
+        "--elastic", "-n", size, "-H", hosts, *script,
+        env={"DIES_AFTER": ",".join(after), "PYTHONPATH": str(tests)},
+    )  # fmt: skip
+    crashes = done.err.count("by SIGSEGV")  # in MPI: more deaths
+    if crashes:
+        print(f"{crashes} ended by SIGSEGV in MPI")
+    assert done.code == 0 or crashes, done.out + done.err
+    assert done.out.count("RESULT") >= size - kills - crashes, done.out
+    went_on = [float(found) for found in re.findall(r"WENT ON (\S+)", done.out)]
+    killed = [float(found) for found in re.findall(r"KILLED (\S+)", done.out)]
+    later = [[moment - each for moment in went_on if moment > each] for each in killed]
+    return [min(each) for each in later if each]
+
+
+@pytest.mark.skipif(
+    not (probe.mpi_version() or "").startswith("Open MPI 5"), reason="elastic training needs ULFM"
+)
+@pytest.mark.timeout(60 + TIMEOUT * KILLS)
+def test_random_kills_on_several_hosts(on_cluster):
+    """No lost commit, no hang, the right bits: the script compares them."""
+    seed = int(os.environ.get("SEED", time.time()))
+    random.seed(seed)
+    print(f"\nSEED={seed}")
+    seconds, done = [], 0
+    while done < KILLS:
+        hosts = random.choice(("h0,h1,h2,h3", "h0:2,h1:2", "h0,h1:2"))
+        size = 3 if hosts == "h0,h1:2" else 4
+        kills = random.randrange(1, size)
+        found = kill_at_random(on_cluster, hosts, size, kills)
+        print(f"{hosts}, {kills} killed:", *(f"{each * 1e3:.0f} ms" for each in found))
+        seconds += found
+        done += kills
+    if seconds:
+        print(
+            f"{done} kills, {len(seconds)} in training: median {statistics.median(seconds):.3f} s, "
+            f"worst {max(seconds):.3f} s until the next step had ended"
+        )
 
 
 def test_an_elastic_job_starts_again_without_a_host_that_is_gone(own_cluster):

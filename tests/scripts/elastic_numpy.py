@@ -2,11 +2,13 @@
 
 The array is trained by a rule in which no step commutes, and the state keeps who took part in each
 step: so the outer loop at the end, alone, must come to the same bits. "-": someone else
-kills, by the names of the files in PIDS, before or after hvd.init(): KILLS_FROM.
+kills, by the names of the files in PIDS, before or after hvd.init(): KILLS_FROM. Or a process of
+its own kills a rank: DIES_AFTER has the seconds for each, "-": it lives; new ranks may come in.
 """
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,13 +28,24 @@ def say_up(moment: str) -> None:
         (Path(os.environ["PIDS"]) / str(os.getpid())).touch()
 
 
+def die_after(seconds: str) -> subprocess.Popen:
+    line = f"sleep {seconds}; date +'KILLED %s.%N'; kill -9 {os.getpid()}"
+    return subprocess.Popen(
+        ["sh", "-c", line if seconds != "-" else "true"], start_new_session=True
+    )
+
+
 MPI.COMM_WORLD.Barrier()
 say_up("before init")
 hvd.init()
-first = hvd.rank()
-pair = hvd.add_process_set([0, hvd.size() - 1]) if hvd.size() > 2 else hvd.global_process_set
+newcomer, with_pair = "HVDLITE_NEWCOMER" in os.environ, "DIES_AFTER" not in os.environ
+first = os.getpid() if newcomer else hvd.rank()
+pair = hvd.global_process_set
+if with_pair and hvd.size() > 2:
+    pair = hvd.add_process_set([0, hvd.size() - 1])
 committed, resets = 0, []
 say_up("after init")
+death = die_after("-" if newcomer or with_pair else os.environ["DIES_AFTER"].split(",")[first])
 
 
 def gradient_of(rank: int, step: int) -> np.ndarray:
@@ -68,6 +81,7 @@ def train(state):
 state = hvd.elastic.ObjectState(weights=np.ones(1000), step=0, members=[])
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 train(state)
+death.kill()
 expected = np.ones(1000)
 for step, members in enumerate(state.members):
     total = sum(gradient_of(rank, step) for rank in members)
