@@ -6,19 +6,20 @@ Open MPI 5.0.11 may end a process by SIGSEGV if it hears of a death while it mak
 """
 
 import contextlib
+import itertools
 import os
 import random
 import signal
-import statistics
 import threading
 import time
 
 import pytest
 from jobs import assert_passed, script, wait_until
+from kills import kill_many, wanted
 from test_exit import survives_a_death
 
 KILLS_FROM = os.environ.get("KILLS_FROM", "after init")
-KILLS = int(os.environ.get("KILLS", "6"))
+KILLS = wanted(6)
 SECONDS = 40  # for a job on a busy machine; one that hangs takes for ever
 FAULT_TOLERANT = ["--with-ft", "ulfm"]
 
@@ -94,19 +95,10 @@ def kill_at_random(folder, ranks: int, kills: int) -> list:
 
 @pytest.mark.timeout(60 + SECONDS * KILLS)
 def test_random_kills_lose_no_commit_hang_nothing_and_leave_the_right_bits(tmp_path):
-    seed = int(os.environ.get("SEED", time.time()))
-    random.seed(seed)
-    print(f"\nSEED={seed}")
-    seconds, done = [], 0
-    while done < KILLS:
-        ranks = random.choice((2, 3, 4))
-        kills = random.randrange(1, ranks)
-        found = kill_at_random(tmp_path / str(done), ranks, kills)
-        print(f"{ranks} ranks, {kills} killed:", *(f"{each * 1e3:.0f} ms" for each in found))
-        seconds += found
-        done += kills
-    if seconds:
-        print(
-            f"{done} kills, {len(seconds)} in training: median {statistics.median(seconds):.3f} s, "
-            f"worst {max(seconds):.3f} s until the next step had ended"
-        )
+    folders = (tmp_path / str(n) for n in itertools.count())
+    sizes = {f"{ranks} ranks": ranks for ranks in (2, 3, 4)}
+
+    def job(where: str, kills: int) -> list:
+        return kill_at_random(next(folders), sizes[where], kills)
+
+    kill_many(sizes, job, KILLS)

@@ -9,19 +9,19 @@ import random
 import re
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from kills import kill_many, wanted
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
 from versions import MXNET2, no_examples
 
 from hvdlite.launch import mpirun, probe
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = wanted(2)
 WHERE = "import os, hvdlite as h; h.init(); print(os.uname().nodename, h.rank(), h.local_rank())"
 
 
@@ -233,23 +233,8 @@ def kill_at_random(on_cluster, hosts, size, kills):
 @pytest.mark.timeout(60 + TIMEOUT * KILLS)
 def test_random_kills_on_several_hosts(on_cluster):
     """No lost commit, no hang, the right bits: the script compares them."""
-    seed = int(os.environ.get("SEED", time.time()))
-    random.seed(seed)
-    print(f"\nSEED={seed}")
-    seconds, done = [], 0
-    while done < KILLS:
-        hosts = random.choice(("h0,h1,h2,h3", "h0:2,h1:2", "h0,h1:2"))
-        size = 3 if hosts == "h0,h1:2" else 4
-        kills = random.randrange(1, size)
-        found = kill_at_random(on_cluster, hosts, size, kills)
-        print(f"{hosts}, {kills} killed:", *(f"{each * 1e3:.0f} ms" for each in found))
-        seconds += found
-        done += kills
-    if seconds:
-        print(
-            f"{done} kills, {len(seconds)} in training: median {statistics.median(seconds):.3f} s, "
-            f"worst {max(seconds):.3f} s until the next step had ended"
-        )
+    sizes = {"h0,h1,h2,h3": 4, "h0:2,h1:2": 4, "h0,h1:2": 3}
+    kill_many(sizes, lambda hosts, n: kill_at_random(on_cluster, hosts, sizes[hosts], n), KILLS)
 
 
 def test_an_elastic_job_starts_again_without_a_host_that_is_gone(own_cluster):
