@@ -38,7 +38,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers bench bench-update bench-pytorch bench-hosts bench-negotiation \
+.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts bench-negotiation \
         bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -156,8 +156,7 @@ soak: install
 
 # --------------------------------------------------------------------------------- benchmarks
 PEERS   := .venv-peers/.stamp
-HOROVOD := HOROVOD_WITH_MXNET=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 \
-           HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
+HOROVOD := build/horovod-0.28.1
 
 peers: $(PEERS)
 
@@ -165,12 +164,22 @@ peers: $(PEERS)
 $(PEERS): benchmarks/requirements.txt
 	tools/new-environment.sh "$(PYTHON)" .venv-peers 1.23.5
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $<
-	PATH=$(CURDIR)/.venv-peers/bin:$$PATH $(HOROVOD) .venv-peers/bin/pip install --quiet \
-	    --disable-pip-version-check --no-build-isolation --no-binary horovod horovod==0.28.1 || \
-	    echo "hvdlite: no Horovod beside it: it could not be built"
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 || \
 	    echo "hvdlite: no Gloo beside it: PyTorch could not be installed"
+	$(MAKE) horovod || echo "hvdlite: no Horovod beside it: it could not be built"
 	touch $@
+
+# Its sources ask for C++ 14, with which PyTorch's headers can't be compiled.
+horovod:
+	rm -rf $(HOROVOD)
+	PATH=$(CURDIR)/.venv-peers/bin:$$PATH .venv-peers/bin/pip download --quiet --no-deps \
+	    --disable-pip-version-check --no-build-isolation --no-binary horovod -d build horovod==0.28.1
+	tar -xzf $(HOROVOD).tar.gz -C build
+	sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
+	    $(HOROVOD)/CMakeLists.txt $(HOROVOD)/horovod/torch/CMakeLists.txt
+	PATH=$(CURDIR)/.venv-peers/bin:$$PATH HOROVOD_WITH_MXNET=1 HOROVOD_WITH_MPI=1 \
+	    HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
+	    .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-build-isolation $(HOROVOD)
 
 bench: install peers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
@@ -183,7 +192,7 @@ bench-update: install peers
 	$(BIN)/python -m benchmarks.run --only held_ --keep $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.update --page docs/sharding.md
 
-bench-pytorch: install $(FRAMEWORKS_DEPS)
+bench-pytorch: install peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
 
 bench-negotiation: build/negotiation

@@ -8,10 +8,13 @@ The last, as root, is between hosts that tests/cluster.py makes: a rank on each.
 
 An MLP of 2.1 million parameters (9 layers, 16 rows a rank) and a ResNet-18 on images of 32 x 32 (16
 of them a rank). "Gloo, shared memory" is Gloo with LOCAL_WORLD_SIZE set; "alone" are as many
-processes at once that tell each other nothing.
+processes at once that tell each other nothing. Horovod, if `make peers` could build it, looks for
+work every 0.1 ms.
 
-All systems take turns, a step each, in the same processes: what else the machine does disturbs them
-alike. A figure is the median over rounds of the slowest rank's median step.
+The systems take turns, a step each, in the same processes: what else the machine does disturbs
+them alike. Horovod, which has an environment of its own, takes its turn by rounds. A figure is the
+median over rounds of the slowest rank's median step. "alone, the slower" is the median of what the
+slower process of each step took: no less can a step take that waits for both.
 """
 
 import argparse
@@ -24,7 +27,7 @@ import sys
 import time
 from operator import itemgetter
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Optional
+from typing import Callable, Dict, Iterable, Optional, Sequence
 
 from benchmarks import plan
 from benchmarks.libraries import free_port
@@ -32,7 +35,9 @@ from benchmarks.pages import parser_of, show
 
 MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
+HOROVOD = "Horovod"
 SHARED = "Gloo, shared memory"
+SLOWER = "alone, the slower"
 WARM_UP = 5  # steps
 STEPS_ON_HOSTS = 20
 _HERE = "127.0.0.1"
@@ -84,10 +89,12 @@ def distribute(system: str, model):
     """Return the model and an optimizer that average gradients over ranks."""
     import torch
 
-    import hvdlite.torch as hvd
-
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    if system == "hvdlite":
+    if system == HOROVOD:
+        import horovod.torch as hvd
+    else:
+        import hvdlite.torch as hvd
+    if system in (HOROVOD, "hvdlite"):
         return model, hvd.DistributedOptimizer(optimizer, model.named_parameters())
     if system != "alone":
         model = torch.nn.parallel.DistributedDataParallel(model)
@@ -96,29 +103,40 @@ def distribute(system: str, model):
     return model, optimizer
 
 
-def measure(name: str, steps: int, out: Optional[Path]) -> None:
+def begin(systems: Sequence[str], comm) -> None:
+    """Let each system know the ranks."""
+    if HOROVOD in systems:
+        import horovod.torch as horovod
+
+        horovod.init()
+        return
+    import torch.distributed as dist
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    address = f"tcp://{comm.bcast(_own_address())}:{free_port(comm)}"
+    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+
+
+def measure(name: str, systems: Sequence[str], steps: int, out: Optional[Path]) -> None:
     """Give out for each system the slowest rank's median step in ms, and whether weights are equal.
 
     :param out: a file for JSON; None: lines on stdout.
     """
     import torch
-    import torch.distributed as dist
     from mpi4py import MPI
 
-    import hvdlite.torch as hvd
-
-    hvd.init()
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
-    address = f"tcp://{comm.bcast(_own_address())}:{free_port(comm)}"
-    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+    begin(systems, comm)
     contestants = {}
-    for system in SYSTEMS:
+    for system in systems:
         torch.manual_seed(0)
         model, batch = globals()[name]()
         contestants[system] = distribute(system, model)
     torch.manual_seed(comm.rank + 1)
-    seconds = {system: [] for system in SYSTEMS}
+    seconds = {system: [] for system in systems}
     for _ in range(steps + WARM_UP):
         rows = batch()
         for system, (model, optimizer) in contestants.items():
@@ -130,10 +148,13 @@ def measure(name: str, steps: int, out: Optional[Path]) -> None:
             seconds[system].append(time.perf_counter() - start)
     found = []
     for system, (model, _) in contestants.items():
-        slowest = max(comm.allgather(statistics.median(seconds[system][WARM_UP:])))
+        of_ranks = comm.allgather(seconds[system][WARM_UP:])
+        slowest = max(map(statistics.median, of_ranks))
         weights = [float(p.detach().double().abs().sum()) for p in model.parameters()]
         equal = len(set(map(tuple, comm.allgather(weights)))) == 1
         found.append([system, slowest * 1e3, equal])
+        if system == "alone":
+            found.append([SLOWER, statistics.median(map(max, zip(*of_ranks))) * 1e3, equal])
     if comm.rank == 0 and out:
         out.write_text(json.dumps(found))
     elif comm.rank == 0:
@@ -149,20 +170,36 @@ def _own_address() -> str:
 # ---- beside each other ----
 
 
+def has_horovod() -> bool:
+    """Tell whether the peers' Horovod knows PyTorch."""
+    command = [str(plan.HOROVOD.python), "-c", "import horovod.torch"]
+    return (
+        plan.HOROVOD.python.exists()
+        and not subprocess.run(command, stderr=subprocess.DEVNULL).returncode
+    )
+
+
+def run_with(python: Path, name: str, systems: Sequence[str], ranks: int, settings: Dict) -> Dict:
+    rank = [str(python), "-m", "benchmarks.pytorch", "--measure", name, "--systems", *systems]
+    done = subprocess.run(
+        [str(python.with_name("mpirun")), "-n", str(ranks), *rank],
+        cwd=plan.ROOT, env=settings, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or len(lines) < len(systems):
+        sys.exit(f"{name}: {done.stderr[-2000:]}")
+    return checked(name, map(json.loads, lines))
+
+
 def run(name: str, ranks: int, shared: bool) -> Dict[str, float]:
     """Return the ms of each system's step; weights that differ end the benchmark."""
     settings = {**os.environ, **plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)
-    mpirun = str(Path(sys.executable).with_name("mpirun"))
-    done = subprocess.run(
-        [mpirun, "-n", str(ranks), sys.executable, "-m", "benchmarks.pytorch", "--measure", name],
-        cwd=plan.ROOT, env=settings, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or len(lines) != len(SYSTEMS):
-        sys.exit(f"{name}: {done.stderr[-2000:]}")
-    found = checked(name, map(json.loads, lines))
+    found = run_with(Path(sys.executable), name, SYSTEMS, ranks, settings)
+    if has_horovod():
+        settings.update(plan.HOROVOD_TUNED.environment)
+        found.update(run_with(plan.HOROVOD.python, name, [HOROVOD], ranks, settings))
     print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
     return found
 
@@ -172,6 +209,13 @@ def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
     arguments = ["--measure", name, "--steps", str(STEPS_ON_HOSTS)]
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
     found = checked(name, plan.measure_on_hosts("pytorch", arguments, hosts, rate, **settings))
+    if has_horovod():
+        settings.update(plan.HOROVOD_TUNED.environment)
+        arguments += ["--systems", HOROVOD]
+        python = plan.HOROVOD.python
+        found.update(checked(name, plan.measure_on_hosts(
+            "pytorch", arguments, hosts, rate, python=python, **settings)))  # fmt: skip
+        found["Horovod / hvdlite"] = found[HOROVOD] / found["hvdlite"]
     found["Gloo / hvdlite"] = found["Gloo"] / found["hvdlite"]
     found["hvdlite / alone"] = found["hvdlite"] / found["alone"]
     return found
@@ -181,7 +225,7 @@ def checked(name: str, results: Iterable) -> Dict[str, float]:
     """Return the ms of each system; weights that differ end the benchmark."""
     found = {}
     for system, milliseconds, equal in results:
-        if equal == (system == "alone"):
+        if equal == (system in ("alone", SLOWER)):
             sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
         found[system] = milliseconds
     return found
@@ -195,10 +239,15 @@ def compare(name: str, ranks: int, rounds: int) -> Dict[str, float]:
     def median(runs, value: Callable) -> float:
         return statistics.median(value(run) for run in runs)
 
-    found = {system: median(plain + shared, itemgetter(system)) for system in SYSTEMS}
+    found = {system: median(plain + shared, itemgetter(system)) for system in plain[0]}
     found["Gloo"], found[SHARED] = (median(r, itemgetter("Gloo")) for r in (plain, shared))
     for title, runs in (("Gloo / hvdlite", plain), (f"{SHARED} / hvdlite", shared)):
         found[title] = median(runs, lambda run: run["Gloo"] / run["hvdlite"])
+    if HOROVOD in found:
+        found["Horovod / hvdlite"] = median(
+            plain + shared, lambda run: run[HOROVOD] / run["hvdlite"]
+        )
+    found[f"hvdlite / {SLOWER}"] = median(plain + shared, lambda run: run["hvdlite"] / run[SLOWER])
     found["hvdlite / alone"] = median(plain + shared, lambda run: run["hvdlite"] / run["alone"])
     return found
 
@@ -215,7 +264,7 @@ def table(results: Dict[str, Dict[str, float]]) -> str:
 def main() -> None:
     args = parse_args()
     if args.measure:
-        measure(args.measure, args.steps or MODELS[args.measure], args.rank)
+        measure(args.measure, args.systems, args.steps or MODELS[args.measure], args.rank)
         return
     names = [args.only] if args.only else list(MODELS)
     if args.hosts:
@@ -237,6 +286,7 @@ def parse_args() -> argparse.Namespace:
     )
     add("--rate", default=plan.RATE, help="of their links, as tc writes it (%(default)s)")
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
+    add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)
     add("--steps", type=int, help=argparse.SUPPRESS)
     add("--rank", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     return parser.parse_args()
