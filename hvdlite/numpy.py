@@ -19,6 +19,7 @@ from hvdlite._native import lib
 from hvdlite.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
 from hvdlite.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
 from hvdlite.names import group_names, tensor_name
+from hvdlite.outs import are_apart, check_out, check_outs, deliver, result_array
 from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 from hvdlite.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
 from hvdlite.row_splits import part_shape, rows_of, staged_alltoall
@@ -122,8 +123,8 @@ def broadcast(
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
     array, name = _dense(array), tensor_name("broadcast", name, process_set.process_set_id)
-    _check_out(name, out, array.shape, array.dtype)
-    result = _result_array(out, array.shape, array, in_place=True)
+    check_out(name, out, array.shape, array.dtype)
+    result = result_array(out, array.shape, array, in_place=True)
     root, group = process_set.number_of(root_rank), process_set.group()
     started = start_all(
         lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
@@ -182,13 +183,13 @@ def alltoall(
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
     array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
-    _check_out(name, out, (None, *array.shape[1:]), array.dtype)
+    check_out(name, out, (None, *array.shape[1:]), array.dtype)
     group = process_set.group()
 
     def begin(matrix: np.ndarray) -> Any:
         received = matrix[:, process_set.rank()].copy()
         rows = int(received.sum())
-        result = _result_array(out, (rows, *array.shape[1:]), array)
+        result = result_array(out, (rows, *array.shape[1:]), array)
         members = {"out_rows": rows, "splits": matrix, "group": group}
         started = start_all(lib.HVD_ALLTOALL, [name], [array], [result], [members])
         handle = _handle(started, [name], [result], [out]).then(_first)
@@ -251,13 +252,13 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
     details = {
         "op": op, "prescale": scales[0], "postscale": scales[1], "group": process_set.group(),
     }  # fmt: skip
-    outs = _check_outs(names, outs, shapes, arrays)
+    outs = check_outs(names, outs, shapes, arrays)
     return _start_all(kind, names, arrays, shapes, outs, details)
 
 
 def _gather(name, names, arrays, process_set, outs) -> Any:
     arrays = [_dense(array) for array in arrays]
-    outs = _check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
+    outs = check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return ended([])
     details = {"group": process_set.group()}
@@ -272,10 +273,10 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
     """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
-    apart = len(arrays) == 1 or _are_apart(outs, arrays)
+    apart = len(arrays) == 1 or are_apart(outs, arrays)
     in_place = kind == lib.HVD_ALLREDUCE
     results = [
-        _result_array(out if apart else None, shape, array, in_place)
+        result_array(out if apart else None, shape, array, in_place)
         for out, shape, array in zip(outs, shapes, arrays)
     ]
     members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
@@ -285,7 +286,7 @@ def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
 def _handle(started: Started, names, results, outs) -> Any:
     def finish() -> List[np.ndarray]:
         started.finish()
-        return [_deliver(*each) for each in zip(names, results, outs)]
+        return [deliver(*each) for each in zip(names, results, outs)]
 
     return Handle(started.done, finish)
 
@@ -300,63 +301,3 @@ def _dense(array: np.ndarray) -> np.ndarray:
         known = ", ".join(str(dtype) for dtype in DTYPES)
         raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
     return array
-
-
-def _check_outs(names, outs, shapes, arrays) -> list:
-    if outs is None:
-        return [None] * len(arrays)
-    if len(outs) != len(arrays):
-        raise ValueError(f"out has {len(outs)} arrays: expected {len(arrays)}, one for each input")
-    for name, out, shape, array in zip(names, outs, shapes, arrays):
-        _check_out(name, out, shape, array.dtype)
-    return list(outs)
-
-
-def _check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
-    """Raise if ``out`` can't take the result; None in the shape is a size not known yet."""
-    if out is None:
-        return
-    if not isinstance(out, np.ndarray) or not out.flags.writeable:
-        what = "read-only" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
-        raise ValueError(f"tensor '{name}': out is {what}: expected an array that can be written")
-    fits = len(out.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, out.shape))
-    if not fits or out.dtype != dtype:
-        expected = str(shape).replace("None", "rows of all ranks")
-        raise ValueError(
-            f"tensor '{name}': out is {out.dtype} of shape {out.shape}: expected {dtype} of "
-            f"shape {expected}"
-        )
-
-
-def _are_apart(outs, arrays) -> bool:
-    """Tell whether no ``out`` shares memory with any array but the input that it replaces."""
-    spans = []
-    for out, array in zip(outs, arrays):
-        if out is None or not out.flags.carray:
-            return False
-        begin, from_ = out.ctypes.data, array.ctypes.data
-        spans.append((begin, begin + out.nbytes, True))
-        if begin != from_:
-            spans.append((from_, from_ + array.nbytes, False))
-    read = written = 0  # where the inputs and the outs before end
-    for begin, end, is_out in sorted(spans):
-        if begin < written or (is_out and begin < read):
-            return False
-        read, written = (read, max(written, end)) if is_out else (max(read, end), written)
-    return True
-
-
-def _result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
-    """Return the array that the C library writes: ``out`` if it is contiguous and fits."""
-    if out is None or not out.flags.carray or out.shape != shape:
-        return np.empty(shape, array.dtype)
-    same = in_place and out.ctypes.data == array.ctypes.data
-    return out if same or not np.may_share_memory(out, array) else np.empty(shape, array.dtype)
-
-
-def _deliver(name: str, result: np.ndarray, out) -> np.ndarray:
-    if out is None or out is result:
-        return result
-    _check_out(name, out, result.shape, result.dtype)  # now the rows are known
-    out[...] = result
-    return out

@@ -1,0 +1,63 @@
+"""Where results go that NumPy's collectives give: into the user's ``out``, or new arrays."""
+
+import numpy as np
+
+
+def check_outs(names, outs, shapes, arrays) -> list:
+    if outs is None:
+        return [None] * len(arrays)
+    if len(outs) != len(arrays):
+        raise ValueError(f"out has {len(outs)} arrays: expected {len(arrays)}, one for each input")
+    for name, out, shape, array in zip(names, outs, shapes, arrays):
+        check_out(name, out, shape, array.dtype)
+    return list(outs)
+
+
+def check_out(name: str, out, shape: tuple, dtype: np.dtype) -> None:
+    """Raise if ``out`` can't take the result; None in the shape is a size not known yet."""
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or not out.flags.writeable:
+        what = "read-only" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise ValueError(f"tensor '{name}': out is {what}: expected an array that can be written")
+    fits = len(out.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, out.shape))
+    if not fits or out.dtype != dtype:
+        expected = str(shape).replace("None", "rows of all ranks")
+        raise ValueError(
+            f"tensor '{name}': out is {out.dtype} of shape {out.shape}: expected {dtype} of "
+            f"shape {expected}"
+        )
+
+
+def are_apart(outs, arrays) -> bool:
+    """Tell whether no ``out`` shares memory with any array but the input that it replaces."""
+    spans = []
+    for out, array in zip(outs, arrays):
+        if out is None or not out.flags.carray:
+            return False
+        begin, from_ = out.ctypes.data, array.ctypes.data
+        spans.append((begin, begin + out.nbytes, True))
+        if begin != from_:
+            spans.append((from_, from_ + array.nbytes, False))
+    read = written = 0  # where the inputs and the outs before end
+    for begin, end, is_out in sorted(spans):
+        if begin < written or (is_out and begin < read):
+            return False
+        read, written = (read, max(written, end)) if is_out else (max(read, end), written)
+    return True
+
+
+def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -> np.ndarray:
+    """Return the array that the C library writes: ``out`` if it is contiguous and fits."""
+    if out is None or not out.flags.carray or out.shape != shape:
+        return np.empty(shape, array.dtype)
+    same = in_place and out.ctypes.data == array.ctypes.data
+    return out if same or not np.may_share_memory(out, array) else np.empty(shape, array.dtype)
+
+
+def deliver(name: str, result: np.ndarray, out) -> np.ndarray:
+    if out is None or out is result:
+        return result
+    check_out(name, out, result.shape, result.dtype)  # now the rows are known
+    out[...] = result
+    return out
