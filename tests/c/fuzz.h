@@ -47,7 +47,7 @@ static inline void fuzz_job_close(struct fuzz_job *job) {
     wire_free(&job->out);
 }
 
-/* As engine/negotiate.c gives items of other ranks to the coordinator. */
+/* As engine/coordinate.c gives items of other ranks to the coordinator. */
 static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_item *item,
                             hvd_error *err) {
     struct coordinator *c = job->coordinator;
@@ -66,7 +66,7 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
     return HVD_OK;
 }
 
-/* As engine/obey.c does on rank 1. */
+/* As engine/follow.c does on rank 1. */
 static inline int fuzz_gather(struct fuzz_job *job, int from, const struct wire_item *item,
                               hvd_error *err) {
     return gather_take(&job->gather, from, item, job->now, &job->up, err);

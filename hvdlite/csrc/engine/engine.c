@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/execute.h"
+#include "engine/follow.h"
 #include "engine/negotiate.h"
 #include "engine/silence.h"
 #include "transport/wait.h"
@@ -65,7 +66,7 @@ static int leave_if_asked(struct engine *e, hvd_error *err) {
     char reason[sizeof e->reason];
     snprintf(reason, sizeof reason, "%s", e->reason);
     monitor_unlock(&e->monitor);
-    return negotiate_leave(&e->negotiation, reason, err);
+    return follow_leave(&e->negotiation, reason, err);
 }
 
 static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
@@ -92,7 +93,7 @@ static void note_progress(struct engine *e) {
 
 static int step(struct engine *e, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
-    struct batch *batch = negotiate_next_batch(&e->negotiation);
+    struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
     if (*progress) note_progress(e); /* first: the batch may end the timeline */
     if (!batch) return HVD_OK;
@@ -145,7 +146,7 @@ static void linger(struct engine *e) {
 static void *run(void *arg) {
     struct engine *e = arg;
     hvd_error err;
-    while (!e->negotiation.bye || e->negotiation.first) {
+    while (!e->negotiation.bye || e->negotiation.run_log.first) {
         unsigned ticket = transport_listen(e->t);
         bool progress = false;
         if (step(e, &progress, &err)) {

@@ -61,7 +61,7 @@ static struct coll_args args_of(struct executor *x, const struct request *r) {
     return args;
 }
 
-static int collective(struct executor *x, const struct coll_args *args, hvd_error *err) {
+static int run_collective(struct executor *x, const struct coll_args *args, hvd_error *err) {
     if (x->comm->size > 1) atomic_store(&x->algorithm, coll_choose(x->comm, args)->name);
     return coll_run(x->comm, args, err);
 }
@@ -71,11 +71,11 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
                           hvd_error *err) {
     if (batch->n == 1) {
         args->data = own_memory(x, &batch->pieces[0]);
-        return collective(x, args, err);
+        return run_collective(x, args, err);
     }
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     pack(x, batch, args->data);
-    HVD_TRY(collective(x, args, err));
+    HVD_TRY(run_collective(x, args, err));
     unpack(x, batch, args->data);
     return HVD_OK;
 }
@@ -135,7 +135,7 @@ static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch
     HVD_TRY(list_tensors(x, batch, &args, err));
     if (is_dealt(x, &first->request)) return run_dealt(x, &args, err);
     bool in_tensors = runs_in_tensors(x, &args);
-    HVD_TRY(in_tensors ? collective(x, &args, err) : run_contiguous(x, batch, &args, err));
+    HVD_TRY(in_tensors ? run_collective(x, &args, err) : run_contiguous(x, batch, &args, err));
     bool updated = in_tensors && x->comm->window && first->direct;
     return first->request.rule && !updated ? run_update(x, &args, err) : HVD_OK;
 }
@@ -200,7 +200,7 @@ static int run_parts(struct executor *x, const struct tensor *tensor, hvd_error 
     if (args.kind == HVD_REDUCESCATTER)
         reducescatter_parts(&args, &tensor->request, x->comm->size, in_end);
     if (args.kind == HVD_ALLTOALL) alltoall_parts(&args, tensor, x->comm, in_end, part_end);
-    return collective(x, &args, err);
+    return run_collective(x, &args, err);
 }
 
 static int run_coded(struct executor *x, const struct batch *batch, hvd_error *err) {

@@ -8,9 +8,11 @@
 
 #include "base/log.h"
 #include "collectives/coded.h"
-#include "engine/negotiate.h"
+#include "engine/run_log.h"
 #include "engine/timeline.h"
+#include "shm/flight.h"
 #include "shm/regions.h"
+#include "transport/comm.h"
 
 #include <stdatomic.h>
 

@@ -1,8 +1,8 @@
 #include "engine/negotiate.h"
 
 #include "base/clock.h"
-#include "engine/obey.h"
-#include "engine/say.h"
+#include "engine/coordinate.h"
+#include "engine/follow.h"
 #include "engine/silence.h"
 
 #include <stdlib.h>
@@ -11,7 +11,6 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
                    const struct coordinator_config *config, const struct log *log, hvd_error *err) {
     *n = (struct negotiation){
         .t = t, .tensors = tensors, .log = log, .cache = cache_new(config->cache_capacity)};
-    n->last = &n->first;
     struct coordinator_config own = *config;
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
@@ -28,7 +27,7 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
 }
 
 void negotiate_close(struct negotiation *n) {
-    for (struct batch *b; (b = negotiate_next_batch(n));) free(b);
+    run_log_free(&n->run_log);
     cache_free(n->cache);
     coordinator_free(n->coordinator);
     watch_close(&n->watch);
@@ -36,60 +35,11 @@ void negotiate_close(struct negotiation *n) {
     tree_close(&n->tree);
     wire_free(&n->out);
     wire_free(&n->decided);
-    free(n->open);
     *n = (struct negotiation){0};
-}
-
-struct batch *negotiate_next_batch(struct negotiation *n) {
-    struct batch *b = n->first;
-    if (!b) return NULL;
-    n->first = b->next;
-    if (!n->first) n->last = &n->first;
-    return b;
 }
 
 void negotiate_finished(struct negotiation *n) {
     if (n->coordinator) coordinator_finished(n->coordinator, clock_now());
-}
-
-/* ---- the coordinator hears ---- */
-
-static int hear_hits(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    const int *ranks = n->tree.ranks + n->tree.at[item->rank];
-    int many = item->type == WIRE_HITS ? n->tree.many[item->rank] : 1;
-    for (int i = 0; i < many; i++)
-        HVD_TRY(coordinator_hit(n->coordinator, ranks[i], item->id, n->now, &n->decided, err));
-    return HVD_OK;
-}
-
-static int hear_request(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, item->rank,
-                                                                 &item->request, n->now, err);
-}
-
-static int hear_submitted(struct negotiation *n, int from, const struct wire_item *item,
-                          hvd_error *err) {
-    HVD_TRY(tree_check(&n->tree, from, item->rank, err));
-    if (item->type == WIRE_REQUEST) return hear_request(n, item, err);
-    if (item->type != WIRE_LEAVE) return hear_hits(n, item, err);
-    coordinator_leave(n->coordinator, item->rank, item->error.text);
-    return HVD_OK;
-}
-
-static int hear_item(struct negotiation *n, int from, const struct wire_item *item,
-                     hvd_error *err) {
-    switch (item->type) {
-    case WIRE_REQUEST:
-    case WIRE_HIT:
-    case WIRE_HITS:
-    case WIRE_LEAVE: return hear_submitted(n, from, item, err);
-    case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
-    case WIRE_ASK: return silence_answer(n, from, err);
-    case WIRE_ALIVE: return HVD_OK;
-    default:
-        return error_set(err, HVD_INTERNAL, "rank %d sent the coordinator an item of type %d", from,
-                         item->type);
-    }
 }
 
 typedef int item_handler(struct negotiation *n, int from, const struct wire_item *item,
@@ -115,8 +65,9 @@ static int send_said(struct negotiation *n, bool *progress, hvd_error *err) {
     if (!n->out.size) return HVD_OK;
     *progress = true;
     int parent = n->tree.parents[n->t->at.rank];
-    int code = n->coordinator ? handle(n, COORDINATOR, n->out.data, n->out.size, hear_item, err)
-                              : transport_send(n->t, parent, n->out.data, n->out.size, err);
+    int code = n->coordinator
+                   ? handle(n, COORDINATOR, n->out.data, n->out.size, coordinate_item, err)
+                   : transport_send(n->t, parent, n->out.data, n->out.size, err);
     wire_reset(&n->out);
     return code;
 }
@@ -129,9 +80,9 @@ static int spread(struct negotiation *n, const void *data, size_t size, hvd_erro
 
 /* Passes it on first: other ranks wait for it, too. */
 static int hear(struct negotiation *n, const struct message *m, hvd_error *err) {
-    if (n->coordinator) return handle(n, m->from, m->data, m->size, hear_item, err);
+    if (n->coordinator) return handle(n, m->from, m->data, m->size, coordinate_item, err);
     if (wire_spreads(m->data, m->size)) HVD_TRY(spread(n, m->data, m->size, err));
-    return handle(n, m->from, m->data, m->size, negotiate_obey, err);
+    return handle(n, m->from, m->data, m->size, follow_decision, err);
 }
 
 static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
@@ -152,14 +103,15 @@ static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
     if (!n->decided.size) return HVD_OK;
     *progress = true;
     int code = spread(n, n->decided.data, n->decided.size, err);
-    if (!code) code = handle(n, COORDINATOR, n->decided.data, n->decided.size, negotiate_obey, err);
+    if (!code)
+        code = handle(n, COORDINATOR, n->decided.data, n->decided.size, follow_decision, err);
     wire_reset(&n->decided);
     return code;
 }
 
 int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now();
-    HVD_TRY(negotiate_say_submitted(n, err));
+    HVD_TRY(follow_report(n, err));
     n->now = clock_now(); /* after every submission so far */
     HVD_TRY(hear_all(n, progress, err));
     HVD_TRY(gather_late(&n->gather, n->now, &n->out, err));

@@ -4,14 +4,15 @@
 #ifndef HVDLITE_ENGINE_RECORD_H
 #define HVDLITE_ENGINE_RECORD_H
 
-#include "engine/negotiate.h"
+#include "engine/run_log.h"
 #include "engine/timeline.h"
+#include "shm/flight.h"
 
 /* The coordinator will be told of the tensor; `again`: it knows it. */
-void record_said(const struct negotiation *n, struct tensor *tensor, bool again);
+void record_reported(struct flight *flight, int group, struct tensor *tensor, bool again);
 /* All ranks have submitted the batch's tensors. */
-void record_agreed(const struct negotiation *n, const struct batch *batch);
-void record_failed(const struct negotiation *n, const struct tensor *tensor);
+void record_agreed(struct flight *flight, const struct batch *batch);
+void record_failed(struct flight *flight, const struct tensor *tensor, double now);
 
 /* flight, timeline NULL: none. Returns when the batch started; 0: nobody wants to know. */
 double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch);

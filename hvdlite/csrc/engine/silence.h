@@ -5,7 +5,7 @@
 #ifndef HVDLITE_ENGINE_SILENCE_H
 #define HVDLITE_ENGINE_SILENCE_H
 
-#include "engine/negotiate.h"
+#include "engine/state.h"
 
 /* Seconds until tensors are reported, or fail; 0: never. The transport has the limit of waits for
  * data. */

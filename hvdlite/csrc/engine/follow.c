@@ -1,14 +1,65 @@
-#include "engine/obey.h"
+#include "engine/follow.h"
 
 #include "engine/record.h"
-#include "engine/say.h"
 #include "engine/silence.h"
 #include "negotiation/fusion.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int negotiate_hear_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+/* ---- what this rank tells the coordinator ---- */
+
+static int send_up(struct negotiation *n, struct wire_item *item, hvd_error *err) {
+    item->rank = n->t->at.rank;
+    return gather_take(&n->gather, item->rank, item, n->now, &n->out, err);
+}
+
+static int keep_rows(struct tensor *tensor, const int64_t *rows, size_t nrows, hvd_error *err) {
+    if (!nrows) return HVD_OK;
+    if (!tensor->rows) tensor->rows = malloc(nrows * sizeof *rows);
+    if (!tensor->rows)
+        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", tensor->request.name);
+    memcpy(tensor->rows, rows, nrows * sizeof *rows);
+    return HVD_OK;
+}
+
+static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t asked,
+                        uint64_t instead, hvd_error *err) {
+    HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
+    struct wire_item item = {
+        .type = WIRE_REQUEST, .id = asked, .instead = instead, .request = tensor->request};
+    return send_up(n, &item, err);
+}
+
+static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+    tensor->stage = TENSOR_SAID;
+    const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
+    record_reported(n->flight, n->group, tensor, known);
+    if (!known || !request_same(&known->request, &tensor->request))
+        return report_whole(n, tensor, 0, known ? known->id : 0, err);
+    HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
+    HVD_TRY(keep_rows(tensor, known->rows, known->nrows, err));
+    return send_up(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
+}
+
+int follow_report(struct negotiation *n, hvd_error *err) {
+    for (struct tensor *tensor = tensors_take(n->tensors); tensor; tensor = tensor->newer)
+        HVD_TRY(report_tensor(n, tensor, err));
+    return HVD_OK;
+}
+
+int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
+    if (n->left) return HVD_OK;
+    n->left = true;
+    HVD_TRY(follow_report(n, err));
+    struct wire_item item = {.type = WIRE_LEAVE};
+    error_set(&item.error, HVD_OK, "%s", reason);
+    return send_up(n, &item, err);
+}
+
+/* ---- what it does as the coordinator decides ---- */
+
+int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     n->heard = item->error;
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
@@ -52,7 +103,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return contradiction(r->name, err);
     tensor->direct = item->direct;
-    HVD_TRY(negotiate_keep_rows(tensor, item->rows, nrows, err));
+    HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
     if (expected && !tensor->rows) return contradiction(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
@@ -110,31 +161,15 @@ static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_e
     HVD_TRY(first ? first_piece(n, item, &tensor, err)
                   : find(n, item, TENSOR_AGREED, &tensor, err));
     HVD_TRY(take_piece(item, tensor, &piece, err));
-    if (n->nopen && !fusion_fits(&n->open[0].tensor->request, &tensor->request))
+    const struct run_log *log = &n->run_log;
+    if (log->nopen && !fusion_fits(&log->open[0].tensor->request, &tensor->request))
         return contradiction(tensor->request.name, err);
-    if (n->nopen == n->open_capacity) {
-        size_t capacity = 2 * n->open_capacity + 16;
-        struct batch_piece *open = realloc(n->open, capacity * sizeof *open);
-        if (!open)
-            return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", capacity);
-        n->open = open;
-        n->open_capacity = capacity;
-    }
-    n->open[n->nopen++] = piece;
-    return HVD_OK;
+    return run_log_add(&n->run_log, piece, err);
 }
 
 static int append_batch(struct negotiation *n, hvd_error *err) {
-    if (!n->nopen)
-        return error_set(err, HVD_INTERNAL, "the coordinator runs a batch of no tensors");
-    struct batch *b = malloc(sizeof *b + n->nopen * sizeof *n->open);
-    if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n->nopen);
-    *b = (struct batch){.n = n->nopen, .decided = n->now, .number = ++n->nbatches};
-    memcpy(b->pieces, n->open, n->nopen * sizeof *n->open);
-    n->nopen = 0;
-    record_agreed(n, b);
-    *n->last = b;
-    n->last = &b->next;
+    HVD_TRY(run_log_append(&n->run_log, n->now, err));
+    record_agreed(n->flight, n->run_log.last);
     return HVD_OK;
 }
 
@@ -142,25 +177,25 @@ static int resend(struct negotiation *n, const struct wire_item *item, hvd_error
     if (item->rank != n->t->at.rank) return HVD_OK;
     struct tensor *tensor;
     HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
-    return negotiate_say_whole(n, tensor, item->id, err);
+    return report_whole(n, tensor, item->id, 0, err);
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
     HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
-    record_failed(n, tensor);
+    record_failed(n->flight, tensor, n->now);
     tensors_finish(n->tensors, tensor, &item->error);
     return HVD_OK;
 }
 
-int negotiate_obey(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err) {
+int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err) {
     switch (item->type) {
     case WIRE_TENSOR: return open_piece(n, item, err);
     case WIRE_RUN: return append_batch(n, err);
     case WIRE_FAIL: return finish_failed(n, item, err);
     case WIRE_RESEND: return resend(n, item, err);
-    case WIRE_ABORT: return negotiate_hear_abort(n, item, err);
+    case WIRE_ABORT: return follow_abort(n, item, err);
     case WIRE_BYE: n->bye = true; return HVD_OK;
     case WIRE_REQUEST:
     case WIRE_HIT:

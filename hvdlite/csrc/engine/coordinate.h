@@ -1,0 +1,11 @@
+/* Rank 0's half of the negotiation: it gives its coordinator what the ranks report.
+ *
+ * The engine's thread. */
+#ifndef HVDLITE_ENGINE_COORDINATE_H
+#define HVDLITE_ENGINE_COORDINATE_H
+
+#include "engine/state.h"
+
+int coordinate_item(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
+
+#endif

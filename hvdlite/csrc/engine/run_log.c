@@ -1,0 +1,42 @@
+#include "engine/run_log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void run_log_free(struct run_log *log) {
+    for (struct batch *b; (b = run_log_take(log));) free(b);
+    free(log->open);
+    *log = (struct run_log){0};
+}
+
+int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err) {
+    if (log->nopen == log->capacity) {
+        size_t capacity = 2 * log->capacity + 16;
+        struct batch_piece *open = realloc(log->open, capacity * sizeof *open);
+        if (!open)
+            return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", capacity);
+        log->open = open;
+        log->capacity = capacity;
+    }
+    log->open[log->nopen++] = piece;
+    return HVD_OK;
+}
+
+int run_log_append(struct run_log *log, double now, hvd_error *err) {
+    size_t n = log->nopen;
+    if (!n) return error_set(err, HVD_INTERNAL, "the coordinator runs a batch of no tensors");
+    struct batch *b = malloc(sizeof *b + n * sizeof *log->open);
+    if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n);
+    *b = (struct batch){.n = n, .decided = now, .number = ++log->appended};
+    memcpy(b->pieces, log->open, n * sizeof *log->open);
+    log->nopen = 0;
+    *(log->first ? &log->last->next : &log->first) = b;
+    log->last = b;
+    return HVD_OK;
+}
+
+struct batch *run_log_take(struct run_log *log) {
+    struct batch *b = log->first;
+    if (b) log->first = b->next;
+    return b;
+}
