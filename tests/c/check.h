@@ -116,12 +116,6 @@ static inline void check_begin(void) {
     alarm(CHECK_SECONDS);
 }
 
-#define RUN(test)                                                                                  \
-    do {                                                                                           \
-        check_running = #test;                                                                     \
-        test();                                                                                    \
-    } while (0)
-
 /* The exit status of main. */
 static inline int check_end(const char *program) {
     long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
@@ -131,5 +125,37 @@ static inline int check_end(const char *program) {
         printf("%s: %ld checks passed\n", program, passed);
     return failed ? 1 : 0;
 }
+
+/* A test: main() runs those of the file in their order. */
+#define TEST(name)                                                                                 \
+    static void name(void);                                                                        \
+    __attribute__((constructor)) static void name##_is_run(void) { check_add(#name, name); }       \
+    static void name(void)
+
+enum { CHECK_MOST_TESTS = 64 };
+static struct {
+    const char *name;
+    void (*run)(void);
+} check_tests[CHECK_MOST_TESTS];
+static int check_ntests;
+
+static inline void check_add(const char *name, void (*run)(void)) {
+    if (check_ntests == CHECK_MOST_TESTS) abort();
+    check_tests[check_ntests].name = name;
+    check_tests[check_ntests++].run = run;
+}
+
+#ifndef CHECK_OWN_MAIN
+int main(int argc, char **argv) {
+    (void)argc;
+    check_begin();
+    for (int i = 0; i < check_ntests; i++) {
+        check_running = check_tests[i].name;
+        check_tests[i].run();
+    }
+    const char *slash = strrchr(argv[0], '/');
+    return check_end(slash ? slash + 1 : argv[0]);
+}
+#endif
 
 #endif

@@ -10,7 +10,7 @@ static void decided(struct ahead *p, size_t bytes, double now) {
     CHECK_OK(ahead_decided(p, bytes, now, &err), err);
 }
 
-static void test_unlimited(void) {
+TEST(test_unlimited) {
     struct ahead p = {0};
     for (int i = 0; i < 100; i++) {
         CHECK(ahead_takes(&p, SIZE_MAX, 0));
@@ -21,7 +21,7 @@ static void test_unlimited(void) {
 }
 
 /* Two batches of any size; more of them as long as they fit into a piece together. */
-static void test_fixed(void) {
+TEST(test_fixed) {
     struct ahead p = {.bytes_ahead = 2000};
     CHECK_INT(ahead_piece(&p), 1000);
     CHECK(ahead_takes(&p, SIZE_MAX, 0));
@@ -57,7 +57,7 @@ static void check_piece(const struct ahead *p, double expected) {
                expected);
 }
 
-static void test_measured(void) {
+TEST(test_measured) {
     struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     check_piece(&p, LEAST);
     double now = run(&p, 10 * MIB, 1e9, 5);
@@ -82,7 +82,7 @@ static void test_measured(void) {
 }
 
 /* The next batch is decided shortly before the end of the one under way. */
-static void test_the_next_piece_is_decided_late(void) {
+TEST(test_the_next_piece_is_decided_late) {
     struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
     CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is not known yet */
@@ -103,7 +103,7 @@ static void test_the_next_piece_is_decided_late(void) {
     ahead_free(&p);
 }
 
-static void test_a_clock_that_stands_still(void) {
+TEST(test_a_clock_that_stands_still) {
     struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     for (int i = 0; i < 20; i++) {
         decided(&p, MIB, 3);
@@ -111,14 +111,4 @@ static void test_a_clock_that_stands_still(void) {
     }
     CHECK_INT(ahead_piece(&p), LEAST);
     ahead_free(&p);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_unlimited);
-    RUN(test_fixed);
-    RUN(test_measured);
-    RUN(test_the_next_piece_is_decided_late);
-    RUN(test_a_clock_that_stands_still);
-    return check_end("test_ahead");
 }

@@ -20,7 +20,7 @@ static const struct cache_entry *named(struct cache *c, int name) {
     return by_name(c, r.name);
 }
 
-static void test_by_name_and_id(void) {
+TEST(test_by_name_and_id) {
     struct cache *c = cache_new(5000);
     for (int i = 1; i <= 3000; i++) put(c, (uint64_t)i * 1024, i);
     for (int i = 1; i <= 3000; i++) {
@@ -36,7 +36,7 @@ static void test_by_name_and_id(void) {
     cache_free(NULL);
 }
 
-static void test_small_capacities(void) {
+TEST(test_small_capacities) {
     struct cache *c = cache_new(0);
     put(c, 1, 1);
     CHECK(cache_by_id(c, 1) == NULL && named(c, 1) == NULL);
@@ -53,7 +53,7 @@ static void test_small_capacities(void) {
     cache_free(c);
 }
 
-static void test_unused_for_longest_goes(void) {
+TEST(test_unused_for_longest_goes) {
     struct cache *c = cache_new(3);
     for (int i = 1; i <= 3; i++) put(c, (uint64_t)i, i);
     CHECK(cache_by_id(c, 1) != NULL); /* uses by id ... */
@@ -67,7 +67,7 @@ static void test_unused_for_longest_goes(void) {
 }
 
 /* The same name again takes no second place, even when the cache is full. */
-static void test_replaced_by_name(void) {
+TEST(test_replaced_by_name) {
     struct cache *c = cache_new(2);
     put(c, 1, 1);
     put(c, 2, 2);
@@ -78,7 +78,7 @@ static void test_replaced_by_name(void) {
     cache_free(c);
 }
 
-static void test_rows_are_copied(void) {
+TEST(test_rows_are_copied) {
     struct cache *c = cache_new(2);
     int64_t rows[] = {3, 0, 5};
     struct request r = gather_of("g", 3, 2);
@@ -92,7 +92,7 @@ static void test_rows_are_copied(void) {
 }
 
 /* Against a plain list, random puts and looks. */
-static void test_random(void) {
+TEST(test_random) {
     enum { NAMES = 30, CAPACITY = 10 };
     uint64_t random = 1, id_of[NAMES] = {0}, used[NAMES] = {0};
     struct cache *c = cache_new(CAPACITY);
@@ -114,15 +114,4 @@ static void test_random(void) {
         id_of[name] = used[name] = step;
     }
     cache_free(c);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_by_name_and_id);
-    RUN(test_small_capacities);
-    RUN(test_unused_for_longest_goes);
-    RUN(test_replaced_by_name);
-    RUN(test_rows_are_copied);
-    RUN(test_random);
-    return check_end("test_cache");
 }

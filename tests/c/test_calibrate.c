@@ -22,14 +22,14 @@ static void check_hosts(int size, const int *lowest) {
     }
 }
 
-static void test_all_ranks_agree(void) {
+TEST(test_all_ranks_agree) {
     check_hosts(2, (const int[]){0, 1});
     check_hosts(4, (const int[]){0, 1, 1, 1}); /* most ranks are in no lane */
     check_hosts(5, (const int[]){0, 1, 0, 1, 4});
     check_hosts(9, (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8});
 }
 
-static void test_one_host_measures_nothing(void) {
+TEST(test_one_host_measures_nothing) {
     check_hosts(3, (const int[]){0, 0, 0});
     CHECK_NEAR(costs[0].alpha, COST_ON_A_HOST.alpha, 0);
 }
@@ -43,15 +43,7 @@ static void broken(struct ranks *ranks, int rank, void *arg) {
     CHECK_CODE(coll_calibrate(&t->all, &costs[rank], &err), HVD_TRANSPORT, err);
 }
 
-static void test_a_broken_link_ends_it(void) {
+TEST(test_a_broken_link_ends_it) {
     static const int LOWEST[] = {0, 1, 2};
     ranks_run_hub(3, local_hub_on(3, LOWEST), broken, NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_all_ranks_agree);
-    RUN(test_one_host_measures_nothing);
-    RUN(test_a_broken_link_ends_it);
-    return check_end("test_calibrate");
 }

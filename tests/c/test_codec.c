@@ -7,7 +7,7 @@ static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0}
                           TOPK = {HVD_CODEC_TOPK, 0.1};
 
 /* The message of a rank that has joined, zero bytes, changes nothing. */
-static void test_joined(void) {
+TEST(test_joined) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     enum { N = 100 };
     for (int c = 0; c < 3; c++) {
@@ -53,7 +53,7 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     free(messages);
 }
 
-static void test_not_finite(void) {
+TEST(test_not_finite) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     static const float VALUES[] = {NAN, INFINITY, -INFINITY,
                                    3e38f}; /* the last: with the residual */
@@ -66,7 +66,7 @@ static void test_not_finite(void) {
     check_marked(ONE, 200, 7, NAN, 20);
 }
 
-static void test_scale(void) {
+TEST(test_scale) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK, {HVD_CODEC_FLOAT16, 0}};
     for (int c = 0; c < 4; c++) {
         float in[100], scaled[100], a[100] = {0}, b[100] = {0};
@@ -82,7 +82,7 @@ static void test_scale(void) {
     }
 }
 
-static void test_casts(void) {
+TEST(test_casts) {
     static const float IN[] = {0, -0.0f, 1, 0.1f, -3.3f, 70000, 1e-8f, INFINITY, 1e38f};
     enum { N = sizeof IN / sizeof *IN };
     static const struct codec HALF = {HVD_CODEC_FLOAT16, 0}, BFLOAT = {HVD_CODEC_BFLOAT16, 0};
@@ -108,7 +108,7 @@ static void check_refused(struct codec c, const char *part) {
     CHECK_HAS(err.text, part);
 }
 
-static void test_parameters(void) {
+TEST(test_parameters) {
     hvd_error err;
     CHECK_OK(codec_check(TWO, "w", 10, &err), err);
     CHECK_OK(codec_check(ONE, "w", 10, &err), err);
@@ -127,7 +127,7 @@ static void test_parameters(void) {
     CHECK_CODE(codec_check(TOPK, "w", (size_t)1 << 32, &err), HVD_UNSUPPORTED, err);
 }
 
-static void test_texts(void) {
+TEST(test_texts) {
     static const struct {
         struct codec codec;
         const char *text;
@@ -142,7 +142,7 @@ static void test_texts(void) {
 }
 
 /* What a message leaves out comes later: what was decoded, and the residual, are all there was. */
-static void test_nothing_is_lost(void) {
+TEST(test_nothing_is_lost) {
     static const struct codec CODECS[] = {{HVD_CODEC_2BIT, 0.25}, ONE, TOPK};
     for (int c = 0; c < 3; c++) {
         float residual[100] = {0}, out[100];
@@ -160,16 +160,4 @@ static void test_nothing_is_lost(void) {
         }
         for (int i = 0; i < 100; i++) CHECK_NEAR(sent[i] + (double)residual[i], given[i], 1e-4);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_joined);
-    RUN(test_not_finite);
-    RUN(test_scale);
-    RUN(test_casts);
-    RUN(test_parameters);
-    RUN(test_texts);
-    RUN(test_nothing_is_lost);
-    return check_end("test_codec");
 }

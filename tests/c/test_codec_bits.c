@@ -69,7 +69,7 @@ static void check_steps(struct codec c, size_t n) {
     free(expected);
 }
 
-static void test_words_and_residuals(void) {
+TEST(test_words_and_residuals) {
     static const struct codec CODECS[] = {{HVD_CODEC_2BIT, 0.5},  {HVD_CODEC_2BIT, 0.1},
                                           {HVD_CODEC_2BIT, 3},    {HVD_CODEC_1BIT, 0},
                                           {HVD_CODEC_1BIT, 0.25}, {HVD_CODEC_1BIT, -0.25}};
@@ -78,7 +78,7 @@ static void test_words_and_residuals(void) {
 }
 
 /* By hand, from MXNet's rule. */
-static void test_known_words(void) {
+TEST(test_known_words) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
     static const uint8_t TWO_BITS[] = {0, 0, 0, 0, 0xe3, 0x83, 0x00, 0xbb, 0xe0, 0, 0, 0};
@@ -121,7 +121,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     free(sum);
 }
 
-static void test_sums(void) {
+TEST(test_sums) {
     for (int p = 1; p <= MOST_RANKS; p++) {
         for (size_t s = 0; s < NSIZES; s++) {
             check_sums(TWO, p, SIZES[s], 1);
@@ -134,7 +134,7 @@ static void test_sums(void) {
 }
 
 /* Every rank sends the largest count there is. */
-static void test_sums_do_not_wrap(void) {
+TEST(test_sums_do_not_wrap) {
     static const int RANKS[] = {127, 128, 400};
     for (int k = 0; k < 3; k++) {
         size_t bytes = codec_bytes(TWO, 16), p = (size_t)RANKS[k];
@@ -153,13 +153,4 @@ static void test_sums_do_not_wrap(void) {
         free(sum);
     }
     CHECK(codec_kernels(TWO, 40000) == NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_words_and_residuals);
-    RUN(test_known_words);
-    RUN(test_sums);
-    RUN(test_sums_do_not_wrap);
-    return check_end("test_codec_bits");
 }

@@ -56,7 +56,7 @@ static void check_topk(double ratio, size_t n, double levels) {
     free(message);
 }
 
-static void test_topk(void) {
+TEST(test_topk) {
     static const double RATIOS[] = {1e-9, 0.01, 0.1, 0.5, 0.999, 1};
     for (size_t k = 0; k < sizeof RATIOS / sizeof *RATIOS; k++) {
         for (size_t s = 0; s < NSIZES - 1; s++) {
@@ -73,7 +73,7 @@ static void test_topk(void) {
 }
 
 /* Magnitudes that differ in the last bit only, and denormals. */
-static void test_topk_tells_neighbours_apart(void) {
+TEST(test_topk_tells_neighbours_apart) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
     uint8_t message[12];
@@ -88,7 +88,7 @@ static void test_topk_tells_neighbours_apart(void) {
     CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
 }
 
-static void test_topk_sums(void) {
+TEST(test_topk_sums) {
     for (int p = 1; p <= MOST_RANKS; p++) {
         size_t n = 100, bytes = codec_bytes(TOPK, n), k = 10;
         uint8_t *messages = messages_of(TOPK, p, n);
@@ -110,12 +110,4 @@ static void test_topk_sums(void) {
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
         free(messages);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_topk);
-    RUN(test_topk_tells_neighbours_apart);
-    RUN(test_topk_sums);
-    return check_end("test_codec_topk");
 }

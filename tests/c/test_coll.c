@@ -21,7 +21,7 @@ static void check_chunks(size_t bytes, size_t element, int n) {
     CHECK(most - least <= element);
 }
 
-static void test_chunks(void) {
+TEST(test_chunks) {
     static const size_t ELEMENTS[] = {1, 2, 4, 8};
     static const size_t COUNTS[] = {0, 1, 2, 7, 8, 9, 10, 61, 1009, 65536, 1000003};
     for (int n = 1; n <= 9; n++)
@@ -44,7 +44,7 @@ static void check_segments(struct coll_range range, size_t length) {
         CHECK_INT(coll_length(coll_segment(range, length, k + past)), 0);
 }
 
-static void test_segments(void) {
+TEST(test_segments) {
     static const size_t LENGTHS[] = {8, 64, PACE_DEFAULT.segment};
     for (size_t l = 0; l < 3; l++) {
         size_t length = LENGTHS[l];
@@ -66,7 +66,7 @@ static const struct coll_algorithm *first_that_takes(const struct coll_args *arg
     return NULL;
 }
 
-static void test_every_collective_is_taken(void) {
+TEST(test_every_collective_is_taken) {
     static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
                                    1 << 16, 1 << 20, (size_t)1 << 40};
     for (int kind = 0; kind < HVD_JOIN; kind++) { /* which moves no data */
@@ -87,18 +87,9 @@ static void test_every_collective_is_taken(void) {
 }
 
 /* No two of a kind share a name: benchmarks and error texts tell them by it. */
-static void test_names(void) {
+TEST(test_names) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < i; j++) CHECK(strcmp(table[i].name, table[j].name) != 0);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_chunks);
-    RUN(test_segments);
-    RUN(test_every_collective_is_taken);
-    RUN(test_names);
-    return check_end("test_coll");
 }

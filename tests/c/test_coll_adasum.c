@@ -101,12 +101,12 @@ static void adasum_cases(struct coll_rank *self) {
     check_adasum_case(self, RANDOM, HVD_FLOAT16, 100, -2, 0.25);
 }
 
-static void test_equals_the_paper(void) {
+TEST(test_equals_the_paper) {
     for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, adasum_cases);
 }
 
 /* What makes it more than a sum: equal vectors are averaged, orthogonal ones are added. */
-static void test_model(void) {
+TEST(test_model) {
     static double v[MOST_RANKS][MOST];
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
         for (int r = 0; r < ranks; r++)
@@ -143,7 +143,7 @@ static void million(struct coll_rank *self) {
     free(data);
 }
 
-static void test_million(void) {
+TEST(test_million) {
     coll_cases_run(2, million);
     coll_cases_run(CHECK_SLOW ? 3 : 7, million);
 }
@@ -164,18 +164,8 @@ static void unruly(struct coll_rank *self) {
     }
 }
 
-static void test_same_bits_of_any_input(void) {
+TEST(test_same_bits_of_any_input) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly);
 }
 
-static void test_on_hosts(void) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }
-
-int main(void) {
-    check_begin();
-    RUN(test_model);
-    RUN(test_equals_the_paper);
-    RUN(test_on_hosts);
-    RUN(test_million);
-    RUN(test_same_bits_of_any_input);
-    return check_end("test_coll_adasum");
-}
+TEST(test_on_hosts) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }

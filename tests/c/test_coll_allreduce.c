@@ -22,7 +22,7 @@ static void small_cases(struct coll_rank *self) {
             check_rows(self, allreduce(dtype, sizes[s], turn++));
 }
 
-static void test_small(void) {
+TEST(test_small) {
     for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, small_cases);
 }
 
@@ -32,7 +32,7 @@ static void scaled_cases(struct coll_rank *self) {
             check_rows(self, allreduce(dtype, 127, k));
 }
 
-static void test_every_scaling(void) {
+TEST(test_every_scaling) {
     coll_cases_run(1, scaled_cases);
     coll_cases_run(3, scaled_cases);
     coll_cases_run(4, scaled_cases);
@@ -54,7 +54,7 @@ static void segment_cases(struct coll_rank *self) {
     }
 }
 
-static void test_segments(void) {
+TEST(test_segments) {
     coll_cases_run(2, segment_cases);
     if (!CHECK_SLOW) coll_cases_run(3, segment_cases);
     if (!CHECK_SLOW) coll_cases_run(7, segment_cases);
@@ -65,7 +65,7 @@ static void million_cases(struct coll_rank *self) {
     for (int d = 0; d < 4; d++) check_rows(self, allreduce(DTYPES[d], 1000003, d));
 }
 
-static void test_million(void) {
+TEST(test_million) {
     coll_cases_run(1, million_cases);
     coll_cases_run(CHECK_SLOW ? 2 : 5, million_cases);
 }
@@ -104,7 +104,7 @@ static void apart_cases(struct coll_rank *self) {
         for (int pass = 0; pass < 4; pass++) apart_case(self, SIZES[i]);
 }
 
-static void test_input_apart(void) {
+TEST(test_input_apart) {
     for (int p = 2; p <= 4; p++) {
         struct coll_run_shared shared = {.cases = apart_cases};
         ranks_run_on_window(p, coll_rank_main, &shared);
@@ -173,7 +173,7 @@ static void unruly_cases(struct coll_rank *self) {
     unruly_case(self, HVD_FLOAT32, OPS[self->ranks->size % 4], 30000, false);
 }
 
-static void test_same_bits_on_all_ranks(void) {
+TEST(test_same_bits_on_all_ranks) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly_cases);
 }
 
@@ -206,7 +206,7 @@ static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
 }
 
 /* 2(h-1)/h of the data, however the ranks are placed, and no more at 16 bits. */
-static void test_a_host_sends_the_fewest_bytes(void) {
+TEST(test_a_host_sends_the_fewest_bytes) {
     enum { BYTES = 1200000 };
     static const int PLACED[][7] = {{4, 0, 0, 2, 2},
                                     {4, 0, 1, 0, 1},
@@ -227,22 +227,9 @@ static void test_a_host_sends_the_fewest_bytes(void) {
     }
 }
 
-static void test_on_hosts(void) {
+TEST(test_on_hosts) {
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
     coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
     if (!CHECK_SLOW) coll_cases_run_on_hosts(scaled_cases, 2);
     if (!CHECK_SLOW) coll_cases_run_on_hosts(segment_cases, 2);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_small);
-    RUN(test_every_scaling);
-    RUN(test_segments);
-    RUN(test_million);
-    RUN(test_input_apart);
-    RUN(test_same_bits_on_all_ranks);
-    RUN(test_on_hosts);
-    RUN(test_a_host_sends_the_fewest_bytes);
-    return check_end("test_coll_allreduce");
 }

@@ -113,18 +113,18 @@ static void all_cases(struct ranks *ranks, int rank, void *way) {
 
 static coded_way *chosen = coll_coded, *scattered = coll_coded_scattered;
 
-static void test_messages(void) {
+TEST(test_messages) {
     for (int size = 1; size <= MOST_RANKS; size += 1 + CHECK_SLOW) {
         ranks_run(size, all_cases, &chosen);
         ranks_run(size, all_cases, &scattered);
     }
 }
 
-static void test_window(void) {
+TEST(test_window) {
     for (int size = 1; size <= 5; size += 2) ranks_run_on_window(size, all_cases, &chosen);
 }
 
-static void test_several_hosts(void) {
+TEST(test_several_hosts) {
     ranks_run_hub(6, local_hub_new(6, 1), all_cases, &chosen);
     ranks_run_hub(5, local_hub_new(5, 2), all_cases, &chosen);
     struct local_hub *hub = local_hub_new(5, 2);
@@ -147,7 +147,7 @@ static void long_case(struct ranks *ranks, int rank, void *way) {
     scratch_free(&self.outer);
 }
 
-static void test_segments(void) {
+TEST(test_segments) {
     if (CHECK_SLOW) return;
     ranks_run(2, long_case, &scattered);
     ranks_run(3, long_case, &chosen);
@@ -182,7 +182,7 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
 
 /* Between hosts: gathered up to 5 and 9 ranks, then scattered, (p - 1) / p of the words and of a
  * byte a value. On one host: scattered from 3 ranks and 8 KiB of words. */
-static void test_bytes(void) {
+TEST(test_bytes) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},
                  top = {HVD_CODEC_TOPK, 1.0 / 64};
@@ -199,14 +199,4 @@ static void test_bytes(void) {
     CHECK_NEAR(bytes_a_value(one, 3, 3, 2 * LONG), 2.0 / 3 * 1.125, 1e-2);
     for (int p = 2; p <= 5; p++)
         CHECK_NEAR(bytes_a_value(CODED_CASES[0], p, 1, SHORT), 2 * 2.0 * (p - 1) / p, 1e-2);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_messages);
-    RUN(test_window);
-    RUN(test_several_hosts);
-    RUN(test_segments);
-    RUN(test_bytes);
-    return check_end("test_coll_coded");
 }

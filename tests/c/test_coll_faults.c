@@ -103,12 +103,12 @@ static void run_everywhere(int after, size_t n) {
     run_rows(OF_ANY_SIZE, ANY_SIZES, after, n);
 }
 
-static void test_broken_before(void) {
+TEST(test_broken_before) {
     run_everywhere(0, 1);
     run_everywhere(0, 1009);
 }
 
-static void test_broken_in_the_midst(void) {
+TEST(test_broken_in_the_midst) {
     run_everywhere(1, 1009);
     run_everywhere(CHECK_SLOW ? 3 : 1, CHECK_SLOW ? 70001 : 300007);
     if (!CHECK_SLOW) run_everywhere(7, 300007);
@@ -130,15 +130,7 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     scratch_free(&self.outer);
 }
 
-static void test_silent_peer(void) {
+TEST(test_silent_peer) {
     struct coll_case c = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .how = {HVD_SUM, 1, 1}};
     ranks_run(2, silent_main, &c);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_broken_before);
-    RUN(test_broken_in_the_midst);
-    RUN(test_silent_peer);
-    return check_end("test_coll_faults");
 }

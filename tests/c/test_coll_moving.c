@@ -18,7 +18,7 @@ static void broadcast_cases(struct coll_rank *self) {
 /* Sanitizers make it 30 times as slow: they see every second number of ranks. */
 enum { NEXT_RANKS = CHECK_SLOW ? 2 : 1 };
 
-static void test_broadcast(void) {
+TEST(test_broadcast) {
     for (int p = 1; p <= MOST_RANKS; p += NEXT_RANKS) coll_cases_run(p, broadcast_cases);
 }
 
@@ -34,7 +34,7 @@ static void long_broadcasts(struct coll_rank *self) {
     check_rows(self, (struct coll_case){.kind = HVD_BROADCAST, .dtype = HVD_UINT8, .n = 1000003});
 }
 
-static void test_long_broadcast(void) {
+TEST(test_long_broadcast) {
     coll_cases_run(1, long_broadcasts);
     coll_cases_run(2, long_broadcasts);
     coll_cases_run(CHECK_SLOW ? 3 : 7, long_broadcasts);
@@ -65,7 +65,7 @@ static void allgather_cases(struct coll_rank *self) {
         for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) gather(self, dtype, SIZES[s]);
 }
 
-static void test_allgather(void) {
+TEST(test_allgather) {
     for (int p = 1; p <= MOST_RANKS; p += NEXT_RANKS) coll_cases_run(p, allgather_cases);
 }
 
@@ -82,24 +82,14 @@ static void long_allgathers(struct coll_rank *self) {
                                                 .parts = PARTS[i]});
 }
 
-static void test_long_allgather(void) {
+TEST(test_long_allgather) {
     coll_cases_run(2, long_allgathers);
     if (!CHECK_SLOW) coll_cases_run(3, long_allgathers);
     coll_cases_run(CHECK_SLOW ? 3 : 5, long_allgathers);
 }
 
-static void test_on_hosts(void) {
+TEST(test_on_hosts) {
     coll_cases_run_on_hosts(broadcast_cases, PLACEMENTS);
     coll_cases_run_on_hosts(allgather_cases, PLACEMENTS);
     if (!CHECK_SLOW) coll_cases_run_on_hosts(long_broadcasts, 2);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_broadcast);
-    RUN(test_long_broadcast);
-    RUN(test_allgather);
-    RUN(test_long_allgather);
-    RUN(test_on_hosts);
-    return check_end("test_coll_moving");
 }

@@ -24,21 +24,14 @@ static void cases(struct coll_rank *self) {
         for (int s = 0; s < 3; s++) all_kinds(self, DTYPES[d], SIZES[s]);
 }
 
-static void test_every_pace(void) {
+TEST(test_every_pace) {
     for (int p = 2; p <= (CHECK_SLOW ? 4 : MOST_RANKS); p++)
         for (int i = 0; i < NPACES; i++) coll_cases_run_at(p, PACES[i], cases);
 }
 
 /* On links where a message costs nothing all goes by rings, several pieces of them. */
-static void test_pieces_by_hosts(void) {
+TEST(test_pieces_by_hosts) {
     static const struct cost BYTES_ALONE = {0, 1e-9};
     for (int i = 0; i < NPACES; i++)
         coll_cases_run_on_hosts_at(PACES[i], BYTES_ALONE, cases, PLACEMENTS);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_every_pace);
-    RUN(test_pieces_by_hosts);
-    return check_end("test_coll_pace");
 }

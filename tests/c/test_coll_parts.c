@@ -23,7 +23,7 @@ static void small_scatters(struct coll_rank *self) {
             scatter(self, dtype, rows[s], turn % 3 ? 1 : (size_t)turn % 2 * 5, turn);
 }
 
-static void test_small_reducescatter(void) {
+TEST(test_small_reducescatter) {
     for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, small_scatters);
 }
 
@@ -32,7 +32,7 @@ static void every_scaling(struct coll_rank *self) {
         for (int k = 0; k < NSCALINGS; k += 1 + CHECK_SLOW) scatter(self, dtype, 127, 2, k);
 }
 
-static void test_every_scaling(void) {
+TEST(test_every_scaling) {
     coll_cases_run(1, every_scaling);
     coll_cases_run(3, every_scaling);
     coll_cases_run(4, every_scaling);
@@ -51,7 +51,7 @@ static void long_scatters(struct coll_rank *self) {
     }
 }
 
-static void test_long_reducescatter(void) {
+TEST(test_long_reducescatter) {
     coll_cases_run(1, long_scatters);
     coll_cases_run(2, long_scatters);
     coll_cases_run(CHECK_SLOW ? 3 : 5, long_scatters);
@@ -79,7 +79,7 @@ static void same_bits(struct coll_rank *self) {
         CHECK(memcmp((char *)all + own.begin, part, coll_length(own)) == 0);
 }
 
-static void test_same_bits_as_an_allreduce(void) {
+TEST(test_same_bits_as_an_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, same_bits);
 }
 
@@ -115,7 +115,7 @@ static void small_exchanges(struct coll_rank *self) {
     for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) exchange(self, DTYPES[s], SIZES[s]);
 }
 
-static void test_small_alltoall(void) {
+TEST(test_small_alltoall) {
     for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, small_exchanges);
 }
 
@@ -127,24 +127,12 @@ static void long_exchanges(struct coll_rank *self) {
     if (!CHECK_SLOW) exchange(self, HVD_UINT8, 1000003);
 }
 
-static void test_long_alltoall(void) {
+TEST(test_long_alltoall) {
     coll_cases_run(2, long_exchanges);
     if (!CHECK_SLOW) coll_cases_run(4, long_exchanges);
 }
 
-static void test_on_hosts(void) {
+TEST(test_on_hosts) {
     coll_cases_run_on_hosts(small_scatters, PLACEMENTS);
     coll_cases_run_on_hosts(small_exchanges, PLACEMENTS);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_small_reducescatter);
-    RUN(test_every_scaling);
-    RUN(test_long_reducescatter);
-    RUN(test_same_bits_as_an_allreduce);
-    RUN(test_small_alltoall);
-    RUN(test_long_alltoall);
-    RUN(test_on_hosts);
-    return check_end("test_coll_parts");
 }

@@ -5,7 +5,7 @@ static struct coordinator_config config_of(int size) {
     return (struct coordinator_config){.size = size, .fusion_bytes = 1000, .cache_capacity = 100};
 }
 
-static void test_ready_when_all_have_submitted(void) {
+TEST(test_ready_when_all_have_submitted) {
     for (int size = 1; size <= 9; size++) {
         struct scene s;
         scene_open(&s, config_of(size));
@@ -20,7 +20,7 @@ static void test_ready_when_all_have_submitted(void) {
     }
 }
 
-static void test_order_of_priority_then_arrival(void) {
+TEST(test_order_of_priority_then_arrival) {
     struct scene s;
     struct coordinator_config config = config_of(2);
     config.fusion_bytes = 0;
@@ -38,7 +38,7 @@ static void test_order_of_priority_then_arrival(void) {
     scene_close(&s);
 }
 
-static void test_fuses(void) {
+TEST(test_fuses) {
     struct scene s;
     scene_open(&s, config_of(2));
     all_say(&s, 2, request_of("a", 10));
@@ -49,7 +49,7 @@ static void test_fuses(void) {
     scene_close(&s);
 }
 
-static void test_ids(void) {
+TEST(test_ids) {
     struct scene s;
     scene_open(&s, config_of(3));
     all_say(&s, 3, request_of("a", 3));
@@ -70,7 +70,7 @@ static void test_ids(void) {
     scene_close(&s);
 }
 
-static void test_no_cache(void) {
+TEST(test_no_cache) {
     struct scene s;
     struct coordinator_config config = config_of(2);
     config.cache_capacity = 0;
@@ -83,7 +83,7 @@ static void test_no_cache(void) {
     scene_close(&s);
 }
 
-static void test_resend_after_eviction(void) {
+TEST(test_resend_after_eviction) {
     struct scene s;
     struct coordinator_config config = config_of(2);
     config.cache_capacity = 1;
@@ -106,7 +106,7 @@ static void test_resend_after_eviction(void) {
     scene_close(&s);
 }
 
-static void test_changed_after_being_cached(void) {
+TEST(test_changed_after_being_cached) {
     struct scene s;
     scene_open(&s, config_of(2));
     all_say(&s, 2, request_of("a", 3));
@@ -130,7 +130,7 @@ static void test_changed_after_being_cached(void) {
     scene_close(&s);
 }
 
-static void test_rows_of_an_allgather(void) {
+TEST(test_rows_of_an_allgather) {
     struct scene s;
     scene_open(&s, config_of(3));
     for (int i = 0; i < 3; i++) says(&s, i, gather_of("g", i * 2, 5), 0);
@@ -178,7 +178,7 @@ static void check_conflict(const struct conflict *row, int odd_rank) {
     scene_close(&s);
 }
 
-static void test_conflicts(void) {
+TEST(test_conflicts) {
     struct request sum = request_of("w", 3), from = broadcast_of("w", 3, 0);
     struct conflict rows[] = {
         {sum, from, "kind", "allreduce", "broadcast"},
@@ -202,7 +202,7 @@ static void test_conflicts(void) {
 }
 
 /* Rows may differ among ranks; the text must give each rank the shape that it has. */
-static void test_conflict_of_allgather_tells_each_shape(void) {
+TEST(test_conflict_of_allgather_tells_each_shape) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 0, gather_of("w", 3, 4), 0);
@@ -216,7 +216,7 @@ static void test_conflict_of_allgather_tells_each_shape(void) {
 }
 
 /* The longest names and shapes: the text is cut, no more. */
-static void test_long_conflict(void) {
+TEST(test_long_conflict) {
     struct scene s;
     scene_open(&s, config_of(9));
     for (int i = 0; i < 9; i++) {
@@ -231,7 +231,7 @@ static void test_long_conflict(void) {
     scene_close(&s);
 }
 
-static void test_submitted_twice(void) {
+TEST(test_submitted_twice) {
     struct scene s;
     struct request r = request_of("a", 3);
     hvd_error err = {0};
@@ -240,21 +240,4 @@ static void test_submitted_twice(void) {
     CHECK_CODE(coordinator_request(s.c, 0, &r, 0, &err), HVD_INTERNAL, err);
     CHECK_HAS(err.text, "'a'");
     scene_close(&s);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_ready_when_all_have_submitted);
-    RUN(test_order_of_priority_then_arrival);
-    RUN(test_fuses);
-    RUN(test_ids);
-    RUN(test_no_cache);
-    RUN(test_resend_after_eviction);
-    RUN(test_changed_after_being_cached);
-    RUN(test_rows_of_an_allgather);
-    RUN(test_conflicts);
-    RUN(test_conflict_of_allgather_tells_each_shape);
-    RUN(test_long_conflict);
-    RUN(test_submitted_twice);
-    return check_end("test_coordinator");
 }

@@ -20,7 +20,7 @@ static void check_whole(const struct decision *d, const int64_t *joined, uint32_
     for (uint32_t i = 0; i < n; i++) CHECK_INT(d->rows[i], joined[i]);
 }
 
-static void test_what_waited_goes_on_when_the_missing_rank_joins(void) {
+TEST(test_what_waited_goes_on_when_the_missing_rank_joins) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 0, request_of("a", 7), 0);
@@ -34,7 +34,7 @@ static void test_what_waited_goes_on_when_the_missing_rank_joins(void) {
     scene_close(&s);
 }
 
-static void test_later_ones_do_not_wait_for_joined_ranks(void) {
+TEST(test_later_ones_do_not_wait_for_joined_ranks) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 0, join_of(), 0);
@@ -45,7 +45,7 @@ static void test_later_ones_do_not_wait_for_joined_ranks(void) {
     scene_close(&s);
 }
 
-static void test_by_id_the_joined_rank_is_told_all(void) {
+TEST(test_by_id_the_joined_rank_is_told_all) {
     struct scene s;
     scene_open(&s, config_of(2));
     all_say(&s, 2, request_of("a", 7));
@@ -59,7 +59,7 @@ static void test_by_id_the_joined_rank_is_told_all(void) {
     scene_close(&s);
 }
 
-static void test_the_last_one_ends_it(void) {
+TEST(test_the_last_one_ends_it) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 0, join_of(), 0);
@@ -78,7 +78,7 @@ static void test_the_last_one_ends_it(void) {
     scene_close(&s);
 }
 
-static void test_sums_over_other_ranks_are_not_fused(void) {
+TEST(test_sums_over_other_ranks_are_not_fused) {
     struct scene s;
     scene_open(&s, config_of(3));
     all_say(&s, 3, request_of("full", 7));
@@ -102,7 +102,7 @@ static void check_refused(struct request r, const char *what) {
     scene_close(&s);
 }
 
-static void test_what_zeros_can_not_stand_in_for(void) {
+TEST(test_what_zeros_can_not_stand_in_for) {
     struct request max = request_of("x", 3);
     max.op = HVD_MAX;
     check_refused(max, "allreduce with op Max");
@@ -110,7 +110,7 @@ static void test_what_zeros_can_not_stand_in_for(void) {
     check_refused(gather_of("x", 3, 2), "allgather");
 }
 
-static void test_a_disagreement_names_only_who_has_submitted(void) {
+TEST(test_a_disagreement_names_only_who_has_submitted) {
     struct scene s;
     scene_open(&s, config_of(4));
     says(&s, 0, join_of(), 0);
@@ -122,23 +122,11 @@ static void test_a_disagreement_names_only_who_has_submitted(void) {
     scene_close(&s);
 }
 
-static void test_a_join_is_no_stall(void) {
+TEST(test_a_join_is_no_stall) {
     struct scene s;
     struct reports r;
     scene_open(&s, config_of(2));
     says(&s, 0, join_of(), 0);
     CHECK_INT(look(&s, 1000, &r), 0);
     scene_close(&s);
-}
-
-int main(void) {
-    RUN(test_what_waited_goes_on_when_the_missing_rank_joins);
-    RUN(test_later_ones_do_not_wait_for_joined_ranks);
-    RUN(test_by_id_the_joined_rank_is_told_all);
-    RUN(test_the_last_one_ends_it);
-    RUN(test_sums_over_other_ranks_are_not_fused);
-    RUN(test_what_zeros_can_not_stand_in_for);
-    RUN(test_a_disagreement_names_only_who_has_submitted);
-    RUN(test_a_join_is_no_stall);
-    return check_end("test_coordinator_join");
 }

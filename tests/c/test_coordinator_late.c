@@ -19,7 +19,7 @@ static struct request urgent_of(const char *name, int64_t n, int priority) {
     return r;
 }
 
-static void test_two_batches_at_a_time(void) {
+TEST(test_two_batches_at_a_time) {
     struct scene s;
     scene_open(&s, config_of(2000));
     static const char *const NAMES[] = {"a", "b", "c", "d"};
@@ -35,7 +35,7 @@ static void test_two_batches_at_a_time(void) {
     scene_close(&s);
 }
 
-static void test_the_front_layer_overtakes(void) {
+TEST(test_the_front_layer_overtakes) {
     struct scene s;
     scene_open(&s, config_of(2000));
     all_say(&s, RANKS, urgent_of("last", 250, -3));
@@ -52,7 +52,7 @@ static void test_the_front_layer_overtakes(void) {
     scene_close(&s);
 }
 
-static void test_what_waits_is_fused(void) {
+TEST(test_what_waits_is_fused) {
     struct scene s;
     scene_open(&s, config_of(2000));
     all_say(&s, RANKS, request_of("a", 250));
@@ -71,7 +71,7 @@ static void test_what_waits_is_fused(void) {
 }
 
 /* Else each would wait for a decision that goes to all ranks. */
-static void test_small_tensors_that_cannot_be_fused(void) {
+TEST(test_small_tensors_that_cannot_be_fused) {
     struct scene s;
     struct coordinator_config config = config_of(2000);
     config.fusion_bytes = 0;
@@ -84,7 +84,7 @@ static void test_small_tensors_that_cannot_be_fused(void) {
     scene_close(&s);
 }
 
-static void test_a_large_tensor_is_cut(void) {
+TEST(test_a_large_tensor_is_cut) {
     struct scene s;
     scene_open(&s, config_of(256 * KIB));
     all_say(&s, RANKS, request_of("a", 120000)); /* 480,000 bytes */
@@ -109,7 +109,7 @@ static void test_a_large_tensor_is_cut(void) {
 }
 
 /* Only a tensor of higher priority, once known, is worth pieces. */
-static void test_what_nothing_overtakes_is_not_cut(void) {
+TEST(test_what_nothing_overtakes_is_not_cut) {
     struct scene s;
     scene_open(&s, config_of(AHEAD_MEASURED));
     all_say(&s, RANKS, request_of("a", 1024 * KIB));
@@ -129,7 +129,7 @@ static void test_what_nothing_overtakes_is_not_cut(void) {
 }
 
 /* The rest of a tensor shares its batch, and is no batch of its own if it is short. */
-static void test_the_rest_of_a_large_tensor(void) {
+TEST(test_the_rest_of_a_large_tensor) {
     struct scene s;
     scene_open(&s, config_of(256 * KIB));
     all_say(&s, RANKS, request_of("a", 40 * KIB)); /* a piece and a quarter */
@@ -142,7 +142,7 @@ static void test_the_rest_of_a_large_tensor(void) {
 }
 
 /* A batch with room does not draw the end of a tensor past its beginning. */
-static void test_pieces_come_in_order(void) {
+TEST(test_pieces_come_in_order) {
     struct scene s;
     scene_open(&s, config_of(256 * KIB));
     all_say(&s, RANKS, request_of("small", 10));
@@ -153,7 +153,7 @@ static void test_pieces_come_in_order(void) {
     scene_close(&s);
 }
 
-static void test_what_is_never_cut(void) {
+TEST(test_what_is_never_cut) {
     struct request whole[] = {request_of("a", 100 * KIB), gather_of("b", 100 * KIB, 1),
                               request_of("c", 100 * KIB)};
     whole[0].op = HVD_ADASUM;
@@ -169,7 +169,7 @@ static void test_what_is_never_cut(void) {
 }
 
 /* Ranks that have joined make zeros for one batch. */
-static void test_a_tensor_that_a_joined_rank_lacks_is_not_cut(void) {
+TEST(test_a_tensor_that_a_joined_rank_lacks_is_not_cut) {
     struct scene s;
     struct request joining = {.kind = HVD_JOIN, .dtype = HVD_INT64, .name = "join"};
     scene_open(&s, config_of(2));
@@ -180,7 +180,7 @@ static void test_a_tensor_that_a_joined_rank_lacks_is_not_cut(void) {
     scene_close(&s);
 }
 
-static void test_a_disagreement_is_told_at_once(void) {
+TEST(test_a_disagreement_is_told_at_once) {
     struct scene s;
     scene_open(&s, config_of(2000));
     all_say(&s, RANKS, request_of("a", 250));
@@ -195,7 +195,7 @@ static void test_a_disagreement_is_told_at_once(void) {
     scene_close(&s);
 }
 
-static void test_the_end_waits_for_what_is_ready(void) {
+TEST(test_the_end_waits_for_what_is_ready) {
     struct scene s;
     scene_open(&s, config_of(2000));
     for (int i = 0; i < 3; i++) all_say(&s, RANKS, numbered_request(i, 250));
@@ -275,24 +275,6 @@ static void tell(uint64_t seed) {
     scene_close(&t.s);
 }
 
-static void test_random(void) {
+TEST(test_random) {
     for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 20 : 200); seed++) tell(seed);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_two_batches_at_a_time);
-    RUN(test_the_front_layer_overtakes);
-    RUN(test_what_waits_is_fused);
-    RUN(test_small_tensors_that_cannot_be_fused);
-    RUN(test_a_large_tensor_is_cut);
-    RUN(test_what_nothing_overtakes_is_not_cut);
-    RUN(test_the_rest_of_a_large_tensor);
-    RUN(test_pieces_come_in_order);
-    RUN(test_what_is_never_cut);
-    RUN(test_a_tensor_that_a_joined_rank_lacks_is_not_cut);
-    RUN(test_a_disagreement_is_told_at_once);
-    RUN(test_the_end_waits_for_what_is_ready);
-    RUN(test_random);
-    return check_end("test_coordinator_late");
 }

@@ -19,7 +19,7 @@ static void check_left(const struct scene *s, const char *name, const char *rank
     CHECK_HAS(s->got[0].item.error.text, "out of data");
 }
 
-static void test_leave_before_submission(void) {
+TEST(test_leave_before_submission) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 0, request_of("waits", 3), 0);
@@ -34,7 +34,7 @@ static void test_leave_before_submission(void) {
     scene_close(&s);
 }
 
-static void test_leave_after_submission(void) {
+TEST(test_leave_after_submission) {
     struct scene s;
     scene_open(&s, config_of(3));
     says(&s, 1, request_of("a", 3), 0);
@@ -47,7 +47,7 @@ static void test_leave_after_submission(void) {
 }
 
 /* The first reason is told; later ones are mostly consequences. */
-static void test_first_reason(void) {
+TEST(test_first_reason) {
     struct scene s;
     scene_open(&s, config_of(3));
     coordinator_leave(s.c, 1, "out of data");
@@ -60,7 +60,7 @@ static void test_first_reason(void) {
 }
 
 /* The first to leave need not be the lowest rank. */
-static void test_first_to_leave(void) {
+TEST(test_first_to_leave) {
     struct scene s;
     scene_open(&s, config_of(3));
     coordinator_leave(s.c, 2, "out of data");
@@ -73,7 +73,7 @@ static void test_first_to_leave(void) {
 
 /* An error is for those that had submitted; another may have the name under way in its next round.
  */
-static void test_error_names_its_ranks(void) {
+TEST(test_error_names_its_ranks) {
     struct scene s;
     scene_open(&s, config_of(4));
     says(&s, 3, request_of("a", 3), 0);
@@ -86,7 +86,7 @@ static void test_error_names_its_ranks(void) {
 }
 
 /* It left while it was asked for its request again: what it had submitted still runs. */
-static void test_leave_owing_an_answer(void) {
+TEST(test_leave_owing_an_answer) {
     struct scene s;
     struct request r = request_of("a", 3);
     hvd_error err = {0};
@@ -103,7 +103,7 @@ static void test_leave_owing_an_answer(void) {
 }
 
 /* Who has left after its submission is not to blame. */
-static void test_left_after_its_submission(void) {
+TEST(test_left_after_its_submission) {
     struct scene s;
     scene_open(&s, config_of(4));
     says(&s, 0, request_of("a", 3), 0);
@@ -116,7 +116,7 @@ static void test_left_after_its_submission(void) {
     scene_close(&s);
 }
 
-static void test_long_reason(void) {
+TEST(test_long_reason) {
     char reason[5000];
     struct scene s;
     memset(reason, 'r', sizeof reason - 1);
@@ -130,7 +130,7 @@ static void test_long_reason(void) {
     scene_close(&s);
 }
 
-static void test_bye(void) {
+TEST(test_bye) {
     for (int size = 1; size <= 5; size++) {
         struct scene s;
         scene_open(&s, config_of(size));
@@ -142,7 +142,7 @@ static void test_bye(void) {
     }
 }
 
-static void test_stall_warning_once(void) {
+TEST(test_stall_warning_once) {
     struct scene s;
     struct reports r;
     scene_open(&s, config_of(3));
@@ -165,7 +165,7 @@ static void test_stall_warning_once(void) {
 }
 
 /* 20,000 tensors made 20,000 lines. Younger ones go with the oldest, and are not said again. */
-static void test_one_line_for_all_that_miss_the_same_ranks(void) {
+TEST(test_one_line_for_all_that_miss_the_same_ranks) {
     enum { N = 20000 };
     struct scene s;
     struct reports r;
@@ -191,7 +191,7 @@ static void test_one_line_for_all_that_miss_the_same_ranks(void) {
 }
 
 /* Every tensor fails with its own words, also where what others wait for has failed before. */
-static void test_many_stall_at_once(void) {
+TEST(test_many_stall_at_once) {
     struct scene s;
     scene_open(&s, config_of(2));
     for (int i = 0; i < 20; i++) says(&s, i % 2, numbered_request(i, 3), 100);
@@ -206,7 +206,7 @@ static void test_many_stall_at_once(void) {
     scene_close(&s);
 }
 
-static void test_stall_failure(void) {
+TEST(test_stall_failure) {
     struct scene s;
     scene_open(&s, config_of(2));
     says(&s, 0, request_of("stuck", 3), 100);
@@ -221,7 +221,7 @@ static void test_stall_failure(void) {
     scene_close(&s);
 }
 
-static void test_never_stalls(void) {
+TEST(test_never_stalls) {
     struct scene s;
     struct reports r;
     struct coordinator_config config = config_of(2);
@@ -234,7 +234,7 @@ static void test_never_stalls(void) {
 }
 
 /* Thousands wait when the coordinator is freed. */
-static void test_freed_while_waiting(void) {
+TEST(test_freed_while_waiting) {
     struct scene s;
     scene_open(&s, config_of(2));
     for (int i = 0; i < 3000; i++) says(&s, 0, numbered_request(i, i), 0);
@@ -255,7 +255,7 @@ static void ranks_are(const char *pattern, const char *expected) {
     CHECK_TEXT(text, expected);
 }
 
-static void test_words_for_ranks(void) {
+TEST(test_words_for_ranks) {
     ranks_are("1", "rank 0");
     ranks_are("010", "rank 1");
     ranks_are("0110", "ranks 1, 2");
@@ -271,7 +271,7 @@ static void test_words_for_ranks(void) {
     }
 }
 
-static void test_pending(void) {
+TEST(test_pending) {
     struct request r = request_of("a", 3), other = request_of("a", 4);
     hvd_error err = {0};
     struct pending *p = pending_new(&r, 3, NULL, 7.5);
@@ -291,26 +291,4 @@ static void test_pending(void) {
     CHECK_CODE(pending_add(p, 1, &r, 0, &err), HVD_INTERNAL, err);
     pending_free(p);
     pending_free(NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_leave_before_submission);
-    RUN(test_leave_after_submission);
-    RUN(test_first_reason);
-    RUN(test_first_to_leave);
-    RUN(test_error_names_its_ranks);
-    RUN(test_leave_owing_an_answer);
-    RUN(test_left_after_its_submission);
-    RUN(test_long_reason);
-    RUN(test_bye);
-    RUN(test_stall_warning_once);
-    RUN(test_one_line_for_all_that_miss_the_same_ranks);
-    RUN(test_many_stall_at_once);
-    RUN(test_stall_failure);
-    RUN(test_never_stalls);
-    RUN(test_freed_while_waiting);
-    RUN(test_words_for_ranks);
-    RUN(test_pending);
-    return check_end("test_coordinator_waiting");
 }

@@ -14,7 +14,7 @@ static void check_copy(enum copy_way way, size_t to, size_t from, size_t bytes) 
         CHECK_INT(out[i], i < to || i >= to + bytes ? 0xa5 : in[from + i - to]);
 }
 
-static void test_any_place_and_length(void) {
+TEST(test_any_place_and_length) {
     static const size_t LENGTHS[] = {0, 1, 15, 63, 64, 65, 127, 128, 200, 300};
     for (int way = 0; way < COPY_WAYS; way++)
         for (size_t to = 0; to < 130; to += 1 + 12 * CHECK_SLOW)
@@ -57,7 +57,7 @@ static int take(struct pair *p, int stretches, double cached, double past_caches
 }
 
 /* Both are tried, then the faster one is taken; the other is tried again, ever more rarely. */
-static void test_the_faster_way(void) {
+TEST(test_the_faster_way) {
     struct pair left, right;
     open_pair(&left);
     open_pair(&right);
@@ -73,7 +73,7 @@ static void test_the_faster_way(void) {
 }
 
 /* One slow stretch does not change the way. A way that has become faster is found. */
-static void test_change(void) {
+TEST(test_change) {
     struct pair p, undisturbed;
     open_pair(&p);
     open_pair(&undisturbed);
@@ -89,7 +89,7 @@ static void test_change(void) {
 }
 
 /* Sizes in turn, of which the small one takes longer a byte, and each has its own faster way. */
-static void test_sizes_are_not_compared(void) {
+TEST(test_sizes_are_not_compared) {
     enum { SMALL = 1 << 20, LARGE = 1 << 26, STEPS = 1000 };
     struct pair p;
     int small_past = 0, large_past = 0;
@@ -100,13 +100,4 @@ static void test_sizes_are_not_compared(void) {
     }
     CHECK(small_past < STEPS / 20);
     CHECK(large_past > STEPS - STEPS / 20);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_any_place_and_length);
-    RUN(test_the_faster_way);
-    RUN(test_change);
-    RUN(test_sizes_are_not_compared);
-    return check_end("test_copy_policy");
 }

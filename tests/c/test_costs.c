@@ -15,7 +15,7 @@ static enum coll_cheap cheapest(int p, struct cost cost, hvd_dtype dtype, size_t
     return coll_cheapest(&comm, &args);
 }
 
-static void test_small_data_takes_few_steps_large_data_the_ring(void) {
+TEST(test_small_data_takes_few_steps_large_data_the_ring) {
     static const int RANKS[] = {2, 3, 4, 7, 8, 64, 1000};
     static const struct cost COSTS[] = {SLOW, FAST, FAR};
     for (int i = 0; i < 7; i++) {
@@ -32,27 +32,27 @@ static void test_small_data_takes_few_steps_large_data_the_ring(void) {
     }
 }
 
-static void test_few_ranks_never_take_the_circulant(void) {
+TEST(test_few_ranks_never_take_the_circulant) {
     for (int p = 2; p <= 3; p++)
         for (size_t bytes = 8; bytes < (size_t)1 << 40; bytes *= 2)
             CHECK(cheapest(p, FAST, HVD_FLOAT32, bytes) != COLL_CIRCULANT);
 }
 
 /* At 512 ranks 64 KB took 52 ms by the ring, which was the only choice above 16 KB. */
-static void test_many_ranks_take_the_circulant_in_the_middle(void) {
+TEST(test_many_ranks_take_the_circulant_in_the_middle) {
     CHECK_INT(cheapest(512, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, SLOW, HVD_FLOAT32, 64 << 10), COLL_RING);
 }
 
-static void test_sums_that_travel_wider_cost_more(void) {
+TEST(test_sums_that_travel_wider_cost_more) {
     size_t border[2] = {8, 8};
     while (cheapest(8, FAST, HVD_FLOAT32, border[0]) != COLL_RING) border[0] += 64;
     while (cheapest(8, FAST, HVD_FLOAT16, border[1]) != COLL_RING) border[1] += 64;
     CHECK(border[1] < border[0]);
 }
 
-static void test_choices_in_words(void) {
+TEST(test_choices_in_words) {
     struct transport t = {.cost = {100e-6, 10e-9}};
     struct comm comm = {.transport = &t, .size = 8, .hosts = 8};
     char text[200], small[20];
@@ -63,7 +63,7 @@ static void test_choices_in_words(void) {
 }
 
 /* What HVDLITE_DETERMINISTIC fuses must be added in one order. */
-static void test_all_below_the_border_goes_by_doubling(void) {
+TEST(test_all_below_the_border_goes_by_doubling) {
     struct transport t = {.cost = COST_FIXED};
     for (int p = 2; p < 100; p++) {
         struct comm comm = {.transport = &t, .size = p, .hosts = p};
@@ -76,22 +76,10 @@ static void test_all_below_the_border_goes_by_doubling(void) {
     }
 }
 
-static void test_a_long_link_holds_more(void) {
+TEST(test_a_long_link_holds_more) {
     CHECK_INT(coll_depth(SLOW, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth(FAST, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth((struct cost){500e-6, 1e-9}, 61440), 32);
     CHECK_INT(coll_depth(FAR, 61440), PACE_MOST_DEPTH);
     CHECK_INT(coll_depth((struct cost){0, 0}, 61440), PACE_DEFAULT.depth);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_small_data_takes_few_steps_large_data_the_ring);
-    RUN(test_few_ranks_never_take_the_circulant);
-    RUN(test_many_ranks_take_the_circulant_in_the_middle);
-    RUN(test_sums_that_travel_wider_cost_more);
-    RUN(test_choices_in_words);
-    RUN(test_all_below_the_border_goes_by_doubling);
-    RUN(test_a_long_link_holds_more);
-    return check_end("test_costs");
 }

@@ -81,13 +81,13 @@ static void plan_main(struct ranks *ranks, int rank, void *arg) {
     free(works);
 }
 
-static void test_every_number_of_ranks(void) {
+TEST(test_every_number_of_ranks) {
     struct plan plan = {DEFAULT_CONFIG, NAMES, 3};
     for (int p = 1; p <= MOST_RANKS; p++) ranks_run(p, plan_main, &plan);
     for (int p = 2; p <= 5; p++) ranks_run_on_window(p, plan_main, &plan);
 }
 
-static void test_fusion_thresholds(void) {
+TEST(test_fusion_thresholds) {
     static const size_t BYTES[] = {0, 1, 64, 4096, SIZE_MAX};
     struct plan plan = {DEFAULT_CONFIG, NAMES, 2};
     for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
@@ -97,7 +97,7 @@ static void test_fusion_thresholds(void) {
 }
 
 /* Allgathers too, whose rows the caches keep. */
-static void test_cache_evictions(void) {
+TEST(test_cache_evictions) {
     static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
     struct plan plan = {DEFAULT_CONFIG, 50, 5};
     for (size_t i = 0; i < sizeof CAPACITIES / sizeof *CAPACITIES; i++) {
@@ -124,7 +124,7 @@ static void changing_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_changing_tensor(void) {
+TEST(test_changing_tensor) {
     for (int p = 1; p <= 4; p++) ranks_run(p, changing_main, NULL);
 }
 
@@ -148,7 +148,7 @@ static void growing_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_growing_rows(void) {
+TEST(test_growing_rows) {
     hvd_kind kinds[] = {HVD_ALLGATHER, HVD_ALLTOALL};
     for (int i = 0; i < 2; i++) {
         ranks_run(2, growing_main, &kinds[i]);
@@ -181,18 +181,7 @@ static void big_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_big(void) {
+TEST(test_big) {
     ranks_run(1, big_main, NULL);
     ranks_run(3, big_main, NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_every_number_of_ranks);
-    RUN(test_fusion_thresholds);
-    RUN(test_cache_evictions);
-    RUN(test_changing_tensor);
-    RUN(test_growing_rows);
-    RUN(test_big);
-    return check_end("test_engine");
 }

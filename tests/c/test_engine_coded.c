@@ -83,7 +83,7 @@ static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     engine_rank_end(&me);
 }
 
-static void test_alone_and_fused(void) {
+TEST(test_alone_and_fused) {
     size_t none = 0, some = 40000;
     for (int size = 1; size <= 3; size++) {
         ranks_run(size, submit_all, &none);
@@ -139,11 +139,11 @@ static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
     engine_rank_end(&me);
 }
 
-static void test_algorithm_is_the_one_that_ran(void) {
+TEST(test_algorithm_is_the_one_that_ran) {
     ranks_run_on_window(3, names_algorithms, NULL);
 }
 
-static void test_steps(void) { ranks_run(3, two_steps, NULL); }
+TEST(test_steps) { ranks_run(3, two_steps, NULL); }
 
 /* Rank 0 has another codec than the rest, or another threshold. */
 static void disagree(struct ranks *ranks, int rank, void *shared) {
@@ -173,7 +173,7 @@ static void disagree(struct ranks *ranks, int rank, void *shared) {
     engine_rank_end(&me);
 }
 
-static void test_disagreements(void) { ranks_run(3, disagree, NULL); }
+TEST(test_disagreements) { ranks_run(3, disagree, NULL); }
 
 static void refuse(struct ranks *ranks, int rank, void *shared) {
     struct engine_rank me;
@@ -199,14 +199,4 @@ static void refuse(struct ranks *ranks, int rank, void *shared) {
     engine_rank_end(&me);
 }
 
-static void test_refused(void) { ranks_run(2, refuse, NULL); }
-
-int main(void) {
-    check_begin();
-    RUN(test_alone_and_fused);
-    RUN(test_steps);
-    RUN(test_algorithm_is_the_one_that_ran);
-    RUN(test_disagreements);
-    RUN(test_refused);
-    return check_end("test_engine_coded");
-}
+TEST(test_refused) { ranks_run(2, refuse, NULL); }

@@ -113,28 +113,20 @@ static int differing(int size, int per_host, bool share, bool deterministic) {
     return differ;
 }
 
-static void test_equal_bits_in_every_run(void) {
+TEST(test_equal_bits_in_every_run) {
     CHECK_INT(differing(3, 1, false, true), 0);
     CHECK_INT(differing(4, 1, false, true), 0);
     CHECK_INT(differing(6, 2, true, true), 0); /* by hosts */
     CHECK_INT(differing(5, 2, true, true), 0); /* uneven ones */
 }
 
-static void test_on_a_window_always(void) {
+TEST(test_on_a_window_always) {
     CHECK_INT(differing(3, 0, true, true), 0);
     CHECK_INT(differing(3, 0, true, false), 0);
 }
 
 /* Else the test above would show nothing. */
-static void test_other_bits_where_nobody_asked(void) {
+TEST(test_other_bits_where_nobody_asked) {
     CHECK(differing(3, 1, false, false) > 0);
     CHECK(differing(6, 2, true, false) > 0); /* of two hosts a sum has one order */
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_equal_bits_in_every_run);
-    RUN(test_on_a_window_always);
-    RUN(test_other_bits_where_nobody_asked);
-    return check_end("test_engine_deterministic");
 }

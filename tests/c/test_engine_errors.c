@@ -51,7 +51,7 @@ static struct coll_case of(hvd_kind kind, int dtype, size_t n, int op, double pr
         .kind = kind, .dtype = dtype, .n = n, .how = {op, prescale, postscale}, .root = root};
 }
 
-static void test_disagreements(void) {
+TEST(test_disagreements) {
     const struct coll_case sum = of(HVD_ALLREDUCE, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct coll_case sent = of(HVD_BROADCAST, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
     const struct coll_case joined = of(HVD_ALLGATHER, HVD_FLOAT32, 17, HVD_SUM, 1, 1, 0);
@@ -110,7 +110,7 @@ static void duplicate_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_duplicate(void) {
+TEST(test_duplicate) {
     ranks_run(2, duplicate_main, NULL);
     ranks_run(3, duplicate_main, NULL);
 }
@@ -144,7 +144,7 @@ static void failed_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_failed(void) {
+TEST(test_failed) {
     for (int p = 1; p <= 4; p++) {
         char texts[MOST_RANKS][1024], expected[64];
         snprintf(expected, sizeof expected, "tensor 'gradient': no data from rank %d: ", p - 1);
@@ -186,7 +186,7 @@ static void refused_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_refused(void) { ranks_run(2, refused_main, NULL); }
+TEST(test_refused) { ranks_run(2, refused_main, NULL); }
 
 /* Rank 1 never submits; later it submits alone. */
 static void stall_main(struct ranks *ranks, int rank, void *arg) {
@@ -214,17 +214,7 @@ static void stall_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_stall(void) {
+TEST(test_stall) {
     ranks_run(2, stall_main, NULL);
     ranks_run(4, stall_main, NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_disagreements);
-    RUN(test_duplicate);
-    RUN(test_failed);
-    RUN(test_refused);
-    RUN(test_stall);
-    return check_end("test_engine_errors");
 }

@@ -60,7 +60,7 @@ static void break_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
-static void test_broken_link(void) {
+TEST(test_broken_link) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             bool alone = (p + rank) % 2;
@@ -91,7 +91,7 @@ static void midst_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&w);
 }
 
-static void test_broken_in_the_midst(void) {
+TEST(test_broken_in_the_midst) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, midst_main, &broken);
 }
 
@@ -106,7 +106,7 @@ static void leaving_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_broken_while_leaving(void) {
+TEST(test_broken_while_leaving) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, leaving_main, &broken);
 }
 
@@ -136,7 +136,7 @@ static void death_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&w);
 }
 
-static void test_a_dead_rank_fails_all_that_waits(void) { ranks_run(4, death_main, NULL); }
+TEST(test_a_dead_rank_fails_all_that_waits) { ranks_run(4, death_main, NULL); }
 
 static double cpu_seconds(void) {
     struct rusage use;
@@ -164,7 +164,7 @@ static void idle_main(struct ranks *ranks, int rank, void *arg) {
 }
 
 /* In half a second. Four threads that look every millisecond take 15 ms, one that spins 500. */
-static void test_idle_costs_nothing(void) {
+TEST(test_idle_costs_nothing) {
     double least = 1;
     ranks_run(4, idle_main, &least);
     CHECK_NEAR(least, 0, 2e-3);
@@ -201,18 +201,7 @@ static void relay_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&r.work);
 }
 
-static void test_completion_submits(void) {
+TEST(test_completion_submits) {
     ranks_run(1, relay_main, NULL);
     ranks_run(3, relay_main, NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_broken_link);
-    RUN(test_broken_in_the_midst);
-    RUN(test_broken_while_leaving);
-    RUN(test_a_dead_rank_fails_all_that_waits);
-    RUN(test_idle_costs_nothing);
-    RUN(test_completion_submits);
-    return check_end("test_engine_faults");
 }

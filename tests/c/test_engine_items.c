@@ -144,12 +144,6 @@ static void words_main(struct ranks *ranks, int rank, void *arg) {
     monitor_destroy(&me.monitor);
 }
 
-static void test_words_that_make_no_sense(void) {
+TEST(test_words_that_make_no_sense) {
     for (int i = 0; i < CASES; i++) ranks_run(2, words_main, (void *)&WORDS[i]);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_words_that_make_no_sense);
-    return check_end("test_engine_items");
 }

@@ -46,7 +46,7 @@ static void pieces_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < LARGE; i++) work_free(&works[i]);
 }
 
-static void test_pieces(void) {
+TEST(test_pieces) {
     static const size_t AHEAD[] = {1, 300000, AHEAD_MEASURED};
     for (int p = 1; p <= 4; p++) {
         for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
@@ -160,14 +160,7 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < SMALL; i++) work_free(&of[i].work);
 }
 
-static void test_on_a_busy_wire_the_front_layer_overtakes(void) {
+TEST(test_on_a_busy_wire_the_front_layer_overtakes) {
     wire = (struct wire){.closed = true};
     ranks_run(BUSY_RANKS, busy_main, NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_pieces);
-    RUN(test_on_a_busy_wire_the_front_layer_overtakes);
-    return check_end("test_engine_late");
 }

@@ -49,7 +49,7 @@ static void early_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_early(void) {
+TEST(test_early) {
     for (int p = 2; p <= 5; p++) {
         for (int rank = 0; rank < p; rank++) {
             ranks_run(p, early_main, &(struct leaving){rank, false});
@@ -84,7 +84,7 @@ static void pending_main(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-static void test_pending_work_still_runs(void) {
+TEST(test_pending_work_still_runs) {
     for (int p = 1; p <= 5; p++) ranks_run(p, pending_main, NULL);
 }
 
@@ -106,7 +106,7 @@ static void after_leave_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&w);
 }
 
-static void test_submission_after_leave(void) {
+TEST(test_submission_after_leave) {
     for (int p = 1; p <= 3; p++) ranks_run(p, after_leave_main, NULL);
 }
 
@@ -130,7 +130,7 @@ static void stop_main(struct ranks *ranks, int rank, void *arg) {
     monitor_destroy(&me.monitor);
 }
 
-static void test_stop_without_leave(void) {
+TEST(test_stop_without_leave) {
     for (int p = 2; p <= 4; p++) ranks_run(p, stop_main, NULL);
 }
 
@@ -142,7 +142,7 @@ static void life_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_many_lives(void) {
+TEST(test_many_lives) {
     for (int i = 0; i < 20; i++) {
         bool works = i % 2;
         ranks_run(1 + i % 4, life_main, &works);
@@ -157,18 +157,7 @@ static void lives_main(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-static void test_many_lives_of_a_transport(void) {
+TEST(test_many_lives_of_a_transport) {
     bool works = true;
     ranks_run(3, lives_main, &works);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_early);
-    RUN(test_pending_work_still_runs);
-    RUN(test_submission_after_leave);
-    RUN(test_stop_without_leave);
-    RUN(test_many_lives);
-    RUN(test_many_lives_of_a_transport);
-    return check_end("test_engine_leave");
 }

@@ -10,7 +10,7 @@ struct shared_region {
     size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
 };
 
-static void check_find(void) {
+TEST(check_find) {
     char memory[300];
     int64_t offset = -1;
     struct regions t;
@@ -91,11 +91,11 @@ static void run_region(int p, int outside, int shifted) {
     run_region_on(p, NULL, outside, shifted);
 }
 
-static void test_all_in_the_region(void) {
+TEST(test_all_in_the_region) {
     for (int p = 1; p <= 5; p++) run_region(p, -1, -1);
 }
 
-static void test_one_rank_elsewhere(void) {
+TEST(test_one_rank_elsewhere) {
     for (int p = 2; p <= 4; p++) {
         run_region(p, 0, -1);
         run_region(p, p - 1, -1);
@@ -104,7 +104,7 @@ static void test_one_rank_elsewhere(void) {
 }
 
 /* By slot, by turns, hosts of different sizes, one with a single rank. */
-static void test_on_hosts(void) {
+TEST(test_on_hosts) {
     static const int PLACED[][6] = {
         {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};
     for (size_t i = 0; i < sizeof PLACED / sizeof *PLACED; i++) {
@@ -113,13 +113,4 @@ static void test_on_hosts(void) {
         run_region_on(p, lowest, 1, -1);
         run_region_on(p, lowest, -1, p - 1);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(check_find);
-    RUN(test_all_in_the_region);
-    RUN(test_one_rank_elsewhere);
-    RUN(test_on_hosts);
-    return check_end("test_engine_region");
 }

@@ -96,13 +96,13 @@ static void run_stop(int rank, bool returns, double shutdown, double timeout) {
                   silent_main, NULL);
 }
 
-static void test_a_silent_rank_ends_the_job_by_name(void) {
+TEST(test_a_silent_rank_ends_the_job_by_name) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, false, 0, 0.4);
     run_stop(0, false, 0.4, 300); /* the coordinator can't fail the tensor itself */
 }
 
 /* Rank 1 passes decisions on to rank 2, which hears nothing of the coordinator's error for 'x'. */
-static void test_a_silent_leader_keeps_no_error_from_its_host(void) {
+TEST(test_a_silent_leader_keeps_no_error_from_its_host) {
     static const int TO_AND_FRO[RANKS] = {0, 1, 1, 0};
     stop.lowest = TO_AND_FRO;
     for (int rank = 0; rank < 2; rank++) run_stop(rank, false, 0, 0.4);
@@ -111,14 +111,6 @@ static void test_a_silent_leader_keeps_no_error_from_its_host(void) {
     stop.lowest = NULL;
 }
 
-static void test_a_rank_that_returns_in_time_goes_on(void) {
+TEST(test_a_rank_that_returns_in_time_goes_on) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 3);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_silent_rank_ends_the_job_by_name);
-    RUN(test_a_silent_leader_keeps_no_error_from_its_host);
-    RUN(test_a_rank_that_returns_in_time_goes_on);
-    return check_end("test_engine_silent");
 }

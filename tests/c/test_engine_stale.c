@@ -31,7 +31,7 @@ static void next_round_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&again);
 }
 
-static void test_error_of_the_next_round(void) {
+TEST(test_error_of_the_next_round) {
     for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
 }
 
@@ -56,7 +56,7 @@ static void hasty_main(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(me.running, 0);
 }
 
-static void test_refused_again_and_again(void) {
+TEST(test_refused_again_and_again) {
     for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
 }
 
@@ -86,12 +86,4 @@ static void stalling_main(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(me.running, 0);
 }
 
-static void test_submitted_while_it_stalls(void) { ranks_run(3, stalling_main, NULL); }
-
-int main(void) {
-    check_begin();
-    RUN(test_error_of_the_next_round);
-    RUN(test_refused_again_and_again);
-    RUN(test_submitted_while_it_stalls);
-    return check_end("test_engine_stale");
-}
+TEST(test_submitted_while_it_stalls) { ranks_run(3, stalling_main, NULL); }

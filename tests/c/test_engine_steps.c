@@ -141,7 +141,7 @@ static struct local_hub *new_hub(int ranks, int per_host, bool windows) {
     return hub;
 }
 
-static void test_a_death_at_each_step(void) {
+TEST(test_a_death_at_each_step) {
     static const struct {
         int ranks, per_host;
         bool windows;
@@ -231,16 +231,9 @@ static void slow_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_any_delay_and_order_of_senders(void) {
+TEST(test_any_delay_and_order_of_senders) {
     for (uint64_t seed = 0; seed < (CHECK_SLOW ? 6 : 60); seed++) {
         int ranks = 2 + (int)seed % 4;
         ranks_run_hub(ranks, new_hub(ranks, seed % 3 ? 2 : 0, seed % 2), slow_main, &seed);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_death_at_each_step);
-    RUN(test_any_delay_and_order_of_senders);
-    return check_end("test_engine_steps");
 }

@@ -134,15 +134,15 @@ static void run_dealt(int p, int per_host, size_t bytes_ahead) {
     run_job(p, job, true);
 }
 
-static void test_weights_follow_the_sum_of_the_region(void) {
+TEST(test_weights_follow_the_sum_of_the_region) {
     for (int p = 1; p <= 5; p++) run_updates(p, p, true, AHEAD_UNLIMITED);
 }
 
-static void test_weights_follow_the_sum_of_private_gradients(void) {
+TEST(test_weights_follow_the_sum_of_private_gradients) {
     for (int p = 1; p <= 4; p++) run_updates(p, p, false, AHEAD_UNLIMITED);
 }
 
-static void test_weights_of_each_host_follow_the_sum_of_all(void) {
+TEST(test_weights_of_each_host_follow_the_sum_of_all) {
     for (int in_region = 0; in_region < 2; in_region++) {
         run_updates(2, 1, in_region, AHEAD_UNLIMITED);
         run_updates(4, 2, in_region, AHEAD_UNLIMITED);
@@ -152,7 +152,7 @@ static void test_weights_of_each_host_follow_the_sum_of_all(void) {
 }
 
 /* A piece updates its own part of the weights and of their momentum. */
-static void test_tensors_in_pieces(void) {
+TEST(test_tensors_in_pieces) {
     static const size_t AHEAD[] = {1, 30000};
     for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
         run_updates(3, 3, true, AHEAD[i]);
@@ -164,7 +164,7 @@ static void test_tensors_in_pieces(void) {
 }
 
 /* Where the last host has fewer ranks, the last ranks of the others are in no lane. */
-static void test_stripes_are_updated_by_their_hosts(void) {
+TEST(test_stripes_are_updated_by_their_hosts) {
     run_dealt(2, 1, AHEAD_UNLIMITED);
     run_dealt(3, 1, AHEAD_UNLIMITED);
     run_dealt(4, 2, AHEAD_UNLIMITED);
@@ -174,7 +174,7 @@ static void test_stripes_are_updated_by_their_hosts(void) {
     run_dealt(3, 3, AHEAD_UNLIMITED); /* one host: it has all stripes */
 }
 
-static void test_stripes_of_tensors_in_pieces(void) {
+TEST(test_stripes_of_tensors_in_pieces) {
     run_dealt(2, 1, 1);
     run_dealt(4, 2, 30000);
     run_dealt(3, 2, 70000);
@@ -212,7 +212,7 @@ static void refused_main(struct ranks *ranks, int rank, void *arg) {
     engine_rank_end(&me);
 }
 
-static void test_what_can_have_no_update(void) { ranks_run_on_window(2, refused_main, NULL); }
+TEST(test_what_can_have_no_update) { ranks_run_on_window(2, refused_main, NULL); }
 
 static void disagree_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
@@ -234,17 +234,4 @@ static void disagree_main(struct ranks *ranks, int rank, void *arg) {
     work_free(&w);
 }
 
-static void test_ranks_with_different_rules(void) { ranks_run_on_window(2, disagree_main, NULL); }
-
-int main(void) {
-    check_begin();
-    RUN(test_weights_follow_the_sum_of_the_region);
-    RUN(test_weights_follow_the_sum_of_private_gradients);
-    RUN(test_weights_of_each_host_follow_the_sum_of_all);
-    RUN(test_tensors_in_pieces);
-    RUN(test_stripes_are_updated_by_their_hosts);
-    RUN(test_stripes_of_tensors_in_pieces);
-    RUN(test_what_can_have_no_update);
-    RUN(test_ranks_with_different_rules);
-    return check_end("test_engine_update");
-}
+TEST(test_ranks_with_different_rules) { ranks_run_on_window(2, disagree_main, NULL); }

@@ -12,7 +12,7 @@ static void set(const char *own, const char *horovod) {
     if (horovod) setenv("HOROVOD_TEST_VALUE", horovod, 1);
 }
 
-static void test_prefixes(void) {
+TEST(test_prefixes) {
     set(NULL, NULL);
     CHECK(env_text("TEST_VALUE") == NULL);
     set(NULL, "theirs");
@@ -23,7 +23,7 @@ static void test_prefixes(void) {
     CHECK_TEXT(env_text("TEST_VALUE"), "ours");
 }
 
-static void test_unset_keeps_the_value(void) {
+TEST(test_unset_keeps_the_value) {
     hvd_error err = {0};
     size_t size = 7;
     double seconds = 2.5;
@@ -35,7 +35,7 @@ static void test_unset_keeps_the_value(void) {
 }
 
 /* HVDLITE_WINDOW=garbage counted as 1. */
-static void test_flags(void) {
+TEST(test_flags) {
     static const char *const BAD[] = {"garbage", "2", "true", "-1", "01", " ", "nan"};
     hvd_error err = {0};
     bool value = true;
@@ -57,7 +57,7 @@ static void test_flags(void) {
     }
 }
 
-static void test_a_bad_value_is_told_by_the_name_that_was_set(void) {
+TEST(test_a_bad_value_is_told_by_the_name_that_was_set) {
     hvd_error err = {0};
     set(NULL, "loud");
     CHECK_INT(env_invalid("TEST_VALUE", "something else", &err), HVD_INVALID);
@@ -67,7 +67,7 @@ static void test_a_bad_value_is_told_by_the_name_that_was_set(void) {
     CHECK_TEXT(err.text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
 }
 
-static void test_sizes(void) {
+TEST(test_sizes) {
     static const struct {
         const char *text;
         size_t value;
@@ -81,7 +81,7 @@ static void test_sizes(void) {
     }
 }
 
-static void test_bad_sizes(void) {
+TEST(test_bad_sizes) {
     static const char *const BAD[] = {"-1",  "1.5", "abc", "12x", "18446744073709551616",
                                       "1e6", " ",   " -1", "+-1", "0x10"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
@@ -95,7 +95,7 @@ static void test_bad_sizes(void) {
     }
 }
 
-static void test_seconds(void) {
+TEST(test_seconds) {
     static const struct {
         const char *text;
         double value;
@@ -109,7 +109,7 @@ static void test_seconds(void) {
     }
 }
 
-static void test_bad_seconds(void) {
+TEST(test_bad_seconds) {
     static const char *const BAD[] = {"-1", "abc", "1s", "nan", "inf", "-0.5", " "};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         hvd_error err = {0};
@@ -119,17 +119,4 @@ static void test_bad_seconds(void) {
         CHECK_HAS(err.text, "HVDLITE_TEST_VALUE");
         CHECK_NEAR(value, 7, 0);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_prefixes);
-    RUN(test_unset_keeps_the_value);
-    RUN(test_flags);
-    RUN(test_a_bad_value_is_told_by_the_name_that_was_set);
-    RUN(test_sizes);
-    RUN(test_bad_sizes);
-    RUN(test_seconds);
-    RUN(test_bad_seconds);
-    return check_end("test_env");
 }

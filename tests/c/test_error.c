@@ -1,7 +1,7 @@
 /* Error values: codes, texts, the chain of causes, texts too long. */
 #include "check.h"
 
-static void test_set(void) {
+TEST(test_set) {
     hvd_error err = {0};
     CHECK_INT(error_set(&err, HVD_MISMATCH, "tensor '%s' on rank %d", "w", 3), HVD_MISMATCH);
     CHECK_INT(err.code, HVD_MISMATCH);
@@ -11,7 +11,7 @@ static void test_set(void) {
     CHECK_TEXT(err.text, "new");
 }
 
-static void test_chain(void) {
+TEST(test_chain) {
     hvd_error err = {0};
     error_set(&err, HVD_TRANSPORT, "link down");
     CHECK_INT(error_while(&err, "ring step %d of %d", 3, 7), HVD_TRANSPORT);
@@ -21,11 +21,11 @@ static void test_chain(void) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
-static void test_nowhere_to_write(void) {
+TEST(test_nowhere_to_write) {
     CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
 }
 
-static void test_long_text_is_cut(void) {
+TEST(test_long_text_is_cut) {
     char text[3000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -42,7 +42,7 @@ static void test_long_text_is_cut(void) {
 }
 
 /* Cut, but what came first is never lost. */
-static void test_chain_is_cut(void) {
+TEST(test_chain_is_cut) {
     for (size_t room = 0; room < 20; room++) {
         hvd_error err;
         char whole[sizeof err.text + 20];
@@ -68,22 +68,11 @@ static int tries(bool fail, int *reached, hvd_error *err) {
     return HVD_OK;
 }
 
-static void test_try(void) {
+TEST(test_try) {
     hvd_error err = {0};
     int reached = 0;
     CHECK_INT(tries(true, &reached, &err), HVD_NO_MEMORY);
     CHECK_INT(reached, 0);
     CHECK_INT(tries(false, &reached, &err), HVD_OK);
     CHECK_INT(reached, 1);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_set);
-    RUN(test_chain);
-    RUN(test_nowhere_to_write);
-    RUN(test_long_text_is_cut);
-    RUN(test_chain_is_cut);
-    RUN(test_try);
-    return check_end("test_error");
 }

@@ -1,4 +1,5 @@
 /* The flight recorder: whole operations for whoever reads meanwhile; the last ones stay. */
+#define CHECK_OWN_MAIN
 #include "check.h"
 
 #include "base/clock.h"

@@ -7,7 +7,7 @@
 
 enum { BYTES = 200, BLOCKS = 64, ROUNDS = 200 * (1 + 9 * !CHECK_SLOW), THREADS = 4 };
 
-static void test_blocks_are_apart(void) {
+TEST(test_blocks_are_apart) {
     struct free_list s;
     unsigned char *blocks[BLOCKS];
     free_list_init(&s);
@@ -40,7 +40,7 @@ static void *use(void *arg) {
     return NULL;
 }
 
-static void test_threads(void) {
+TEST(test_threads) {
     struct free_list s;
     pthread_t threads[THREADS];
     hvd_error err;
@@ -49,11 +49,4 @@ static void test_threads(void) {
         CHECK_OK(thread_start(&threads[i], use, &s, "user", &err), err);
     for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
     free_list_destroy(&s);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_blocks_are_apart);
-    RUN(test_threads);
-    return check_end("test_free_list");
 }

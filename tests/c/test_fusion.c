@@ -22,7 +22,7 @@ static void plan_is(const struct request *requests, size_t threshold, const char
     CHECK_INT(batches, most);
 }
 
-static void test_thresholds(void) {
+TEST(test_thresholds) {
     struct request r[] = {request_of("a", 10), request_of("b", 10),
                           request_of("c", 5)}; /* 40, 40, 20 bytes */
     plan_is(r, 0, "012");
@@ -37,20 +37,20 @@ static void test_thresholds(void) {
     plan_is(r, 100, "");
 }
 
-static void test_bigger_than_the_threshold_goes_alone(void) {
+TEST(test_bigger_than_the_threshold_goes_alone) {
     struct request r[] = {request_of("a", 1000), request_of("b", 1), request_of("c", 1000),
                           request_of("d", 1)};
     plan_is(r, 100, "0121");
     plan_is(r, 1, "0123");
 }
 
-static void test_empty_tensors(void) {
+TEST(test_empty_tensors) {
     struct request r[] = {request_of("a", 0), request_of("b", 0), request_of("c", 1)};
     plan_is(r, 0, "012");
     plan_is(r, 4, "000");
 }
 
-static void test_not_mixed(void) {
+TEST(test_not_mixed) {
     struct request a = request_of("a", 4), r[MOST];
     for (int i = 0; i < 9; i++) r[i] = a;
     r[1].dtype = HVD_INT32;
@@ -68,21 +68,21 @@ static void test_not_mixed(void) {
     plan_is(r, 1000, "010");
 }
 
-static void test_codecs_not_mixed(void) {
+TEST(test_codecs_not_mixed) {
     struct request a = request_of("a", 4), r[] = {a, a, a, a, a};
     r[1].codec = r[3].codec = (struct codec){HVD_CODEC_2BIT, 0.5};
     r[2].codec = (struct codec){HVD_CODEC_2BIT, 0.25};
     plan_is(r, 1000, "01210");
 }
 
-static void test_update_rules_not_mixed(void) {
+TEST(test_update_rules_not_mixed) {
     struct request a = request_of("a", 4), r[] = {a, a, a, a};
     r[1].rule = r[3].rule = HVD_SGD;
     r[2].rule = HVD_ADAM;
     plan_is(r, 1000, "0121");
 }
 
-static void test_what_stays_alone(void) {
+TEST(test_what_stays_alone) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
     plan_is(r, 1000, "0121");
@@ -96,7 +96,7 @@ static void test_what_stays_alone(void) {
 }
 
 /* Whatever comes in: full, homogeneous batches, numbered by their first tensors. */
-static void test_random(void) {
+TEST(test_random) {
     uint64_t random = 4;
     for (int round = 0; round < 2000; round++) {
         struct request r[MOST];
@@ -123,17 +123,4 @@ static void test_random(void) {
         CHECK_INT(seen, batches);
         for (size_t b = 0; b < batches; b++) CHECK(count[b] == 1 || bytes[b] <= threshold);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_thresholds);
-    RUN(test_bigger_than_the_threshold_goes_alone);
-    RUN(test_empty_tensors);
-    RUN(test_not_mixed);
-    RUN(test_codecs_not_mixed);
-    RUN(test_update_rules_not_mixed);
-    RUN(test_what_stays_alone);
-    RUN(test_random);
-    return check_end("test_fusion");
 }

@@ -70,12 +70,5 @@ static void fuzz(size_t good(uint64_t *, uint8_t *), int target(const uint8_t *,
     }
 }
 
-static void test_wire(void) { fuzz(good_messages, fuzz_wire); }
-static void test_mailbox(void) { fuzz(good_operations, fuzz_mailbox); }
-
-int main(void) {
-    check_begin();
-    RUN(test_wire);
-    RUN(test_mailbox);
-    return check_end("test_fuzz");
-}
+TEST(test_wire) { fuzz(good_messages, fuzz_wire); }
+TEST(test_mailbox) { fuzz(good_operations, fuzz_mailbox); }

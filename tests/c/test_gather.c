@@ -114,7 +114,7 @@ static void decide(struct job *job, uint64_t id) {
 
 static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
 
-static void test_a_host_is_heard_once(void) {
+TEST(test_a_host_is_heard_once) {
     static struct job job;
     job_open(&job, 8, HOSTS);
     for (int round = 1; round <= 3; round++) {
@@ -128,7 +128,7 @@ static void test_a_host_is_heard_once(void) {
     job_close(&job);
 }
 
-static void test_a_late_rank_delays_nobodys_word_but_for_a_moment(void) {
+TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
     static struct job job;
     job_open(&job, 8, HOSTS);
     for (int r = 0; r < job.size; r++)
@@ -151,7 +151,7 @@ static void test_a_late_rank_delays_nobodys_word_but_for_a_moment(void) {
     job_close(&job);
 }
 
-static void test_what_a_rank_submitted_before_it_ended_comes_before(void) {
+TEST(test_what_a_rank_submitted_before_it_ended_comes_before) {
     static struct job job;
     job_open(&job, 8, HOSTS);
     say(&job, 6, WIRE_HIT, 1);
@@ -176,7 +176,7 @@ static void test_what_a_rank_submitted_before_it_ended_comes_before(void) {
 
 /* As the rows of an allgather do in each step. The new tensor has another id, so nothing is decided
  * by the old one. */
-static void test_nobody_waits_for_a_rank_whose_tensor_has_changed(void) {
+TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
     static struct job job;
     job_open(&job, 8, HOSTS);
     for (uint64_t id = 1; id <= 2; id++) { /* it is the first of its host, or the last */
@@ -194,7 +194,7 @@ static void test_nobody_waits_for_a_rank_whose_tensor_has_changed(void) {
 }
 
 /* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
-static void test_a_late_rank_below_two_leaders(void) {
+TEST(test_a_late_rank_below_two_leaders) {
     static struct job job;
     int host_of[MOST];
     for (int r = 0; r < MOST; r++) host_of[r] = r % 20;
@@ -209,7 +209,7 @@ static void test_a_late_rank_below_two_leaders(void) {
     job_close(&job);
 }
 
-static void test_any_order(void) {
+TEST(test_any_order) {
     static struct job job;
     uint64_t random = 11;
     for (int run = 0; run < 200; run++) {
@@ -238,7 +238,7 @@ static void test_any_order(void) {
     }
 }
 
-static void test_what_no_rank_sends(void) {
+TEST(test_what_no_rank_sends) {
     static struct job job;
     hvd_error err = {0};
     job_open(&job, 8, HOSTS);
@@ -255,16 +255,4 @@ static void test_what_no_rank_sends(void) {
     struct wire_item run = {.type = WIRE_RUN, .rank = 4};
     CHECK_INT(take(&job, 2, 4, run, &err), HVD_INTERNAL);
     job_close(&job);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_host_is_heard_once);
-    RUN(test_a_late_rank_delays_nobodys_word_but_for_a_moment);
-    RUN(test_what_a_rank_submitted_before_it_ended_comes_before);
-    RUN(test_nobody_waits_for_a_rank_whose_tensor_has_changed);
-    RUN(test_a_late_rank_below_two_leaders);
-    RUN(test_any_order);
-    RUN(test_what_no_rank_sends);
-    return check_end("test_gather");
 }

@@ -46,7 +46,7 @@ static void check_float(const struct format *f, float x) {
                expected);
 }
 
-static void test_all_values(void) {
+TEST(test_all_values) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];
         for (uint32_t bits = 0; bits <= 0xffff; bits++) {
@@ -61,7 +61,7 @@ static void test_all_values(void) {
 }
 
 /* The middle between every two neighbours, and the floats beside it. */
-static void test_ties(void) {
+TEST(test_ties) {
     for (int i = 0; i < NFORMATS; i++) {
         const struct format *f = &FORMATS[i];
         uint16_t infinity = (uint16_t)((f->highest - f->lowest + 2) << f->fraction);
@@ -78,7 +78,7 @@ static void test_ties(void) {
     }
 }
 
-static void test_special(void) {
+TEST(test_special) {
     static const float VALUES[] = {
         0,         -0.0F,           1,           65504,        65519,        65519.996F,
         65520,     65536,           1e30F,       3.4e38F,      0x1p-24F,     0x1p-25F,
@@ -94,7 +94,7 @@ static void test_special(void) {
     }
 }
 
-static void test_nans(void) {
+TEST(test_nans) {
     static const uint32_t NANS[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001,
                                     0xffffffff, 0x7f801fff, 0x7f80ffff};
     for (int i = 0; i < NFORMATS; i++)
@@ -102,7 +102,7 @@ static void test_nans(void) {
             CHECK(isnan(FORMATS[i].to_float(FORMATS[i].of_float(float_of_bits(NANS[k])))));
 }
 
-static void test_many_floats(void) {
+TEST(test_many_floats) {
     uint64_t random = 3;
     for (int i = 0; i < NFORMATS; i++)
         for (int k = 0; k < 300000; k++)
@@ -110,14 +110,4 @@ static void test_many_floats(void) {
     for (int k = 0; k < 300000; k++) /* float16's own range, where a random exponent seldom falls */
         check_float(&FORMATS[0],
                     (float)ldexp(random_unit(&random), (int)random_below(&random, 45) - 27));
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_all_values);
-    RUN(test_ties);
-    RUN(test_special);
-    RUN(test_nans);
-    RUN(test_many_floats);
-    return check_end("test_half");
 }

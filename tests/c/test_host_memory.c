@@ -25,7 +25,7 @@ static void close_two(struct host_memory m[2]) {
     host_memory_free(&m[1]);
 }
 
-static void test_all_see_what_one_shares(void) {
+TEST(test_all_see_what_one_shares) {
     struct host_memory m[2];
     if (!open_two(m)) return;
     CHECK_INT(m[1].view[7], 0);
@@ -37,7 +37,7 @@ static void test_all_see_what_one_shares(void) {
     close_two(m);
 }
 
-static void test_what_one_writes_to_its_view_others_do_not_see(void) {
+TEST(test_what_one_writes_to_its_view_others_do_not_see) {
     struct host_memory m[2];
     if (!open_two(m)) return;
     m[0].shared[5] = 1;
@@ -48,7 +48,7 @@ static void test_what_one_writes_to_its_view_others_do_not_see(void) {
     close_two(m);
 }
 
-static void test_settling_shares_what_was_written(void) {
+TEST(test_settling_shares_what_was_written) {
     struct host_memory m[2];
     hvd_error err = {0};
     size_t page = page_bytes(), last = PAGES * page - 1;
@@ -63,7 +63,7 @@ static void test_settling_shares_what_was_written(void) {
     close_two(m);
 }
 
-static void test_a_settled_view_follows_the_memory_again(void) {
+TEST(test_a_settled_view_follows_the_memory_again) {
     struct host_memory m[2];
     hvd_error err = {0};
     if (!open_two(m)) return;
@@ -74,19 +74,9 @@ static void test_a_settled_view_follows_the_memory_again(void) {
     close_two(m);
 }
 
-static void test_no_memory_has_that_address(void) {
+TEST(test_no_memory_has_that_address) {
     struct host_memory m;
     hvd_error err = {0};
     CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", &err) != HVD_OK);
     CHECK(strstr(err.text, "/proc/self/fd/9999") != NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_all_see_what_one_shares);
-    RUN(test_what_one_writes_to_its_view_others_do_not_see);
-    RUN(test_settling_shares_what_was_written);
-    RUN(test_a_settled_view_follows_the_memory_again);
-    RUN(test_no_memory_has_that_address);
-    return check_end("test_host_memory");
 }

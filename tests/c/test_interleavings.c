@@ -150,7 +150,7 @@ static void ring_or_sleep(int task) {
     }
 }
 
-static void test_no_ring_is_lost(void) {
+TEST(test_no_ring_is_lost) {
     door.rings = 2;
     printf("doorbell: %ld orders, ", interleave(2, AT_WILL, ring_or_sleep, open_door, close_door));
     door.rings = 1;
@@ -220,7 +220,7 @@ static void read_mail(void) {
 
 static void write_or_read(int task) { task ? read_mail() : write_mail(); }
 
-static void test_messages_arrive_whole_and_in_order(void) {
+TEST(test_messages_arrive_whole_and_in_order) {
     for (size_t i = 0; i < LONG; i++) message[i] = (unsigned char)(i * 31 + 7);
     int most = CHECK_SLOW ? 2 : 3;
     printf("mailbox: %ld orders\n", interleave(2, most, write_or_read, open_mail, close_mail));
@@ -307,16 +307,8 @@ static long search_window(int ranks, int values, int most) {
     return orders;
 }
 
-static void test_no_slot_is_written_before_all_have_read_it(void) {
+TEST(test_no_slot_is_written_before_all_have_read_it) {
     printf("window: %ld orders, ", search_window(2, FEW, CHECK_SLOW ? 1 : 2));
     printf("%ld of three ranks, ", search_window(3, FEW, 1));
     printf("%ld of calls in rounds\n", search_window(2, MANY, CHECK_SLOW ? 0 : 1));
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_no_ring_is_lost);
-    RUN(test_messages_arrive_whole_and_in_order);
-    RUN(test_no_slot_is_written_before_all_have_read_it);
-    return check_end("test_interleavings");
 }

@@ -31,7 +31,7 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-static void test_a_killed_process_is_seen(void) {
+TEST(test_a_killed_process_is_seen) {
     struct deaths d = {.of = {0}};
     struct life *l = NULL;
     pid_t pids[PROCESSES];
@@ -57,7 +57,7 @@ static void test_a_killed_process_is_seen(void) {
     monitor_destroy(&d.all.monitor);
 }
 
-static void test_what_cannot_be_watched_is_refused(void) {
+TEST(test_what_cannot_be_watched_is_refused) {
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
     REQUIRE(life_open(&l, 2, died, NULL) == HVD_OK);
@@ -69,11 +69,4 @@ static void test_what_cannot_be_watched_is_refused(void) {
     CHECK_INT(life_add(l, &card, 1), HVD_UNSUPPORTED);
     life_close(l);
     life_close(NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_killed_process_is_seen);
-    RUN(test_what_cannot_be_watched_is_refused);
-    return check_end("test_life");
 }

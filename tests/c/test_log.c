@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 
-static void test_parse(void) {
+TEST(test_parse) {
     static const struct {
         const char *name;
         enum log_level level;
@@ -17,7 +17,7 @@ static void test_parse(void) {
         CHECK_INT(log_parse(OTHERS[i], LOG_FATAL), LOG_FATAL);
 }
 
-static void test_on(void) {
+TEST(test_on) {
     for (int level = LOG_TRACE; level <= LOG_OFF; level++) {
         struct log log = {.level = (enum log_level)level};
         for (int line = LOG_TRACE; line <= LOG_FATAL; line++)
@@ -40,7 +40,7 @@ static void captured(const struct log *log, enum log_level level, const char *te
     fclose(file);
 }
 
-static void test_lines(void) {
+TEST(test_lines) {
     char got[9000], text[6000];
     struct log log = {.level = LOG_INFO, .rank = 2, .size = 5};
     captured(&log, LOG_WARNING, "it rains", got, sizeof got);
@@ -56,12 +56,4 @@ static void test_lines(void) {
     text[sizeof text - 1] = 0;
     captured(&log, LOG_ERROR, text, got, sizeof got);
     CHECK(strchr(got, '\n') == got + strlen(got) - 1);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_parse);
-    RUN(test_on);
-    RUN(test_lines);
-    return check_end("test_log");
 }

@@ -41,7 +41,7 @@ static bool right(const unsigned char *data, size_t size, int i) {
     return true;
 }
 
-static void test_stream(void) {
+TEST(test_stream) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_in in = {0};
     pthread_t writer;
@@ -70,7 +70,7 @@ static void test_stream(void) {
 }
 
 /* What does not fit waits with the writer; what is half read is freed with the reader. */
-static void test_full(void) {
+TEST(test_full) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_out out = {0};
     struct mail_in in = {0};
@@ -93,7 +93,7 @@ static void test_full(void) {
 }
 
 /* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
-static void test_damaged_counts_and_lengths_are_an_error(void) {
+TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     hvd_error err;
@@ -125,7 +125,7 @@ static void test_damaged_counts_and_lengths_are_an_error(void) {
 }
 
 /* Three ranks on real shared memory: the leader and each other rank exchange messages. */
-static void test_host(void) {
+TEST(test_host) {
     enum { N = 3 };
     char address[SHMEM_ADDRESS];
     int fd;
@@ -156,13 +156,4 @@ static void test_host(void) {
         free(data);
     }
     for (int i = 0; i < N; i++) host_close(&hosts[i]);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_stream);
-    RUN(test_full);
-    RUN(test_damaged_counts_and_lengths_are_an_error);
-    RUN(test_host);
-    return check_end("test_mailbox");
 }

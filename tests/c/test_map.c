@@ -33,14 +33,14 @@ static size_t check_all(const struct map *map, struct value *values) {
     return in;
 }
 
-static void test_empty(void) {
+TEST(test_empty) {
     struct map map = {0};
     CHECK(map_get(&map, "a") == NULL);
     map_clear(&map);
     CHECK_INT(map.count, 0);
 }
 
-static void test_many(void) {
+TEST(test_many) {
     struct map map = {0};
     struct value *values = values_new();
     hvd_error err = {0};
@@ -57,7 +57,7 @@ static void test_many(void) {
     free(values);
 }
 
-static void test_removed_and_put_again(void) {
+TEST(test_removed_and_put_again) {
     struct map map = {0};
     struct value *values = values_new();
     hvd_error err = {0};
@@ -77,7 +77,7 @@ static void test_removed_and_put_again(void) {
 }
 
 /* What is looked up need not be the pointer that was put. */
-static void test_keys_by_text(void) {
+TEST(test_keys_by_text) {
     struct map map = {0};
     char key[8] = "weight", other[8] = "weight";
     struct map_node node = map_node_of(key, key), like = map_node_of(other, NULL);
@@ -95,13 +95,4 @@ static void test_keys_by_text(void) {
     key[0] = 'W'; /* of no use any more */
     CHECK(map_get(&map, "weight") == other && map_get(&map, "") == other);
     map_clear(&map);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_empty);
-    RUN(test_many);
-    RUN(test_removed_and_put_again);
-    RUN(test_keys_by_text);
-    return check_end("test_map");
 }

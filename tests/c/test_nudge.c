@@ -41,7 +41,7 @@ static void trio_close(struct trio *t) {
     }
 }
 
-static void test_a_nudge_rings(void) {
+TEST(test_a_nudge_rings) {
     struct trio t;
     trio_open(&t);
     trio_start(&t);
@@ -54,7 +54,7 @@ static void test_a_nudge_rings(void) {
     trio_close(&t);
 }
 
-static void test_who_never_nudges_is_missed(void) {
+TEST(test_who_never_nudges_is_missed) {
     struct trio t;
     trio_open(&t);
     trio_start(&t);
@@ -72,7 +72,7 @@ static void test_who_never_nudges_is_missed(void) {
 }
 
 /* Who has just sent a message is awake; but it needs some nudges to know that they come. */
-static void test_a_rank_that_is_awake_is_nudged_only_at_first(void) {
+TEST(test_a_rank_that_is_awake_is_nudged_only_at_first) {
     struct trio t;
     trio_open(&t);
     trio_start(&t);
@@ -90,7 +90,7 @@ static void test_a_rank_that_is_awake_is_nudged_only_at_first(void) {
     trio_close(&t);
 }
 
-static void test_a_rank_is_found_among_its_addresses(void) {
+TEST(test_a_rank_is_found_among_its_addresses) {
     struct trio t;
     trio_open(&t);
     t.cards[1].addresses[1] = t.cards[1].addresses[0];
@@ -105,7 +105,7 @@ static void test_a_rank_is_found_among_its_addresses(void) {
     trio_close(&t);
 }
 
-static void test_a_rank_without_sockets_is_left_alone(void) {
+TEST(test_a_rank_without_sockets_is_left_alone) {
     struct trio t;
     trio_open(&t);
     t.cards[1] = (struct nudge_card){0};
@@ -126,7 +126,7 @@ static void send_raw(const struct trio *t, int to, const void *data, size_t size
     close(from);
 }
 
-static void test_a_stranger_does_not_ring(void) {
+TEST(test_a_stranger_does_not_ring) {
     struct trio t;
     trio_open(&t);
     trio_start(&t);
@@ -161,7 +161,7 @@ static bool read_once(void *arg, int file) {
     return c != 'x';
 }
 
-static void test_a_handler_can_end_the_watch(void) {
+TEST(test_a_handler_can_end_the_watch) {
     struct counter bell;
     struct poller *p = NULL;
     hvd_error err = {0};
@@ -186,16 +186,4 @@ static void test_a_handler_can_end_the_watch(void) {
     CHECK_OK(poller_new(&p, &err), err);
     poller_free(p); /* never started */
     poller_free(NULL);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_nudge_rings);
-    RUN(test_who_never_nudges_is_missed);
-    RUN(test_a_rank_that_is_awake_is_nudged_only_at_first);
-    RUN(test_a_rank_is_found_among_its_addresses);
-    RUN(test_a_rank_without_sockets_is_left_alone);
-    RUN(test_a_stranger_does_not_ring);
-    RUN(test_a_handler_can_end_the_watch);
-    return check_end("test_nudge");
 }

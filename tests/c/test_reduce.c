@@ -84,7 +84,7 @@ static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n
     free(memory);
 }
 
-static void test_all(void) {
+TEST(test_all) {
     static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 31, 64, 65, MOST};
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
         for (int ranks = 1; ranks <= 9; ranks++)
@@ -96,7 +96,7 @@ static void test_all(void) {
                     }
 }
 
-static void test_sizes(void) {
+TEST(test_sizes) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
         const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
         bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT16 ||
@@ -122,7 +122,7 @@ static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
     }
 }
 
-static void test_averages_of_extremes_are_exact(void) {
+TEST(test_averages_of_extremes_are_exact) {
     static const struct {
         int dtype;
         int64_t value;
@@ -135,7 +135,7 @@ static void test_averages_of_extremes_are_exact(void) {
             CHECK_INT(of_equal(ROWS[i].dtype, ranks, ROWS[i].value, HVD_AVERAGE), ROWS[i].value);
 }
 
-static void test_sums_wrap(void) {
+TEST(test_sums_wrap) {
     CHECK_INT(of_equal(HVD_INT8, 2, 127, HVD_SUM), -2);
     CHECK_INT(of_equal(HVD_INT8, 2, -128, HVD_SUM), 0);
     CHECK_INT(of_equal(HVD_UINT8, 3, 200, HVD_SUM), 600 - 512);
@@ -145,7 +145,7 @@ static void test_sums_wrap(void) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MIN, HVD_SUM), 0);
 }
 
-static void test_products_wrap(void) {
+TEST(test_products_wrap) {
     CHECK_INT(of_equal(HVD_INT8, 2, 100, HVD_PRODUCT), 10000 % 256);
     CHECK_INT(of_equal(HVD_UINT8, 5, 3, HVD_PRODUCT), 243);
     CHECK_INT(of_equal(HVD_UINT8, 9, 255, HVD_PRODUCT), 255); /* (-1)^9 */
@@ -154,7 +154,7 @@ static void test_products_wrap(void) {
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
 }
 
-static void test_averages_truncate(void) {
+TEST(test_averages_truncate) {
     static const int32_t SUMS[] = {7, -7, 8, -8, 1, -1};
     const struct reduce_kernels *k = reduce_kernels(HVD_INT32, HVD_SUM);
     for (size_t i = 0; i < sizeof SUMS / sizeof *SUMS; i++) {
@@ -184,7 +184,7 @@ static void check_truth(int op, const uint8_t *expected) {
     }
 }
 
-static void test_bool_is_or_and_and(void) {
+TEST(test_bool_is_or_and_and) {
     static const uint8_t OR[] = {0, 1, 1, 1, 1, 1, 1, 1}, AND[] = {0, 0, 0, 1, 0, 0, 1, 1};
     check_truth(HVD_SUM, OR);
     check_truth(HVD_MAX, OR);
@@ -215,7 +215,7 @@ static void check_nan(int dtype, int op) {
     }
 }
 
-static void test_nan_wins_in_min_and_max(void) {
+TEST(test_nan_wins_in_min_and_max) {
     for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
         check_nan(dtype, HVD_MIN);
         check_nan(dtype, HVD_MAX);
@@ -223,7 +223,7 @@ static void test_nan_wins_in_min_and_max(void) {
 }
 
 /* 16 bits would round after each factor. */
-static void test_half_products_round_once(void) {
+TEST(test_half_products_round_once) {
     const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_PRODUCT);
     uint16_t x[3], out;
     float wide;
@@ -236,7 +236,7 @@ static void test_half_products_round_once(void) {
 }
 
 /* 2048 + 1 + 1: two roundings would lose both ones. */
-static void test_half_rounds_once(void) {
+TEST(test_half_rounds_once) {
     static const int DTYPES[] = {HVD_FLOAT16, HVD_BFLOAT16};
     static const double BIG[] = {2048, 256};
     for (int d = 0; d < 2; d++) {
@@ -254,7 +254,7 @@ static void test_half_rounds_once(void) {
 }
 
 /* 2 * 40000 is beyond float16, its average is not. */
-static void test_half_average_does_not_overflow(void) {
+TEST(test_half_average_does_not_overflow) {
     const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_SUM);
     uint16_t x, out;
     float wide;
@@ -291,7 +291,7 @@ static void check_dots(int dtype, size_t n) {
             0.5 * sample(HVD_FLOAT32, HVD_SUM, 0, i) - 2 * sample(HVD_FLOAT32, HVD_SUM, 1, i), 0);
 }
 
-static void test_vectors(void) {
+TEST(test_vectors) {
     static const size_t SIZES[] = {0, 1, 7, 8, 9, 64, MOST};
     for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
         check_dots(HVD_FLOAT32, SIZES[s]);
@@ -299,7 +299,7 @@ static void test_vectors(void) {
     }
 }
 
-static void test_random_float32(void) {
+TEST(test_random_float32) {
     const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     float x[3][MOST], wide[MOST], out[MOST];
     uint64_t random = 5;
@@ -313,22 +313,4 @@ static void test_random_float32(void) {
         double sum = (double)x[0][i] * 0.3 + (double)x[1][i] + (double)x[2][i];
         CHECK_NEAR((double)out[i], sum * 0.7 / 3, 4 * 0x1p-24);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_all);
-    RUN(test_sizes);
-    RUN(test_averages_of_extremes_are_exact);
-    RUN(test_sums_wrap);
-    RUN(test_averages_truncate);
-    RUN(test_products_wrap);
-    RUN(test_bool_is_or_and_and);
-    RUN(test_nan_wins_in_min_and_max);
-    RUN(test_half_products_round_once);
-    RUN(test_half_rounds_once);
-    RUN(test_half_average_does_not_overflow);
-    RUN(test_vectors);
-    RUN(test_random_float32);
-    return check_end("test_reduce");
 }

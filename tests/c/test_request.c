@@ -7,7 +7,7 @@ static void refused(struct request r, int code) {
     CHECK_HAS(err.text, r.name);
 }
 
-static void test_good(void) {
+TEST(test_good) {
     hvd_error err = {0};
     struct request good[] = {request_of("a", 5), request_of("b", 0), gather_of("c", 0, 3),
                              broadcast_of("d", 7, 0), broadcast_of("e", 7, 3)};
@@ -29,7 +29,7 @@ static void test_good(void) {
     }
 }
 
-static void test_names(void) {
+TEST(test_names) {
     hvd_error err = {0};
     struct request r = request_of("", 3);
     CHECK_CODE(request_check(&r, 4, &err), HVD_INVALID, err);
@@ -40,7 +40,7 @@ static void test_names(void) {
     CHECK_OK(request_check(&r, 4, &err), err);
 }
 
-static void test_ranges(void) {
+TEST(test_ranges) {
     static const int32_t BAD[] = {-1, 99, INT32_MIN, INT32_MAX};
     for (size_t i = 0; i < 4; i++) {
         struct request r = request_of("weight", 3);
@@ -66,7 +66,7 @@ static void test_ranges(void) {
     refused(r, HVD_UNSUPPORTED);
 }
 
-static void test_shapes(void) {
+TEST(test_shapes) {
     refused(request_of("weight", -1), HVD_INVALID);
     refused(gather_of("weight", 3, -2), HVD_INVALID);
     refused(request_of("weight", INT64_MAX), HVD_INVALID);
@@ -74,7 +74,7 @@ static void test_shapes(void) {
     refused(request_of("weight", (int64_t)1 << 61), HVD_INVALID); /* 2^63 bytes */
 }
 
-static void test_scales(void) {
+TEST(test_scales) {
     static const double BAD[] = {NAN, HUGE_VAL, -HUGE_VAL};
     hvd_error err = {0};
     for (int i = 0; i < 3; i++) {
@@ -98,7 +98,7 @@ static void test_scales(void) {
     refused(r, HVD_UNSUPPORTED);
 }
 
-static void test_adasum_is_for_floats(void) {
+TEST(test_adasum_is_for_floats) {
     hvd_error err = {0};
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
         struct request r = request_of("weight", 3);
@@ -111,7 +111,7 @@ static void test_adasum_is_for_floats(void) {
     }
 }
 
-static void test_sizes(void) {
+TEST(test_sizes) {
     struct request r = gather_of("x", 3, 5);
     CHECK_INT(request_count(&r), 15);
     CHECK_INT(request_rows(&r), 3);
@@ -127,7 +127,7 @@ static void test_sizes(void) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
-static void test_conflicts(void) {
+TEST(test_conflicts) {
     struct request sum = request_of("x", 3), other = sum;
     CHECK_INT(request_conflict(&sum, &other), FIELD_NONE);
     other.root = 2; /* not an allreduce's */
@@ -162,7 +162,7 @@ static void test_conflicts(void) {
     CHECK_INT(request_conflict(&from, &other), FIELD_SHAPE);
 }
 
-static void test_allgather_rows_may_differ(void) {
+TEST(test_allgather_rows_may_differ) {
     struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
     CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
     CHECK(!request_same(&a, &b)); /* a hit stands for the rows, too */
@@ -171,7 +171,7 @@ static void test_allgather_rows_may_differ(void) {
     CHECK(!request_same(&a, &b));
 }
 
-static void test_rows_are_dealt_out(void) {
+TEST(test_rows_are_dealt_out) {
     struct request r = gather_of("x", 11, 5);
     static const int64_t PARTS[] = {3, 3, 3, 2};
     for (int rank = 0; rank < 4; rank++) CHECK_INT(request_part_rows(&r, rank, 4), PARTS[rank]);
@@ -188,7 +188,7 @@ static void test_rows_are_dealt_out(void) {
     refused(r, HVD_UNSUPPORTED);
 }
 
-static void test_conflicts_of_parts(void) {
+TEST(test_conflicts_of_parts) {
     struct request a = gather_of("x", 4, 5), b = gather_of("x", 8, 5);
     a.kind = b.kind = HVD_ALLTOALL;
     b.op = HVD_MIN; /* not an alltoall's */
@@ -206,7 +206,7 @@ static void test_conflicts_of_parts(void) {
     CHECK_INT(request_conflict(&a, &b), FIELD_SHAPE);
 }
 
-static void test_words(void) {
+TEST(test_words) {
     struct request r = gather_of("conv0_weight", 17, 3);
     char text[400];
     request_text(&r, text, sizeof text);
@@ -230,7 +230,7 @@ static void test_words(void) {
 }
 
 /* The longest shape in the shortest buffers. */
-static void test_words_are_cut(void) {
+TEST(test_words_are_cut) {
     struct request r = request_of("x", INT64_MAX);
     r.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) r.dims[i] = INT64_MAX;
@@ -243,22 +243,4 @@ static void test_words_are_cut(void) {
         CHECK_INT(strlen(text), size - 1);
         free(text);
     }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_good);
-    RUN(test_names);
-    RUN(test_ranges);
-    RUN(test_shapes);
-    RUN(test_scales);
-    RUN(test_adasum_is_for_floats);
-    RUN(test_sizes);
-    RUN(test_conflicts);
-    RUN(test_allgather_rows_may_differ);
-    RUN(test_rows_are_dealt_out);
-    RUN(test_conflicts_of_parts);
-    RUN(test_words);
-    RUN(test_words_are_cut);
-    return check_end("test_request");
 }

@@ -37,7 +37,7 @@ static void attach_all(const struct part parts[N]) {
 }
 
 /* What one writes into any part, before it is attached or after, all see at the same offset. */
-static void test_parts(void) {
+TEST(test_parts) {
     struct part parts[N];
     if (!reserve_all(parts)) return;
     for (int i = 0; i < N; i++) {
@@ -54,7 +54,7 @@ static void test_parts(void) {
 }
 
 /* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
-static void test_who_goes_first(void) {
+TEST(test_who_goes_first) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
     hvd_error err = {0};
@@ -70,7 +70,7 @@ static void test_who_goes_first(void) {
 }
 
 /* A path may lead to another file where two containers count their processes apart. */
-static void test_another_file(void) {
+TEST(test_another_file) {
     char address[SHMEM_ADDRESS];
     hvd_error err = {0};
     void *memory;
@@ -86,7 +86,7 @@ static void test_another_file(void) {
 }
 
 /* A size that the other rank's part lacks would be a fault when it is read. */
-static void test_too_large(void) {
+TEST(test_too_large) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
     hvd_error err = {0};
@@ -98,7 +98,7 @@ static void test_too_large(void) {
 }
 
 /* Large pages, where the kernel has them, change neither written bytes nor unwritten ones. */
-static void test_large_pages(void) {
+TEST(test_large_pages) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_ADDRESS];
     hvd_error err = {0};
@@ -124,14 +124,4 @@ static void test_large_pages(void) {
     CHECK_INT(own[HOLE + LARGE / 2], 5);
     CHECK_INT(seen[PART - 1], 6);
     for (int i = 0; i < 2; i++) shmem_release(memory[i], 2 * (size_t)PART, fd[i]);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_parts);
-    RUN(test_who_goes_first);
-    RUN(test_another_file);
-    RUN(test_too_large);
-    RUN(test_large_pages);
-    return check_end("test_shmem");
 }

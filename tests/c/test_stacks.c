@@ -1,4 +1,5 @@
 /* A signal: the C stack goes to the file, and both earlier handlers are called. */
+#define CHECK_OWN_MAIN
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 

@@ -64,7 +64,7 @@ static void check_taken(struct tensors *t, int from, int to) {
     CHECK(tensor == NULL);
 }
 
-static void test_what_is_held_is_taken_together(void) {
+TEST(test_what_is_held_is_taken_together) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
     bool held[3];
@@ -84,7 +84,7 @@ static void test_what_is_held_is_taken_together(void) {
     tensors_free(t);
 }
 
-static void test_order(void) {
+TEST(test_order) {
     struct tensors *t = tensors_new();
     struct result results[10] = {{0}};
     CHECK(tensors_take(t) == NULL);
@@ -114,7 +114,7 @@ static void test_order(void) {
 }
 
 /* Two failed tensors of a name and one with data are queued; a second one with data is refused. */
-static void test_behind_one_that_failed(void) {
+TEST(test_behind_one_that_failed) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
@@ -135,7 +135,7 @@ static void test_behind_one_that_failed(void) {
     tensors_free(t);
 }
 
-static void test_closed_with_one_behind(void) {
+TEST(test_closed_with_one_behind) {
     struct tensors *t = tensors_new();
     struct result results[3] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
@@ -155,7 +155,7 @@ static void check_is(const struct tensor *tensor, int code, const char *text) {
     CHECK_HAS(err.text, text);
 }
 
-static void test_outputs_suit_what_comes(void) {
+TEST(test_outputs_suit_what_comes) {
     int64_t splits[9] = {1, 2, 3, 0, 4, 1, 0, 5, 2};
     struct tensor t = {.request = gather_of("dealt", 5, 7), .out_rows = 2};
     t.request.kind = HVD_REDUCESCATTER;
@@ -192,7 +192,7 @@ static void test_outputs_suit_what_comes(void) {
 }
 
 /* What a refused one brought stays its submitter's, what a finished one has got is freed. */
-static void test_messages(void) {
+TEST(test_messages) {
     struct tensors *t = tensors_new();
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
@@ -209,7 +209,7 @@ static void test_messages(void) {
     tensors_free(t);
 }
 
-static void test_duplicates(void) {
+TEST(test_duplicates) {
     struct tensors *t = tensors_new();
     struct result result = {0}, other = {0};
     hvd_error err = {0};
@@ -226,7 +226,7 @@ static void test_duplicates(void) {
     tensors_free(t);
 }
 
-static void test_find(void) {
+TEST(test_find) {
     struct tensors *t = tensors_new();
     struct result result = {0};
     hvd_error err = {0};
@@ -250,7 +250,7 @@ static void test_find(void) {
     tensors_free(NULL);
 }
 
-static void test_refuse_then_close(void) {
+TEST(test_refuse_then_close) {
     struct tensors *t = tensors_new();
     struct result result = {0}, late = {0};
     hvd_error err = {0};
@@ -283,7 +283,7 @@ static void *run_adder(void *arg) {
     return NULL;
 }
 
-static void test_concurrent_adders(void) {
+TEST(test_concurrent_adders) {
     struct tensors *t = tensors_new();
     struct result *results = calloc(ADDERS * EACH, sizeof *results);
     struct adder adders[ADDERS];
@@ -307,19 +307,4 @@ static void test_concurrent_adders(void) {
     CHECK_INT(tensors_count(t), 0);
     tensors_free(t);
     free(results);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_order);
-    RUN(test_duplicates);
-    RUN(test_behind_one_that_failed);
-    RUN(test_closed_with_one_behind);
-    RUN(test_outputs_suit_what_comes);
-    RUN(test_messages);
-    RUN(test_what_is_held_is_taken_together);
-    RUN(test_find);
-    RUN(test_refuse_then_close);
-    RUN(test_concurrent_adders);
-    return check_end("test_tensors");
 }

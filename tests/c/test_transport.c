@@ -6,7 +6,7 @@
 #include "random.h"
 #include "ranks.h"
 
-static void test_topology(void) {
+TEST(test_topology) {
     static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
                                                {1, 5, 1, 2, 0, 2},
                                                {2, 5, 0, 2, 1, 3},
@@ -23,7 +23,7 @@ static void test_topology(void) {
 }
 
 /* Ranks dealt to two hosts by turns; host 0 has one rank more, which is in no lane. */
-static void test_layout_of_ranks_by_turns(void) {
+TEST(test_layout_of_ranks_by_turns) {
     static const int LOWEST[] = {0, 1, 0, 1, 0}, HOST[] = {0, 2, 4}, LANE[] = {2, 3};
     struct local_hub *hub = local_hub_on(5, LOWEST);
     const struct layout *l = &local_hub_rank(hub, 2)->layout;
@@ -38,7 +38,7 @@ static void test_layout_of_ranks_by_turns(void) {
 }
 
 /* A lane is in the order of its hosts, not of its ranks. */
-static void test_layout_of_ranks_to_and_fro(void) {
+TEST(test_layout_of_ranks_to_and_fro) {
     static const int LOWEST[] = {0, 1, 1, 0}, LANE[] = {3, 2};
     struct local_hub *hub = local_hub_on(4, LOWEST);
     const struct comm *lane = &local_hub_rank(hub, 2)->layout.lane;
@@ -111,7 +111,7 @@ static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     transport_close(t, true);
 }
 
-static void test_traffic(void) {
+TEST(test_traffic) {
     for (int p = 2; p <= 5; p++) ranks_run(p, traffic_main, NULL);
 }
 
@@ -137,9 +137,9 @@ static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-static void test_no_lost_wake_up(void) { ranks_run(2, sleeping_main, NULL); }
+TEST(test_no_lost_wake_up) { ranks_run(2, sleeping_main, NULL); }
 
-static void test_sleep(void) {
+TEST(test_sleep) {
     struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double start = clock_now();
@@ -158,7 +158,7 @@ static void test_sleep(void) {
 }
 
 /* The less tells of a message, the sooner a rank looks for it. */
-static void test_longest_sleep(void) {
+TEST(test_longest_sleep) {
     struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double rings = transport_longest_sleep(t, true);
@@ -176,7 +176,7 @@ static int give_up(void *arg, hvd_error *err) {
     return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;
 }
 
-static void test_wait_ends_on_errors(void) {
+TEST(test_wait_ends_on_errors) {
     struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     struct transfer x = {{0}, 0, 0};
@@ -201,17 +201,4 @@ static void test_wait_ends_on_errors(void) {
     transport_abandon(t);
     transport_close(t, false);
     local_hub_free(hub);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_topology);
-    RUN(test_layout_of_ranks_by_turns);
-    RUN(test_layout_of_ranks_to_and_fro);
-    RUN(test_traffic);
-    RUN(test_no_lost_wake_up);
-    RUN(test_sleep);
-    RUN(test_longest_sleep);
-    RUN(test_wait_ends_on_errors);
-    return check_end("test_transport");
 }

@@ -78,7 +78,7 @@ static void check_placement(const struct placement *p) {
     for (int r = 0; r < p->size; r++) tree_close(&trees[r]);
 }
 
-static void test_even_hosts(void) {
+TEST(test_even_hosts) {
     static const int SHAPES[][2] = {{1, 1},  {1, 8},  {2, 1},  {4, 2},   {16, 3},
                                     {17, 2}, {18, 1}, {64, 4}, {256, 1}, {300, 2}};
     static struct placement p;
@@ -95,7 +95,7 @@ static void test_even_hosts(void) {
     }
 }
 
-static void test_any_placement(void) {
+TEST(test_any_placement) {
     static struct placement p;
     uint64_t random = 7;
     int key[MOST];
@@ -108,19 +108,11 @@ static void test_any_placement(void) {
     }
 }
 
-static void test_one_host_is_a_star(void) {
+TEST(test_one_host_is_a_star) {
     struct tree tree;
     hvd_error err = {0};
     const int host_of[5] = {0};
     CHECK_OK(tree_open(&tree, 0, 5, host_of, &err), err);
     CHECK_INT(tree.nchildren, 4);
     tree_close(&tree);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_even_hosts);
-    RUN(test_any_placement);
-    RUN(test_one_host_is_a_star);
-    return check_end("test_tree");
 }

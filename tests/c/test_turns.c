@@ -11,7 +11,7 @@ static void enter(struct turn *turn, int group, const char *name) {
     turn_enter(&turns, turn, group, name, turn);
 }
 
-static void test_the_later_one_waits_for_the_earlier(void) {
+TEST(test_the_later_one_waits_for_the_earlier) {
     struct turn first, second, third, other;
     turns_init(&turns);
     enter(&first, 0, "weight");
@@ -29,7 +29,7 @@ static void test_the_later_one_waits_for_the_earlier(void) {
     turns_destroy(&turns);
 }
 
-static void test_one_that_comes_while_the_first_is_under_way_goes_with_it(void) {
+TEST(test_one_that_comes_while_the_first_is_under_way_goes_with_it) {
     struct turn first, second;
     turns_init(&turns);
     enter(&first, 0, "weight");
@@ -41,7 +41,7 @@ static void test_one_that_comes_while_the_first_is_under_way_goes_with_it(void) 
     turns_destroy(&turns);
 }
 
-static void test_groups_have_names_of_their_own(void) {
+TEST(test_groups_have_names_of_their_own) {
     struct turn all, part;
     turns_init(&turns);
     enter(&all, 0, "weight");
@@ -83,7 +83,7 @@ static void *bring(void *arg) {
     return arg;
 }
 
-static void test_threads_bring_them_in_any_order(void) {
+TEST(test_threads_bring_them_in_any_order) {
     pthread_t threads[THREADS];
     hvd_error err;
     turns_init(&turns);
@@ -95,12 +95,4 @@ static void test_threads_bring_them_in_any_order(void) {
     CHECK_INT(atomic_load(&passed), THREADS * EACH);
     CHECK_INT(atomic_load(&in_order), THREADS * EACH);
     turns_destroy(&turns);
-}
-
-int main(void) {
-    RUN(test_the_later_one_waits_for_the_earlier);
-    RUN(test_one_that_comes_while_the_first_is_under_way_goes_with_it);
-    RUN(test_groups_have_names_of_their_own);
-    RUN(test_threads_bring_them_in_any_order);
-    return check_end("test_turns");
 }

@@ -74,7 +74,7 @@ static void check_rule(int rule, float limit, size_t at, size_t n) {
                rule_name(rule), limit, n, at);
 }
 
-static void test_rules(void) {
+TEST(test_rules) {
     static const size_t RANGES[][2] = {{0, 0},  {0, 1},   {3, 1},  {0, 16},
                                        {5, 33}, {1, 102}, {0, 103}};
     for (int rule = HVD_SGD; rule < HVD_RULES; rule++)
@@ -84,7 +84,7 @@ static void test_rules(void) {
         }
 }
 
-static void test_a_gradient_that_is_no_number_reaches_the_weight(void) {
+TEST(test_a_gradient_that_is_no_number_reaches_the_weight) {
     for (int rule = HVD_SGD; rule < HVD_RULES; rule++)
         for (float limit = -1; limit <= 1; limit += 2) {
             float w = 1, v = 0, s = 0, gradient = NAN;
@@ -94,11 +94,4 @@ static void test_a_gradient_that_is_no_number_reaches_the_weight(void) {
             update_apply(&u, &gradient, 0, 1);
             CHECK_CASE(isnan(w), "%s, clip %g", rule_name(rule), limit);
         }
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_rules);
-    RUN(test_a_gradient_that_is_no_number_reaches_the_weight);
-    return check_end("test_update");
 }

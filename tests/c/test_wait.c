@@ -30,7 +30,7 @@ static void check_phases(struct wait_policy policy, int last, double longest_nap
     CHECK_NEAR(last_nap, longest_nap, 0);
 }
 
-static void test_phases(void) {
+TEST(test_phases) {
     static const double NAPS[] = {1e-4, 1e-3, 1};
     for (int i = 0; i < 3; i++) {
         check_phases(SPINS, 0, NAPS[i]);
@@ -38,7 +38,7 @@ static void test_phases(void) {
     }
 }
 
-static void test_each_wait_begins_anew(void) {
+TEST(test_each_wait_begins_anew) {
     for (int i = 0; i < 5; i++) {
         struct waiter w = {0};
         CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, SPINS, 1), 0, 0);
@@ -47,7 +47,7 @@ static void test_each_wait_begins_anew(void) {
 }
 
 /* On a slow wire each segment cost 0.3 ms of yielding, a quarter of a core. */
-static void test_a_stream_of_long_waits_naps_at_once(void) {
+TEST(test_a_stream_of_long_waits_naps_at_once) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -57,7 +57,7 @@ static void test_a_stream_of_long_waits_naps_at_once(void) {
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
-static void test_a_stream_skips_what_was_there_already(void) {
+TEST(test_a_stream_skips_what_was_there_already) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -65,13 +65,13 @@ static void test_a_stream_skips_what_was_there_already(void) {
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
 }
 
-static void test_pause_returns(void) {
+TEST(test_pause_returns) {
     struct waiter w = {0};
     for (int i = 0; i < 20; i++) waiter_pause(&w, i % 2 ? SPINS : YIELDS, 1e-4);
     CHECK(w.since > 0);
 }
 
-static void test_scratch(void) {
+TEST(test_scratch) {
     struct scratch s = {0};
     hvd_error err = {0};
     void *first = NULL, *again = NULL;
@@ -88,15 +88,4 @@ static void test_scratch(void) {
     scratch_free(&s);
     CHECK_OK(scratch_get(&s, 10, &again, &err), err);
     scratch_free(&s);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_phases);
-    RUN(test_each_wait_begins_anew);
-    RUN(test_a_stream_of_long_waits_naps_at_once);
-    RUN(test_a_stream_skips_what_was_there_already);
-    RUN(test_pause_returns);
-    RUN(test_scratch);
-    return check_end("test_wait");
 }

@@ -31,7 +31,7 @@ static struct course look_until(struct watch *w, double *now, double until, bool
     return c;
 }
 
-static void test_a_silent_rank_is_asked_reported_and_given_up(void) {
+TEST(test_a_silent_rank_is_asked_reported_and_given_up) {
     struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 30, true);
@@ -44,7 +44,7 @@ static void test_a_silent_rank_is_asked_reported_and_given_up(void) {
     watch_close(&w);
 }
 
-static void test_a_rank_that_answers_is_fine(void) {
+TEST(test_a_rank_that_answers_is_fine) {
     struct watch w = watch_of(8, 20, 2);
     for (double now = START; now < START + 100; now += 0.1) {
         if (!watch_looks(&w, now)) continue;
@@ -56,7 +56,7 @@ static void test_a_rank_that_answers_is_fine(void) {
     watch_close(&w);
 }
 
-static void test_each_silence_is_reported(void) {
+TEST(test_each_silence_is_reported) {
     struct watch w = watch_of(8, 0, 2);
     double now = START;
     for (int i = 1; i <= 3; i++) {
@@ -70,7 +70,7 @@ static void test_each_silence_is_reported(void) {
 }
 
 /* Nobody waits for it: its silence is no news, and does not count later. */
-static void test_who_is_not_needed_may_be_silent(void) {
+TEST(test_who_is_not_needed_may_be_silent) {
     struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 100, false);
@@ -81,7 +81,7 @@ static void test_who_is_not_needed_may_be_silent(void) {
 }
 
 /* Stopped for an hour, it has not heard the answers that came meanwhile. */
-static void test_who_was_stopped_blames_nobody(void) {
+TEST(test_who_was_stopped_blames_nobody) {
     struct watch w = watch_of(8, 20, 2);
     double now = START;
     look_until(&w, &now, START + 3, true);
@@ -92,20 +92,9 @@ static void test_who_was_stopped_blames_nobody(void) {
     watch_close(&w);
 }
 
-static void test_without_limits_nobody_is_watched(void) {
+TEST(test_without_limits_nobody_is_watched) {
     struct watch w = watch_of(0, 0, 0);
     CHECK(!watch_looks(&w, START) && !watch_looks(&w, START + 1e6));
     CHECK_NEAR(watch_sleep(&w, 7), 7, 0);
     watch_close(&w);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_a_silent_rank_is_asked_reported_and_given_up);
-    RUN(test_a_rank_that_answers_is_fine);
-    RUN(test_each_silence_is_reported);
-    RUN(test_who_is_not_needed_may_be_silent);
-    RUN(test_who_was_stopped_blames_nobody);
-    RUN(test_without_limits_nobody_is_watched);
-    return check_end("test_watch");
 }

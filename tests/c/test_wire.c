@@ -119,7 +119,7 @@ static void write_all(struct wire_writer *w, const struct wire_item *items) {
     for (int i = 0; i < ITEMS; i++) CHECK_OK(wire_put(w, &items[i], &err), err);
 }
 
-static void test_there_and_back(void) {
+TEST(test_there_and_back) {
     struct wire_item items[ITEMS], got;
     struct wire_writer w = {0};
     hvd_error err = {0};
@@ -172,7 +172,7 @@ static int read_all(const uint8_t *bytes, size_t size) {
     return code;
 }
 
-static void test_truncated(void) {
+TEST(test_truncated) {
     struct wire_item items[ITEMS];
     make_items(items);
     CHECK(read_all(NULL, 0) != HVD_OK);
@@ -186,7 +186,7 @@ static void test_truncated(void) {
     }
 }
 
-static void test_flipped(void) {
+TEST(test_flipped) {
     struct wire_item items[ITEMS];
     struct wire_writer w = {0};
     uint64_t random = 9;
@@ -205,7 +205,7 @@ static void test_flipped(void) {
     wire_free(&w);
 }
 
-static void test_noise(void) {
+TEST(test_noise) {
     uint8_t noise[200];
     uint64_t random = 11;
     struct wire_writer w = {0};
@@ -220,7 +220,7 @@ static void test_noise(void) {
     wire_free(&w);
 }
 
-static void test_other_version(void) {
+TEST(test_other_version) {
     struct wire_writer w = {0};
     struct wire_reader r;
     hvd_error err = {0};
@@ -231,14 +231,4 @@ static void test_other_version(void) {
         CHECK_HAS(err.text, "version");
     }
     wire_free(&w);
-}
-
-int main(void) {
-    check_begin();
-    RUN(test_there_and_back);
-    RUN(test_truncated);
-    RUN(test_flipped);
-    RUN(test_noise);
-    RUN(test_other_version);
-    return check_end("test_wire");
 }
