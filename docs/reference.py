@@ -13,12 +13,12 @@ import hvdlite.numpy
 
 # File, heading, modules whose public names the page has; the first one's docstring introduces it.
 PAGES = (
-    ("job", "The job", ("lifecycle.job", "topology", "monitor", "_native")),
+    ("job", "The job", ("lifecycle.job", "core.topology", "monitor.counts", "core.native")),
     ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
-    ("numpy", "Collectives on NumPy arrays", ("numpy", "reduce_ops")),
-    ("handles", "Handles", ("handles", "mxnet.handles")),
-    ("objects", "Python objects", ("objects",)),
-    ("process_sets", "Process sets", ("process_sets.process_set", "process_sets.registry")),
+    ("numpy", "Collectives on NumPy arrays", ("numpy", "core.reduce_ops")),
+    ("handles", "Handles", ("core.handles", "mxnet.handles")),
+    ("objects", "Python objects", ("core.objects",)),
+    ("process_sets", "Process sets", ("core.process_set", "core.registry")),
     (
         "training",
         "Training",
@@ -41,7 +41,7 @@ PAGES = (
         ("mxnet.data", "mxnet.evaluation", "mxnet.schedule", "mxnet.checkpoint", "mxnet.estimator"),
     ),
     ("run", "Jobs from Python", ("launch.api",)),
-    ("build", "What this build has", ("build_queries",)),
+    ("build", "What this build has", ("core.build_queries",)),
 )
 # Packages for other frameworks, which need not be installed here: conf.py has Sphinx pretend.
 FRAMEWORKS = {

@@ -9,14 +9,14 @@ import atexit
 import importlib
 import sys
 
-from hvdlite import _mxnet_import
 from hvdlite._version import __version__
-from hvdlite.lazy_names import lazy_names
+from hvdlite.core.lazy_names import lazy_names
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
+from hvdlite.patches import mxnet_import
 
 _DEFINED_IN = {
-    "hvdlite._native": ("HvdliteError", "RankFailedError"),
-    "hvdlite.build_queries": (
+    "hvdlite.core.native": ("HvdliteError", "RankFailedError"),
+    "hvdlite.core.build_queries": (
         "ccl_built",
         "cuda_built",
         "ddl_built",
@@ -28,10 +28,10 @@ _DEFINED_IN = {
         "nccl_built",
         "rocm_built",
     ),
-    "hvdlite.handles": ("Handle", "poll", "synchronize"),
+    "hvdlite.core.handles": ("Handle", "poll", "synchronize"),
     "hvdlite.launch.api": ("run",),
     "hvdlite.lifecycle.job": ("init", "shutdown"),
-    "hvdlite.monitor": ("start_timeline", "stats", "stop_timeline"),
+    "hvdlite.monitor.counts": ("start_timeline", "stats", "stop_timeline"),
     "hvdlite.mxnet.checkpoint": ("Checkpoint",),
     "hvdlite.mxnet.clipping": ("clip_global_norm",),
     "hvdlite.mxnet.compression": ("Compression",),
@@ -74,11 +74,11 @@ _DEFINED_IN = {
     "hvdlite.mxnet.trainer": ("DistributedTrainer",),
     "hvdlite.mxnet.zero_copy": ("share_gradients",),
     "hvdlite.numpy": ("barrier", "join"),
-    "hvdlite.objects": ("allgather_object", "broadcast_object"),
-    "hvdlite.process_sets.process_set": ("ProcessSet", "global_process_set"),
-    "hvdlite.process_sets.registry": ("add_process_set", "remove_process_set"),
-    "hvdlite.reduce_ops": ("Adasum", "Average", "Max", "Min", "Product", "Sum"),
-    "hvdlite.topology": (
+    "hvdlite.core.objects": ("allgather_object", "broadcast_object"),
+    "hvdlite.core.process_set": ("ProcessSet", "global_process_set"),
+    "hvdlite.core.registry": ("add_process_set", "remove_process_set"),
+    "hvdlite.core.reduce_ops": ("Adasum", "Average", "Max", "Min", "Product", "Sum"),
+    "hvdlite.core.topology": (
         "cross_rank",
         "cross_size",
         "is_homogeneous",
@@ -106,6 +106,6 @@ def _end() -> None:
 
 
 atexit.register(_end)
-_mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
+mxnet_import.watch()  # MXNet imports on any NumPy, and mx.kv.create("dist_sync_mpi") works
 if "mpi4py.MPI" in sys.modules:  # MPI runs already: raise now if it is not the one of our C library
     importlib.import_module("hvdlite.lifecycle.job")

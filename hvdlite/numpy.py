@@ -14,16 +14,16 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite import frameworks
-from hvdlite._native import lib
-from hvdlite.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
-from hvdlite.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
-from hvdlite.names import group_names, tensor_name
-from hvdlite.outs import are_apart, check_out, check_outs, deliver, result_array
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
-from hvdlite.row_splits import part_shape, rows_of, staged_alltoall
-from hvdlite.stages import staged
+from hvdlite.core import frameworks
+from hvdlite.core.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
+from hvdlite.core.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
+from hvdlite.core.names import group_names, tensor_name
+from hvdlite.core.native import lib
+from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
+from hvdlite.core.rows import part_shape, rows_of, staged_alltoall
+from hvdlite.core.stages import staged
 
 
 @waiting

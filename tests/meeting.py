@@ -12,7 +12,7 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite import topology
+from hvdlite.core import topology
 from hvdlite.lifecycle import job
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job

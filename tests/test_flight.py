@@ -5,7 +5,7 @@ import sys
 import pytest
 from jobs import alone, assert_passed, script, survives_a_death
 
-from hvdlite.flight import live, memory, report, top
+from hvdlite.monitor import live, memory, report, top
 
 
 def only(folder, pattern: str) -> str:
@@ -127,7 +127,7 @@ import os, subprocess, sys, numpy, hvdlite as hvd
 hvd.init()
 for _ in range(3):
     hvd.numpy.allreduce(numpy.ones(5), name="x")
-command = [sys.executable, "-m", "hvdlite.flight.top", "--once", "--json", str(os.getpid())]
+command = [sys.executable, "-m", "hvdlite.monitor.top", "--once", "--json", str(os.getpid())]
 print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 hvd.shutdown()
 left = subprocess.run(command, capture_output=True, text=True)
@@ -155,7 +155,7 @@ def test_top_shows_ranks_of_other_hosts(tmp_path):
 import os, subprocess, sys, hvdlite as hvd
 hvd.init()
 for hosts in ("there", "there,elsewhere"):
-    command = [sys.executable, "-m", "hvdlite.flight.top", "--once", "-H", hosts, str(os.getpid())]
+    command = [sys.executable, "-m", "hvdlite.monitor.top", "--once", "-H", hosts, str(os.getpid())]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 hvd.shutdown()
 """

@@ -25,13 +25,13 @@ run() { # what this is
 import sys
 import numpy as np
 import hvdlite as hvd
-from hvdlite import _native
+from hvdlite.core import native
 
 hvd.init()
 total = hvd.numpy.allreduce(np.full(1000, hvd.rank() + 1.0), op=hvd.Sum)
 assert hvd.size() == 2 and (total == 3).all(), total
 if hvd.rank() == 0:
-    print(sys.argv[1], _native.lib, sep=": ", flush=True)
+    print(sys.argv[1], native.lib, sep=": ", flush=True)
 hvd.shutdown()
 EOF
     (cd "$work" && PATH=$bin:$PATH mpirun -n 2 "$bin/python" sum.py "$1")

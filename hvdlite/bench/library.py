@@ -182,7 +182,7 @@ class Updating:
 
 def last_algorithm() -> Optional[str]:
     """Return the name of the last algorithm that hvdlite's core ran among all ranks."""
-    from hvdlite._native import ffi, lib
+    from hvdlite.core.native import ffi, lib
 
     name = lib.hvd_algorithm()
     return None if name == ffi.NULL else ffi.string(name).decode()

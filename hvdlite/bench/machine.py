@@ -8,7 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
-from hvdlite import heap
+from hvdlite.core import heap
 
 STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 

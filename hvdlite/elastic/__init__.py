@@ -3,7 +3,7 @@
 The names are those of Horovod's elastic training.
 """
 
-from hvdlite.lazy_names import lazy_names
+from hvdlite.core.lazy_names import lazy_names
 
 _DEFINED_IN = {
     "hvdlite.elastic.exceptions": ("HorovodInternalError", "HostsUpdatedInterrupt"),

@@ -1,6 +1,6 @@
 """The exceptions of elastic training, with Horovod's names."""
 
-from hvdlite._native import HvdliteError
+from hvdlite.core.native import HvdliteError
 
 HorovodInternalError = HvdliteError
 

@@ -6,13 +6,12 @@ from typing import Any, Callable, Optional
 
 from mpi4py import MPI
 
-from hvdlite import frameworks, names, topology
+from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
 from hvdlite.lifecycle import job, members, newcomers
 from hvdlite.numpy import barrier
-from hvdlite.objects import allgather_object
-from hvdlite.process_sets import registry
 
 _SOMETHING_FAILED, _ALL_IS_DONE, _LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List
 
 import numpy as np
 
-from hvdlite import topology
+from hvdlite.core import topology
 
 
 class ElasticSampler:

@@ -4,13 +4,13 @@ from typing import Any, Callable, Dict, Iterable, List
 
 import numpy as np
 
-from hvdlite import topology
-from hvdlite._native import call, lib
+from hvdlite.core import topology
+from hvdlite.core.native import call, lib
+from hvdlite.core.objects import broadcast_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.parts import Part, part_of
 from hvdlite.lifecycle import newcomers
 from hvdlite.numpy import allgather
-from hvdlite.objects import broadcast_object
 
 
 class State:

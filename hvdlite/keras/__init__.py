@@ -15,7 +15,7 @@ except ImportError as error:
         f"hvdlite's Keras names need Keras 3 ({error}): run `pip install 'hvdlite[keras]'`"
     ) from error
 
-from hvdlite.lazy_names import NEUTRAL, lazy_names
+from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 if keras.__version__[:2] in ("0.", "1.", "2."):
     raise ImportError(f"hvdlite's Keras names need Keras 3, not {keras.__version__}")

@@ -6,7 +6,7 @@ import numpy as np
 from keras import backend
 
 from hvdlite import numpy as collectives
-from hvdlite.training.reduction import Reduction
+from hvdlite.training.plan import Reduction
 
 
 def average(grads: Sequence, owner: str, reduction: Reduction) -> List:

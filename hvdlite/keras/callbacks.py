@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite import topology
+from hvdlite.core import topology
 from hvdlite.keras.ops import broadcast_variables
 
 

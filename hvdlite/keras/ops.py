@@ -6,10 +6,10 @@ import numpy as np
 from keras import ops
 
 from hvdlite import numpy as collectives
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, op_of
 from hvdlite.keras.compression import NoneCompressor
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, op_of
 
 
 def _array(value) -> np.ndarray:

@@ -4,13 +4,13 @@ from typing import Any
 
 import keras
 
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.keras.averaging import average
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.reduction import check_passes, reduction_of
+from hvdlite.training.plan import check_passes, reduction_of
 
 
 def DistributedOptimizer(

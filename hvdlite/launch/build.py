@@ -5,7 +5,7 @@ import sys
 
 from hvdlite.launch import probe
 
-_LOAD = "import hvdlite._native"
+_LOAD = "import hvdlite.core.native"
 
 
 def show() -> int:

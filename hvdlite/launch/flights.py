@@ -30,7 +30,7 @@ class Held:
         """Return what the recorder says, with the stacks of a rank that lives; empty: none."""
         if self._file is None:
             return b""
-        from hvdlite.flight import memory, report
+        from hvdlite.monitor import memory, report
 
         with contextlib.suppress(OSError, memory.NoRecorder):
             with memory.Recorder(f"/proc/self/fd/{self._file}") as recorder:
@@ -73,7 +73,7 @@ class Flights:
     def _write(self, why: str, what: str) -> Optional[str]:
         if not self._of:
             return None
-        from hvdlite.flight import memory, report
+        from hvdlite.monitor import memory, report
 
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # or a broken agent's
             ranks = [memory.snapshot_of(data.decode()) for data in self._of.values()]

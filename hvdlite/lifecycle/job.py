@@ -8,12 +8,10 @@ from typing import Callable, Optional, Sequence, Union
 
 from mpi4py import MPI
 
-from hvdlite import frameworks, names, topology
-from hvdlite._native import HvdliteError, call, ffi, lib, new_error
-from hvdlite.flight import rank as recorder
-from hvdlite.lifecycle import members, newcomers, orphan, script_end, watched
-from hvdlite.process_sets import registry
-from hvdlite.topology import is_initialized
+from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core.native import HvdliteError, call, ffi, lib, new_error
+from hvdlite.core.topology import is_initialized
+from hvdlite.lifecycle import members, newcomers, orphan, recorder, script_end, watched
 
 
 def _seconds(variable: str, default: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Callable, List
 
 from mpi4py import MPI
 
-from hvdlite._native import HvdliteError
+from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle import script_end
 from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
 

@@ -19,14 +19,14 @@ from typing import Callable, Dict, List, Optional
 import numpy as np
 from mpi4py import MPI
 
-from hvdlite import topology
-from hvdlite._native import HvdliteError
+from hvdlite.core import topology
+from hvdlite.core.log import logger
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.objects import allgather_object
+from hvdlite.core.reduce_ops import Max
 from hvdlite.lifecycle import members, watched
 from hvdlite.lifecycle.variables import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
-from hvdlite.log import logger
 from hvdlite.numpy import allreduce
-from hvdlite.objects import allgather_object
-from hvdlite.reduce_ops import Max
 
 ATTEMPTS = 3  # to start newcomers that die before they are ready
 LOOK_SECONDS = 0.5

@@ -4,9 +4,9 @@ import contextlib
 import socket
 from typing import Any, Dict
 
-from hvdlite import topology
-from hvdlite.addresses import addresses_of_ranks
-from hvdlite.objects import allgather_object
+from hvdlite.core import topology
+from hvdlite.core.objects import allgather_object
+from hvdlite.launch.addresses import addresses_of_ranks
 
 
 def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:

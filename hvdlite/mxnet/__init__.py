@@ -8,7 +8,7 @@ except ImportError as error:
     ) from error
 
 import hvdlite
-from hvdlite.lazy_names import lazy_names
+from hvdlite.core.lazy_names import lazy_names
 
 __all__ = list(hvdlite.__all__)
 __getattr__, __dir__ = lazy_names(globals(), {"hvdlite": __all__}, {})

@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite import topology
+from hvdlite.core import topology
+from hvdlite.core.names import owner_name
+from hvdlite.core.objects import agree, result_of_root
 from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
-from hvdlite.names import owner_name
-from hvdlite.objects import agree, result_of_root
 
 _META = "checkpoint.json"
 

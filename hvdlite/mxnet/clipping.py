@@ -8,8 +8,8 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite import topology
-from hvdlite.reduce_ops import Sum
+from hvdlite.core import topology
+from hvdlite.core.reduce_ops import Sum
 
 
 def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:

@@ -8,8 +8,10 @@ from typing import List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite._native import lib
-from hvdlite.collectives import gather_numbers
+from hvdlite.core.collectives import gather_numbers
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of
 from hvdlite.mxnet.push import (
     Settings,
     describe_allreduce,
@@ -19,8 +21,6 @@ from hvdlite.mxnet.push import (
     push_in_place,
     validate,
 )
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.row_splits import alike, fingerprint, part_shape, rows_of
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
-from hvdlite._native import lib
+from hvdlite.core.native import lib
 from hvdlite.training.codecs import Codec, NoneCompressor, one_bit, top_k, two_bit
 
 

@@ -6,9 +6,9 @@ from typing import Iterator, Optional
 import mxnet as mx
 import numpy as np
 
-from hvdlite import topology
-from hvdlite.names import owner_name
-from hvdlite.objects import agree
+from hvdlite.core import topology
+from hvdlite.core.names import owner_name
+from hvdlite.core.objects import agree
 
 
 class DistributedSampler(mx.gluon.data.Sampler):

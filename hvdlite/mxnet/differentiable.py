@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from hvdlite import topology
+from hvdlite.core import topology
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet import collectives
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.reduce_ops import Average, Sum
 
 _NO_SCALES = (1.0, 1.0)
 

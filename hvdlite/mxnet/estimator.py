@@ -4,7 +4,7 @@ import logging
 
 from mxnet.gluon.contrib.estimator import EpochEnd, TrainBegin
 
-from hvdlite import topology
+from hvdlite.core import topology
 from hvdlite.mxnet.evaluation import allreduce_metric, average_statistics
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters

@@ -5,12 +5,12 @@ from typing import Any, Dict, Iterable, List, Sequence
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.names import natural_order, shape_of_name
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet
 from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
-from hvdlite.names import natural_order, shape_of_name
-from hvdlite.objects import agree
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.training.reduction import Reduction, split, split_by_bytes
+from hvdlite.training.plan import Reduction, split, split_by_bytes
 
 
 def common_order(params: Dict[int, Any]) -> List[int]:

@@ -2,9 +2,9 @@
 
 from typing import Iterator
 
-from hvdlite import guards
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.training import guards
 
 
 class Guard(guards.Guard):

@@ -6,7 +6,7 @@ MXNet arrays need no handle, because reading them waits. A handle adds ``poll()`
 import functools
 import inspect
 
-from hvdlite.handles import Handle, started
+from hvdlite.core.handles import Handle, started
 from hvdlite.mxnet import ops, push
 
 

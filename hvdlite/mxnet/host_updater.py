@@ -6,18 +6,18 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite import heap, topology
 from hvdlite import numpy as collectives
-from hvdlite._native import HvdliteValueError
+from hvdlite.core import heap, topology
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import HvdliteValueError
+from hvdlite.core.objects import agree
+from hvdlite.core.reduce_ops import Max
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import HostWeights, Place, arrays_of, can_move, with_arrays
 from hvdlite.mxnet.rules import rates_of, rule_of
 from hvdlite.mxnet.stripes import Stripes
+from hvdlite.mxnet.update import ByRule
 from hvdlite.mxnet.update_by_parts import ByParts
-from hvdlite.mxnet.update_by_rule import ByRule
-from hvdlite.names import tensor_name
-from hvdlite.objects import agree
-from hvdlite.reduce_ops import Max
 
 _REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselves
 

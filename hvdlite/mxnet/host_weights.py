@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite import shared_memory
-from hvdlite.collectives import DTYPES
+from hvdlite.core import shared_memory
+from hvdlite.core.collectives import DTYPES
 from hvdlite.mxnet.stripes import Stripes, can_deal
 
 _LINE = 64  # bytes: a cache line, and the widest vector

@@ -7,8 +7,11 @@ from typing import Any, Dict, Optional
 
 import mxnet as mx
 
-from hvdlite import topology
-from hvdlite._native import HvdliteValueError
+from hvdlite.core import topology
+from hvdlite.core.names import owner_name
+from hvdlite.core.native import HvdliteValueError
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.lifecycle import job
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import agree_on_order, common_order
@@ -25,10 +28,7 @@ from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
-from hvdlite.names import owner_name
 from hvdlite.numpy import barrier
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Sum
 
 
 def unrecorded(method):

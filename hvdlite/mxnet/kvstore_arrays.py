@@ -6,7 +6,7 @@ from typing import Dict, List
 import mxnet as mx
 import numpy as np
 
-from hvdlite._native import HvdliteValueError
+from hvdlite.core.native import HvdliteValueError
 from hvdlite.mxnet.sparse import is_sparse
 
 

@@ -22,7 +22,11 @@ from typing import List, Optional, Sequence
 
 from mxnet.autograd import is_recording
 
-from hvdlite._native import lib
+from hvdlite.core.names import call_name, group_names, tensor_name
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, op_of
+from hvdlite.core.rows import all_splits
 from hvdlite.mxnet import collectives, differentiable
 from hvdlite.mxnet.push import (
     Described,
@@ -32,10 +36,6 @@ from hvdlite.mxnet.push import (
     recent,
     validate,
 )
-from hvdlite.names import call_name, group_names, tensor_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, op_of
-from hvdlite.row_splits import all_splits
 
 
 def allreduce(

@@ -5,14 +5,14 @@ from typing import Any, Dict, Optional, Sequence
 
 import mxnet as mx
 
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.accumulation import Aside
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.parameters import trainer_of
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.reduction import Reduction, check_passes
+from hvdlite.training.plan import Reduction, check_passes
 
 
 class DistributedOptimizer:

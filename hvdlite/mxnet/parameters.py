@@ -6,11 +6,11 @@ from typing import Optional, Sequence
 
 import mxnet as mx
 
+from hvdlite.core.names import natural_order, owner_name, shape_of_name
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
-from hvdlite.names import natural_order, owner_name, shape_of_name
-from hvdlite.objects import agree
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
 
 
 def broadcast_parameters(

@@ -10,8 +10,8 @@ from typing import Any, List, NamedTuple
 
 import mxnet as mx
 
-from hvdlite._native import call, exception_of, ffi, lib, new_error, own_error
-from hvdlite.collectives import describe
+from hvdlite.core.collectives import describe
+from hvdlite.core.native import call, exception_of, ffi, lib, new_error, own_error
 from hvdlite.lifecycle import job
 
 IS_MXNET_1 = mx.__version__.startswith("1.")

@@ -6,12 +6,12 @@ from typing import Dict, List, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite._native import lib
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.collectives import allreduce_, reduction
 from hvdlite.mxnet.push import push_group
-from hvdlite.names import tensor_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average
 from hvdlite.training.codecs import Codec, NoneCompressor, check_compression
 
 

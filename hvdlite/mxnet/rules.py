@@ -6,7 +6,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite._native import lib
+from hvdlite.core.native import lib
 from hvdlite.mxnet.push import IS_MXNET_1
 
 

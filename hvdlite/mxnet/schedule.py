@@ -4,7 +4,7 @@ from typing import Optional
 
 import mxnet as mx
 
-from hvdlite import topology
+from hvdlite.core import topology
 
 
 class LinearScaling(mx.lr_scheduler.LRScheduler):

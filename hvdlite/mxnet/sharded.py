@@ -4,11 +4,11 @@ from typing import Collection, List
 
 import mxnet as mx
 
-from hvdlite import topology
+from hvdlite.core import topology
+from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.host_updater import HostUpdater
 from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
-from hvdlite.reduce_ops import Average
 
 
 class ShardedTrainer(DistributedTrainer):

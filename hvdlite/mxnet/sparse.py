@@ -8,11 +8,11 @@ from typing import Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite import topology
-from hvdlite._native import HvdliteError, HvdliteValueError, lib
-from hvdlite.collectives import DTYPES, gather_numbers, run_all
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, Sum
+from hvdlite.core import topology
+from hvdlite.core.collectives import DTYPES, gather_numbers, run_all
+from hvdlite.core.native import HvdliteError, HvdliteValueError, lib
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, Sum
 
 
 def is_sparse(array) -> bool:

@@ -3,10 +3,10 @@
 import pickle
 from typing import Any, Dict, List
 
+from hvdlite.core.names import owner_name
+from hvdlite.core.objects import agree, result_of_root
 from hvdlite.mxnet.gradients import common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
-from hvdlite.names import owner_name
-from hvdlite.objects import agree, result_of_root
 
 
 def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:

@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite._native import lib
+from hvdlite.core.native import lib
 
 _STRIPE = lib.HVD_STRIPE // 4  # values of float32
 

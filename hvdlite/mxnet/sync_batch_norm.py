@@ -7,10 +7,10 @@ from typing import Dict, Iterator
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.names import owner_name
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
-from hvdlite.names import owner_name
-from hvdlite.reduce_ops import Sum
 
 _OP = "hvdlite_sync_batch_norm"
 _MOST_NUMBERS = 2**20  # a float32 holds each of them

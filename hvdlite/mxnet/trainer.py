@@ -8,18 +8,18 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite import topology
-from hvdlite.guards import steps_from_environment
+from hvdlite.core import topology
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet.accumulation import Aside
 from hvdlite.mxnet.gradients import Gradients, common_order
 from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average, Sum
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.reduction import Reduction, check_passes
+from hvdlite.training.guards import steps_from_environment
+from hvdlite.training.plan import Reduction, check_passes
 
 
 def _leaves_sums() -> bool:

@@ -4,13 +4,13 @@ from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 
-from hvdlite import topology
+from hvdlite.core import topology
+from hvdlite.core.names import tensor_name
+from hvdlite.core.reduce_ops import Max
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import HostWeights, arrays_of
 from hvdlite.mxnet.push import Holding, Settings, describe_holding
-from hvdlite.mxnet.update_by_rule import handle_of
-from hvdlite.names import tensor_name
-from hvdlite.reduce_ops import Max
+from hvdlite.mxnet.update import handle_of
 
 # Each value of a weight follows from the values at the same place: a part needs no other part.
 _BY_ELEMENT = {

@@ -17,11 +17,11 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite import shared_memory
-from hvdlite.collectives import DTYPES
+from hvdlite.core import shared_memory
+from hvdlite.core.collectives import DTYPES
+from hvdlite.core.names import owner_name
+from hvdlite.core.objects import agree
 from hvdlite.mxnet.push import references
-from hvdlite.names import owner_name
-from hvdlite.objects import agree
 
 _moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: its new gradient
 _direct: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # the same, if reduced in place

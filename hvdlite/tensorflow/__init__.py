@@ -18,7 +18,7 @@ except ImportError as error:
         "`pip install 'hvdlite[tensorflow]'`"
     ) from error
 
-from hvdlite.lazy_names import NEUTRAL, lazy_names
+from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 _DEFINED_IN = {
     "hvdlite.tensorflow.compression": ("Compression",),

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite import topology
-from hvdlite.handles import Handle
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.reduce_ops import Average, Sum
-from hvdlite.row_splits import part_shape
+from hvdlite.core import topology
+from hvdlite.core.handles import Handle
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.core.rows import part_shape
 from hvdlite.tensorflow.exchange import run
 
 

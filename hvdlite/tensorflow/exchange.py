@@ -13,8 +13,8 @@ from typing import Callable, Dict, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from hvdlite.handles import Handle
-from hvdlite.names import call_name, calling_line
+from hvdlite.core.handles import Handle
+from hvdlite.core.names import call_name, calling_line
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
 _under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hvdlite.tensorflow.differentiable import start_allreduce
 from hvdlite.tensorflow.exchange import begin, run, wait
 from hvdlite.tensorflow.ops import allreduce
-from hvdlite.training.reduction import Reduction, split, split_by_bytes
+from hvdlite.training.plan import Reduction, split, split_by_bytes
 
 
 def average(grads: Sequence, name: str, reduction: Reduction) -> List:

@@ -2,8 +2,8 @@
 
 from typing import Any, Callable, List, Optional
 
-from hvdlite import objects
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.core import objects
+from hvdlite.core.process_set import ProcessSet, global_process_set
 
 
 def broadcast_object(

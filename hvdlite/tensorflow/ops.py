@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite import topology
-from hvdlite.names import group_names
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, Sum, op_of
+from hvdlite.core import topology
+from hvdlite.core.names import group_names
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, Sum, op_of
 from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run

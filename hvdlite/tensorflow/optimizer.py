@@ -2,13 +2,13 @@
 
 import tensorflow as tf
 
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.gradients import average, divided
 from hvdlite.training.local_layers import average_all_but
-from hvdlite.training.reduction import check_passes, reduction_of
+from hvdlite.training.plan import check_passes, reduction_of
 
 
 def DistributedOptimizer(

@@ -5,8 +5,8 @@ from typing import Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from hvdlite import topology
-from hvdlite.process_sets.registry import process_set_of
+from hvdlite.core import topology
+from hvdlite.core.registry import process_set_of
 
 
 def _query(ask: Callable[[], int], name: Optional[str]):

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Sum
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.tensorflow.ops import allreduce
 
 

@@ -2,14 +2,14 @@
 
 import tensorflow as tf
 
-from hvdlite.names import calling_line
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.reduce_ops import Average
+from hvdlite.core.names import calling_line
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divided
 from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.reduction import reduction_of
+from hvdlite.training.plan import reduction_of
 
 
 def DistributedGradientTape(

@@ -4,8 +4,8 @@ from typing import List, Optional, Sequence
 
 import tensorflow as tf
 
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.tensorflow.differentiable import start_broadcast
 from hvdlite.tensorflow.exchange import name_of, run
 

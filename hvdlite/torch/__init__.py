@@ -11,7 +11,7 @@ except ImportError as error:
         f"hvdlite's PyTorch names need PyTorch ({error}): run `pip install 'hvdlite[torch]'`"
     ) from error
 
-from hvdlite.lazy_names import NEUTRAL, lazy_names
+from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 _DEFINED_IN = {
     "hvdlite.torch.compression": ("Compression",),

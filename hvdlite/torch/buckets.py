@@ -7,14 +7,14 @@ from typing import Any, List, Optional, Sequence
 
 import torch
 
-from hvdlite._native import ffi, lib
-from hvdlite.collectives import Started
-from hvdlite.process_sets.process_set import global_process_set
-from hvdlite.shared_memory import SharedMemory
+from hvdlite.core.collectives import Started
+from hvdlite.core.native import ffi, lib
+from hvdlite.core.process_set import global_process_set
+from hvdlite.core.shared_memory import SharedMemory
 from hvdlite.torch.exchange import reduction as members_of
 from hvdlite.torch.tensors import is_packed, memory_of
 from hvdlite.training.codecs import Codec, NoneCompressor
-from hvdlite.training.reduction import Reduction
+from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes: a cache line
 

@@ -9,7 +9,7 @@ from typing import Any, Tuple
 
 import torch
 
-from hvdlite._native import lib
+from hvdlite.core.native import lib
 from hvdlite.training.codecs import Codec, NoneCompressor, one_bit, top_k, two_bit
 
 

@@ -5,10 +5,10 @@ from typing import List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from hvdlite.handles import Handle
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average
+from hvdlite.core.handles import Handle
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.torch.ops import allreduce_async_
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.autograd import Function
 
-from hvdlite import topology
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.reduce_ops import Average, Sum
+from hvdlite.core import topology
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.torch import exchange
 
 _NO_SCALES = (1.0, 1.0)

@@ -8,13 +8,13 @@ from typing import List, Sequence
 import numpy as np
 import torch
 
-from hvdlite import row_splits
-from hvdlite._native import lib
-from hvdlite.collectives import Started, start_gathering
-from hvdlite.handles import Handle
-from hvdlite.process_sets.process_set import ProcessSet
-from hvdlite.row_splits import all_splits, part_shape, rows_of
-from hvdlite.stages import staged
+from hvdlite.core import rows
+from hvdlite.core.collectives import Started, start_gathering
+from hvdlite.core.handles import Handle
+from hvdlite.core.native import lib
+from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.rows import all_splits, part_shape, rows_of
+from hvdlite.core.stages import staged
 from hvdlite.torch.tensors import check, memories_of, plain
 
 
@@ -91,7 +91,7 @@ def staged_alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handl
     def begin(matrix: np.ndarray) -> Handle:
         return alltoall(name, tensor, matrix, process_set).then(lambda outs: (outs, matrix))
 
-    return row_splits.staged_alltoall(tensor.shape, splits, name, process_set, begin)
+    return rows.staged_alltoall(tensor.shape, splits, name, process_set, begin)
 
 
 def received(matrix: np.ndarray, process_set: ProcessSet) -> torch.Tensor:

@@ -7,14 +7,14 @@ from typing import Dict, List, Optional, Sequence, Set
 
 import torch
 
-from hvdlite import shared_memory
-from hvdlite._native import HvdliteError
-from hvdlite.objects import agree, allgather_object
+from hvdlite.core import shared_memory
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.objects import agree, allgather_object
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, can_share, is_elementwise, sizes_of
 from hvdlite.torch.sparse import allreduce_sparse
 from hvdlite.torch.tensors import check
-from hvdlite.training.reduction import Reduction, split, split_by_bytes
+from hvdlite.training.plan import Reduction, split, split_by_bytes
 
 _LONGEST_NAME = 200  # of a parameter in a tensor's name, which has room for 255 bytes
 

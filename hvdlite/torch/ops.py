@@ -23,11 +23,11 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from hvdlite import numpy as collectives
-from hvdlite._native import HvdliteError
-from hvdlite.handles import Handle, ended, waiting
-from hvdlite.names import group_names, tensor_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, op_of
+from hvdlite.core.handles import Handle, ended, waiting
+from hvdlite.core.names import group_names, tensor_name
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, op_of
 from hvdlite.torch import differentiable, exchange
 from hvdlite.training.codecs import NoneCompressor
 

@@ -6,13 +6,13 @@ from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Uni
 
 import torch
 
-from hvdlite.names import owner_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Adasum, Average
+from hvdlite.core.names import owner_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import ops
 from hvdlite.torch.gradients import Gradients
 from hvdlite.training.codecs import NoneCompressor
-from hvdlite.training.reduction import Reduction, check_passes
+from hvdlite.training.plan import Reduction, check_passes
 
 _NO_SUCH_STEP = -1  # of autograd, outside of backward
 _NOT_SKIPPED = (

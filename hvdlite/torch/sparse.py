@@ -2,10 +2,10 @@
 
 import torch
 
-from hvdlite.handles import Handle
-from hvdlite.names import tensor_name
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
-from hvdlite.reduce_ops import Average, Sum
+from hvdlite.core.handles import Handle
+from hvdlite.core.names import tensor_name
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.torch import exchange
 
 

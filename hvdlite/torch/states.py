@@ -4,10 +4,10 @@ from typing import Any, Iterable, List, NamedTuple, Tuple, Union
 
 import torch
 
-from hvdlite import topology
-from hvdlite.names import group_names, owner_name
-from hvdlite.objects import agree, broadcast_object
-from hvdlite.process_sets.process_set import ProcessSet, global_process_set
+from hvdlite.core import topology
+from hvdlite.core.names import group_names, owner_name
+from hvdlite.core.objects import agree, broadcast_object
+from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.torch import exchange
 from hvdlite.torch.tensors import check
 

@@ -3,9 +3,9 @@
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hvdlite import topology
-from hvdlite.names import owner_name
-from hvdlite.reduce_ops import Sum
+from hvdlite.core import topology
+from hvdlite.core.names import owner_name
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
 
 

@@ -4,8 +4,8 @@ from typing import List
 
 import torch
 
-from hvdlite._native import lib
-from hvdlite.collectives import Memory
+from hvdlite.core.collectives import Memory
+from hvdlite.core.native import lib
 
 DTYPES = {
     getattr(torch, name): getattr(lib, "HVD_" + name.upper())

@@ -7,7 +7,7 @@ its rules and sources. docs/compression.md says what each codec costs and saves.
 from dataclasses import dataclass
 from typing import Any, Tuple
 
-from hvdlite._native import lib
+from hvdlite.core.native import lib
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any, Dict, Iterator, Optional
 import xgboost as xgb
 from xgboost.tracker import RabitTracker
 
-from hvdlite import topology
-from hvdlite.addresses import addresses_of_ranks
+from hvdlite.core import topology
+from hvdlite.core.objects import result_of_root
+from hvdlite.launch.addresses import addresses_of_ranks
 from hvdlite.numpy import barrier
-from hvdlite.objects import result_of_root
 
 TRACKER_SECONDS = 300  # in which all ranks must come together, and, once all are done, leave
 

@@ -7,7 +7,7 @@ from typing import Tuple
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from hvdlite import topology
+from hvdlite.core import topology
 from hvdlite.numpy import Max, allreduce
 
 _COMMENT = re.compile(rb"#[^\n]*")

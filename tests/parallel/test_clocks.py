@@ -5,7 +5,7 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite.flight import clocks
+from hvdlite.lifecycle import clocks
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])

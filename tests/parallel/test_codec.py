@@ -6,6 +6,7 @@ import pytest
 from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, one_bit, two_bit
 
 import hvdlite as hvd
+from hvdlite.core import native
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.reducer import Reducer
 from hvdlite.training.codecs import Codec
@@ -238,6 +239,6 @@ def test_what_makes_no_sense_is_refused(make, text):
 
 
 def test_a_wrong_parameter_is_refused_by_the_core():
-    for codec in (Codec(hvd._native.lib.HVD_CODEC_2BIT, 0.0), Codec(99, 0.0)):
+    for codec in (Codec(native.lib.HVD_CODEC_2BIT, 0.0), Codec(99, 0.0)):
         with pytest.raises(ValueError, match="tensor 'allreduce.w'"):
             Reducer(codec).allreduce_(mx.nd.ones((3,)), "w")

@@ -8,7 +8,7 @@ from arrays import part_of, same_everywhere
 from test_operations import adasum
 
 import hvdlite as hvd
-from hvdlite.shared_memory import SharedMemory, join
+from hvdlite.core.shared_memory import SharedMemory, join
 
 ROWS, COLUMNS = 7, 3
 

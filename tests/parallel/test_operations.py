@@ -21,7 +21,7 @@ from arrays import (
 )
 
 import hvdlite as hvd
-from hvdlite.shared_memory import own_host
+from hvdlite.core.shared_memory import own_host
 
 NUMPY_OF = {"Min": np.min, "Max": np.max, "Product": np.prod}
 cases = [(m, d) for m in (MXNet, NumPy) for d in DTYPES if (m, d) != (NumPy, "bfloat16")]

@@ -20,7 +20,7 @@ from nets import (
 )
 
 import hvdlite as hvd
-from hvdlite.training.reduction import split_by_bytes
+from hvdlite.training.plan import split_by_bytes
 
 
 @both_kinds

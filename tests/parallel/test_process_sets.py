@@ -8,7 +8,7 @@ from versions import MXNET2
 
 import hvdlite as hvd
 import hvdlite.numpy
-from hvdlite.process_sets.registry import process_set_of, process_sets
+from hvdlite.core.registry import process_set_of, process_sets
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hvdlite as hvd
-from hvdlite import collectives
-from hvdlite._native import lib
+from hvdlite.core import collectives
+from hvdlite.core.native import lib
 
 PROGRAMS = int(os.environ.get("HVDLITE_TEST_PROGRAMS", 60))
 CHUNK = 20  # programs a test, so that its time limit means something

@@ -12,9 +12,9 @@ from trained import arrays, assert_same_bits, bits
 from versions import MXNET2
 
 import hvdlite as hvd
-from hvdlite._native import lib
+from hvdlite.core.native import lib
+from hvdlite.core.shared_memory import own_host
 from hvdlite.mxnet.stripes import Stripes
-from hvdlite.shared_memory import own_host
 
 pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 

@@ -6,7 +6,7 @@ from jobs import report
 from mpi4py import MPI
 
 import hvdlite as hvd
-from hvdlite._native import ffi, lib, new_error
+from hvdlite.core.native import ffi, lib, new_error
 
 WORLD = MPI.COMM_WORLD
 

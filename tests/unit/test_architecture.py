@@ -249,9 +249,9 @@ def test_what_python_sees_is_cut_out_of_the_headers():
 def test_the_c_library_has_one_importer():
     importing = re.compile(r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite")
     users = {m.name for m in MODULES if importing.search(m.read_text())}
-    assert users == {"_build.py", "_mpi.py"}  # one describes it to cffi, one loads and checks it
-    loading = {m.name for m in MODULES if re.search(r"_mpi\.load\(|import load\b", m.read_text())}
-    assert loading == {"_native.py"}
+    assert users == {"_build.py", "mpi.py"}  # one describes it to cffi, one loads and checks it
+    loading = {m.name for m in MODULES if re.search(r"\bmpi\.load\(|import load\b", m.read_text())}
+    assert loading == {"native.py"}
 
 
 # Where each framework may be imported: Keras trains on some of the others.

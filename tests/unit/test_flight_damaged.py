@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from hvdlite.flight import memory, report, top
-from hvdlite.flight.memory import NoRecorder, Recorder
+from hvdlite.monitor import memory, report, top
+from hvdlite.monitor.memory import NoRecorder, Recorder
 
 WRITES_ONE = """
 import shutil, sys
 import numpy as np
 import hvdlite as hvd, hvdlite.numpy
-from hvdlite.flight.memory import files_of
+from hvdlite.monitor.memory import files_of
 import os
 hvd.init()
 for i in range(5):

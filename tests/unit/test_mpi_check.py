@@ -3,8 +3,8 @@
 import pytest
 from mpi4py import MPI
 
-from hvdlite._mpi import mismatch, not_built
-from hvdlite._native import ffi, lib, new_error
+from hvdlite.core.mpi import mismatch, not_built
+from hvdlite.core.native import ffi, lib, new_error
 
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11"
 OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4"

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from hvdlite._native import lib
-from hvdlite.collectives import describe
-from hvdlite.names import natural_order, owner_name, shape_of_name, tensor_name
+from hvdlite.core.collectives import describe
+from hvdlite.core.names import natural_order, owner_name, shape_of_name, tensor_name
+from hvdlite.core.native import lib
 
 
 def in_natural_order(names):

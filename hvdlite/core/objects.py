@@ -1,0 +1,114 @@
+"""Sends Python objects across ranks by pickle, and checks that all ranks agree."""
+
+import hashlib
+import pickle
+from typing import Any, Callable, List, Optional, Sequence
+
+import numpy as np
+
+from hvdlite import numpy as collectives
+from hvdlite.core import topology
+from hvdlite.core.collectives import gather_bytes
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import HvdliteError
+from hvdlite.core.process_set import ProcessSet, global_process_set
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return rank ``root_rank``'s object on every rank; the objects of other ranks are ignored.
+
+    :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
+        and classes defined in a notebook.
+    :param root_rank: a rank of the job, also where ``process_set`` is given.
+    :param name: pairs the calls; by default the line of the script that calls.
+    :param process_set: the ranks that take part; only they make the call.
+    :raises ValueError: before ``init()``; ``root_rank`` is not in the set.
+    :raises hvdlite.HvdliteError: a rank has left.
+
+    >>> import hvdlite as hvd
+    >>> hvd.init()
+    >>> hvd.broadcast_object({"epoch": 3})
+    {'epoch': 3}
+    """
+    name = tensor_name("object", name, process_set.process_set_id)
+    is_root = topology.rank() == root_rank
+    data = np.frombuffer(_dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    lengths = np.array([len(data)])
+    length = collectives.broadcast(lengths, root_rank, f"{name}.length", process_set)[0]
+    if not is_root:
+        data = np.empty(length, np.uint8)
+    data = collectives.broadcast(data, root_rank, name, process_set)
+    return obj if is_root else pickle.loads(data.tobytes())
+
+
+def allgather_object(
+    obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> List[Any]:
+    """Return a list of the objects of all ranks, in the order of ranks.
+
+    :param obj: as for :func:`.broadcast_object`; its type may differ between ranks.
+    :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
+    """
+    name = tensor_name("object", name, process_set.process_set_id)
+    return [pickle.loads(data) for data in gather_bytes(_dumps(obj), name, process_set)]
+
+
+def _dumps(obj: Any) -> bytes:
+    """Pickle; if that fails use cloudpickle, which would define a script's classes again."""
+    try:
+        return pickle.dumps(obj)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        try:
+            import cloudpickle
+        except ImportError:
+            raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
+        return cloudpickle.dumps(obj)
+
+
+def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
+    """Return on every rank what ``function()`` returns on rank ``root_rank``. Collective.
+
+    :raises HvdliteError: on every rank, with the error that the function or pickle raised there.
+    """
+    outcome, cause = None, None
+    if topology.rank() == root_rank:
+        try:
+            outcome = _dumps(function()), ""
+        except Exception as error:
+            outcome, cause = (b"", f"{type(error).__name__}: {error}"), error
+    data, text = broadcast_object(outcome, root_rank, name)
+    if text:
+        raise HvdliteError(f"{name}: rank {root_rank} raised {text}") from cause
+    return pickle.loads(data)
+
+
+def agree(
+    what: str,
+    lines: Sequence[str],
+    words: Optional[Sequence[str]] = None,
+    process_set: ProcessSet = global_process_set,
+    remedy: str = "Build the same network on every rank.",
+) -> None:
+    """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
+
+    Equal lines cost one small allgather; only different lines are sent.
+
+    :param words: what the error shows for each line, where the line itself would say too little.
+    :param remedy: what the error tells the user to do.
+    """
+    digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
+    digests = collectives.allgather(digest[None], f"check.{what}", process_set)
+    if (digests == digests[0]).all():
+        return
+    everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}", process_set)
+    nothing = ["nothing"] * max(len(theirs) for theirs, _ in everyone)
+    columns = zip(*(theirs + nothing[len(theirs) :] for theirs, _ in everyone))
+    at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
+    shown = [(theirs + nothing[len(theirs) :])[at] for _, theirs in everyone]
+    values = "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, shown))
+    raise HvdliteError(f"{what}: ranks disagree on entry {at}: {values}. {remedy}")

@@ -1,0 +1,149 @@
+"""Adds and removes the process sets of the job, on all ranks together."""
+
+from typing import Dict, List, Optional, Sequence, Union
+
+from mpi4py import MPI
+
+from hvdlite.core import frameworks, topology
+from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.process_set import ProcessSet, global_process_set
+
+_registered: Dict[int, ProcessSet] = {0: global_process_set}
+_last_id = 0  # ids are never used twice
+
+
+def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
+    """Forget the sets of an earlier job and register those of ``init(process_sets=...)``."""
+    global _last_id
+    for process_set in _registered.values():
+        process_set.invalidate()
+    _registered.clear()
+    _registered[0] = global_process_set
+    _last_id = 0
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f"process_sets is '{process_sets}': expected a list or 'dynamic'")
+        return
+    for process_set in process_sets or ():
+        add_process_set(process_set)
+
+
+def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
+    """Register sets of an earlier job, whose ranks have other numbers in this one. Collective.
+
+    :param sets: by their numbers in that job; sets that some rank lacks are not registered.
+    :param ranks: their ranks that are left, by the same numbers.
+    """
+    everyone = allgather_object(sorted(sets), "process_set")
+    for number in sorted(set(everyone[0]).intersection(*everyone)):
+        if ranks[number]:
+            _register(sets[number], ranks[number])
+
+
+def process_set_of(process_set_id: int) -> ProcessSet:
+    """Return the registered process set of that id; raise ValueError if there is none."""
+    if process_set_id not in _registered:
+        known = ", ".join(map(str, _registered))
+        raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
+    return _registered[process_set_id]
+
+
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+    """Register a process set and return it. Collective: every rank of the job makes the call.
+
+    A set given by communicators registers the set of every rank's communicator.
+
+    :param process_set: a :class:`ProcessSet`, or the ranks of one.
+
+    :raises ValueError: the set is registered already, or has a rank that the job lacks.
+    :raises hvdlite.HvdliteError: the ranks give different sets, or MPI was started without support
+        for threads.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already")
+    if process_set.mpi_comm is not None:
+        return _add_by_comm(process_set, process_set.mpi_comm)
+    agree("process_set", [f"process set {process_set.ranks}"])
+    _check(process_set.ranks)
+    _register(process_set, process_set.ranks)
+    return process_set
+
+
+def _add_by_comm(own: ProcessSet, comm: MPI.Comm) -> ProcessSet:
+    everyone = MPI.Group.Translate_ranks(comm.group, None, topology.communicator().group)
+    ranks = sorted(everyone)
+    for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
+        _check(list(other))
+        _register(own if list(other) == ranks else ProcessSet(other), list(other))
+    return own
+
+
+def _check(ranks: List[int]) -> None:
+    size = topology.size()
+    if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
+        raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
+    for known in _registered.values():
+        if known.ranks == ranks:
+            raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise HvdliteError(
+            "process sets need an MPI that allows calls from several threads: set "
+            "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
+        )
+
+
+def _register(process_set: ProcessSet, ranks: List[int]) -> None:
+    global _last_id
+    _last_id += 1
+    process_set.register(_last_id, ranks, _open_group(ranks))
+    _registered[_last_id] = process_set
+
+
+def _open_group(ranks: List[int]) -> Optional[int]:
+    world, rank = topology.communicator(), topology.rank()
+    # All ranks split: where one dies meanwhile, Open MPI's Create_group may never return.
+    if rank not in ranks:
+        world.Split(MPI.UNDEFINED)
+        return None
+    comm = world.Split(0, ranks.index(rank))
+    group = ffi.new("int *")
+    call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
+    comm.Free()  # the library works on duplicates
+    return group[0]
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set and return True. Collective over the whole job.
+
+    Tensors that all ranks of the set have submitted are still reduced. Return False, and do
+    nothing, for the global set and for a set that is not registered.
+
+    :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
+    :raises hvdlite.HvdliteError: the ranks name different sets.
+    """
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    agree("process_set", [f"remove {process_set}"])
+    if process_set.included():
+        _leave_group(process_set.group())
+    del _registered[number]
+    process_set.invalidate()
+    return True
+
+
+def _leave_group(group: int) -> None:
+    """Leave and free a group of the C library. Collective over its ranks."""
+    frameworks.submit_all()
+    lib.hvd_group_leave(group, b"it called remove_process_set()")
+    while not lib.hvd_group_wait_end(group, 0.1):
+        pass
+    lib.hvd_group_close(group)
+
+
+def process_sets() -> List[ProcessSet]:
+    """Return the registered sets; the global set is the first."""
+    return [_registered[i] for i in sorted(_registered)]

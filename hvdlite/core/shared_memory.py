@@ -1,0 +1,133 @@
+"""Memory that the ranks of a host map, so that arrays in it are reduced without a copy."""
+
+from typing import Callable, NamedTuple, Optional
+
+import numpy as np
+
+from hvdlite.core import topology
+from hvdlite.core.names import owner_number
+from hvdlite.core.native import call, ffi, lib, new_error
+from hvdlite.core.objects import allgather_object
+
+_CAPACITY = 1 << 34  # bytes of address space; a page takes memory when it is written
+_ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+class SharedMemory:
+    """A region of this rank's memory; after :func:`join` all ranks of the host map it.
+
+    An allreduce in place copies nothing if the array lies at the same offset on every rank. So all
+    ranks must take equal pieces in the same order. The region is freed with the last array in it.
+    """
+
+    def __init__(self, region) -> None:
+        self._region = region
+        close = lib.hvd_region_close  # this module may be gone when the process ends
+        memory = ffi.gc(lib.hvd_region_memory(region), lambda _: close(region))
+        self._bytes = np.frombuffer(ffi.buffer(memory, _CAPACITY), np.uint8)
+        self.used = 0
+
+    @classmethod
+    def reserve(cls) -> Optional["SharedMemory"]:
+        """Return new memory; None before init() or if ranks can't share any. Not collective."""
+        region = lib.hvd_region_create(_CAPACITY, new_error())
+        return None if region == ffi.NULL else cls(region)
+
+    def take(self, nbytes: int) -> Optional[np.ndarray]:
+        """Return the next bytes; None if too few are left or the memory has been joined."""
+        start = self.used
+        if self._region is None or nbytes > _CAPACITY - start - _ALIGNMENT:
+            return None
+        self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return self._bytes[start : start + nbytes]
+
+    def _address(self) -> bytes:
+        address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
+        lib.hvd_region_address(self._region, self.used, address)
+        return ffi.string(address)
+
+    def _map(self, number: int, parts) -> bool:
+        addresses = [ffi.new("char[]", address) for *_, address, _ in parts]
+        used = [used for *_, used in parts]
+        region, self._region = self._region, None
+        return lib.hvd_region_join(region, number, addresses, used, new_error()) == lib.HVD_OK
+
+
+def join(memory: Optional[SharedMemory], owner: str) -> bool:
+    """Map the other ranks' memory. Collective; False on all ranks if one of them has none."""
+    number = 1 + owner_number("region")  # the same on every rank
+    host = own_host().number
+    mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
+    parts = allgather_object(mine, f"region.{owner}")
+    if memory is None or not all(parts):
+        return False
+    mapped = memory._map(number, sorted(part for part in parts if part[0] == host))
+    return all(allgather_object(mapped, f"region.{owner}"))
+
+
+class HostMemory:
+    """Memory that exists once on a host; all its ranks have it twice, as arrays of bytes.
+
+    What a rank writes to ``shared``, all ranks see. ``view`` shows the same bytes, until this rank
+    writes to them: then their pages are its own, until an operation that holds them settles them.
+    The memory is freed with the last array in it.
+
+    :ivar handle: the ``hvd_memory *``; valid as long as one of the arrays.
+    """
+
+    def __init__(self, handle, nbytes: int) -> None:
+        close = lib.hvd_memory_close  # this module may be gone when the process ends
+        self.handle = ffi.gc(handle, lambda memory: close(memory))
+        self.shared = self._array(lib.hvd_memory_shared(handle), nbytes)
+        self.view = self._array(lib.hvd_memory_view(handle), nbytes)
+
+    def _array(self, address, nbytes: int) -> np.ndarray:
+        alive = ffi.gc(address, lambda _, handle=self.handle: None)  # keeps the memory open
+        return np.frombuffer(ffi.buffer(alive, nbytes), np.uint8)
+
+
+class Host(NamedTuple):
+    """This rank's host.
+
+    :ivar leader: its lowest rank.
+    :ivar number: its own, from 0; ``hosts``: how many hosts the job has.
+    """
+
+    leader: int
+    number: int
+    hosts: int
+
+
+def own_host() -> Host:
+    """Return where this rank is."""
+    found = [ffi.new("int *") for _ in Host._fields]
+    call(lib.hvd_host, *found)
+    return Host(*(each[0] for each in found))
+
+
+def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
+    """Return memory of which each host has one. Collective; None on all ranks if one gets none.
+
+    :param fill: called with the lowest rank's ``shared`` on each host, before others see it.
+    """
+    leader = own_host().leader
+    leads = leader == topology.rank()
+    made = _open_memory(lib.hvd_memory_make, nbytes) if leads else None
+    if made:
+        fill(made.shared)
+    addresses = allgather_object(made and _address_of(made), f"memory.{owner}")
+    address = addresses[leader]
+    if not leads and address:
+        made = _open_memory(lib.hvd_memory_attach, nbytes, ffi.new("char[]", address))
+    return made if all(allgather_object(made is not None, f"memory.{owner}")) else None
+
+
+def _open_memory(function, nbytes: int, *address) -> Optional[HostMemory]:
+    handle = function(nbytes, *address, new_error())
+    return None if handle == ffi.NULL else HostMemory(handle, nbytes)
+
+
+def _address_of(memory: HostMemory) -> bytes:
+    address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
+    lib.hvd_memory_address(memory.handle, address)
+    return ffi.string(address)

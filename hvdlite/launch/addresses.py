@@ -1,0 +1,36 @@
+"""The address of each rank's host, for libraries that open their own sockets."""
+
+import socket
+from typing import Dict, List
+
+from hvdlite.core import topology
+from hvdlite.core.objects import allgather_object
+from hvdlite.launch import probe
+
+
+def addresses_of_ranks() -> List[str]:
+    """Return for each rank the IPv4 address at which other ranks reach its host. Collective.
+
+    If all ranks are on one host it is the loopback, so that nothing listens on the network.
+    """
+    everyone = allgather_object((socket.gethostname(), probe.interfaces()), "addresses")
+    if topology.local_size() == topology.size():
+        return ["127.0.0.1"] * topology.size()
+    name, own = everyone[topology.rank()]
+    others = [interfaces for host, interfaces in everyone if host != name]
+    return allgather_object(_address_towards(own, others), "addresses.chosen")
+
+
+def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
+    """Return the address from which this host sends to the first reachable other host."""
+    for interfaces in others:
+        for address in interfaces.values():
+            if address in own.values():  # the loopback, or a bridge that every host has
+                continue
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                try:
+                    sock.connect((address, 9))  # only asks the routing table
+                except OSError:
+                    continue
+                return sock.getsockname()[0]
+    return next(a for a in [*own.values(), "127.0.0.1"] if not a.startswith("127."))

@@ -1,0 +1,145 @@
+"""What the recorders of several ranks say together: who waits for whom, and how fast it goes."""
+
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from hvdlite.monitor.memory import Op, Snapshot
+
+_MOST_RANKS = 1 << 20  # a damaged recorder may say any number
+
+
+class Wait(NamedTuple):
+    """A rank waits for others."""
+
+    seconds: float
+    ranks: List[int]  # for whom; empty: not known
+    op: Optional[Op]  # what waits; None: a transfer between operations
+
+
+def all_ranks(op: Op) -> bool:
+    """Tell whether all ranks of the job take part, no smaller group."""
+    return op["group"] == 0
+
+
+def pending(snapshot: Snapshot, phase: str = "waits") -> List[Op]:
+    """Return the operations in this phase, the oldest first."""
+    return [op for op in snapshot.ops if op["phase"] == phase]
+
+
+def wait_of(one: Snapshot, ranks: Sequence[Snapshot]) -> Optional[Wait]:
+    """Tell for whom a rank waits, and how long; None: it waits for no other rank.
+
+    :param ranks: of all ranks of the job that could be read.
+    """
+    for op in pending(one, "moves"):
+        for_whom = one.head["waits_for"] - 1
+        if for_whom >= 0:
+            since = one.head["waits_since"] / 1e9
+            return Wait(max(one.now - since, 0), [for_whom], op)
+    for op in pending(one):
+        return Wait(one.now - op["submitted"], missing(op, one, ranks), op)
+    return None
+
+
+def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
+    """Return the ranks that have not submitted the operation that waits on ``one``.
+
+    Where it is agreed on it waits nowhere; so the ranks on which it waits are those that have.
+    """
+    if not all_ranks(op):
+        return []
+    have = {one.rank}
+    for other in ranks:
+        if any(all_ranks(x) and x["name"] == op["name"] for x in pending(other)):
+            have.add(other.rank)
+    size = min(one.head["size"], _MOST_RANKS)
+    return [rank for rank in range(size) if rank not in have]
+
+
+def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
+    """Return for each rank how many seconds the others waited for it alone, in the last operations.
+
+    Of each operation these are the seconds between the last but one submission and the last. Times
+    are compared on rank 0's clock. An operation counts if every rank still has it.
+    """
+    times: Dict[tuple, Dict[int, float]] = {}
+    for one in ranks:
+        for op in one.ops:
+            if op["batch"] and all_ranks(op):
+                moment = op["submitted"] + one.head["clock_offset"]
+                times.setdefault((op["batch"], op["name"]), {})[one.rank] = moment
+    late = {one.rank: 0.0 for one in ranks}
+    for moments in times.values():
+        if len(moments) == len(late) > 1:
+            *_, previous, last = sorted(moments, key=moments.__getitem__)
+            late[last] += moments[last] - moments[previous]
+    return late
+
+
+class Rates(NamedTuple):
+    """Of one rank, between two looks at it."""
+
+    steps: float  # a second
+    bytes: float  # sent to other ranks, a second
+    waiting: float  # share of the time in which its work waited for other ranks, 0 to 1
+
+
+def rates(before: Optional[Snapshot], after: Snapshot) -> Rates:
+    """Return what happened since ``before``; None: since the job began."""
+    old = before.head if before else dict.fromkeys(after.head, 0)
+    seconds = max(after.now - (before.now if before else after.head["began"]), 1e-9)
+
+    def change(*names: str) -> float:
+        return sum(after.head[name] - old[name] for name in names)
+
+    waited = (_waited(after) - (_waited(before) if before else 0)) / seconds
+    sent = change("bytes_sent_mpi", "bytes_sent_window")
+    return Rates(change("steps") / seconds, sent / seconds, min(max(waited, 0.0), 1.0))
+
+
+def _waited(one: Snapshot) -> float:
+    """Seconds up to now, with the wait that has not ended."""
+    since = one.head["waits_since"] / 1e9
+    return one.head["waited"] / 1e9 + (max(one.now - since, 0) if since else 0)
+
+
+def straggler(ranks: Sequence[Snapshot]) -> Optional[int]:
+    """Return the rank that alone kept the others waiting, or None.
+
+    It caused more than half of all lateness, and that is a twentieth of the time or more.
+    """
+    late = lateness(ranks)
+    rank = max(late, key=late.__getitem__, default=None)
+    if rank is None:
+        return None
+    moments = [op["submitted"] for one in ranks for op in one.ops if one.rank == rank]
+    enough = (max(moments) - min(moments)) / 20 if moments else 0
+    return rank if late[rank] > max(sum(late.values()) / 2, enough) else None
+
+
+def size_text(count: float) -> str:
+    """Return "4.2 MB" for bytes.
+
+    >>> size_text(4_200_000)
+    '4.2 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return "rank 1" or "ranks 0-2, 5".
+
+    >>> ranks_text([5, 0, 1, 2])
+    'ranks 0-2, 5'
+    """
+    spans: List[List[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)

@@ -1,0 +1,159 @@
+"""The report about a stall or a failure: who is gone, what each rank did last, and its stacks."""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import List, Sequence
+
+from hvdlite.monitor import live
+from hvdlite.monitor.memory import UNDER_WAY, Op, Recorder, Snapshot, state_of
+
+FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
+# Its default is to do nothing, so a process that does not know it yet is not ended by it.
+STACKS_SIGNAL = signal.SIGURG
+PATIENCE = 2.0  # seconds that a leaving rank waits for its report
+_STACKS_SECONDS = 0.3  # for a process to append its stacks; a stopped one never does
+_LAST_OPS = 8  # of each rank
+_MOST_STALLS = 5  # reports of one process; the log has the texts of all
+
+
+def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
+    """Write one report for this host's ranks; do nothing if another rank of it does.
+
+    The path is said on stderr. Nothing is raised: the report must not be another failure.
+    """
+    own = next((r.head() for r in recorders if r.head()["pid"] == os.getpid()), None)
+    if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):
+        return
+    what = "failure" if own["failed"] else f"stall-{own['troubles']}"
+    where = path(job, f"{own['host']}-{what}")
+    try:
+        file = os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError:  # another rank of this host is faster, or there is no such folder
+        return
+    with contextlib.suppress(OSError), os.fdopen(file, "w") as out:
+        # At first without stacks: the job's launcher may end this process at any moment.
+        for snapshots in ([recorder.snapshot() for recorder in recorders], look(recorders)):
+            out.seek(0)
+            out.write(text(own["trouble"], snapshots))
+            out.truncate()
+            out.flush()
+    say(where)
+
+
+def path(job: str, what: str) -> Path:
+    """Return where a report of this job goes."""
+    folder = os.environ.get(FOLDER) or tempfile.gettempdir()
+    return Path(folder, f"hvdlite-report-{job}-{what}.txt")
+
+
+def say(where: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"hvdlite: what each rank did last is in {where}", file=sys.stderr, flush=True)
+
+
+def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
+    """Read recorders; the processes that live append their stacks first, all at once."""
+    asked = {recorder: -1 for recorder in recorders if _ask_for_stacks(recorder)}
+    until = time.monotonic() + _STACKS_SECONDS
+    while asked and time.monotonic() < until:
+        time.sleep(0.02)
+        for recorder, size in list(asked.items()):
+            asked[recorder] = recorder.size()
+            if asked[recorder] == size and recorder.stacks():  # it has written all
+                del asked[recorder]
+    return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
+
+
+def _ask_for_stacks(recorder: Recorder) -> bool:
+    head = recorder.head()
+    recorder.forget_stacks()
+    # A damaged recorder may name any signal and any process.
+    if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) != "runs":
+        return False
+    try:
+        os.kill(head["pid"], STACKS_SIGNAL)
+    except OSError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------- the text
+def text(why: str, ranks: Sequence[Snapshot], of: str = "") -> str:
+    """Return the whole report.
+
+    :param why: the text of the stall or the failure.
+    :param of: what is known beside: the launcher's own report.
+    """
+    ranks = sorted(ranks, key=lambda one: one.rank)
+    job = ranks[0].head["job"] if ranks else "?"
+    size = ranks[0].head["size"] if ranks else 0
+    lines = [f"hvdlite: job {job}, {time.strftime('%Y-%m-%d %H:%M:%S')}", *of.splitlines(), why]
+    lines += ["", f"{len(ranks)} of {size} ranks:"] + [summary(one, ranks) for one in ranks]
+    for one in ranks:
+        lines += ["", f"---- {_who(one)}, {one.state}", *_operations(one), *_stacks(one)]
+    return "\n".join(lines) + "\n"
+
+
+def _who(one: Snapshot) -> str:
+    return f"rank {one.rank} (process {one.head['pid']} on host {one.head['host']})"
+
+
+def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
+    """Return one line about a rank: how it is, what it waits for, and what it did last."""
+    wait = live.wait_of(one, ranks)
+    parts = [f"{_who(one)} {one.state}"]
+    if wait and one.state == "runs":
+        whom = f" for {live.ranks_text(wait.ranks)}" if wait.ranks else ""
+        parts.append(f"waits{whom} since {wait.seconds:.1f} s")
+    done = [op for op in one.ops if op["phase"] in ("done", "failed")]
+    under_way = [op for op in one.ops if op["phase"] in UNDER_WAY]
+    if under_way:
+        parts.append(f"under way: {_brief(under_way[0])}{_more(under_way)}")
+    if done:
+        last = max(done, key=lambda op: op["ended"])
+        ago = one.now - last["ended"]
+        parts.append(f"last done: {_brief(last)}, {ago:.3f} s ago")
+    if not one.ops:
+        parts.append("has submitted nothing")
+    return "; ".join(parts)
+
+
+def _more(ops: Sequence[Op]) -> str:
+    return f" and {len(ops) - 1} more" if len(ops) > 1 else ""
+
+
+def _brief(op: Op) -> str:
+    batch = f", batch {op['batch']}" if op["batch"] else ""
+    phase = {"waits": ", not submitted by all ranks", "agreed": ", agreed on", "moves": ", moving"}
+    return f"'{op['name']}' ({live.size_text(op['bytes'])}{batch}{phase.get(op['phase'], '')})"
+
+
+def _operations(one: Snapshot) -> List[str]:
+    """The last operations, the latest at the end; times are seconds before the report."""
+    lines = [" submitted    agreed   started     ended  phase   batch     bytes  name"]
+    for op in one.ops[-_LAST_OPS:]:
+        times = " ".join(
+            f"{_before(one.now, op[name]):>{width}}"
+            for name, width in (("submitted", 10), ("agreed", 9), ("started", 9), ("ended", 9))
+        )
+        size = live.size_text(op["bytes"])
+        lines.append(f"{times}  {op['phase']:<7} {op['batch'] or '-':>5} {size:>9}  {op['name']}")
+    return lines
+
+
+def _before(now: float, moment: float) -> str:
+    return f"{moment - now:.4f}" if moment else "-"
+
+
+def _stacks(one: Snapshot) -> List[str]:
+    if one.stacks:
+        return one.stacks.rstrip().splitlines()
+    why = one.state
+    if one.state == "runs":
+        why = "did not answer" if one.head["stacks"] else "can't write them"
+    return [f"no stacks: the process {why}"]

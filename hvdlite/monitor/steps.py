@@ -1,0 +1,122 @@
+"""Finds the steps of a training in a trace, and where their time goes."""
+
+import statistics
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from hvdlite.monitor.traces import Tensor
+
+Span = Tuple[float, float]
+
+
+class Step(NamedTuple):
+    """One step of one rank; seconds. Each moment counts once, as the first that fits."""
+
+    begin: float
+    end: float
+    moving: float  # data of tensors moves
+    queued: float  # tensors are agreed on, and wait for the links
+    waiting: float  # tensors wait for other ranks to submit them
+    hidden: float  # of moving: while the rank still submits tensors of the step, so it computes
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+    @property
+    def alone(self) -> float:
+        """Nothing is under way: the rank computes, or loads data."""
+        return max(self.seconds - self.moving - self.queued - self.waiting, 0.0)
+
+
+def marks(tensors: Sequence[Tensor]) -> Optional[str]:
+    """Return the name that marks the steps: of those that came most often the first; or None."""
+    counts: Dict[str, int] = {}
+    for tensor in tensors:
+        counts[tensor.name] = counts.get(tensor.name, 0) + 1
+    most = max(counts.values(), default=0)
+    return next((name for name, count in counts.items() if count == most > 1), None)
+
+
+def steps_of(tensors: Sequence[Tensor], mark: str) -> List[Step]:
+    """Return the whole steps of one rank: from one submission of ``mark`` to the next.
+
+    :param tensors: of that rank, by submission.
+    """
+    begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
+    found, rest = [], list(tensors)
+    for begin, end in zip(begins, begins[1:]):
+        own = [t for t in rest if t.submitted < end and t.ended > begin]
+        rest = [t for t in rest if t.ended > end or t.submitted >= end]
+        found.append(_step(begin, end, own))
+    return found
+
+
+def _step(begin: float, end: float, own: Sequence[Tensor]) -> Step:
+    within = (begin, end)
+    moving = _union([(t.started, t.ended) for t in own], within)
+    queued = _union([(t.agreed, t.ended) for t in own], within)
+    waiting = _union([(t.submitted, t.ended) for t in own], within)
+    last = max((t.submitted for t in own if t.submitted >= begin), default=begin)
+    hidden = _union([(t.started, t.ended) for t in own], (begin, last))
+    return Step(begin, end, moving, queued - moving, waiting - queued, hidden)
+
+
+def _union(spans: Sequence[Span], within: Span) -> float:
+    """Seconds that at least one span covers."""
+    total, reached = 0.0, within[0]
+    for begin, end in sorted(spans):
+        begin, end = max(begin, reached), min(end, within[1])
+        if end > begin:
+            total += end - begin
+            reached = end
+    return total
+
+
+class Slow(NamedTuple):
+    """A tensor's mean way on all ranks, seconds."""
+
+    name: str
+    bytes: int
+    waits: float
+    queued: float
+    moves: float
+
+    @property
+    def seconds(self) -> float:
+        return self.waits + self.queued + self.moves
+
+
+def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
+    """Return the tensors that took longest from submission to end, the slowest first."""
+    by_name: Dict[str, List[Tensor]] = {}
+    for tensor in tensors:
+        by_name.setdefault(tensor.name, []).append(tensor)
+    rows = [
+        Slow(
+            name,
+            own[-1].bytes,
+            statistics.fmean(t.agreed - t.submitted for t in own),
+            statistics.fmean(t.started - t.agreed for t in own),
+            statistics.fmean(t.ended - t.started for t in own),
+        )
+        for name, own in by_name.items()
+    ]
+    return sorted(rows, key=lambda row: -row.seconds)[:most]
+
+
+def lateness(tensors: Sequence[Tensor]) -> Dict[int, float]:
+    """Return for each rank how many seconds the others waited for it alone.
+
+    Of each tensor these are the seconds between the last but one submission and the last.
+    """
+    moments: Dict[tuple, Dict[int, float]] = {}
+    late: Dict[int, float] = {}
+    for tensor in tensors:
+        late.setdefault(tensor.rank, 0.0)
+        if tensor.batch:
+            moments.setdefault(tensor.key, {})[tensor.rank] = tensor.submitted
+    for of_ranks in moments.values():
+        if len(of_ranks) == len(late) > 1:
+            *_, previous, last = sorted(of_ranks, key=of_ranks.__getitem__)
+            late[last] += of_ranks[last] - of_ranks[previous]
+    return late

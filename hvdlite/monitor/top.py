@@ -1,0 +1,186 @@
+"""hvdlite-top: what each rank of a running job does, live in the terminal."""
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+import time
+from typing import Dict, List, Optional, Sequence, Union
+
+from hvdlite.monitor import live, memory, watching
+from hvdlite.monitor.memory import Snapshot
+
+EPILOG = """\
+hvdlite-top                      the only job on this host
+hvdlite-top 4711                 the job that process 4711 is a rank of
+hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_SSH: its command)
+"""
+_SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
+_PATIENCE = 10.0  # seconds for the first report of another host
+COLUMNS = (  # name, is a number
+    ("rank", True),
+    ("host", False),
+    ("pid", True),
+    ("steps/s", True),
+    ("sent/s", True),
+    ("waiting", True),
+    ("waits for", False),
+    ("operation", False),
+)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Run the program; return its exit code."""
+    options = _parser().parse_args(arguments)
+    if not options.json:
+        missing = _missing_library()
+        if missing:
+            return _fail(missing)
+    try:
+        job = watching.job_of(options.job)
+    except memory.NoRecorder as why:
+        return _fail(str(why))
+    ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
+    hosts = [host for host in options.hosts.split(",") if host]
+    sources: List[Union[watching.Here, watching.There]] = [watching.Here(job)]
+    sources += [watching.There(ssh, host, job, options.every) for host in hosts]
+    try:
+        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+            (_print_json if options.json else _show)(job, sources, options.every, options.once)
+    finally:
+        for source in sources:
+            source.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    new = argparse.ArgumentParser(
+        prog="hvdlite-top",
+        description="Show what each rank of a running job does.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("job", nargs="?", help="a rank's process id, or the begin of a job's number")
+    new.add_argument("-H", "--hosts", default="", help="other hosts of the job: node1,node2")
+    new.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="default: 1")
+    new.add_argument("--once", action="store_true", help="print one table, and end")
+    new.add_argument("--json", action="store_true", help="print what was read, a line each time")
+    return new
+
+
+def _fail(why: str) -> int:
+    print(f"hvdlite-top: {why}", file=sys.stderr)
+    return 2
+
+
+def _missing_library() -> Optional[str]:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return "the library rich draws the table: pip install 'hvdlite[top]'"
+    return None
+
+
+def _all(sources) -> List[Snapshot]:
+    return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
+
+
+def _all_anew(sources) -> List[Snapshot]:
+    """As ``_all``, with what the other hosts have reported since the last look."""
+    end = time.monotonic() + _PATIENCE
+    for source in sources[1:]:
+        source.wait(max(end - time.monotonic(), 0))
+    return _all(sources)
+
+
+def _notes(sources) -> List[str]:
+    return [f"{source.host}: {source.problem}" for source in sources[1:] if source.problem]
+
+
+def _ended(ranks: Sequence[Snapshot]) -> bool:
+    return bool(ranks) and all(one.state in ("is gone", "is dead") for one in ranks)
+
+
+def _print_json(_job: str, sources, every: float, once: bool) -> None:
+    while True:
+        ranks = _all_anew(sources)
+        print(memory.to_line(ranks), flush=True)
+        if once or _ended(ranks):
+            return
+        time.sleep(every)
+
+
+def _show(job: str, sources, every: float, once: bool) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    before: Dict[int, Snapshot] = {one.rank: one for one in _all_anew(sources)}
+    time.sleep(min(every, 1.0) if once else 0.2)
+    if once:
+        Console().print(table(job, _all_anew(sources), before, _notes(sources)))
+        return
+    ranks = _all(sources)
+    with Live(table(job, ranks, before), screen=sys.stdout.isatty(), auto_refresh=False) as screen:
+        while not _ended(ranks):
+            before = {one.rank: one for one in ranks}
+            time.sleep(every)
+            ranks = _all(sources)
+            screen.update(table(job, ranks, before, _notes(sources)), refresh=True)
+    print(f"hvdlite-top: job {job} has ended")
+
+
+def rows(ranks: Sequence[Snapshot], before: Dict[int, Snapshot]) -> List[List[str]]:
+    """Return the cells of the table, a row for each rank."""
+    last = live.straggler(ranks)
+    found = []
+    for one in ranks:
+        rates = live.rates(before.get(one.rank), one)
+        wait = live.wait_of(one, ranks) if one.state == "runs" else None
+        if wait and wait.seconds < _SHORTEST_WAIT:
+            wait = None
+        whom = ""
+        if one.state != "runs":
+            whom = one.state
+        elif wait:
+            who = live.ranks_text(wait.ranks) if wait.ranks else "others"
+            whom = f"{who}, {wait.seconds:.2f} s"
+        found.append(
+            [
+                f"{one.rank}{' *' if one.rank == last else ''}",
+                one.head["host"],
+                str(one.head["pid"]),
+                f"{rates.steps:.1f}",
+                live.size_text(rates.bytes),
+                f"{rates.waiting:.0%}",
+                whom,
+                _operation(one, wait),
+            ]
+        )
+    return found
+
+
+def _operation(one: Snapshot, wait: Optional[live.Wait]) -> str:
+    op = wait.op if wait else (one.ops[-1] if one.ops else None)
+    return f"{op['name']} {op['phase']}" if op else ""
+
+
+def table(job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], notes=()):
+    """Return rich's table of the ranks."""
+    from rich.table import Table
+
+    size = ranks[0].head["size"] if ranks else 0
+    new = Table(title=f"job {job}: {len(ranks)} of {size} ranks", title_justify="left")
+    for name, is_number in COLUMNS:
+        new.add_column(name, justify="right" if is_number else "left", no_wrap=name != "operation")
+    for one, row in zip(ranks, rows(ranks, before)):
+        late = row[0].endswith("*")
+        new.add_row(*row, style="red" if one.state != "runs" else "yellow" if late else None)
+    straggler = live.straggler(ranks)
+    caption = [f"* the others wait most for rank {straggler}"] if straggler is not None else []
+    new.caption = "\n".join([*caption, *notes]) or None
+    return new
+
+
+if __name__ == "__main__":
+    sys.exit(main())

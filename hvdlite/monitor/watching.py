@@ -1,0 +1,115 @@
+"""Looks at a job's ranks again and again, on this host and through ssh on others."""
+
+import contextlib
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from typing import Dict, List, Optional, Sequence
+
+from hvdlite.monitor import memory
+from hvdlite.monitor.memory import Recorder, Snapshot
+
+_SEARCH_SECONDS = 5.0  # between two searches for ranks that came meanwhile
+_MOST_JOBS_NAMED = 5
+
+
+def job_of(which: Optional[str]) -> str:
+    """Return the number of the job that a process id or the begin of a number names.
+
+    :param which: None: the only job of this host.
+    :raises memory.NoRecorder: there is none, or more than one.
+    """
+    if which and which.isdigit() and len(which) < 16:
+        for path in memory.files_of(int(which)):
+            with contextlib.suppress(OSError, memory.NoRecorder), Recorder(path) as recorder:
+                return recorder.head()["job"]
+        raise memory.NoRecorder(
+            f"process {which} has no flight recorder: name a rank of a job, after its hvd.init()"
+        )
+    jobs = _jobs()
+    fit = [job for job in jobs if job.startswith(which or "")]
+    if len(fit) == 1:
+        return fit[0]
+    if fit:
+        names = ", ".join(f"{job} ({jobs[job]} ranks)" for job in fit[:_MOST_JOBS_NAMED])
+        raise memory.NoRecorder(f"several jobs run on this host: name one of {names}")
+    what = f"no job {which} runs" if which else "no job of hvdlite runs"
+    raise memory.NoRecorder(f"{what} on this host, or none that you may look at")
+
+
+def _jobs() -> Dict[str, int]:
+    """Count the ranks of each job on this host."""
+    counts: Dict[str, int] = {}
+    for recorder in memory.find():
+        with recorder:
+            job = recorder.head()["job"]
+            counts[job] = counts.get(job, 0) + 1
+    return counts
+
+
+class Here:
+    """The ranks of a job on this host. A rank that dies is still read."""
+
+    def __init__(self, job: str):
+        self._job = job
+        self._recorders: Dict[int, Recorder] = {}
+        self._searched = float("-inf")
+
+    def look(self) -> List[Snapshot]:
+        if time.monotonic() - self._searched > _SEARCH_SECONDS:
+            self._search()
+        return [recorder.snapshot() for recorder in self._recorders.values()]
+
+    def _search(self) -> None:
+        self._searched = time.monotonic()
+        for recorder in memory.find(self._job):
+            known = self._recorders.setdefault(recorder.head()["pid"], recorder)
+            if known is not recorder:
+                recorder.close()
+
+    def close(self) -> None:
+        for recorder in self._recorders.values():
+            recorder.close()
+
+
+class There:
+    """The ranks of a job on another host, which this program reports itself there, through ssh."""
+
+    def __init__(self, ssh: Sequence[str], host: str, job: str, every: float):
+        own = [sys.executable, "-m", "hvdlite.monitor.top", "--json", f"--every={every}", job]
+        self.host = host
+        self.problem: Optional[str] = None
+        self._last: List[Snapshot] = []
+        self._news = threading.Event()
+        self._process = subprocess.Popen(
+            [*ssh, host, shlex.join(own)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout and self._process.stderr
+        for line in self._process.stdout:
+            with contextlib.suppress(ValueError, TypeError):
+                self._last = memory.from_line(line)
+                self._news.set()
+        lines = self._process.stderr.read().strip().splitlines()
+        self.problem = lines[-1] if lines else "ssh has ended"
+        self._news.set()
+
+    def look(self) -> List[Snapshot]:
+        self._news.clear()
+        return self._last
+
+    def wait(self, seconds: float) -> None:
+        """Return when the host has reported since the last look, or can't."""
+        self._news.wait(0 if self.problem else seconds)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()

@@ -1,0 +1,1 @@
+"""What changes MXNet and NumPy when they are imported."""

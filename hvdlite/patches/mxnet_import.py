@@ -1,0 +1,40 @@
+"""Prepares ``import mxnet`` and registers the kvstore after it, whichever is imported first.
+
+This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
+"""
+
+import importlib.abc
+import sys
+
+from hvdlite.patches import kvstore_hooks
+
+
+def watch() -> None:
+    """Register the kvstore now if MXNet is imported, else right after its import."""
+    if sys.modules.get("mxnet"):
+        kvstore_hooks.register(sys.modules["mxnet"])
+    elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MXNetFinder())
+
+
+class _MXNetFinder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find MXNet, and wraps its import."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != "mxnet":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                from hvdlite.patches.removed_names import as_mxnet_expects
+
+                with as_mxnet_expects():
+                    execute(module)
+                kvstore_hooks.register(module)
+
+            spec.loader.exec_module = exec_module
+        return spec

@@ -1,0 +1,114 @@
+"""Restores names that MXNet uses and that NumPy and Python have removed.
+
+MXNet 1.6 to 2.0 read these names at import. Without them ``import mxnet`` raises an AttributeError
+on NumPy 1.24 and later, and a ModuleNotFoundError on Python 3.12 and later. If hvdlite is imported
+before MXNet, ``mxnet_import`` calls this module.
+"""
+
+import contextlib
+import importlib.util
+import re
+import sys
+import types
+import warnings
+from typing import Callable, Iterator, List
+
+import numpy as np
+
+from hvdlite.core.log import logger
+
+
+def _msort(a):
+    return np.sort(a, axis=0)
+
+
+def _in1d(ar1, ar2, *args, **kwargs):
+    return np.isin(np.ravel(ar1), ar2, *args, **kwargs)
+
+
+def _stub(name: str) -> Callable:
+    def moved(*args, **kwargs):
+        raise RuntimeError(f"numpy.{name} was removed from NumPy 1.20: use numpy_financial.{name}")
+
+    return moved
+
+
+# Source of both tables: the removed names and their replacements in the release notes of NumPy 1.24
+# and 2.0.
+_RENAMED = {
+    "Inf": "inf",
+    "NAN": "nan",
+    "NaN": "nan",
+    "PINF": "inf",
+    "alltrue": "all",
+    "product": "prod",
+    "round_": "round",
+    "sometrue": "any",
+    "trapz": "trapezoid",
+}
+_REMOVED = {
+    "NINF": -np.inf,
+    "NZERO": -0.0,
+    "PZERO": 0.0,
+    "bool": bool,
+    "compat": types.SimpleNamespace(basestring=str),
+    "float": float,
+    "in1d": _in1d,
+    "int": int,
+    "msort": _msort,
+    # Functions of finance: NumPy itself had kept only stubs like these.
+    **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
+}
+
+
+def restore_numpy_names() -> List[str]:
+    """Put the names that MXNet uses and NumPy lacks back into NumPy; return these names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy warns about names that it will remove
+        missing = [name for name in sorted({*_RENAMED, *_REMOVED}) if not hasattr(np, name)]
+    for name in missing:
+        setattr(np, name, getattr(np, _RENAMED[name]) if name in _RENAMED else _REMOVED[name])
+    return missing
+
+
+class _Version(tuple):
+    """A version as a tuple of numbers: MXNet only asks for at least 1.6, 1.15 or 1.17."""
+
+    def __new__(cls, text: str):
+        return super().__new__(cls, map(int, re.findall(r"\d+", text)))
+
+
+@contextlib.contextmanager
+def _distutils() -> Iterator[bool]:
+    """Provide ``distutils.version`` inside the block; yield whether it was missing.
+
+    It is gone after the block, because other packages import it to test for the real one.
+    """
+    if importlib.util.find_spec("distutils"):
+        yield False
+        return
+    package, version = types.ModuleType("distutils"), types.ModuleType("distutils.version")
+    vars(package).update(version=version)
+    vars(version).update(LooseVersion=_Version, StrictVersion=_Version)
+    lent = {module.__name__: module for module in (package, version)}
+    sys.modules.update(lent)
+    try:
+        yield True
+    finally:
+        for name in lent:
+            sys.modules.pop(name, None)
+
+
+@contextlib.contextmanager
+def as_mxnet_expects() -> Iterator[None]:
+    """Provide all that ``import mxnet`` needs inside the block, and log what was missing.
+
+    NumPy's names stay after the block: MXNet reads some of them when it runs.
+    """
+    names = restore_numpy_names()
+    if names:
+        logger.info("put back into NumPy %s for MXNet: %s", np.__version__, ", ".join(names))
+    with _distutils() as was_missing:
+        if was_missing:
+            logger.info("lent MXNet a distutils.version, which this Python lacks")
+        yield

@@ -1,1 +1,0 @@
-"""Process sets: some ranks of the job that run collectives among themselves."""

@@ -1,0 +1,124 @@
+"""Guards: find weights that have come apart and gradients that are no numbers, and say where.
+
+Neutral: a framework's binding names the arrays. Off unless a script makes a guard, or
+HVDLITE_GUARD_STEPS is set.
+"""
+
+import os
+import zlib
+from typing import Callable, Iterable, List, NamedTuple, Optional
+
+import numpy as np
+
+from hvdlite.core.collectives import gather_numbers
+from hvdlite.core.native import HvdliteError, HvdliteValueError
+from hvdlite.core.process_set import ProcessSet, global_process_set
+
+
+class Guarded(NamedTuple):
+    """A parameter as a guard sees it."""
+
+    name: str
+    value: np.ndarray
+    gradient: Optional[np.ndarray]  # of this rank; None: it has none
+
+
+class Guard:
+    """Compares the parameters of all ranks and looks for NaN and infinity, every so many steps.
+
+    Call :meth:`step` after backward and before the trainer's step: the gradients are this rank's
+    own, so the error names the rank that made the first NaN. A value is compared by its CRC-32.
+
+    :param guarded: returns the parameters, in the same order on every rank.
+    :param every: steps between two looks; the same on every rank.
+    :param name: of the guard's messages; one guard a name at a time.
+    :param process_set: the ranks that have equal parameters.
+    :raises ValueError: ``every`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        guarded: Callable[[], Iterable[Guarded]],
+        every: int,
+        name: str,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
+        self._guarded, self._every = guarded, every
+        self._name, self._set = name, process_set
+        self._steps = 0
+        self._equal_at: Optional[int] = None  # the last step before which all ranks were equal
+
+    def step(self) -> None:
+        """Count a step; look at the arrays before the first step and then at every N-th.
+
+        :raises hvdlite.HvdliteError: on all ranks alike: parameters differ between ranks, or a
+            parameter or a gradient has NaN or infinity. The text names the first such tensor, the
+            ranks and the step.
+        """
+        self._steps += 1
+        if (self._steps - 1) % self._every or not self._set.included():
+            return
+        guarded = list(self._guarded())
+        seen = [number for each in guarded for number in _seen_of(each)]
+        everyone = gather_numbers(seen, f"{self._name}.guard", self._set)
+        shape = (self._set.size(), len(guarded), _FACTS)
+        faults = list(self._faults([each.name for each in guarded], everyone.reshape(shape)))
+        if faults:
+            more = f"; and {len(faults) - 1} more" if len(faults) > 1 else ""
+            raise HvdliteError(f"before step {self._steps}: {faults[0]}{more}")
+        self._equal_at = self._steps
+
+    def _faults(self, names: List[str], everyone: np.ndarray) -> Iterable[str]:
+        """Texts: gradients first, for a NaN there spreads to the parameters."""
+        ranks = self._set.ranks
+        for what, fact in (("the gradient of ", _GRADIENT), ("", _VALUE)):
+            for i, name in enumerate(names):
+                bad = everyone[:, i, fact]
+                if bad.any():
+                    where = ", ".join(f"rank {ranks[r]} ({bad[r]})" for r in np.flatnonzero(bad))
+                    yield f"{what}parameter '{name}' has NaN or infinite values on {where}"
+        for i, name in enumerate(names):
+            digests = everyone[:, i, _DIGEST]
+            if (digests != digests[0]).any():
+                yield f"parameter '{name}' differs between ranks: {self._differing(digests)}"
+
+    def _differing(self, digests: np.ndarray) -> str:
+        values, counts = np.unique(digests, return_counts=True)
+        most = values[counts.argmax()]
+        others = [str(self._set.ranks[r]) for r in np.flatnonzero(digests != most)]
+        last = "it never was equal" if self._equal_at is None else f"equal before {self._equal_at}"
+        which = "rank" if len(others) == 1 else "ranks"
+        if counts.max() == 1:
+            return f"no two ranks have the same value; {last}"
+        return f"{which} {', '.join(others)} from the other {counts.max()}; {last}"
+
+
+_FACTS = 3
+_DIGEST, _VALUE, _GRADIENT = range(_FACTS)
+
+
+def _seen_of(one: Guarded) -> List[int]:
+    value = np.ascontiguousarray(one.value)
+    gradient = 0 if one.gradient is None else _not_finite(one.gradient)
+    return [zlib.crc32(value.reshape(-1).view(np.uint8).data), _not_finite(value), gradient]
+
+
+def _not_finite(array: np.ndarray) -> int:
+    """How many values are NaN or infinite; fast where none is."""
+    if array.size == 0 or array.dtype.kind in "iub":
+        return 0
+    if np.isfinite(array.min()) and np.isfinite(array.max()):
+        return 0
+    return int(array.size - np.count_nonzero(np.isfinite(array)))
+
+
+def steps_from_environment() -> int:
+    """Return HVDLITE_GUARD_STEPS: steps between two looks; 0: no guard."""
+    text = os.environ.get("HVDLITE_GUARD_STEPS", "") or "0"
+    if not text.isdecimal():
+        raise HvdliteValueError(
+            f"HVDLITE_GUARD_STEPS is '{text}': expected a whole number of at least 0"
+        )
+    return int(text)
