@@ -139,9 +139,7 @@ static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
     engine_rank_end(&me);
 }
 
-TEST(test_algorithm_is_the_one_that_ran) {
-    ranks_run_on_window(3, names_algorithms, NULL);
-}
+TEST(test_algorithm_is_the_one_that_ran) { ranks_run_on_window(3, names_algorithms, NULL); }
 
 TEST(test_steps) { ranks_run(3, two_steps, NULL); }
 

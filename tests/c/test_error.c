@@ -21,9 +21,7 @@ TEST(test_chain) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
-TEST(test_nowhere_to_write) {
-    CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
-}
+TEST(test_nowhere_to_write) { CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED); }
 
 TEST(test_long_text_is_cut) {
     char text[3000];
