@@ -48,6 +48,16 @@ def test_survivors_report_who_died_and_its_last_operation(tmp_path):
     assert "allreduce.late" not in dead
 
 
+def test_stall_reports_of_names_of_falling_length_show_no_leftovers(tmp_path):
+    """The recorder keeps the texts in one buffer."""
+    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.3"}
+    assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
+    for number, name in enumerate(("a" * 200, "波" * 60, "c"), 1):
+        trouble = only(tmp_path, f"*-stall-{number}.txt").splitlines()[1]
+        assert trouble.startswith(f"tensor 'allreduce.{name}' has waited for ")
+        assert trouble.endswith(" s: submitted by rank 0, not by rank 1")
+
+
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"hvdlite flight 0;bytes 1;" + bytes(4000))
     with pytest.raises(memory.NoRecorder, match="is no flight recorder"):

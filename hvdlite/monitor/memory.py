@@ -243,8 +243,9 @@ def _dtype(fields: list, size: int) -> numpy.dtype:
 
 
 def _plain(record) -> Dict[str, Any]:
-    def value(item):
-        return item.decode(errors="replace") if isinstance(item, bytes) else item
+    def value(item):  # a text ends at its NUL: leftovers of a longer, older one lie behind it
+        whole = not isinstance(item, bytes)
+        return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 
     return {name: value(record[name].item()) for name in record.dtype.names}
 

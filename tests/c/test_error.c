@@ -39,6 +39,21 @@ TEST(test_long_text_is_cut) {
     CHECK(memcmp(at.guard, "gggggggg", 8) == 0);
 }
 
+TEST(test_a_text_that_is_cut_has_whole_characters) {
+    char text[3000] = "";
+    hvd_error err;
+    for (size_t shift = 0; shift < 4; shift++) {
+        memset(text, 'x', shift);
+        for (size_t i = shift; i + 4 < sizeof text; i += 4) memcpy(text + i, "\xF0\x9F\x8C\x8A", 5);
+        error_set(&err, HVD_INTERNAL, "%s", text);
+        CHECK_INT((strlen(err.text) - shift) % 4, 0);
+        CHECK(strlen(err.text) > sizeof err.text - 5);
+    }
+    error_set(&err, HVD_INTERNAL, "'%.5s...'", "ab\xC3\xBC\xE4\xB8\xAD");
+    error_while(&err, "'%.2s...'", "\xE4\xB8\xAD");
+    CHECK_TEXT(err.text, "'ab\xC3\xBC...', while '...'");
+}
+
 /* Cut, but what came first is never lost. */
 TEST(test_chain_is_cut) {
     for (size_t room = 0; room < 20; room++) {

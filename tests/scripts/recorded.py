@@ -1,4 +1,4 @@
-"""Rank 1 stalls, or dies (argv[1]), after the same operations on all ranks."""
+"""Rank 1 stalls, with ever shorter names too, or dies (argv[1]); the ranks are alike before."""
 
 import os
 import signal
@@ -28,7 +28,12 @@ def where_it_stands():
         time.sleep(0.01)
 
 
-if hvd.rank() == 1:
+if what == "shrinks":
+    for number, name in enumerate(("a" * 200, "波" * 60, "c"), 1):
+        while hvd.rank() == 1 and not list(Path(folder).glob(f"*-stall-{number}.txt")):
+            time.sleep(0.01)
+        hvd.numpy.allreduce(np.ones(1), name=name)
+elif hvd.rank() == 1:
     where_it_stands()
 try:
     hvd.numpy.allreduce(np.ones(1000, np.float32), name="late")

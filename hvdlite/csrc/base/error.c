@@ -4,6 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of a text that was cut, by its size or by a "%.60s", drops the halves of characters: MXNet raises
+ * a UnicodeDecodeError in place of an error whose text is no UTF-8. */
+static void drop_halves(char *text) {
+    char *out = text;
+    for (const char *at = text; *at;) {
+        unsigned char first = (unsigned char)*at;
+        int length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4, have = 1;
+        while (have < length && (at[have] & 0xC0) == 0x80) have++;
+        if (have == length && (first & 0xC0) != 0x80)
+            for (int i = 0; i < length; i++) *out++ = at[i];
+        at += have;
+    }
+    *out = 0;
+}
+
 int error_set(hvd_error *err, hvd_code code, const char *format, ...) {
     if (!err) return code;
     err->code = code;
@@ -11,6 +26,7 @@ int error_set(hvd_error *err, hvd_code code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    drop_halves(err->text);
     return code;
 }
 
@@ -24,5 +40,6 @@ int error_while(hvd_error *err, const char *format, ...) {
     va_start(args, format);
     vsnprintf(err->text + used, sizeof err->text - used, format, args);
     va_end(args);
+    drop_halves(err->text);
     return err->code;
 }
