@@ -1,6 +1,6 @@
 """The operations of reductions: Sum, Average, ... for arrays of every library."""
 
-from typing import Optional
+from typing import Optional, Sequence
 
 from hvdlite.core.native import lib
 
@@ -34,3 +34,19 @@ def op_of(average: Optional[bool], op: Optional[int]) -> int:
         known = ", ".join(f"hvdlite.{name}" for name in _NAMES.values())
         raise ValueError(f"op is {op!r}: expected one of {known}")
     return Average if op is None else op
+
+
+def check_linear(name: str, op: int) -> None:
+    """Raise ValueError for an operation that has no gradient here."""
+    if op not in (Sum, Average):
+        raise ValueError(
+            f"tensor '{name}': op {_NAMES[op]} has no gradient: expected Sum or Average"
+        )
+
+
+def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
+    """Return by what a reducescatter's gradient, gathered from ``size`` ranks, is multiplied.
+
+    It is Horovod's scale: ``size`` times that of the sum of all ranks' losses.
+    """
+    return scales[0] * scales[1] * (size if op == Sum else 1)

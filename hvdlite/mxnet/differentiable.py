@@ -1,7 +1,7 @@
 """Collectives with gradients, for ``mx.autograd.record()``: backward runs another collective.
 
-The gradients are those of the sum of all ranks' losses, because a rank's tensor reaches the losses
-of all ranks that receive it. As in ``collectives``, tensors come by their full names.
+The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
+As in ``collectives``, tensors come by their full names.
 """
 
 from typing import Callable, List
@@ -12,30 +12,30 @@ from mxnet import autograd
 
 from hvdlite.core import topology
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.mxnet import collectives
 
 _NO_SCALES = (1.0, 1.0)
 
 
 def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce copies; the gradient is reduced the same way, which holds for sums and averages."""
+    """Reduce copies; so are the gradients, by the same operation."""
 
     def reduce_(name, own):
         return collectives.allreduce_([name], [own], op, scales, priority, process_set)[0]
 
     def gradient(name, grad):
-        _check_linear(name, op)
+        check_linear(name, op)
         return reduce_(name, grad)
 
     return [_like(t, _recorded(name, t, reduce_, gradient)) for name, t in zip(names, tensors)]
 
 
 def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Broadcast a copy; the root's gradient is the sum of all, the others' is zero."""
+    """Broadcast a copy; the root's gradient is the average of all, the others' is zero."""
 
     def gradient(name, grad):
-        collectives.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+        collectives.allreduce_([name], [grad], Average, _NO_SCALES, priority, process_set)
         return grad if topology.rank() == root_rank else mx.nd.zeros_like(grad)
 
     def broadcast_(name, own):
@@ -45,12 +45,12 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
-    """Gather; a rank's gradient is its own rows of the sum of all ranks' gradients."""
+    """Gather; a rank's gradient is its own rows of the average of all."""
 
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
             _check_rows(name, of_ranks)
-            collectives.allreduce_([name], [grad], Sum, _NO_SCALES, priority, process_set)
+            collectives.allreduce_([name], [grad], Average, _NO_SCALES, priority, process_set)
             start = of_ranks[: process_set.rank()].sum()
             return grad[start : start + of_ranks[process_set.rank()]]
 
@@ -63,12 +63,12 @@ def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: Proc
 
 
 def reducescatter(names, tensors, op, scales, priority: int, process_set: ProcessSet) -> List:
-    """Reduce and scatter; the gradient is gathered from all ranks and scaled like the result."""
-    scale = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
+    """Reduce and scatter; the gradients are gathered and scaled."""
+    scale = scatter_gradient_scale(op, scales, process_set.size())
 
     def scatter_one(name, tensor):
         def gradient(name, grad):
-            _check_linear(name, op)
+            check_linear(name, op)
             _check_rows(name, np.array([tensor.shape[0] // process_set.size()]))
             rows = [tensor.shape[0]]
             return collectives.allgather([name], [grad], rows, priority, process_set)[0] * scale
@@ -97,11 +97,6 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
         return mx.nd.concat(sent, mx.nd.zeros((left, *sent.shape[1:]), dtype=sent.dtype), dim=0)
 
     return _recorded(name, tensor, exchange, gradient)
-
-
-def _check_linear(name: str, op) -> None:
-    if op not in (Sum, Average):
-        raise ValueError(f"tensor '{name}': only op Sum and Average have a gradient")
 
 
 def _check_rows(name: str, rows: np.ndarray) -> None:

@@ -9,9 +9,9 @@ If ranks disagree, every rank raises the same MXNetError and the job goes on. al
 and reducescatter wait for the other ranks' calls and raise it themselves; the others raise it at
 the wait. A wrong argument is a ValueError at the call; a wrong tensor is an MXNetError as well.
 
-Under ``autograd.record()`` the results have gradients, except those written in place. They are the
-gradients of the sum of all ranks' losses. Backward runs a collective of its own, so it must reach a
-result on every rank or on none.
+Under ``autograd.record()`` the results have gradients, except those written in place. Their scale
+is Horovod's: docs/training.md, "Gradients through collectives". Backward runs a collective of its
+own, so it must reach a result on every rank or on none.
 
 ``grouped_...`` reduces several tensors as one operation, which is the fastest way for many small
 tensors. They are sent together, when all are written, and end together. A wrong tensor raises

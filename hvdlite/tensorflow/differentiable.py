@@ -1,4 +1,6 @@
-"""Collectives with gradients, by the names that pair them; the gradients are Horovod's.
+"""Collectives with gradients, by the names that pair them.
+
+The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
 
 The name of a gradient's collective is that of its own, with ".grad".
 """
@@ -12,7 +14,7 @@ from hvdlite import numpy as collectives
 from hvdlite.core import topology
 from hvdlite.core.handles import Handle
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.core.rows import part_shape
 from hvdlite.tensorflow.exchange import run
 
@@ -23,6 +25,7 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
     @tf.custom_gradient
     def reduce_(*tensors):
         def gradient(*grads):
+            check_linear(names[0], op)
             return allreduce(_grad_names(names), list(grads), op, scales, process_set)
 
         results = run(
@@ -129,11 +132,12 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
 
 def reducescatter(names: Sequence[str], tensors, op, scales, process_set: ProcessSet) -> List:
     """Reduce and scatter; the gradients are gathered, scaled as the result was."""
-    scale = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+    scale = scatter_gradient_scale(op, scales, process_set.size())
 
     @tf.custom_gradient
     def scatter(*tensors):
         def gradient(*grads):
+            check_linear(names[0], op)
             return [
                 allgather(f"{own}.grad", [f"{own}.grad"], [grad], process_set)[0]
                 * tf.cast(scale, grad.dtype)

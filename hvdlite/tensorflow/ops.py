@@ -1,11 +1,10 @@
 """Collectives on TensorFlow's tensors, eagerly, inside ``tf.function`` and in sessions' graphs.
 
-They wait for the result, and can be differentiated. As in Horovod, the gradient of an allreduce is
-reduced by the same operation, and what a rank has sent by allgather or broadcast gets the average
-of all ranks' gradients. ``device_dense`` and ``device_sparse`` are taken and ignored: tensors are
-on the CPU. A ``name`` pairs a call with those of the other ranks; by default it is the line of the
-script. Element types: those of ``hvdlite.numpy``; what only moves rows (allgather, broadcast,
-alltoall) takes uint16, uint32 and uint64, too.
+They wait for the result, and can be differentiated; the gradients' scale is Horovod's:
+docs/training.md, "Gradients through collectives". ``device_dense`` and ``device_sparse`` are taken
+and ignored: tensors are on the CPU. A ``name`` pairs a call with those of the other ranks; by
+default it is the line of the script. Element types: those of ``hvdlite.numpy``; what only moves
+rows (allgather, broadcast, alltoall) takes uint16, uint32 and uint64, too.
 """
 
 from typing import List, Optional, Sequence

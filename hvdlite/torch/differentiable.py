@@ -1,9 +1,7 @@
 """Collectives that autograd records: backward runs the collective that is their gradient.
 
-The gradients are Horovod's, scale included. An allreduce's is reduced as the tensors were; those of
-an allgather and a broadcast are averaged over ranks; that of a reducescatter is gathered, times the
-number of ranks for a sum; that of an alltoall goes back the way it came. Backward must reach a
-result on every rank or on none.
+The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
+Backward must reach a result on every rank or on none.
 
 What has ``forward`` and ``backward`` here takes tensors by their full names, several at once.
 """
@@ -16,7 +14,7 @@ from torch.autograd import Function
 
 from hvdlite.core import topology
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.torch import exchange
 
 _NO_SCALES = (1.0, 1.0)
@@ -42,7 +40,7 @@ class Allreduce(Function):
     @staticmethod
     def backward(ctx, *grads):
         names, op, scales, process_set = ctx.how
-        _check_linear(names, op)
+        check_linear(names[0], op)
         return (None,) * 4 + tuple(_reduced(names, grads, op, scales, process_set))
 
 
@@ -93,8 +91,8 @@ class Reducescatter(Function):
     @staticmethod
     def backward(ctx, *grads):
         names, op, scales, process_set, rows = ctx.how
-        _check_linear(names, op)
-        factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+        check_linear(names[0], op)
+        factor = scatter_gradient_scale(op, scales, process_set.size())
         scaled = [grad * factor for grad in grads]
         handle = exchange.allgather(_of_grads(names), scaled, rows, process_set)
         return (None,) * 4 + tuple(handle.synchronize())
@@ -124,8 +122,3 @@ def _reduced(names, grads, op, scales, process_set) -> List[torch.Tensor]:
     return exchange.allreduce(
         _of_grads(names), grads, op, scales, process_set, in_place=False
     ).synchronize()
-
-
-def _check_linear(names, op: int) -> None:
-    if op not in (Sum, Average):
-        raise ValueError(f"tensor '{names[0]}': only op Sum and Average have a gradient")

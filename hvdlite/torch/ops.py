@@ -8,10 +8,8 @@ Each call waits until the work is done. One that ends in ``_async`` returns a ha
 ``poll`` and ``synchronize``; what is wrong with an argument is raised at once, and the tensors must
 stay as they are until the work is done.
 
-Calls that wait and are not in place have gradients, of Horovod's scale: an allreduce's is reduced
-as the tensors were, those of an allgather and a broadcast are averaged over ranks, that of a
-reducescatter is gathered, times the number of ranks for a sum. Backward must reach a result on
-every rank or on none.
+Calls that wait and are not in place have gradients, of Horovod's scale: docs/training.md,
+"Gradients through collectives". Backward must reach a result on every rank or on none.
 
 ``grouped_...`` does the same for each of several tensors, which are sent together.
 """

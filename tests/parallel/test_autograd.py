@@ -1,8 +1,9 @@
-"""Collectives under autograd.record(): the gradients are those of the sum of all ranks' losses."""
+"""Collectives under autograd.record(); their gradients have Horovod's scale."""
 
 import mxnet as mx
 import numpy as np
 import pytest
+from finite_differences import check_gradient, every_case
 from mxnet import autograd, gluon
 
 import hvdlite as hvd
@@ -36,6 +37,23 @@ def backward_of(y, module, rank) -> None:
     with autograd.record():
         loss = (y * module.array(weight_of(rank, y.shape), dtype="float32")).sum()
     loss.backward()
+
+
+@modules
+@every_case
+def test_gradients_are_those_of_finite_differences(module, verb, options, rank, size):
+    def differentiate(verb, values, options, weight):
+        x = module.array(values, dtype="float64")
+        x.attach_grad()
+        with autograd.record():
+            y = getattr(hvd, verb)([x, 2 * x] if verb.startswith("grouped") else x, **options)
+            outs = y if isinstance(y, list) else y[:1] if isinstance(y, tuple) else [y]
+            weights = [module.array(weight(out.shape), dtype="float64") for out in outs]
+            loss = sum((out * each).sum() for out, each in zip(outs, weights))
+        loss.backward()
+        return float(loss.asnumpy()), x.grad.asnumpy()
+
+    check_gradient(differentiate, verb, options, rank, size)
 
 
 @modules
@@ -77,7 +95,7 @@ def test_broadcast(module, shape, rank, size):
     assert type(y) is type(x)
     np.testing.assert_array_equal(y.asnumpy(), np.full(shape, float(root)))
     backward_of(y, module, rank)
-    expected = weights_of_all(shape).sum(0) if rank == root else np.zeros(shape)
+    expected = weights_of_all(shape).mean(0) if rank == root else np.zeros(shape)
     np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -91,7 +109,7 @@ def test_allgather_of_unequal_parts(module, rank, size):
     assert y.shape == (sum(rows), 3)
     backward_of(y, module, rank)
     start = sum(rows[:rank])
-    expected = weights_of_all((sum(rows), 3)).sum(0)[start : start + rank + 1]
+    expected = weights_of_all((sum(rows), 3)).mean(0)[start : start + rank + 1]
     np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -101,7 +119,7 @@ def test_allgather_of_0d(rank, size):
         y = hvd.allgather(x)
     assert y.shape == (size,)
     backward_of(y, mx.np, rank)
-    expected = weights_of_all((size,)).sum(0)[rank]
+    expected = weights_of_all((size,)).mean(0)[rank]
     np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
 
 
@@ -116,7 +134,7 @@ def test_reducescatter_of_uneven_rows(module, op, rank, size):
     assert y.shape == (2 + (rank == 0), 3)
     backward_of(y, module, rank)
     upstream = [weight_of(r, (2 + (r == 0), 3)) for r in range(size)]
-    expected = np.concatenate(upstream) * 3 / (size if op == hvd.Average else 1)
+    expected = np.concatenate(upstream) * 3 * (size if op == hvd.Sum else 1)
     np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-5)
 
 
@@ -149,8 +167,9 @@ def test_grouped(rank, size):
     loss.backward()
     total = size * (size + 1) / 2
     for x in tensors:
-        expected = np.repeat(2 * total + np.arange(1, size + 1), x.shape[1]).reshape(x.shape)
-        np.testing.assert_allclose(x.grad.asnumpy(), expected)
+        expected = total * (1 + 1 / size) + size * np.arange(1, size + 1)
+        expected = np.repeat(expected, x.shape[1]).reshape(x.shape)
+        np.testing.assert_allclose(x.grad.asnumpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
@@ -229,7 +248,10 @@ def test_a_layer_split_over_ranks(rank, size):
 
 
 def test_beside_hybridized_blocks_and_a_trainer(rank, size):
-    """A contrastive loss: every rank compares its embeddings with those of all ranks."""
+    """A contrastive loss: every rank compares its embeddings with those of all ranks.
+
+    Each loss counts whole: docs/training.md scales the gradient, which is an average, by ``size``.
+    """
 
     def loss_of(anchors, embeddings):
         anchors, embeddings = anchors.as_nd_ndarray(), embeddings.as_nd_ndarray()
@@ -248,7 +270,8 @@ def test_beside_hybridized_blocks_and_a_trainer(rank, size):
         data = np.random.RandomState(step).randn(3 * size, 6).astype("float32")
         with autograd.record():
             embeddings = net(mx.nd.array(data[3 * rank : 3 * rank + 3]))
-            loss = loss_of(embeddings, hvd.allgather(embeddings))
+            scaled = size * embeddings - (size - 1) * embeddings.detach()
+            loss = loss_of(embeddings, hvd.allgather(scaled))
         loss.backward()
         trainer.step(3)
         with autograd.record():

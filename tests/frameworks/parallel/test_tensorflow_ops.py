@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from finite_differences import check_gradient, every_case
 
 import hvdlite.tensorflow as hvd
 
@@ -240,9 +241,30 @@ def test_ranks_that_disagree_all_get_the_error(call, rank):
     assert float(hvd.allreduce(tf.constant(2.0), name="w")) == 2
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_gradients(traced, rank, size):
-    """Horovod's: reduced by the same operation, or averaged; README says which."""
+@every_case
+def test_gradients_are_those_of_finite_differences(verb, options, rank, size):
+    def differentiate(verb, values, options, weight):
+        x = tf.constant(values)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = getattr(hvd, verb)([x, 2 * x] if verb.startswith("grouped") else x, **options)
+            outs = y if isinstance(y, list) else y[:1] if isinstance(y, tuple) else [y]
+            loss = sum(tf.reduce_sum(out * weight(out.shape)) for out in outs)
+        return float(loss), tape.gradient(loss, x).numpy()
+
+    check_gradient(differentiate, verb, options, rank, size)
+
+
+def test_min_has_no_gradient():
+    x = tf.ones(2)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = hvd.allreduce(x, op=hvd.Min)
+    with pytest.raises(ValueError, match="op Min has no gradient: expected Sum or Average"):
+        tape.gradient(y, x)
+
+
+def test_gradients_in_a_function(rank, size):
     x = tf.constant(np.arange(6.0).reshape(3, 2) + rank)
     weight = tf.constant(rank + 1.0, tf.float64)
     total, mean = sum(range(1, size + 1)), sum(range(1, size + 1)) / size
@@ -255,7 +277,7 @@ def test_gradients(traced, rank, size):
                 loss = tf.reduce_sum(collective(x)) * weight
             return tape.gradient(loss, x)
 
-        return (tf.function(compute) if traced else compute)(x).numpy()
+        return tf.function(compute)(x).numpy()
 
     def check(collective, expected):
         np.testing.assert_allclose(gradient_of(collective), np.full((3, 2), expected))

@@ -1,0 +1,65 @@
+"""The gradients of collectives beside finite differences: the same cases for each framework."""
+
+import numpy as np
+import pytest
+
+import hvdlite.numpy as neutral
+
+# By what a gradient is the derivative of the sum of all ranks' losses; docs/training.md has them.
+FACTORS = {
+    "allreduce": lambda size: 1,
+    "allgather": lambda size: 1 / size,
+    "broadcast": lambda size: 1 / size,
+    "alltoall": lambda size: 1,
+    "reducescatter": lambda size: size,
+}
+_SCALES = {"prescale_factor": 3.0, "postscale_factor": 0.5}
+_HOW = [{"op": neutral.Sum}, {"op": neutral.Average}, {"op": neutral.Sum, **_SCALES}]
+every_case = pytest.mark.parametrize(
+    "verb, options",
+    [
+        *(("allreduce", how) for how in _HOW),
+        *(("reducescatter", how) for how in _HOW),
+        *(("broadcast", {"root_rank": root}) for root in (0, -1)),
+        ("allgather", {}),
+        ("alltoall", {}),
+        ("grouped_allreduce", _HOW[2]),
+        ("grouped_allgather", {}),
+        ("grouped_reducescatter", _HOW[1]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+
+
+def check_gradient(differentiate, verb: str, options: dict, rank: int, size: int) -> None:
+    """Compare the gradient on this rank with the differences that this rank's elements make.
+
+    :param differentiate: takes a function's name, a float64 column, options and ``weight``, by
+        which of a result's shape the loss is weighted; returns the loss and the column's gradient.
+    """
+    base, options = verb.removeprefix("grouped_"), dict(options)
+    rows = [{"allgather": r + 1, "alltoall": size + 2}.get(base, 2 * size + 1) for r in range(size)]
+    if base == "broadcast":
+        options["root_rank"] %= size
+    if base == "alltoall":
+        options["splits"] = [1 + (to == rank) for to in range(size)]  # a row is left over
+
+    def weight(shape) -> np.ndarray:
+        return np.random.RandomState(50 + rank).normal(size=shape)
+
+    def losses(values):
+        loss, gradient = differentiate(verb, values, options, weight)
+        return neutral.allreduce(np.array([loss]), "loss", op=neutral.Sum)[0], gradient
+
+    own = np.random.RandomState(rank).normal(size=(rows[rank], 1))
+    total, gradient = losses(own)
+    differences = np.empty_like(own)
+    for r in range(size):
+        for i in range(rows[r]):
+            moved = own.copy()
+            if r == rank:
+                moved[i] += 1
+            difference = losses(moved)[0] - total  # exact: all these are linear
+            if r == rank:
+                differences[i] = difference
+    np.testing.assert_allclose(gradient, FACTORS[base](size) * differences, rtol=1e-6, atol=1e-9)
