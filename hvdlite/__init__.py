@@ -11,6 +11,7 @@ import sys
 
 from hvdlite._version import __version__
 from hvdlite.core.lazy_names import lazy_names
+from hvdlite.lifecycle import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
 from hvdlite.patches import mxnet_import
 
@@ -103,6 +104,7 @@ def _end() -> None:
         importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.members" in sys.modules:
         sys.modules["hvdlite.lifecycle.members"].end_alone()
+        sys.modules["hvdlite.lifecycle.mpi_life"].end()
 
 
 atexit.register(_end)

@@ -132,7 +132,7 @@ def libraries(apis) -> Dict:
 
 def main(arguments=None) -> None:
     args = parse_args(arguments)
-    from mpi4py import MPI
+    from hvdlite.core.mpi import MPI
 
     comm = MPI.COMM_WORLD.Dup()
     opened = libraries(args.apis)

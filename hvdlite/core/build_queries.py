@@ -1,8 +1,7 @@
 """Horovod's questions about a build. hvdlite has one answer: MPI, on CPUs."""
 
-from mpi4py import MPI
-
 from hvdlite.core import topology
+from hvdlite.core.mpi import MPI
 
 
 def mpi_threads_supported() -> bool:

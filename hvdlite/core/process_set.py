@@ -2,9 +2,8 @@
 
 from typing import List, Optional, Sequence, Union
 
-from mpi4py import MPI
-
 from hvdlite.core import topology
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteValueError
 
 

@@ -2,9 +2,8 @@
 
 from typing import Dict, List, Optional, Sequence, Union
 
-from mpi4py import MPI
-
 from hvdlite.core import frameworks, topology
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, global_process_set

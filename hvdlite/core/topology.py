@@ -3,8 +3,8 @@
 from typing import Optional
 
 import numpy as np
-from mpi4py import MPI
 
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import call, ffi, lib
 
 _comm: Optional[MPI.Intracomm] = None  # of the job

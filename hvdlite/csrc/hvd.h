@@ -152,6 +152,11 @@ void hvd_leave(const char *reason);
 int hvd_wait_end(double seconds);
 void hvd_close(void);
 
+/* Ends a child that was forked from a process with MPI, with the exit code that was given before.
+ * C's exit functions, which belong to the parent, do not run. Python's end calls it. */
+void hvd_end_child_with(int code);
+void hvd_end_child(void);
+
 /* The MPI that this library was compiled for, and the MPI that it is linked to. */
 void hvd_mpi_built_for(char *text, size_t size);
 void hvd_mpi_loaded(char *text, size_t size);

@@ -4,9 +4,8 @@ import functools
 import socket
 from typing import Any, Callable, Optional
 
-from mpi4py import MPI
-
 from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core.mpi import MPI
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State

@@ -3,15 +3,15 @@
 import atexit
 import os
 import sys
+import threading
 import time
 from typing import Callable, Optional, Sequence, Union
 
-from mpi4py import MPI
-
 from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
-from hvdlite.lifecycle import members, newcomers, orphan, recorder, script_end, watched
+from hvdlite.lifecycle import members, mpi_life, newcomers, orphan, recorder, script_end, watched
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -32,6 +32,7 @@ _GONE = 32_767  # the tag of a rank that has ended without init(): the highest o
 
 _own_comm: Optional[MPI.Intracomm] = None  # made by init(list), freed with the job
 _joined = False  # ever
+_joining = threading.RLock()  # two threads may call init() at once
 
 
 def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=None) -> None:
@@ -48,8 +49,13 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
     >>> hvd.rank() < hvd.size()
     True
     """
-    if is_initialized():
-        return
+    with _joining:
+        if not is_initialized():
+            _begin(comm, process_sets)
+
+
+def _begin(comm, process_sets) -> None:
+    mpi_life.begin()
     if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
         orphan.watch()
     if members.is_newcomer() and not _joined:
@@ -88,6 +94,8 @@ def _join(comm, process_sets) -> None:
     call(lib.hvd_init, ffi.cast("void *", MPI._addressof(comm)))
     topology.enter(comm)
     names.forget()
+    if not _joined:
+        mpi_life.before_finalize(shutdown)
     _joined = True
     recorder.begin(comm)
     watched.say_joined()
@@ -213,7 +221,7 @@ def _end_of_a_later_failure(later: script_end.Failure) -> None:
 
 
 def _has_others() -> bool:
-    return not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1
+    return mpi_life.is_running() and MPI.COMM_WORLD.size > 1
 
 
 def _end_job(code: int) -> None:

@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, List
 
-from mpi4py import MPI
-
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle import script_end
+from hvdlite.lifecycle import mpi_life, script_end
 from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
@@ -156,7 +155,7 @@ def end_alone() -> None:
     For exit functions.
     """
     failed = script_end.failure()
-    if not (_died or is_elastic()) or MPI.Is_finalized():
+    if not (_died or is_elastic()) or not mpi_life.is_running():
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
 import numpy as np
-from mpi4py import MPI
 
 from hvdlite.core import topology
 from hvdlite.core.log import logger
+from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Max

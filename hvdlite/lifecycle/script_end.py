@@ -7,7 +7,6 @@ property. If no Python code has called the property, the interpreter did: the sc
 
 import ctypes
 import gc
-import os
 import sys
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -24,15 +23,12 @@ class Failure(NamedTuple):
 class _Seen:
     """What this module has seen of the process's end."""
 
-    process = os.getpid()
     failure: Optional[Failure] = None
     after_all: Optional[Callable[[Failure], None]] = None
 
 
 def failure() -> Optional[Failure]:
-    """Return how the script failed; None if it did not, or in a forked child, which has no job."""
-    if os.getpid() != _Seen.process:
-        return None
+    """Return how the script failed; None if it did not."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
     return (
         _Seen.failure if error is None else Failure(f"its script raised {_text(error)}", 1, error)
@@ -44,14 +40,17 @@ def call_for_later_failures(function: Callable[[Failure], None]) -> None:
     _Seen.after_all = function
 
 
+def forget() -> None:
+    """Begin anew, in a forked child: what the parent has seen is not the child's."""
+    _Seen.failure = _Seen.after_all = None
+
+
 def _text(error: BaseException) -> str:
     name = type(error).__name__
     return f"{name}: {error}" if str(error) else name
 
 
 def _note(failed: Failure) -> None:
-    if os.getpid() != _Seen.process:
-        return
     _Seen.failure = failed
     if _Seen.after_all:
         _Seen.after_all(failed)

@@ -1,0 +1,51 @@
+"""MPI begins with ``hvdlite.init()`` where it does not run yet, and what began so ends with Python.
+
+mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; a script may also
+call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
+"""
+
+from typing import Callable
+
+from hvdlite.core.mpi import MPI
+from hvdlite.core.native import HvdliteError
+from hvdlite.lifecycle import forks
+
+_began_here = False
+
+
+def is_running() -> bool:
+    """Tell whether this process may call MPI."""
+    return MPI.Is_initialized() and not MPI.Is_finalized() and not forks.is_child()
+
+
+def begin() -> None:
+    """Initialize MPI, unless it runs.
+
+    :raises HvdliteError: in this process MPI can't begin any more.
+    """
+    global _began_here
+    if forks.is_child():
+        raise HvdliteError(
+            "init(): this process was forked from one that runs MPI, and a child has no MPI: call "
+            "hvdlite.init() in the process that the launcher has started"
+        )
+    if MPI.Is_finalized():
+        raise HvdliteError(
+            "init(): MPI.Finalize() has been called, and MPI can't begin again: call it when "
+            "hvdlite is no longer needed, or leave it to Python's exit"
+        )
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _began_here = True
+
+
+def end() -> None:
+    """Finalize MPI if it began here; for the last exit function."""
+    if _began_here and is_running():
+        MPI.Finalize()
+
+
+def before_finalize(leave: Callable[[], None]) -> None:
+    """Call the function when the script calls ``MPI.Finalize()``: at first it frees attributes."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
+    MPI.COMM_SELF.Set_attr(keyval, None)

@@ -1,0 +1,93 @@
+"""How a process comes up: with MPI not yet begun, in a child, in a worker, alone, without MPI."""
+
+import pytest
+from jobs import assert_passed, mpirun
+
+SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
+NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
+HVD = "import os, sys, numpy as np, hvdlite as hvd\n"
+# What a script does about MPI, and the lines that it prints beside its sum.
+BEGINNINGS = {
+    "not begun": (NOT_BEGUN + HVD + "hvd.init()\n" + SUM, []),
+    "not begun, few threads": (
+        NOT_BEGUN + "mpi4py.rc.thread_level = 'single'\n" + HVD + "hvd.init()\n" + SUM,
+        [],
+    ),
+    "begun and ended by the script": (
+        NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(); hvd.init()\n" + SUM +
+        "MPI.Finalize(); print('SAID', hvd.is_initialized())\n"
+        "try: hvd.init()\nexcept hvd.HvdliteError as error: print('SAID', error)",
+        ["False", "init(): MPI.Finalize() has been called, and MPI can't begin again: call it when "
+         "hvdlite is no longer needed, or leave it to Python's exit"],
+    ),
+    "begun by mpi4py": ("from mpi4py import MPI\n" + HVD + "hvd.init(); hvd.init()\n" + SUM, []),
+    "in a thread": (
+        HVD + "import threading\nt = [threading.Thread(target=hvd.init) for _ in range(3)]\n"
+        "[each.start() for each in t]; [each.join() for each in t]\n" + SUM,
+        [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", BEGINNINGS)
+def test_mpi_begins_once_and_ends(how):
+    code, said = BEGINNINGS[how]
+    job = assert_passed(mpirun(2, "-c", code, timeout=30))
+    assert job.lines("SUM ") == ["2.0", "2.0"]
+    assert sorted(job.lines("SAID ")) == sorted(2 * said)
+
+
+def test_an_mpi_with_too_few_threads_is_told_what_to_ask_for():
+    begun = NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(MPI.THREAD_FUNNELED)\n"
+    job = mpirun(1, "-c", begun + "hvd.init()", timeout=30)
+    assert "MPI was initialised with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output
+    assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
+
+
+PARENTS = {"hvdlite": "hvd.init()\n", "bare mpi4py": "from mpi4py import MPI\n"}
+CHILD = """
+name = sys.argv[1] + str(os.getpid())
+if os.fork() == 0:
+    file = open(name, "w"); file.write("buffered")
+    try: hvd.init()
+    except hvd.HvdliteError as error: print("REFUSED", error, flush=True)
+    END
+print("CODE", os.WEXITSTATUS(os.wait()[1]), open(name).read(), flush=True)
+if not hvd.is_initialized(): hvd.init()
+"""
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+@pytest.mark.parametrize(
+    "end, code", [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("sys.exit('no')", 1), ("1 / 0", 1)]
+)
+def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, end, code, tmp_path):
+    text = HVD + PARENTS[parent] + CHILD.replace("END", end) + SUM
+    job = assert_passed(mpirun(2, "-c", text, f"{tmp_path}/", timeout=30))
+    assert job.lines("CODE ") == 2 * [f"{code} buffered"]
+    assert job.lines("SUM ") == ["2.0", "2.0"]
+    refused = job.lines("REFUSED ")
+    assert len(refused) == 2 and "this process was forked from one that runs MPI" in refused[0]
+
+
+WORKERS = """
+import multiprocessing as mp
+from mpi4py import MPI
+def square(x): return x * x, MPI.Is_initialized()
+if __name__ == "__main__":
+    hvd.init()
+    with mp.get_context(sys.argv[1]).Pool(2) as pool:
+        results = pool.map(square, range(4))
+    print("SAID", results, flush=True)
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
+def test_workers_of_a_script_that_begins_mpi_at_its_top_do_not_hang(context, tmp_path):
+    script = tmp_path / "script.py"
+    begin = "import hvdlite.numpy  # before mpi4py\n"
+    script.write_text(begin + HVD + WORKERS + "    " + SUM)
+    job = assert_passed(mpirun(2, str(script), context, timeout=30))
+    begun = context == "fork"
+    assert job.lines("SAID ") == 2 * [str([(x * x, begun) for x in range(4)])]
+    assert job.lines("SUM ") == ["2.0", "2.0"]
