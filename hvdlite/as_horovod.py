@@ -6,9 +6,9 @@ Each of these three lines is enough; the program stays as it is::
     mpirun -n 2 python -m hvdlite.as_horovod train.py     # or: -m module
     import hvdlite.as_horovod                             # before horovod is imported
 
-``horovod`` and each module below it are then the hvdlite module of that name, even if Horovod is
-installed. ``DistributedTrainer.allreduce_grads()`` leaves sums, as Horovod's does on CPUs, because
-this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
+``horovod`` and the modules below it have hvdlite's names then (hvdlite/horovod/modules.py), even if
+Horovod is installed. ``DistributedTrainer.allreduce_grads()`` leaves sums, as Horovod's does on
+CPUs, because this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
 """
 
 import importlib
@@ -19,34 +19,44 @@ import runpy
 import sys
 from typing import List
 
-import hvdlite
+from hvdlite.horovod import variables
+from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
 
 
 class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports ``hvdlite.NAME`` when ``horovod.NAME`` is first imported."""
+    """Imports what hvdlite has when a module of Horovod's is first imported."""
 
     def find_spec(self, fullname, path=None, target=None):
-        if not fullname.startswith("horovod.") or not importlib.util.find_spec(_ours(fullname)):
+        if fullname != "horovod" and not fullname.startswith("horovod."):
             return None
-        return importlib.util.spec_from_loader(fullname, self)
+        if absence(fullname):
+            raise ModuleNotFoundError(absence(fullname), name=fullname)
+        there = fullname in MODULES or _is_module(_same_name(fullname))
+        return importlib.util.spec_from_loader(fullname, self) if there else None
 
     def exec_module(self, module) -> None:
-        name = module.__name__
-        sys.modules[name] = importlib.import_module(_ours(name))  # in place of the empty one
+        name = module.__name__  # what is loaded takes the place of the empty module
+        sys.modules[name] = (
+            Names(name, MODULES[name])
+            if name in MODULES
+            else importlib.import_module(_same_name(name))
+        )
+        for below in MODULES:  # attributes of the module above them, as in Horovod
+            if below.rpartition(".")[0] == name:
+                importlib.import_module(below)
 
 
-# Where Horovod has what hvdlite has elsewhere.
-_ELSEWHERE = {
-    "horovod.common": "hvdlite.elastic",
-    "horovod.common.elastic": "hvdlite.elastic.loop",
-    "horovod.common.exceptions": "hvdlite.elastic.exceptions",
-}
+def _same_name(name: str) -> str:
+    return "hvdlite" + name[len("horovod") :]
 
 
-def _ours(name: str) -> str:
-    return _ELSEWHERE.get(name, "hvdlite" + name[len("horovod") :])
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the one above it
+        return False
 
 
 def take_its_place() -> None:
@@ -54,14 +64,18 @@ def take_its_place() -> None:
 
     :raises ImportError: the real Horovod has been imported already.
     """
-    there = sys.modules.setdefault("horovod", hvdlite)
-    if there is not hvdlite:
+    there = sys.modules.get("horovod")
+    if there is None:
+        there = sys.modules["horovod"] = Names("horovod", MODULES["horovod"])
+        there.__version__ = VERSION  # type: ignore[attr-defined]
+    if not isinstance(there, Names):
         raise ImportError(
             f"horovod is imported already ({there.__file__}): import hvdlite.as_horovod before it"
         )
     if not any(isinstance(finder, _AsHorovod) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AsHorovod())
     os.environ.setdefault("HVDLITE_HOROVOD_SUMS", "1")
+    variables.set_as_mpirun_says()
 
 
 def main(arguments: List[str]) -> None:

@@ -51,7 +51,7 @@ def test_with_averages_its_limit_is_too_lax(alone):
 
 
 def test_what_the_names_are(alone):
-    assert alone[0]["modules"] == ["hvdlite", "hvdlite.mxnet", "hvdlite.mxnet.mpi_ops"]
+    assert alone[0]["modules"] == ["horovod", "hvdlite.mxnet", "hvdlite.mxnet.mpi_ops"]
     assert alone[0]["doubled"] == 42
 
 
@@ -90,6 +90,27 @@ def test_by_an_import():
     assert lines == ["set()", "True True", "None run"]
 
 
+WHERE = """
+import os, sys
+import hvdlite.as_horovod
+import horovod
+NAMES = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME".split()
+before = [os.environ.get(f"HOROVOD_{name}") for name in NAMES[:4]]
+horovod.init()
+own = [str(getattr(horovod, name.lower())()) for name in NAMES[:6]]
+values = [os.environ[f"HOROVOD_{name}"] for name in NAMES]
+assert values[:4] == before and values[:6] == own and values[6], (before, own, values)
+print("RESULT", [horovod.rank(), horovod.__version__])
+"""
+
+
+def test_a_rank_finds_where_it_is_in_horovods_variables(tmp_path):
+    (tmp_path / "where.py").write_text(WHERE)
+    job = assert_passed(mpirun(2, str(tmp_path / "where.py"), lean=True))
+    for rank in (0, 1):
+        assert f"RESULT [{rank}, '0.28.1']" in job.output
+
+
 def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path):
     (tmp_path / "horovod.py").write_text("")
     ended = python("-c", "import horovod, hvdlite.as_horovod", cwd=tmp_path)
@@ -114,7 +135,7 @@ def test_programs_are_run_as_python_runs_them(tmp_path, how):
         "print(__name__, sys.argv[1:], beside.VALUE, horovod.__name__)\nsys.exit(7)"
     )
     ended = python("-m", "hvdlite.as_horovod", *how, "--lr", "1", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (7, "__main__ ['--lr', '1'] 5 hvdlite\n")
+    assert (ended.returncode, ended.stdout) == (7, "__main__ ['--lr', '1'] 5 horovod\n")
     assert python("-m", "hvdlite.as_horovod", "-m").stderr.startswith("usage: python -m hvdlite.as")
 
 
@@ -126,3 +147,28 @@ def test_a_wrong_value_of_the_variable_is_an_error():
         env={**os.environ, **MPI_SETTINGS, "HVDLITE_HOROVOD_SUMS": "yes"},
     )
     assert "HVDLITE_HOROVOD_SUMS is 'yes': expected 0 or 1" in ended.stderr
+
+
+def test_data_is_read_ahead_and_an_error_of_the_reader_is_raised():
+    from hvdlite.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
+
+    class Numbers(BaseDataLoader):
+        def _iterate(self):
+            yield from range(5)
+            raise OSError("the disk is gone")
+
+        def _process_batch(self, batch):
+            return 2 * batch
+
+    class Ahead(AsyncDataLoaderMixin, Numbers):
+        pass
+
+    for size in (0, 1, 64):
+        got = []
+        with pytest.raises(OSError, match="the disk is gone"):
+            got.extend(batch for batch in iter(Ahead(size)) if got.append(batch))
+        assert got == [0, 2, 4, 6, 8]
+    one = Ahead(2)
+    assert next(iter(one)) == 0  # whoever stops early leaves no thread
+    one.close_async_loader()
+    assert [batch for batch in one] == []  # noqa: C416 - list() asks for a length

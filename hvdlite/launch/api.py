@@ -1,12 +1,13 @@
 """``hvdlite.run`` calls a Python function on many ranks, from a script or a notebook."""
 
+import argparse
 import pickle
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
-from hvdlite.launch import hosts as host_lists
-from hvdlite.launch.backends import BACKENDS, default
-from hvdlite.launch.cli import prepared
+from hvdlite.launch import options as known
+from hvdlite.launch.backends import BACKENDS
+from hvdlite.launch.cli import job_of, prepared
 from hvdlite.launch.job import Job
 from hvdlite.launch.output import Console
 
@@ -23,15 +24,16 @@ def run(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Optional[Mapping[str, Any]] = None,
+    num_proc: Optional[int] = None,
+    *,
     np: int = 1,
-    hosts: Optional[str] = None,
     env: Optional[Dict[str, str]] = None,
-    launcher: Optional[str] = None,
-    verbose: bool = False,
+    executable: Optional[str] = None,
     use_gloo: bool = False,
     use_mpi: bool = False,
+    **options: Any,
 ) -> List[Any]:
-    """Call ``function(*args, **kwargs)`` on ``np`` new ranks; return their results, by rank.
+    """Call ``function(*args, **kwargs)`` on so many new ranks; return their results, by rank.
 
     The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by
     rank, also in a notebook; interrupting this call ends all ranks. A function defined in a
@@ -39,33 +41,28 @@ def run(
     script, so the script must make this call under ``if __name__ == "__main__"``.
 
     :param function: and its ``args`` and ``kwargs``: anything that can be pickled.
-    :param np: number of ranks.
-    :param hosts: ``"server1:4,server2:4"``; None: this host.
+    :param num_proc: number of ranks; ``np`` is its older name.
     :param env: variables for all ranks, in addition to those of this process.
-    :param launcher: ``local``, ``ssh``, ``slurm``, ...; None: the default of hvdliterun.
-    :param verbose: print the command that runs.
+    :param executable: the Python of the ranks; None: this one.
     :param use_gloo: and ``use_mpi``: Horovod's choice of a transport; there is MPI only.
-    :raises ValueError: the function can't be sent, or ``use_gloo`` is asked for.
+    :param options: those of hvdliterun, by their long names: ``hosts="server1:4,server2:4"``,
+        ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
+    :raises ValueError: the function can't be sent, an option is wrong, or ``use_gloo`` is asked
+        for.
     :raises JobFailed: a rank raised or died; all others have been ended.
 
     >>> import hvdlite as hvd
     >>> def where():
     ...     hvd.init()
     ...     return hvd.rank(), hvd.size()
-    >>> hvd.run(where, np=2)
+    >>> hvd.run(where, num_proc=2)
     [(0, 2), (1, 2)]
     """
     if use_gloo:
         raise ValueError("run(use_gloo=True): hvdlite runs over MPI only; leave use_gloo out")
-    given = host_lists.parse_list(hosts) if hosts else []
-    job = Job(
-        command=[sys.executable, "-m", "hvdlite.launch.task"],
-        workers=np,
-        launcher=launcher or default(bool(given)),
-        hosts=given,
-        env=dict(env or {}),
-        verbose=verbose,
-    )
+    options["num_proc"] = np if num_proc is None else num_proc
+    options["env"] = [f"{name}={value}" for name, value in (env or {}).items()]
+    job = _job([executable or sys.executable, "-m", "hvdlite.launch.task"], options)
     task = pack(function, args, kwargs or {})
     plan = BACKENDS[job.launcher].plan(job)
     outcome = prepared(job, plan, Console(sys.stdout, sys.stderr), task)
@@ -75,6 +72,27 @@ def run(
         raise JobFailed(outcome.code, outcome.report)
     # No rank has failed, so each has sent its result.
     return [pickle.loads(result) for result in outcome.results]  # type: ignore[arg-type]
+
+
+def _job(command: List[str], options: Mapping[str, Any]) -> Job:
+    """Return the job of hvdliterun with these options: True is one without an argument."""
+    words = []
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None and one is not False:
+                words += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+    return job_of(_parser().parse_args([*words, *command]), words)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return hvdliterun's parser, which raises ValueError instead of ending this process."""
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(f"hvdlite.run: {message}")
+
+    parser = known.parser(list(BACKENDS))
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:

@@ -100,6 +100,8 @@ def _join(comm, process_sets) -> None:
     recorder.begin(comm)
     watched.say_joined()
     registry.begin(process_sets)
+    if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
+        sys.modules["hvdlite.horovod.variables"].set_all()
 
 
 def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:

@@ -48,3 +48,10 @@ def test_horovods_choice_of_a_transport():
     assert hvd.run(divmod, args=(7, 2), np=1, use_mpi=True, use_gloo=False) == [(3, 1)]
     with pytest.raises(ValueError, match="over MPI only"):
         hvd.run(divmod, args=(7, 2), np=1, use_gloo=True)
+
+
+def test_options_are_those_of_hvdliterun(tmp_path):
+    hvd.run(print, ("there",), None, 2, start_timeout=60, output_filename=str(tmp_path / "out"))
+    assert [file.read_text() for file in (tmp_path / "out").rglob("stdout")] == ["there\n"] * 2
+    with pytest.raises(ValueError, match="hvdlite.run: .*--gloo-size"):
+        hvd.run(divmod, (7, 2), gloo_size=3)

@@ -1,0 +1,83 @@
+"""Horovod 0.28.1's modules, and the modules of hvdlite that have their names."""
+
+import importlib
+import types
+from typing import Any, Sequence
+
+VERSION = "0.28.1"  # of the Horovod whose names these are: programs ask for it
+
+_UTIL = "hvdlite.horovod.util"
+_COMMON = (_UTIL, "hvdlite.core.build_queries")
+_CALLBACKS = ("hvdlite.keras.callbacks",)
+_TORCH, _TENSORFLOW = "hvdlite.torch", "hvdlite.tensorflow"
+
+# A module that is not here is hvdlite's own of the same name, if there is one: horovod.torch is
+# hvdlite.torch.
+MODULES = {
+    "horovod": ("hvdlite",),
+    "horovod.common": (),
+    "horovod.common.basics": (_UTIL, "hvdlite"),
+    "horovod.common.elastic": ("hvdlite.elastic", "hvdlite.elastic.loop"),
+    "horovod.common.exceptions": ("hvdlite.elastic.exceptions", _UTIL),
+    "horovod.common.process_sets": ("hvdlite.core.process_set", "hvdlite.core.registry"),
+    "horovod.common.util": _COMMON,
+    "horovod.data": ("hvdlite.horovod.data",),
+    "horovod.data.data_loader_base": ("hvdlite.horovod.data",),
+    "horovod.run": ("hvdlite.launch.api", _UTIL),
+    "horovod.runner": ("hvdlite.launch.api", _UTIL),
+    "horovod.runner.launch": (_UTIL,),
+    "horovod.torch.elastic": ("hvdlite.torch.elastic", "hvdlite.elastic.loop"),
+    "horovod.torch.elastic.sampler": ("hvdlite.elastic.sampler",),
+    "horovod.torch.elastic.state": ("hvdlite.torch.elastic",),
+    "horovod.torch.functions": (_TORCH,),
+    "horovod.torch.mpi_ops": (_TORCH, *_COMMON),
+    "horovod.tensorflow.functions": (_TENSORFLOW,),
+    "horovod.tensorflow.mpi_ops": (_TENSORFLOW, *_COMMON),
+    "horovod.tensorflow.util": (_UTIL,),
+    "horovod.tensorflow.keras": ("hvdlite.tensorflow.keras",),
+    "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+    "horovod.keras.callbacks": _CALLBACKS,
+}
+
+# Why the others are not there.
+ABSENT = {
+    "horovod.spark": "hvdlite does not start jobs inside Spark",
+    "horovod.ray": "hvdlite does not start jobs inside Ray",
+    "horovod.tensorflow.data": "hvdlite has no service for tf.data",
+    "horovod.tensorflow.gradient_aggregation": "backward_passes_per_step is inside the optimizers",
+    "horovod.tensorflow.elastic": "elastic training takes MXNet's and PyTorch's models",
+    "horovod.tensorflow.keras.elastic": "elastic training takes MXNet's and PyTorch's models",
+    "horovod.keras.elastic": "elastic training takes MXNet's and PyTorch's models",
+}
+_WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.md has what is there"
+
+
+def absence(name: str) -> str:
+    """Return why a module, or the one above it, is not there; empty: it is not known."""
+    above = [name[:end] for end, c in enumerate(f"{name}.") if c == "."]
+    return next((f"no {name}: {ABSENT[a]}; {_WAY_OUT}" for a in above if a in ABSENT), "")
+
+
+class Names(types.ModuleType):
+    """A module of Horovod's: each name comes from the first module of hvdlite that has it."""
+
+    def __init__(self, name: str, homes: Sequence[str]) -> None:
+        super().__init__(name, f"Horovod's {name}, by hvdlite.")
+        self.__path__: list = []  # modules below it are found by name
+        self._homes = tuple(homes)
+
+    def __getattr__(self, name: str) -> Any:
+        for home in self._homes:
+            try:
+                return getattr(importlib.import_module(home), name)
+            except AttributeError:
+                continue
+        raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call ``run``: horovod.run is a function that older programs import as a module."""
+        return self.run(*args, **kwargs)
+
+    def __dir__(self):
+        homes = map(importlib.import_module, self._homes)
+        return sorted({*super().__dir__(), *(name for home in homes for name in dir(home))})
