@@ -99,7 +99,7 @@ __getattr__, __dir__ = lazy_names(
 
 
 def _end() -> None:
-    """Tell those who wait in init(): MPI, which the script has started itself, would not."""
+    """Tell ranks that wait in init() that this one has ended; MPI would not."""
     if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle.job" not in sys.modules:
         importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.members" in sys.modules:

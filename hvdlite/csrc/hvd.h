@@ -128,7 +128,7 @@ void hvd_flight_bell(int bell, const char *word);
 /* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
  * `error` more or less. */
 void hvd_set_clock(double offset, double error);
-/* Remembers who handles the signal; then handles it over whoever does so now (base/stacks.h). */
+/* Remembers the signal's handler; then installs one over the handler of now (base/stacks.h). */
 void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);
 
@@ -146,8 +146,8 @@ void hvd_group_leave(int group, const char *reason);
 int hvd_group_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 
-/* End the job with all its groups in three steps: this rank submits nothing any more and says why;
- * wait until every rank has said so (1) or the seconds have passed (0); free everything. */
+/* End the job with all its groups in three steps: this rank submits nothing any more, for that reason;
+ * wait until every rank has left (1) or the seconds have passed (0); free everything. */
 void hvd_leave(const char *reason);
 int hvd_wait_end(double seconds);
 void hvd_close(void);

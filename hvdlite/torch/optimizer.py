@@ -113,8 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def param_groups(self) -> list:
         """The optimizer's groups of parameters.
 
-        Whoever asks for them after backward, as GradScaler does to look at gradients, gets those of
-        all ranks.
+        Reading them after backward, as GradScaler does, first averages the gradients.
         """
         if self._gradients is not None and self._gradients.is_due and not _in_backward():
             self._finish()

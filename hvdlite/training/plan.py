@@ -62,7 +62,7 @@ def reduction_of(
 ) -> Reduction:  # fmt: skip
     """Return the reduction that Horovod's arguments ask for.
 
-    :param groups: a number of groups, or lists of variables; lists say no more than how many, as
+    :param groups: a number of groups, or lists of variables; only the number of lists counts, as
         all gradients of one step are fused.
     :raises ValueError: an argument that makes no sense.
     """

@@ -86,7 +86,7 @@ TEST(test_error_names_its_ranks) {
 }
 
 /* It left while it was asked for its request again: what it had submitted still runs. */
-TEST(test_leave_owing_an_answer) {
+TEST(test_leave_before_answering_a_resend) {
     struct scene s;
     struct request r = request_of("a", 3);
     hvd_error err = {0};

@@ -1,6 +1,6 @@
 /* A poller: a thread that sleeps until one of its files can be read, then calls its handler.
  *
- * For what no doorbell tells of: sockets, and the ends of processes. Handlers run on the poller's
+ * For events without a doorbell: sockets and exits of processes. Handlers run on the poller's
  * thread; files are added before it starts. With nothing to read it costs nothing. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H

@@ -1,8 +1,8 @@
-/* Stacks: a signal makes a thread append its C stack to a file, then calls who had the signal.
+/* Stacks: a signal makes a thread append its C stack to a file, then calls the previous handler.
  *
  * The one door to signals. A handler has no argument, so what it needs is global; it is written
  * before the handler is installed. Two may have the signal: the user's handler, and one that was
- * installed over it since, which writes the Python stacks. Neither knows of the other. */
+ * installed over it since, which writes the Python stacks. Neither calls the other. */
 #ifndef HVDLITE_BASE_STACKS_H
 #define HVDLITE_BASE_STACKS_H
 

@@ -142,7 +142,7 @@ struct coll_pieces {
     int (*finish)(const void *arg, size_t piece, hvd_error *err);
     const void *arg;
     size_t longest_chunk; /* bytes of a piece for one rank, at most; equal on all ranks */
-    /* On a ring. NULL: a piece is cut evenly, and nobody hears of the rest. Rank c - 1 completes
+    /* On a ring. NULL: a piece is cut evenly, and the other two are not called. Rank c - 1 completes
      * chunk c. */
     struct coll_range (*chunk)(const void *arg, size_t piece, int chunk); /* where it lies */
     void (*completed)(const void *arg, struct coll_range range); /* the sum; may be replaced */

@@ -44,12 +44,12 @@ static bool find_dead(const struct transport *t, hvd_error *cause) {
 
 /* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
-    hvd_error cause = e->negotiation.heard; /* without what this rank was doing */
+    hvd_error cause = e->negotiation.abort_cause; /* without what this rank was doing */
     if (e->negotiation.lost.code) cause = e->negotiation.lost;
     if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code)
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
-    if (!e->negotiation.heard.code && cause.code == HVD_TRANSPORT)
+    if (!e->negotiation.abort_cause.code && cause.code == HVD_TRANSPORT)
         silence_blame(&e->negotiation, &cause);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
     negotiate_abort(&e->negotiation, &cause);

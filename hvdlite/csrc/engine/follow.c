@@ -60,12 +60,12 @@ int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
 /* ---- what it does as the coordinator decides ---- */
 
 int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    n->heard = item->error;
+    n->abort_cause = item->error;
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
-/* Finds the tensor that an item names: one that this rank has told the coordinator, or one of which
- * there are batches. */
+/* Finds the tensor that an item names: one that this rank has reported to the coordinator, or
+ * one of which there are batches. */
 static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
                 struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)

@@ -61,7 +61,7 @@ static int handle(struct negotiation *n, int from, const void *data, size_t size
 
 /* ---- the step ---- */
 
-static int send_said(struct negotiation *n, bool *progress, hvd_error *err) {
+static int send_up_report(struct negotiation *n, bool *progress, hvd_error *err) {
     if (!n->out.size) return HVD_OK;
     *progress = true;
     int parent = n->tree.parents[n->t->at.rank];
@@ -78,21 +78,21 @@ static int spread(struct negotiation *n, const void *data, size_t size, hvd_erro
     return HVD_OK;
 }
 
-/* Passes it on first: other ranks wait for it, too. */
-static int hear(struct negotiation *n, const struct message *m, hvd_error *err) {
+/* Passes the message on first: other ranks wait for it, too. */
+static int take(struct negotiation *n, const struct message *m, hvd_error *err) {
     if (n->coordinator) return handle(n, m->from, m->data, m->size, coordinate_item, err);
     if (wire_spreads(m->data, m->size)) HVD_TRY(spread(n, m->data, m->size, err));
     return handle(n, m->from, m->data, m->size, follow_decision, err);
 }
 
-static int hear_all(struct negotiation *n, bool *progress, hvd_error *err) {
+static int take_all(struct negotiation *n, bool *progress, hvd_error *err) {
     for (;;) {
         struct message m;
         HVD_TRY(transport_receive(n->t, &m, err));
         if (!m.data) return HVD_OK;
         *progress = true;
         watch_heard(&n->watch, m.from);
-        int code = hear(n, &m, err);
+        int code = take(n, &m, err);
         free(m.data);
         if (code) return code;
     }
@@ -113,15 +113,15 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now();
     HVD_TRY(follow_report(n, err));
     n->now = clock_now(); /* after every submission so far */
-    HVD_TRY(hear_all(n, progress, err));
+    HVD_TRY(take_all(n, progress, err));
     HVD_TRY(gather_late(&n->gather, n->now, &n->out, err));
-    HVD_TRY(send_said(n, progress, err));
+    HVD_TRY(send_up_report(n, progress, err));
     HVD_TRY(silence_look(n, err));
     return n->coordinator ? decide(n, progress, err) : HVD_OK;
 }
 
-/* As far as it goes: a dead rank must not keep the others from hearing it. */
-static void tell_abort(struct negotiation *n, const struct wire_writer *message) {
+/* As far as it goes: a dead rank must not keep the message from the others. */
+static void send_abort(struct negotiation *n, const struct wire_writer *message) {
     bool silent = n->lost.code && n->lost_rank == COORDINATOR;
     bool all = n->coordinator || silent || transport_is_dead(n->t, COORDINATOR);
     hvd_error ignored;
@@ -131,11 +131,11 @@ static void tell_abort(struct negotiation *n, const struct wire_writer *message)
 }
 
 void negotiate_abort(struct negotiation *n, const hvd_error *why) {
-    if (n->said_abort || (n->heard.code && !n->coordinator)) return;
-    n->said_abort = true;
+    if (n->sent_abort || (n->abort_cause.code && !n->coordinator)) return;
+    n->sent_abort = true;
     struct wire_writer message = {0};
-    hvd_error ignored; /* the job is over: a rank that can't be told learns it from the launcher */
+    hvd_error ignored; /* the job is over: the launcher ends a rank that no message reaches */
     if (!wire_put(&message, &(struct wire_item){.type = WIRE_ABORT, .error = *why}, &ignored))
-        tell_abort(n, &message);
+        send_abort(n, &message);
     wire_free(&message);
 }

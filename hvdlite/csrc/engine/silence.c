@@ -47,7 +47,7 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     if (*name)
         snprintf(text, size, "tensor '%s'%s wait%s", name, others, more ? "" : "s");
     else
-        snprintf(text, size, "its last word is awaited, since this rank has left");
+        snprintf(text, size, "this rank has left and waits for that rank's last message");
     return *name || n->left;
 }
 
@@ -63,7 +63,7 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
 }
 
 /* Directly: the silent rank may be one that passes decisions on. */
-static int tell_all(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
+static int send_all(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);
     for (int r = 0; r < n->t->at.size && !code; r++)
@@ -72,7 +72,7 @@ static int tell_all(struct negotiation *n, const struct wire_item *item, hvd_err
     return code;
 }
 
-/* The coordinator tells all that wait: they may not be waiting for that rank to answer them. */
+/* The coordinator warns every rank: its tensors may wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
     char who[160];
@@ -81,10 +81,10 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
               "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
               who, watch_silence(&n->watch, rank), what);
     silence_report(n, rank, item.error.text);
-    return n->coordinator ? tell_all(n, &item, err) : HVD_OK;
+    return n->coordinator ? send_all(n, &item, err) : HVD_OK;
 }
 
-/* Who waits for nothing says nothing, nor does the silent rank once it hears again. */
+/* A rank that waits for nothing logs nothing. Nor does the silent rank when it resumes. */
 void silence_report(struct negotiation *n, int rank, const char *text) {
     char what[HVD_MAX_NAME + 80];
     if (rank == n->t->at.rank) return;

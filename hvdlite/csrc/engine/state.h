@@ -34,8 +34,8 @@ struct negotiation {
     const struct log *log;
     hvd_error lost; /* a rank is silent; code 0: none */
     int lost_rank;
-    hvd_error heard; /* another rank's ABORT, in that rank's words; code 0: none */
-    bool said_abort;
+    hvd_error abort_cause; /* of another rank's ABORT; code 0: none came */
+    bool sent_abort;
     bool bye; /* every rank has left */
 };
 

@@ -1,4 +1,4 @@
-/* The coordinator: hears what each rank has submitted and decides what runs, in which order.
+/* The coordinator: receives what each rank has submitted and decides what runs, in which order.
  *
  * Pure: messages and `now` in, items of one message to all ranks out (wire.h). The lowest rank's
  * engine thread calls it. When the last rank has submitted a tensor, the tensor runs, or fails with
@@ -18,7 +18,7 @@ struct coordinator_config {
     const int *job_ranks;  /* [rank]: its rank in the job, for texts; NULL: the same */
     size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
     size_t bytes_ahead;    /* most bytes decided and not finished; see ahead.h */
-    size_t piece_bytes;    /* of the pieces of large tensors; 0: as ahead.h says */
+    size_t piece_bytes;    /* of the pieces of large tensors; 0: see ahead.h */
     size_t cache_capacity; /* tensors; 0: no cache */
     double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
     double stall_failure;  /* seconds until a tensor that waits fails; 0: never */
@@ -28,19 +28,19 @@ struct coordinator_config {
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */
 void coordinator_free(struct coordinator *c);
 
-/* What ranks say. An error is a defect or lack of memory, never the user's. A request of kind join:
+/* What ranks report. An error is a defect or lack of memory, never the user's. A request of kind join:
  * until every rank has joined, no tensor waits for this rank. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
                         hvd_error *err);
 /* Where the id has been dropped, asks the rank through `out` for the whole request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);
-/* The answer. A rank counts as having left when it owes no more answers. */
+/* The whole request. A rank has left when no request of its own is unanswered. */
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 
-/* The coordinator's own rank has run the oldest batch that it has not said this of. */
+/* The coordinator's own rank has run the oldest batch for which it has not called this yet. */
 void coordinator_finished(struct coordinator *c, double now);
 
 /* Appends to `out` what can be decided now. */

@@ -1,6 +1,6 @@
-/* What the coordinator knows.
+/* The coordinator's state.
  *
- * For coordinator.c, which hears, and decide.c; nobody else includes it. */
+ * For coordinator.c, which takes messages, and decide.c; no other file includes it. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 

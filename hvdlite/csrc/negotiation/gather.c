@@ -137,7 +137,7 @@ static int take_end(struct gather *g, const struct wire_item *item, double now,
     return wire_put(out, item, err);
 }
 
-/* Of the tensor that has changed on this rank nobody else's word is to wait. */
+/* This rank's tensor has changed: passes on at once what other ranks have reported of it. */
 static int take_request(struct gather *g, const struct wire_item *item, double now,
                         struct wire_writer *out, hvd_error *err) {
     struct gathered *e;

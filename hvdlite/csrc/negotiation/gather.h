@@ -1,7 +1,7 @@
 /* What a rank and those below it in the tree submit, on its way up to the coordinator.
  *
- * A cached tensor that all of them have submitted goes up as one item, so the coordinator hears of
- * a branch once. It waits here for the last of them, which costs nothing: the coordinator can't run
+ * A cached tensor that all of them have submitted goes up as one item, so the coordinator gets
+ * one message a branch. It waits here for the last of them, which costs nothing: the coordinator can't run
  * it sooner. After GATHER_SECONDS what there is goes up all the same, and what follows at once,
  * because the coordinator also reports stalls and fails what waits for a rank that has left. So it is
  * with a tensor that has changed on some rank, as the rows of an allgather do. Pure; the clock is an

@@ -1,6 +1,6 @@
 /* A pending tensor: some ranks have submitted it; the coordinator waits for the others.
  *
- * Holds who submitted what; its texts say where ranks differ or are missing. */
+ * Holds who submitted what; its texts name the ranks that differ or are missing. */
 #ifndef HVDLITE_NEGOTIATION_PENDING_H
 #define HVDLITE_NEGOTIATION_PENDING_H
 

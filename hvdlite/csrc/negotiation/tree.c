@@ -69,6 +69,6 @@ int tree_check(const struct tree *tree, int top, int rank, hvd_error *err) {
     bool known = rank >= 0 && rank < tree->size;
     int at = known ? tree->at[rank] - tree->at[top] : -1;
     if (at >= 0 && at < tree->many[top]) return HVD_OK;
-    return error_set(err, HVD_INTERNAL, "rank %d speaks for rank %d, which is not below it", top,
+    return error_set(err, HVD_INTERNAL, "rank %d reports for rank %d, which is not below it", top,
                      rank);
 }

@@ -4,7 +4,7 @@
 
 struct watched {
     bool needed, warned;
-    double since; /* when it was last heard, or has been needed */
+    double since; /* when its last message came, or since when it is needed */
     double asked; /* 0: not since then */
 };
 

@@ -1,7 +1,7 @@
 /* The watch: which of the ranks that this rank waits for have fallen silent.
  *
  * An engine answers an ASK whatever its script does. So a rank that does not answer is stopped, or
- * swaps, or its host is gone. Who waits asks after a quarter of the smallest limit, and then once a
+ * swaps, or its host is gone. A waiting rank asks after a quarter of the smallest limit, then every
  * quarter. Pure. Time counts only while this rank looks: one that was stopped itself blames nobody.
  */
 #ifndef HVDLITE_NEGOTIATION_WATCH_H

@@ -8,8 +8,8 @@
  *
  * The way is chosen for a stretch of a pass. All ranks take the leader's choice: they wait for each
  * other, so no rank's clock would show what its own way costs. The leader chooses one stretch
- * ahead, on a board that all ranks map: a rank that begins a stretch has heard from the leader
- * since it began the last one. One thread a rank. */
+ * ahead, on a board that all ranks map: a rank that begins a stretch has received data from the
+ * leader since it began the last one. One thread a rank. */
 #ifndef HVDLITE_SHM_COPY_POLICY_H
 #define HVDLITE_SHM_COPY_POLICY_H
 

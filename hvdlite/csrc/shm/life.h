@@ -1,8 +1,8 @@
 /* Signs of life: which ranks of this host have died.
  *
- * Each rank tells the others its card, and watches their processes through file descriptors of the
- * kernel (pidfd), which a killed process can't leave behind. It learns of a death a moment later
- * than it happened: until then the last words of the dead rank are heard. */
+ * Each rank gives the others its card, and watches their processes through file descriptors of the
+ * kernel (pidfd), which a killed process can't leave behind. A death is
+ * reported after a short delay, so that messages sent before it still arrive. */
 #ifndef HVDLITE_SHM_LIFE_H
 #define HVDLITE_SHM_LIFE_H
 

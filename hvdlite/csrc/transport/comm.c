@@ -37,8 +37,8 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
  * fails only for a rank that answers and sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
-/* After a look without success: negotiates, waits as the policy says, fails after the timeout.
- * `peer`: the rank of the transport that is awaited. */
+/* After a look without success: negotiates, waits by the policy, fails after the timeout.
+ * `peer`: the transport's rank that this rank waits for. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
     const struct patience *w = &t->patience;
     if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));

@@ -42,8 +42,8 @@ int comm_isend(const struct comm *comm, const void *data, size_t bytes, int to, 
 int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, struct transfer *x,
                hvd_error *err);
 
-/* Returns when the transfer is complete. Spins, yields, then naps, and does meanwhile what the
- * transport's `patience` says. After an error the transfer may still be active, and the comm is
+/* Returns when the transfer is complete. Spins, yields, then naps, and meanwhile follows the
+ * transport's `patience`. After an error the transfer may still be active, and the comm is
  * unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, hvd_error *err);
 

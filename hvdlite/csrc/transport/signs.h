@@ -1,4 +1,4 @@
-/* What tells a rank of the others beside messages: nudges, and the ends of their processes.
+/* Signs of other ranks apart from messages: nudges, and the ends of their processes.
  *
  * Each rank tells all others its card, once. Both ring this rank's doorbell from other threads. */
 #ifndef HVDLITE_TRANSPORT_SIGNS_H

@@ -78,7 +78,7 @@ void transport_note_death(struct transport *t, int rank); /* any thread */
  * at once if a message or a nudge came since the ticket. */
 unsigned transport_listen(struct transport *t);
 void transport_sleep(struct transport *t, unsigned ticket, double seconds);
-/* How long to sleep, so that a message of which nothing tells is found soon enough. */
+/* The longest sleep that still finds a message which rings no doorbell. */
 double transport_longest_sleep(const struct transport *t, bool pending);
 void transport_wake(struct transport *t); /* any thread */
 

@@ -34,7 +34,7 @@ double waiter_next(struct waiter *w, double now, struct wait_policy policy, doub
 /* The wait has ended; the next one of the stream begins. */
 void waiter_done(struct waiter *w, double now);
 
-/* Does what waiter_next says. */
+/* Does what waiter_next returned. */
 void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap);
 
 /* The cores that this rank may use suffice for all ranks of this host. A rank bound to one core
