@@ -85,6 +85,11 @@ def missing() -> Optional[str]:
     return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
 
 
+def can_filter() -> bool:
+    """Tell whether :meth:`Cluster.firewall` works here."""
+    return bool(shutil.which("iptables", path=_search_path()))
+
+
 def _search_path() -> str:
     """Where the tools are: an ordinary user's PATH lacks the folders of ip, tc and sshd."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -115,14 +120,15 @@ class Cluster:
         self._processes: List[subprocess.Popen] = []
         self._first: List[int] = []  # process ids: the first process of the switch and each host
         self._pids: Dict[str, int] = {}
+        self._switch = 0  # its process id
 
     def __enter__(self) -> "Cluster":
         try:
             self._write_files()
-            switch = self._start_switch()
+            self._start_switch()
             for name, address in zip(self.names, self.addresses):
                 self._start_host(name)
-                self._plug_in(name, address, switch)
+                self._plug_in(name, address)
             self._wait_for_sshd()
         except BaseException:
             self.close()
@@ -141,9 +147,29 @@ class Cluster:
             process.wait()
         shutil.rmtree(self.state, ignore_errors=True)
 
-    def lose(self, host: str) -> None:
-        """End a host, as a power cut does, except that its connections are closed."""
+    def lose(self, host: str, power: bool = False) -> None:
+        """End a host. Its connections are closed; ``power``: they are not, as by a power cut."""
+        if power:
+            self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
+
+    def link(self, host: str, up: bool) -> None:
+        """Switch a host's link off, on the switch's side, or on again."""
+        _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
+
+    def firewall(self, host: str) -> None:
+        """Let a host drop all packets to and from it, except those of ssh."""
+        for way in ("INPUT", "OUTPUT"):
+            rule = ["-A", way, "-o" if way == "OUTPUT" else "-i", "eth0"]
+            for side in ("--sport", "--dport"):
+                self._iptables(host, [*rule, "-p", "tcp", side, "22", "-j", "ACCEPT"])
+            self._iptables(host, [*rule, "-j", "DROP"])
+
+    def _iptables(self, host: str, words: List[str]) -> None:
+        _run(self.command(["iptables", "-w", *words], host))
+
+    def _on_switch(self) -> List[str]:
+        return ["nsenter", "-t", str(self._switch), "-n"]
 
     def command(self, argv: List[str], host: str = "h0", cwd: Optional[str] = None) -> List[str]:
         """Return the command that runs ``argv`` on a host, in this folder if no other is given."""
@@ -204,14 +230,14 @@ class Cluster:
         self._first.append(pid)
         return pid
 
-    def _start_switch(self) -> int:
+    def _start_switch(self) -> None:
         switch = self._start(
             ["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"],
         )
         _wait_for(lambda: _comm(switch) == "sleep", "the switch")
-        _run(["nsenter", "-t", str(switch), "-n", "ip", "link", "add", "br0", "type", "bridge"])
-        _run(["nsenter", "-t", str(switch), "-n", "ip", "link", "set", "br0", "up"])
-        return switch
+        self._switch = switch
+        _run([*self._on_switch(), "ip", "link", "add", "br0", "type", "bridge"])
+        _run([*self._on_switch(), "ip", "link", "set", "br0", "up"])
 
     def _start_host(self, name: str) -> None:
         sshd = shutil.which("sshd", path=_search_path())
@@ -224,9 +250,9 @@ class Cluster:
         except RuntimeError as error:
             raise RuntimeError(f"{error}: {(self.state / (name + '.log')).read_text()}") from None
 
-    def _plug_in(self, name: str, address: str, switch: int) -> None:
+    def _plug_in(self, name: str, address: str) -> None:
         pid = str(self._pids[name])
-        on_switch, on_host = ["nsenter", "-t", str(switch), "-n"], ["nsenter", "-t", pid, "-n"]
+        on_switch, on_host = self._on_switch(), ["nsenter", "-t", pid, "-n"]
         peer = ["type", "veth", "peer", "name", "eth0", "netns", pid]
         _run([*on_switch, "ip", "link", "add", name, *peer])
         _run([*on_switch, "ip", "link", "set", name, "master", "br0", "up"])

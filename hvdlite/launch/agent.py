@@ -115,6 +115,7 @@ class Agent:
         self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
+        self._most_silence = float("inf")  # seconds; then the launcher's host is gone
         self._elastic = False  # the others go on when the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
@@ -179,6 +180,9 @@ class Agent:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: List[str], order: dict) -> None:
+        # While output is under way the kernel asks ever more rarely: it may hear of a link that
+        # is back after twice the time that the link was down.
+        self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
@@ -227,10 +231,11 @@ class Agent:
         self._selector.register(reader, selectors.EVENT_READ, self._signalled)
 
     def _turn(self, seconds: float) -> bool:
-        timeout = None if seconds == float("inf") else max(seconds, 0)
-        events = self._selector.select(timeout)
+        events = self._selector.select(min(max(seconds, 0), channel.PROBE))
         for key, _ in events:
             key.data(key.fileobj)
+        if self._link and self._link.silence() > self._most_silence:
+            self._lose_launcher()
         return bool(events)
 
     def _signalled(self, reader: int) -> None:

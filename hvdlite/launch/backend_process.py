@@ -1,17 +1,20 @@
 """The running command of a backend (mpirun, srun, ...), its own output and its end."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from typing import IO, Dict, List, Tuple
+from pathlib import Path
+from typing import IO, Dict, List, Set, Tuple
 
 from hvdlite.launch import environment
 from hvdlite.launch.job import LaunchError, Plan
 from hvdlite.launch.output import Lines
 
 HOLD_BACK = 0.5  # seconds: the report about a failed rank says more than the backend's lines
+HEIRS = 1.0  # seconds after its end; a healthy ssh ends with it
 _NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: a harmless race of parent and child
 
 # Folders of mpirun's files on this host (Open MPI 5 and 4); a killed mpirun leaves them behind.
@@ -36,7 +39,13 @@ class BackendProcess:
         except OSError as error:
             raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
         self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
+        self._heirs_end = float("inf")
         self._held: List[Tuple[float, str]] = []
+
+    @property
+    def sign(self) -> str:
+        """What the command lines of its daemons have in them, on other hosts, too."""
+        return os.path.basename(self._folder.name)
 
     @property
     def pipes(self) -> List[IO[bytes]]:
@@ -68,6 +77,17 @@ class BackendProcess:
     def over(self) -> bool:
         return not self.running() and not self._pipes
 
+    def end_heirs(self) -> None:
+        """End what holds its pipes long after its end: an ssh to a host that has vanished."""
+        now = time.monotonic()
+        self._heirs_end = min(self._heirs_end, now + HEIRS)
+        if now < self._heirs_end:
+            return
+        ends = {f"pipe:[{os.fstat(pipe.fileno()).st_ino}]" for pipe in self._pipes}
+        for pid in _holders(ends):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
     def signal(self, number: int) -> None:
         if self.running():
             os.killpg(self._process.pid, number)
@@ -78,3 +98,13 @@ class BackendProcess:
         for pipe in self.pipes:
             pipe.close()
         self._folder.cleanup()
+
+
+def _holders(pipes: Set[str]) -> List[int]:
+    """Return the other processes that have one of these pipes open, by its name in /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if pipes & {os.readlink(file) for file in folder.iterdir()}:
+                found.append(int(folder.parent.name))
+    return [pid for pid in found if pid != os.getpid()]

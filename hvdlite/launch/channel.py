@@ -17,6 +17,7 @@ from hvdlite.launch import encryption
 from hvdlite.lifecycle import variables
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
+LOST = 12  # the name of a host that has vanished
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
 MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
@@ -25,7 +26,12 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22, LET_IN: 0})
-FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 0}
+FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 0, LOST: 1 << 8}
+
+PROBE = 2  # seconds between two questions of the kernel to an idle peer
+LATE = 3 * PROBE  # seconds without an answer: more than chance
+MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 questions
+_LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
 # One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
 VARIABLE = variables.LAUNCHER
@@ -56,7 +62,7 @@ class Channel:
         self._patience = patience
         self._buffer = bytearray()
         self._shakes_hands = isinstance(sock, ssl.SSLSocket)
-        _notice_dead_hosts(sock)
+        _probe(sock)
         sock.setblocking(False)
 
     def send(self, kind: int, data: bytes = b"") -> None:
@@ -108,6 +114,17 @@ class Channel:
             yield kind, bytes(self._buffer[_HEAD.size : end])
             del self._buffer[:end]
 
+    def silence(self) -> float:
+        """Return for how many seconds the other end's kernel has acknowledged nothing.
+
+        A stopped process is not silent: its kernel answers. A host without power closes nothing.
+        """
+        try:
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
+        except OSError:
+            return 0.0
+        return _LAST_ACK.unpack(info)[0] / 1000
+
     def close(self) -> None:
         self.sock.close()
 
@@ -127,13 +144,16 @@ def fields(data: bytes, types: Mapping[str, type]) -> Dict[str, Any]:
     return found
 
 
-def _notice_dead_hosts(sock: socket.socket) -> None:
-    """Let the kernel probe an idle peer: a host that lost power closes no connection."""
+def _probe(sock: socket.socket) -> None:
+    """Let the kernel ask an idle peer for an acknowledgement; see Channel.silence."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 5)):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, PROBE),
+        (socket.TCP_KEEPINTVL, PROBE),
+        (socket.TCP_KEEPCNT, 127),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def new_token() -> str:

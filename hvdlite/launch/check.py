@@ -11,9 +11,29 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from hvdlite.launch import probe, remote
 from hvdlite.launch.hosts import is_here, place
 from hvdlite.launch.job import SSH, Job, LaunchError
-from hvdlite.launch.ranks import version_difference
+from hvdlite.launch.ranks import hosts_of, version_difference
 
 TIMEOUT = 20.0  # seconds for one host to answer
+
+# Runs on another host.
+_CONNECTS = """
+import contextlib, os, signal, socket, sys
+from pathlib import Path
+failures = []
+for where in addresses:
+    address, _, port = where.rpartition(":")
+    try:
+        socket.create_connection((address, int(port)), 3).close()
+        sys.exit()
+    except OSError as error:
+        failures.append(f"{address} port {port} ({error})")
+for file in Path("/proc").glob("[0-9]*/cmdline"):
+    with contextlib.suppress(OSError):
+        if sign in file.read_bytes():
+            os.kill(int(file.parent.name), signal.SIGKILL)
+sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewall may stand "
+         "between the two; --network-interfaces names another network")
+"""
 
 
 class Report(NamedTuple):
@@ -83,21 +103,51 @@ def before_start(job: Job) -> None:
         raise LaunchError("\n".join(troubles))
 
 
-def without_lost_hosts(job: Job) -> Job:
-    """Return the elastic job on the hosts that ssh still reaches, with the ranks that these had.
+def without_lost_hosts(job: Job, lost: List[str]) -> Job:
+    """Return the job on the hosts that ssh still reaches, with as many ranks as these can have.
 
+    :param lost: hosts that need not be asked.
     :raises LaunchError: fewer than ``--min-np`` ranks are left.
     """
-    lost = [report.host for report in ask_all(job) if not report.reachable]
+    asked = dataclasses.replace(job, hosts=[host for host in job.hosts if host.name not in lost])
+    unreachable = [r.host for r in ask_all(asked) if not r.reachable] if asked.hosts else []
+    lost = [host.name for host in job.hosts if host.name in [*lost, *unreachable]]
     left = [host for host in job.hosts if host.name not in lost]
-    workers = sum(count for name, count in place(job.hosts, job.workers) if name not in lost)
-    gone = f"{', '.join(lost)} cannot be reached by ssh"
+    had = dict(place(job.hosts, job.workers))
+    room = sum(host.slots or had.get(host.name, 1) for host in left)
+    workers = min(job.workers, room)
+    gone = f"{', '.join(lost)} cannot be reached"
     if workers < job.fewest:
         raise LaunchError(f"{gone}, and the others had {workers} of --min-np {job.fewest} ranks")
     if lost:
         print(f"hvdliterun: {gone}: {workers} ranks on the others", file=sys.stderr)
     most = job.most - (job.workers - workers)
     return dataclasses.replace(job, hosts=left, workers=workers, most=most)
+
+
+def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:
+    """Return why processes of the job are missing, as far as their hosts can tell.
+
+    :param addresses: ADDRESS:PORT where the launcher listens.
+    :param sign: of the backend's daemons, which are ended on hosts that do not reach this one.
+    """
+    names = hosts_of(set(range(job.processes)) - set(present), job)
+    where = [each for each in addresses if not each.startswith("127.")]
+    found: List[str] = []
+    if job.launcher == "ssh":
+        found = remote.on_each(lambda name: _why_cut_off(job.ssh, name, where, sign), names)
+    text = f"only {len(present)} of {job.processes} processes have started within "
+    text += f"{job.start_timeout:g} s (--start-timeout)"
+    text += f", none of {', '.join(names)}" if names else ""
+    return "\n".join([text, *filter(None, found)] if any(found) else [f"{text}: run --check"])
+
+
+def _why_cut_off(ssh: SSH, host: str, addresses: List[str], sign: str) -> str:
+    if is_here(host):
+        return ""
+    program = f"addresses, sign = {addresses!r}, {sign.encode()!r}\n{_CONNECTS}"
+    done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} -", program, TIMEOUT)
+    return f"{host} {remote.reason(done)}" if done.returncode else ""
 
 
 COLUMNS = (

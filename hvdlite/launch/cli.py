@@ -7,11 +7,11 @@ import sys
 from typing import Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.launch import build, check, environment, hosts, network, options, submit, sync
+from hvdlite.launch import build, channel, check, environment, hosts, network, options, submit, sync
 from hvdlite.launch.backends import BACKENDS, default
-from hvdlite.launch.job import SSH, Job, LaunchError, Plan
+from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
 from hvdlite.launch.output import Console, Files, Output
-from hvdlite.launch.watch import REFUSED, Interrupted, Outcome, Watch
+from hvdlite.launch.watch import REFUSED, Watch
 
 USAGE_ERROR = 2
 
@@ -75,6 +75,7 @@ def job_of(args, argv: List[str]) -> Job:
         mpi_args=shlex.split(args.mpi_args),
         binding=shlex.split(args.binding_args),
         start_timeout=args.start_timeout,
+        host_timeout=args.host_timeout,
         restarts=args.restarts,
         elastic=args.elastic or args.min_np is not None or args.max_np is not None,
         output_dir=args.output_filename,
@@ -144,6 +145,9 @@ def _refuse_nonsense(job: Job, args) -> None:
             f"--min-np {job.fewest}, -n {job.workers}, --max-np {job.most}: expected numbers that "
             "grow, from 1"
         )
+    least, most = channel.LATE, channel.MOST_SILENCE
+    if not least <= job.host_timeout <= most:
+        raise ValueError(f"--host-timeout {job.host_timeout:g}: expected {least} to {most} seconds")
     unknown = network.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(f"--network-interfaces: this host has no {unknown}")
@@ -169,7 +173,7 @@ def start(job: Job, plan: Plan) -> int:
     """Check the hosts, copy the folder to them, run the job, and report what failed.
 
     A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
-    An elastic one does without hosts that are gone.
+    Over ssh it does without hosts that are gone.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -184,8 +188,8 @@ def start(job: Job, plan: Plan) -> int:
             break
         if left:
             print(f"hvdliterun: the job starts again ({left} restarts left)", file=sys.stderr)
-        if left and job.elastic and job.launcher == "ssh":
-            job = check.without_lost_hosts(job)
+        if left and job.launcher == "ssh":
+            job = check.without_lost_hosts(job, outcome.lost)
             plan = BACKENDS[job.launcher].plan(job)
     return outcome.code
 

@@ -25,6 +25,7 @@ class Ending(NamedTuple):
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # it had left the job when it ended
     silent: bool = False  # its agent was killed before the agent could report
+    silence: float = 0  # seconds for which its host had answered nothing: no power, no network
 
     @property
     def status(self) -> int:
@@ -68,6 +69,11 @@ def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
     """Tell whether all agents were killed at once, as by an mpirun that is itself ended."""
     times = [e.after for e in endings if e.silent]
     return len(times) == len(endings) > 1 and max(times) - min(times) < SIMULTANEOUS
+
+
+def lost(endings: Sequence[Ending]) -> Optional[Ending]:
+    """Find the first rank whose host has vanished: the other failures follow from that."""
+    return next((e for e in endings if e.silence), None)
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
@@ -124,6 +130,10 @@ def _sentence(end: Ending, code: int) -> str:
         how = "ended with exit code 0 before it had left the job"
     if end.code < 0 and not end.ended:
         how = f"was killed by {signal_name(-end.code)} (exit code {code})"
+    if end.silent and not end.ended:
+        how = f"ended without a report (it was killed, or {end.host} went down)"
+    if end.silence:
+        how = f"was lost (its host has not answered for {end.silence:.0f} s: its power or network)"
     return f"hvdliterun: {label} on {end.host} {how} after {end.after:.1f} s"
 
 

@@ -1,7 +1,7 @@
 """The description of a job, which the options make and every backend reads."""
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.launch.hosts import Host
 
@@ -45,6 +45,7 @@ class Job:
     mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
     binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
     start_timeout: float = 30.0  # seconds until all ranks must be there
+    host_timeout: float = 60.0  # seconds that a host may be silent
     restarts: int = 0  # how often a job that has failed begins again
     elastic: bool = False  # ranks may die and come back
     fewest: int = 1  # ranks that go on without others
@@ -64,6 +65,24 @@ class Job:
     def processes(self) -> int:
         """The number that the backend starts; mode ps adds servers and a scheduler."""
         return self.workers + self.servers + 1 if self.mode == "ps" else self.workers
+
+
+class Interrupted(BaseException):
+    """A signal asks to end the job."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class Outcome(NamedTuple):
+    """How the job ended."""
+
+    code: int
+    report: List[str]  # lines for the user about a failure
+    results: List[Optional[bytes]]  # of hvdlite.run, by rank
+    signal: Optional[int]  # that ended it
+    lost: List[str]  # hosts that have vanished, as the job names them
 
 
 @dataclass

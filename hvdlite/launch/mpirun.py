@@ -12,8 +12,8 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 
 from hvdlite.launch import channel, daemons, probe
 from hvdlite.launch.agent import START
-from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job, LaunchError, Plan
+from hvdlite.launch.ranks import placement
 
 # Python on another host needs these to start; the rest of the environment follows by the agent.
 _FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
@@ -117,7 +117,7 @@ def plan(job: Job, where: str) -> Plan:
     if where == "here":
         argv += dialect.hosts([("localhost", job.processes)])
     elif job.hosts:
-        argv += dialect.hosts(_placement(job))
+        argv += dialect.hosts(placement(job))
     if where == "ssh":
         options, env = dialect.ssh(job.ssh.command())
         argv += options
@@ -131,11 +131,6 @@ def plan(job: Job, where: str) -> Plan:
     argv += dialect.interfaces(job.interfaces) if job.interfaces else []
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
-
-
-def _placement(job: Job) -> Placement:
-    placed = place(job.hosts, job.workers)
-    return place_servers(placed, job.servers) if job.mode == "ps" else placed
 
 
 def _forwarded(where: str) -> List[str]:

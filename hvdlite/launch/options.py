@@ -173,6 +173,13 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         help="fail if a rank has not started by then (default: 30)",
     )
     new.add_argument(
+        *("--host-timeout",),
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="give a host up that has answered nothing for so long (default: 60)",
+    )
+    new.add_argument(
         "--restarts",
         type=int,
         default=0,

@@ -2,12 +2,15 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from hvdlite.launch import environment, ps
-from hvdlite.launch.channel import Channel
+from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
+from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job
+
+JUST = 20.0  # seconds since a failure
 
 
 @dataclass
@@ -29,6 +32,18 @@ class Rank:
     @property
     def label(self) -> str:
         return self.role.label if self.role else str(self.number)
+
+
+def placement(job: Job) -> List[Tuple[str, int]]:
+    """Return how many processes each host of the job gets, in the order of their numbers."""
+    placed = place(job.hosts, job.workers)
+    return place_servers(placed, job.servers) if job.mode == "ps" else placed
+
+
+def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
+    """Return the hosts of these processes, as the job names them; the backend knows the others."""
+    by_number = [host for host, count in placement(job) for _ in range(count)] if job.hosts else []
+    return sorted({by_number[number] for number in numbers if number < len(by_number)})
 
 
 def difference(ranks: List[Rank], ours: Dict[str, Optional[str]]) -> Optional[str]:
@@ -68,6 +83,7 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
         "env": {**env, **environment_of(rank, ranks, job)},
         "cwd": job.sync_dir or os.getcwd(),
         "local_size": len(local),
+        "host_timeout": job.host_timeout,
     }
 
 
@@ -80,6 +96,27 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
+
+
+def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:
+    """Return the hosts that have vanished, as the job names them."""
+    lost = {rank.host for rank in ranks if rank.ending and rank.ending.silence}
+    return hosts_of([rank.number for rank in ranks if rank.host in lost], job)
+
+
+def silent(ranks: List[Rank], limit: float, now: float) -> List[Tuple[Rank, float]]:
+    """Return the ranks whose hosts have answered nothing for too long, with those seconds.
+
+    A short silence is enough if a rank has just failed: then it explains that failure.
+
+    :param limit: seconds.
+    :param now: seconds since the start.
+    """
+    ends = [rank.ending for rank in ranks if rank.ending]
+    if any(end.failed and end.after > now - JUST for end in ends):
+        limit = LATE
+    asked = [(rank, rank.link.silence()) for rank in ranks if rank.ending is None]
+    return [(rank, silence) for rank, silence in asked if silence > limit]
 
 
 def still_needed(ranks: List[Rank]) -> List[Rank]:

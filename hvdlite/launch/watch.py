@@ -11,10 +11,11 @@ import selectors
 import signal
 import sys
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from hvdlite.launch import (
     channel,
+    check,
     encryption,
     failure,
     flights,
@@ -26,7 +27,7 @@ from hvdlite.launch import (
 from hvdlite.launch.backend_process import BackendProcess
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.door import Door, Hello
-from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
 from hvdlite.launch.output import Output
 
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
@@ -40,23 +41,6 @@ NOT_ENCRYPTED = (
 )
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: no rank's program has run
-
-
-class Interrupted(BaseException):
-    """A signal asks to end the job."""
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
-
-
-class Outcome(NamedTuple):
-    """How the job ended."""
-
-    code: int
-    report: List[str]  # lines for the user about a failure
-    results: List[Optional[bytes]]  # of hvdlite.run, by rank
-    signal: Optional[int]  # that ended it
 
 
 class Watch:
@@ -84,6 +68,7 @@ class Watch:
             for pipe in self._backend.pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, self._read_backend)
             self._at(self._job.start_timeout, self._give_up_waiting)
+            self._at(channel.PROBE, self._notice_silence)
             while not (self._backend.over() and not self._links):
                 self._turn_or_interrupt()
             return self._outcome()
@@ -120,6 +105,8 @@ class Watch:
             _print(self._backend.take_lines())
         if self._backend.over():
             self._backend_is_gone()
+        elif not self._backend.running():
+            self._backend.end_heirs()
 
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         self._agenda.append((time.monotonic() + seconds, action))
@@ -185,7 +172,15 @@ class Watch:
             rank.clean = True
             self._dismiss_if_all_are_clean()
 
-    def _lost(self, link: Channel) -> None:
+    def _notice_silence(self) -> None:
+        """Lose the hosts that answer nothing: without power or network nothing is closed."""
+        self._at(channel.PROBE, self._notice_silence)
+        if self._start_time is not None:
+            now = self._since_start(time.monotonic())
+            for rank, silence in ranks.silent(self._in_order(), self._job.host_timeout, now):
+                self._lost(rank.link, silence)
+
+    def _lost(self, link: Channel, silence: float = 0) -> None:
         if link not in self._links:  # noticed already, when something was sent
             return
         self._selector.unregister(link.sock)
@@ -197,7 +192,8 @@ class Watch:
             del self._ranks[rank.number]
         else:  # the agent died before it reported
             rank.clean = True
-            self._ended(rank, -signal.SIGKILL, ended=self._ending, silent=True)
+            ended = self._ending and not silence
+            self._ended(rank, -signal.SIGKILL, ended, silent=True, silence=silence)
             self._dismiss_if_all_are_clean()
 
     def _send(self, link: Channel, kind: int, data: bytes = b"") -> None:
@@ -206,9 +202,11 @@ class Watch:
         except ChannelClosed:
             self._lost(link)
 
-    def _tell_all(self, kind: int) -> None:
+    def _tell_all(self, kind: int, data: bytes = b"") -> None:
         for link in list(self._links):
-            self._send(link, kind)
+            # A silent host is not asked: the kernel would send that again ever more rarely.
+            if kind != channel.LOOK or link.silence() < channel.LATE:
+                self._send(link, kind, data)
 
     def _drop_all(self) -> None:
         """Stop waiting for hosts that no longer answer."""
@@ -234,13 +232,17 @@ class Watch:
             self._send(rank.link, channel.DATA, self._task)
         self._send(rank.link, channel.START, json.dumps(order).encode())
 
-    def _ended(self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False) -> None:
+    def _ended(
+        self, rank: ranks.Rank, code: int, ended: bool, goodbye=True, silent=False, silence=0.0
+    ) -> None:
         self._output.end(rank.number, rank.label)
         after = self._since_start(time.monotonic())
         who = (rank.number, rank.label, rank.host)
-        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent)
+        rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent, silence)
         needed = ranks.still_needed(self._in_order())
-        if rank.ending.failed and not self._job.elastic:
+        if silence:  # MPI lets nobody go on without a host
+            self._tell_all(channel.LOST, rank.host.encode())
+        if rank.ending.failed and (silence or not self._job.elastic):
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and not self._ending:
             _print(failure.report_death(rank.ending))
@@ -266,10 +268,8 @@ class Watch:
 
     def _give_up_waiting(self) -> None:
         if self._start_time is None and not self._ending:
-            self._refusal = (
-                f"only {len(self._ranks)} of {self._job.processes} processes have started within "
-                f"{self._job.start_timeout:g} s: run hvdliterun --check, or raise --start-timeout"
-            )
+            where, sign = self._door.invitation().addresses, self._backend.sign
+            self._refusal = check.why_missing(self._job, list(self._ranks), where, sign)
             self._end(last_words=0)
 
     def _end(self, last_words: float) -> None:
@@ -295,21 +295,21 @@ class Watch:
 
     def _outcome(self) -> Outcome:
         members = self._in_order()
-        results = [rank.result for rank in members]
         code, report = self._verdict([r.ending for r in members if r.ending])
         line = self._flights.report_failure(report[0]) if report else None
         report += [line] if line else []
-        return Outcome(code, report, results, self._signal)
+        lost = ranks.lost_hosts(members, self._job)
+        return Outcome(code, report, [r.result for r in members], self._signal, lost)
 
     def _verdict(self, endings: List[failure.Ending]) -> Tuple[int, List[str]]:
         backend_lines = self._backend.take_lines(hold_back=0)
         if self._signal is not None:
             return 128 + self._signal, []
         if self._refusal:
-            return REFUSED, [f"hvdliterun: {self._refusal}"]
+            return REFUSED, [f"hvdliterun: {line}" for line in self._refusal.splitlines()]
         if self._job.elastic and any(not (e.failed or e.ended) for e in endings):
             return 0, []
-        first = self._first_failure(endings) if self._start_time else None
+        first = failure.lost(endings) or self._first_failure(endings)
         if first:
             code = failure.exit_code(first)
             late = failure.who_stood_still(first, endings, self._output.waited_for)

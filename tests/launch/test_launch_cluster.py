@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import cluster as clusters
 import pytest
 from kills import kill_many, wanted
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
@@ -237,27 +238,81 @@ def test_random_kills_on_several_hosts(on_cluster):
     kill_many(sizes, lambda hosts, n: kill_at_random(on_cluster, hosts, sizes[hosts], n), KILLS)
 
 
-def test_an_elastic_job_starts_again_without_a_host_that_is_gone(own_cluster):
-    script = (
-        "import time, hvdlite as h; h.init(); print('up', h.size(), flush=True);"
-        "time.sleep(60 if h.size() == 3 else 0)"
-    )
-    line = [*HVDLITERUN, "--min-np", "2", "--restarts", "1", "-H", "h0,h1,h2"]
+def start_up(cluster, script, *options):
+    """Start hvdliterun on h0; return it when all ranks have printed "up 3"."""
     launcher = subprocess.Popen(
-        own_cluster.command([*line, *python(script)]),
-        env=own_cluster.environment(),
+        cluster.command([*HVDLITERUN, *map(str, options), *python(script)]),
+        env=cluster.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert [launcher.stdout.readline()[4:] for _ in range(3)] == ["up 3\n"] * 3
-    own_cluster.lose("h2")
+    return launcher
+
+
+def ends_without(cluster, launcher, lost, limit=TIMEOUT):
+    """Return what hvdliterun prints to its end; nothing may be left on the other hosts."""
+    began = time.monotonic()
     out, err = launcher.communicate(timeout=TIMEOUT)
-    for host in ("h0", "h1"):
-        assert_clean(own_cluster, host)
+    assert time.monotonic() - began < limit, err
+    for host in set(cluster.names) - {lost}:
+        assert_clean(cluster, host)
+    return out, err
+
+
+TRAINS = """
+import numpy, sys, time, hvdlite as hvd
+hvd.init()
+print("up", hvd.size(), flush=True)
+for step in range(1500 if hvd.size() == 3 else 5):
+    hvd.numpy.allreduce(numpy.ones(1000), name="step")
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["closes", "power cut"])
+@pytest.mark.parametrize("options", [[], ["--min-np", 2]], ids=["plain", "elastic"])
+def test_a_job_starts_again_without_a_host_that_is_gone(own_cluster, options, power):
+    line = [*options, "--restarts", 1, "-H", "h0,h1,h2", "--host-timeout", 8]
+    launcher = start_up(own_cluster, TRAINS, *line)
+    own_cluster.lose("h2", power)
+    out, err = ends_without(own_cluster, launcher, "h2")
     assert launcher.returncode == 0, err
-    assert "h2 cannot be reached by ssh: 2 ranks on the others" in err
+    assert "h2 cannot be reached: 2 ranks on the others" in err
     assert sorted(out.splitlines()) == ["[0] up 2", "[1] up 2"]
+    assert "lack of memory" not in err
+
+
+def test_a_power_cut_at_rank_0_ends_the_job_within_20_seconds(own_cluster):
+    launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1,h2:2", "--host-timeout", 10)
+    own_cluster.lose("h1", power=True)
+    _, err = ends_without(own_cluster, launcher, "h1", limit=20)
+    assert "hvdliterun: rank 0 on h1 was lost (its host has not answered for 1" in err
+    assert "lack of memory" not in err
+
+
+def test_a_link_that_is_down_for_12_seconds_kills_no_healthy_job(own_cluster):
+    launcher = start_up(own_cluster, TRAINS, "-H", "h0,h1,h2")
+    own_cluster.link("h2", up=False)
+    time.sleep(12)
+    own_cluster.link("h2", up=True)
+    _, err = ends_without(own_cluster, launcher, None)
+    assert launcher.returncode == 0, err
+
+
+@pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
+def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
+    own_cluster.firewall("h2")
+    line = [*HVDLITERUN, "--start-timeout", "6", "-H", "h0,h1,h2", "true"]
+    environment = own_cluster.environment()
+    done = own_cluster.run(line, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith("hvdliterun: only 0 of 3 processes have started within 6 s")
+    assert "hvdliterun: h2 does not reach this host at 10.77.0.1 port " in second
+    for host in own_cluster.names:
+        assert_clean(own_cluster, host)
 
 
 def test_ctrl_c_ends_all_hosts(cluster):

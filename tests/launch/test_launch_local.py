@@ -210,7 +210,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 137, err
     assert "hvdliterun: rank 1 on " in err
-    assert "was killed by SIGKILL" in err
+    assert "ended without a report (it was killed, or " in err
     until = time.monotonic() + 5
     while processes_with(marker) and time.monotonic() < until:
         time.sleep(0.05)
