@@ -11,16 +11,21 @@ Horovod is installed. ``DistributedTrainer.allreduce_grads()`` leaves sums, as H
 CPUs, because this module sets HVDLITE_HOROVOD_SUMS to 1 unless the user has set it.
 """
 
+import builtins
 import importlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import runpy
 import sys
+import types
+import zipfile
 from typing import List
 
 from hvdlite.horovod import variables
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
+from hvdlite.launch import environment
 
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
 
@@ -76,19 +81,42 @@ def take_its_place() -> None:
         sys.meta_path.insert(0, _AsHorovod())
     os.environ.setdefault("HVDLITE_HOROVOD_SUMS", "1")
     variables.set_as_mpirun_says()
+    _tell_children()
+
+
+def _tell_children() -> None:
+    """Let Python in processes that this one starts find hvdlite, too: workers of data loaders."""
+    os.environ["HVDLITE_AS_HOROVOD"] = "1"
+    os.environ.update(environment.with_job_site(os.environ))
 
 
 def main(arguments: List[str]) -> None:
-    """Run a script, or a module, as Python itself does, in this process."""
+    """Run a script, or a module, as Python itself does, in this process.
+
+    Also ``__main__`` is as Python makes it, for as long as the process lives: multiprocessing takes
+    the script's path or the module's name from it, and pickle the script's functions.
+    """
     if not arguments or arguments == ["-m"]:
         sys.exit(_USAGE)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-        runpy.run_path(arguments[0], run_name="__main__")
+    module = arguments[0] == "-m"
+    sys.argv = arguments[module:]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if module:
+        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what -m calls
+    elif os.path.isfile(arguments[0]) and not zipfile.is_zipfile(arguments[0]):
+        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
+        _run_file(arguments[0], main)
+    else:  # a folder, or a zip file, with a __main__.py
+        sys.path[0] = os.path.abspath(arguments[0])
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+
+
+def _run_file(path: str, main: types.ModuleType) -> None:
+    path = os.path.abspath(path)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=loader)
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)
 
 
 if __name__ == "__main__":

@@ -127,15 +127,49 @@ def test_an_installed_horovod_is_not_looked_at(tmp_path):
     assert ended.stdout.splitlines()[-1:] == ["hvdlite.mxnet"], ended.stderr
 
 
-@pytest.mark.parametrize("how", [["job.py"], ["-m", "job"]], ids=["script", "module"])
+PROGRAM = """
+import multiprocessing as mp, pickle, sys, beside
+def square(x): return x * x
+main = sys.modules["__main__"]
+names = "__name__", "__file__", "__package__", "__cached__", "__doc__"
+if __name__ == "__main__":
+    print([getattr(main, name) for name in names], getattr(main.__spec__, "name", None))
+    print(main.__dict__ is globals(), type(main.__loader__).__name__, __builtins__.__name__)
+    print(sys.argv, sys.path[0], beside.VALUE, pickle.loads(pickle.dumps(square))(3))
+    for context in sys.argv[2].split(","):
+        with mp.get_context(context).Pool(1) as pool:
+            print(context, pool.map(square, [2, 3]), flush=True)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
 def test_programs_are_run_as_python_runs_them(tmp_path, how):
-    (tmp_path / "beside.py").write_text("VALUE = 5")
+    """With workers of all kinds: forkserver's server imports what ``__main__`` names.
+
+    Python itself starts no other workers than forked ones from a folder's ``__main__.py``.
+    """
+    contexts = "fork" if how == ["folder"] else "fork,spawn,forkserver"
+    (tmp_path / "folder").mkdir()
+    for folder, name in ((tmp_path, "job.py"), (tmp_path / "folder", "__main__.py")):
+        (folder / "beside.py").write_text("VALUE = 5")
+        (folder / name).write_text(PROGRAM)
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "job.py").symlink_to(tmp_path / "job.py")
+    expected = python(*how, "--lr", contexts, cwd=tmp_path)
+    ended = python("-m", "hvdlite.as_horovod", *how, "--lr", contexts, cwd=tmp_path)
+    assert (expected.returncode, expected.stderr) == (7, "")
+    assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
+
+
+def test_workers_of_data_loaders_find_it(tmp_path):
     (tmp_path / "job.py").write_text(
-        "import sys, beside, horovod\n"
-        "print(__name__, sys.argv[1:], beside.VALUE, horovod.__name__)\nsys.exit(7)"
+        "import horovod, multiprocessing as mp\ndef name(_): return horovod.__name__\n"
+        "if __name__ == '__main__':\n    for context in 'spawn', 'forkserver':\n"
+        "        with mp.get_context(context).Pool(1) as pool: print(pool.map(name, [0]))\n"
     )
-    ended = python("-m", "hvdlite.as_horovod", *how, "--lr", "1", cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (7, "__main__ ['--lr', '1'] 5 horovod\n")
+    ended = python("-m", "hvdlite.as_horovod", "job.py", cwd=tmp_path)
+    assert ended.stdout == 2 * "['horovod']\n", ended.stderr
     assert python("-m", "hvdlite.as_horovod", "-m").stderr.startswith("usage: python -m hvdlite.as")
 
 

@@ -79,7 +79,8 @@ def added(job: Job) -> Dict[str, str]:
 def with_job_site(environ: Mapping[str, str]) -> Dict[str, str]:
     """Put job_site/sitecustomize.py first in Python's module search path."""
     folder = str(Path(__file__).parent / "job_site")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [folder, environ.get("PYTHONPATH")]))}
+    others = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {"PYTHONPATH": os.pathsep.join([folder, *(p for p in others if p and p != folder)])}
 
 
 def threads(environ: Mapping[str, str], local_size: int) -> Dict[str, str]:
