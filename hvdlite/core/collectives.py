@@ -1,6 +1,8 @@
 """Describes, starts and waits for collectives of the C library, on memory of any library."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from collections import deque
+from contextlib import suppress
+from typing import Any, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -32,7 +34,7 @@ class Memory(NamedTuple):
     owner: Any  # keeps the memory as long as it is in use
 
 
-_abandoned: list = []  # memory of collectives that nobody waited for: C may still write to it
+_abandoned: Deque["_Work"] = deque()  # that nobody waits for: C may still write to their memory
 
 
 def describe(kind: int, name: str, splits=None, **members):
@@ -81,8 +83,20 @@ def start_all(kind, names, arrays, outs, members) -> "Started":
     return Started(kind, names, list(map(memory_of, arrays)), list(map(memory_of, outs)), members)
 
 
+class _Work(NamedTuple):
+    """What C works on: the C handles by the collectives' numbers, and their memory."""
+
+    handles: Dict[int, Any]
+    memory: Any
+
+    def is_done(self, seconds: float = 0) -> bool:
+        """Tell whether all have ended; wait for each of them at most so many seconds."""
+        handles = self.handles.values()
+        return all(lib.hvd_finish(handle, seconds, ffi.NULL) for handle in handles)
+
+
 class Started:
-    """Several collectives that were started at once.
+    """Several collectives that were started at once. Any threads may wait for them.
 
     :param kind: one of lib.HVD_ALLREDUCE, ...
     :param names: one a tensor; unique among the tensors in work.
@@ -91,54 +105,58 @@ class Started:
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._memory = (arrays, outs)  # C reads and writes it until the collectives have ended
-        self._handles: dict = {}  # of the collectives that may still run
-        self._errors: Dict[int, Exception] = {}
+        self._work = _Work({}, (arrays, outs))
+        self._refused: Dict[int, Exception] = {}
+        if _abandoned:
+            _let_go_of_one()
         described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises before any of them is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
         for number, (tensor, _alive) in enumerate(described):
             self._start(number, tensor)
-        if not self._handles:
-            self._raise()
+        if not self._work.handles:
+            _raise(self._refused)
 
     def done(self, seconds: float = 0) -> bool:
         """Tell whether all have ended; wait for each of them at most so many seconds."""
-        return all(self._ended(number, seconds) for number in list(self._handles))
+        return self._work.is_done(seconds)
 
     def finish(self) -> None:
         """Wait until all have ended; raise the errors of those that failed."""
-        for number in list(self._handles):
-            while not self._ended(number, 0.1):  # short waits let Ctrl-C through
+        errors, error = dict(self._refused), new_error()
+        for number, handle in self._work.handles.items():
+            while not lib.hvd_finish(handle, 0.1, error):  # short waits let Ctrl-C through
                 pass
-        self._raise()
+            if error.code != lib.HVD_OK:
+                errors[number] = exception_of(error)
+        _raise(errors)
 
     def __del__(self) -> None:
-        if self._handles:
-            _abandoned.append(self._memory)
+        if not self.done():
+            _abandoned.append(self._work)
 
     def _start(self, number: int, tensor) -> None:
         error = new_error()
         handle = lib.hvd_start(tensor, error)
         if handle == ffi.NULL:
-            self._errors[number] = exception_of(error)
+            self._refused[number] = exception_of(error)
         else:
-            self._handles[number] = handle
+            self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
 
-    def _ended(self, number: int, seconds: float) -> bool:
-        error = new_error()
-        if not lib.hvd_finish(self._handles[number], seconds, error):
-            return False
-        del self._handles[number]
-        if error.code != lib.HVD_OK:
-            self._errors[number] = exception_of(error)
-        return True
 
-    def _raise(self) -> None:
-        errors = [self._errors[number] for number in sorted(self._errors)]
-        if errors:
-            raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
+def _let_go_of_one() -> None:
+    """Forget one abandoned work if it has ended: as many are forgotten as are started."""
+    with suppress(IndexError):  # another thread has been faster
+        work = _abandoned.popleft()
+        if not work.is_done():
+            _abandoned.append(work)
+
+
+def _raise(of: Dict[int, Exception]) -> None:
+    errors = [of[number] for number in sorted(of)]
+    if errors:
+        raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
 
 
 def _describe(kind: int, name: str, array: Memory, out: Memory, members: dict):

@@ -1,14 +1,22 @@
 """The handles that ``..._async`` calls return, for ``poll`` and ``synchronize``."""
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, TypeVar
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol, TypeVar
+
+from hvdlite.core.native import HvdliteValueError
 
 
 class Handle:
     """A started collective, on arrays of any library.
 
+    Any threads may use it at the same time, and again: all get the same result, or the same error.
+    A child forked from this process gets what was known at the fork, else an error.
+
     :param poll: tells whether the collective has ended.
-    :param finish: waits for the end, and returns the result or raises the error.
+    :param finish: waits for the end, and returns the result or raises the error; is called once,
+        and again where Ctrl-C interrupts it.
     :param keep: sees to it that the collective gets ahead while nobody waits; None: it does so.
     """
 
@@ -21,7 +29,9 @@ class Handle:
         self._poll = poll
         self._finish = finish
         self._keep = keep
-        self._over = False
+        self._lock = threading.RLock()  # of the thread that finishes: a signal handler may come in
+        self._outcome: Optional[_Outcome] = None
+        self._process = os.getpid()
 
     def then(self, function: Callable[[Any], Any]) -> "Handle":
         """Return a handle whose result is ``function(result of this handle)``."""
@@ -35,17 +45,45 @@ class Handle:
 
     def poll(self) -> bool:
         """Return at once whether the collective has ended, with a result or an error."""
-        self._over = self._over or self._poll()
-        return self._over
+        return self._outcome is not None or self._is_inherited() or self._poll()
 
     def synchronize(self):
         """Wait; return or raise what the call without ``_async`` does."""
-        try:
-            return self._finish()
-        finally:
-            self._over = True
+        outcome = self._outcome or self._wait()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result
 
     __call__ = synchronize  # as Horovod's scripts wait for sparse_allreduce_async of PyTorch
+
+    def _wait(self) -> "_Outcome":
+        if self._is_inherited():  # the lock may be one of a thread that this process lacks
+            raise HvdliteValueError(
+                f"this handle was made in process {self._process}, from which this process was "
+                "forked later: only that process can wait for it"
+            )
+        while not self._lock.acquire(timeout=0.1):  # short waits let Ctrl-C through
+            pass
+        try:
+            self._outcome = self._outcome or _outcome_of(self._finish)
+        finally:
+            self._lock.release()
+        return self._outcome
+
+    def _is_inherited(self) -> bool:
+        return self._process != os.getpid()
+
+
+class _Outcome(NamedTuple):
+    result: Any
+    error: Optional[Exception]
+
+
+def _outcome_of(finish: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(finish(), None)
+    except Exception as error:
+        return _Outcome(None, error)
 
 
 def ended(result) -> Handle:

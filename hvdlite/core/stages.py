@@ -8,8 +8,10 @@ this process looks after all of them; it sleeps while there are none.
 import threading
 from typing import Callable, List, Optional
 
+from hvdlite.core import topology
 from hvdlite.core.collectives import Started
 from hvdlite.core.handles import Handle, failed
+from hvdlite.core.native import HvdliteError
 
 _SHORTEST, _LONGEST = 0.0002, 0.01  # seconds: the naps of the thread while something is pending
 _PATIENCE = 0.1  # seconds: short waits let Ctrl-C through
@@ -31,6 +33,7 @@ class _Staged:
         self._first, self._second = first, second
         self._lock = threading.Lock()  # whoever has it looks after the first, and begins the second
         self._begun: Optional[Handle] = None
+        self._job = topology.job_number()
 
     def advance(self) -> Optional[Handle]:
         """Begin the second if it can be; return its handle at once, None if it has not begun."""
@@ -55,6 +58,8 @@ class _Staged:
         if self._begun is None and self._first.done(seconds):
             try:
                 self._first.finish()
+                if self._job != topology.job_number():
+                    raise HvdliteError("the job has ended while this collective waited for rows")
                 self._begun = self._second()
             except Exception as error:  # for whoever waits
                 self._begun = failed(error)

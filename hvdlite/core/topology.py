@@ -9,6 +9,7 @@ from hvdlite.core.native import call, ffi, lib
 
 _comm: Optional[MPI.Intracomm] = None  # of the job
 _homogeneous = False  # every host has equally many ranks
+_left = 0  # jobs that this process has left
 
 
 def enter(comm: MPI.Intracomm) -> None:
@@ -22,8 +23,14 @@ def enter(comm: MPI.Intracomm) -> None:
 
 def leave() -> None:
     """Forget the job's communicator."""
-    global _comm
+    global _comm, _left
     _comm = None
+    _left += 1
+
+
+def job_number() -> int:
+    """Return a number that no other job of this process has."""
+    return _left
 
 
 def communicator() -> MPI.Intracomm:

@@ -74,11 +74,13 @@ const char *hvd_algorithm(void);
 /* Refuses what hvd_start would refuse, except a name that is under way. Submits nothing. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
-/* Submits the tensor. NULL: see *err. hvd_finish waits for the handle. */
+/* Submits the tensor. NULL: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
-/* Waits at most `seconds`. 1: the tensor is done, *err tells how (HVD_OK: well), the handle is
- * freed. 0: the tensor is not done yet. */
+/* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
+ * 0: not yet. Any threads, any number of times, also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+/* The last call with the handle; its tensor may be under way. */
+void hvd_drop(hvd_handle *handle);
 
 /* What this rank has done since hvd_init, in all groups. Bytes of tensors, without negotiation. */
 typedef struct hvd_stats {

@@ -3,6 +3,7 @@
 import os
 import pickle
 import subprocess
+import threading
 
 import mxnet as mx
 import numpy as np
@@ -10,6 +11,8 @@ from mxnet import gluon
 from nets import assert_equal_on_all_ranks, backward, dense_net, weights
 
 import hvdlite as hvd
+from hvdlite.core.collectives import start_all
+from hvdlite.core.native import lib
 
 
 def in_child(function):
@@ -43,6 +46,46 @@ def test_calls_of_a_forked_child_are_refused(size):
     refused = "this process was forked after hvdlite.init(): a child can't take part in the job"
     assert texts == [refused] * len(calls) + [False]
     assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == size
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
+    """Also where a thread of the parent waits for one at the fork, and so holds its locks."""
+    x = np.ones((size, 2))
+    known, done = hvd.numpy.allreduce_async(x, op=hvd.Sum), hvd.allreduce_async(mx.nd.ones(1))
+    hvd.synchronize(known)
+    live = [done]
+    if rank == 0 and size > 1:
+        live += [hvd.numpy.allreduce_async(x, name="l"), hvd.numpy.allgather_async(x, name="l")]
+    waiters = [threading.Thread(target=handle.synchronize) for handle in live[1:]]
+    for waiter in waiters:
+        waiter.start()
+    texts, polled, result = in_child(
+        lambda: ([error_of(h.synchronize) for h in live], [h.poll() for h in live],
+                 known.synchronize().tolist())
+    )  # fmt: skip
+    hvd.barrier()
+    if not waiters:
+        hvd.numpy.allreduce(x, name="l")
+        hvd.numpy.allgather(x, name="l")
+    for waiter in waiters:
+        waiter.join()
+    refused = f"this handle was made in process {os.getpid()}, from which this process was forked"
+    assert all(text.startswith(refused) for text in texts)
+    assert all(polled)
+    assert result == [[size] * 2] * size
+    hvd.synchronize(done)
+
+
+def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank, size):
+    """As the bucket of an optimizer does."""
+    x, out = np.ones(2), np.ones(2)
+    started = start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}]) if rank == 0 else 0
+    text = in_child(lambda: error_of(started.finish) if started else "")
+    hvd.barrier()
+    started = started or start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}])
+    started.finish()
+    assert out.tolist() == [size] * 2
+    assert size == 1 or rank or f"tensor 's' was under way in process {os.getpid()} when" in text
 
 
 def test_shutdown_in_a_forked_child_does_nothing(size):

@@ -1,13 +1,20 @@
 """Handles: ``..._async``, ``poll`` and ``synchronize``."""
 
 import gc
+import signal
+import threading
+import weakref
 
 import mxnet as mx
 import numpy as np
 import pytest
 from arrays import both_libraries, to_numpy
+from threads import outcomes
 
 import hvdlite as hvd
+from hvdlite.core.collectives import start_gathering
+from hvdlite.core.handles import ended
+from hvdlite.core.stages import staged
 
 ERRORS = (mx.MXNetError, hvd.HvdliteError)
 CALLS = {
@@ -104,14 +111,107 @@ def test_what_can_not_be_right_is_raised_by_the_call():
         hvd.allreduce_async(mx.nd.ones(2, dtype="bool"))
 
 
+@both_libraries
+def test_threads_that_share_handles_get_the_same_results(library, rank, size):
+    of, rounds, each = library.collectives, 10, 100
+    for i in range(rounds):
+        ones = library.make(np.ones(3), "float32")
+        rows = library.make(np.full((size, 2), rank), "float32")
+        wrong = library.make(np.ones(1 + (rank == 0)), "float32")
+        handles = [of.allreduce_async(ones, op=hvd.Sum, name=f"s{n}") for n in range(each)]
+        handles += [of.allgather_async(rows, name=f"g{n}") for n in range(each)]
+        handles += [of.allreduce_async(wrong, name="wrong")] if size > 1 else []
+        results = outcomes(handles)
+        for result in results[:each]:
+            assert library.read(result).tolist() == [size] * 3, i
+        for result in results[each : 2 * each]:
+            assert library.read(result)[:, 0].tolist() == list(np.arange(size).repeat(size)), i
+        for error in results[2 * each :]:
+            assert isinstance(error, ERRORS), error
+            assert "ranks disagree on the shape" in str(error)
+
+
+def test_what_follows_the_wait_is_done_once(size):
+    """So ``out`` keeps what its user writes to it later."""
+    out, calls = np.zeros(6)[::2], []
+    handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, out=out).then(calls.append)
+    outcomes([handle])
+    assert len(calls) == 1
+    assert calls[0] is out
+    out[:] = 7
+    hvd.synchronize(handle)
+    assert out.tolist() == [7] * 3
+
+
+def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
+    """The handle still gives its result, to both."""
+    handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, name="late") if rank == 0 else None
+    if handle is not None and size > 1:
+        other = threading.Thread(target=handle.synchronize)
+        other.start()
+        alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+        alarm.start()
+        with pytest.raises(KeyboardInterrupt):
+            handle.synchronize()
+        alarm.join()
+    hvd.barrier()
+    handle = handle or hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, name="late")
+    assert hvd.synchronize(handle).tolist() == [size] * 3
+
+
+def test_handles_outlive_their_job(rank, size):
+    """Also where the next job begins before they are waited for."""
+    x, left = np.ones((size, 2)), []
+    done = hvd.numpy.allgather_async(x, name="done")
+    hvd.synchronize(done)
+    if rank == 0 and size > 1:
+        left = [hvd.numpy.allgather_async(x, name="left"), hvd.numpy.allreduce_async(x, name="l")]
+    waiter = threading.Thread(target=outcomes, args=[left])
+    waiter.start()
+    hvd.shutdown()
+    waiter.join()
+    hvd.init()
+    for error in outcomes(left):
+        assert isinstance(error, hvd.HvdliteError)
+        assert "shutdown()" in str(error)
+    assert len(outcomes([done])[0]) == size * size
+    assert hvd.numpy.allgather(x, name="left").shape == (size * size, 2)
+
+
+def test_rows_of_one_job_begin_nothing_in_the_next(size):
+    """The rows were exchanged, and nobody had come to begin the collective itself."""
+    begun = []
+    first, _rows = start_gathering([1], "first", hvd.global_process_set)
+    handle = staged(first, lambda: begun.append(1) or ended(1))
+    while not first.done():
+        pass
+    hvd.shutdown()
+    hvd.init()
+    with pytest.raises(hvd.HvdliteError, match="the job has ended"):
+        handle.synchronize()
+    assert not begun
+
+
+@pytest.mark.usefixtures("asynchronous")
 def test_a_handle_may_be_forgotten(size):
-    """The memory stays until the work in it is done."""
-    for i in range(20):
-        hvd.numpy.allreduce_async(np.ones(100_000), name=f"forgotten{i}")
+    """The memory stays until the work in it is done; then it is let go."""
+    polled = []
+    for i in range(40):
+        array = np.ones(100_000)
+        gone = weakref.ref(array)
+        handle = hvd.numpy.allreduce_async(array, name=f"forgotten{i}")
+        polled.append(threading.Thread(target=handle.poll))
+        polled[-1].start()
         hvd.allreduce_async(mx.nd.ones(100_000), name=f"forgotten{i}.mx")
+        del array, handle
+    for thread in polled:
+        thread.join()
+    polled.clear()
     gc.collect()
     hvd.barrier()
-    assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
+    for _ in range(40):
+        assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
+    assert gone() is None
 
 
 def test_signatures_and_names():

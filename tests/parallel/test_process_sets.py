@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mpi4py import MPI
+from threads import outcomes
 from versions import MXNET2
 
 import hvdlite as hvd
@@ -125,6 +126,27 @@ def test_the_global_set(rank, size):
     assert not hvd.remove_process_set(everyone)
     got = hvd.allreduce(mx.nd.ones((2,)), op=hvd.Sum, process_set=everyone)
     assert (got.asnumpy() == size).all()
+
+
+def test_handles_outlive_their_set(rank, size):
+    """What is left in it ends with one error in every thread; what was done keeps its result."""
+    if size < 3:
+        pytest.skip("a set of several ranks, but not of all, needs three")
+    ranks = list(range(size - 1))
+    process_set, left, done = hvd.add_process_set(ranks), [], []
+    rows = np.ones((size - 1, 2))
+    if rank in ranks:
+        done = [hvd.numpy.allreduce_async(rows, op=hvd.Sum, process_set=process_set, name="done")]
+        hvd.synchronize(done[0])
+    if rank == 0:
+        calls = hvd.numpy.allreduce_async, hvd.numpy.allgather_async, hvd.numpy.alltoall_async
+        left = [call(rows, name="left", process_set=process_set) for call in calls]
+    hvd.remove_process_set(process_set)
+    for error in outcomes(left):
+        assert isinstance(error, hvd.HvdliteError)
+        assert "it called remove_process_set()" in str(error)
+    for result in outcomes(done):
+        assert (result == size - 1).all()
 
 
 def test_a_set_twice(several):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from finite_differences import check_gradient, every_case
+from threads import in_threads, outcomes
 
 import hvdlite.tensorflow as hvd
+from hvdlite.tensorflow.differentiable import start_allreduce
 
 DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int32", "int64"]
 
@@ -335,3 +337,31 @@ def test_wrong_arguments():
         hvd.allreduce(tf.ones(1), average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
         hvd.allreduce(tf.ones(1, tf.complex64))
+
+
+@everywhere
+def test_calls_from_several_threads(call, rank, size):
+    """Each names its tensors; TensorFlow's own threads start them and wait for them."""
+
+    def work(thread: int) -> None:
+        def step(x):
+            named = {"name": f"thread{thread}"}
+            total = hvd.allreduce(x, op=hvd.Sum, **named)
+            return total, hvd.allgather(x, **named), hvd.alltoall(total, **named)
+
+        for _ in range(3):
+            total, rows, parts = map(read, call(step, np.full((size, 2), thread, np.float32)))
+            assert total.tolist() == parts.tolist() == [[thread * size] * 2] * size
+            assert rows.tolist() == [[thread] * 2] * size * size
+
+    in_threads([lambda thread=thread: work(thread) for thread in range(4)])
+
+
+def test_threads_that_share_handles_get_the_same_results(size):
+    """A graph's node has such a handle."""
+    names, arrays = ["a", "b", "c"], [np.ones(3), np.ones(2, int), np.zeros(0)]
+    everyone, scales = hvd.global_process_set, (1.0, 1.0)
+    for _ in range(100):
+        handle = start_allreduce(names, arrays, hvd.Sum, scales, everyone)
+        (results,) = outcomes([handle])
+        assert [each.tolist() for each in results] == [[size] * 3, [size] * 2, []]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from threads import outcomes
 from torch_tensors import (
     DTYPES,
     FLOATS,
@@ -127,6 +128,24 @@ def test_a_call_does_not_wait_for_the_rows_of_others(rank, size):
     handles = handles or start_both("early", rank, size)
     check_both([hvd.synchronize(handle) for handle in handles], rank, size)
     assert all(map(hvd.poll, handles))
+
+
+def test_threads_that_share_handles_get_the_same_results(rank, size):
+    for i in range(10):
+        kept = [torch.full((3,), float(rank)) for _ in range(50)]
+        sparse = torch.eye(3).to_sparse()
+        handles = [hvd.allreduce_async_(x, name=f"k{n}", op=hvd.Sum) for n, x in enumerate(kept)]
+        handles += [hvd.sparse_allreduce_async(sparse, f"s{n}", hvd.Sum) for n in range(20)]
+        handles += start_both("shared", rank, size)
+        handles += [hvd.allreduce_async(torch.ones(1 + (rank == 0)), name="w")] if size > 1 else []
+        results = outcomes(handles)
+        assert all(x is result for x, result in zip(kept, results))
+        assert all(x.tolist() == [sum(range(size))] * 3 for x in kept), i
+        assert all(equal(each.to_dense(), torch.eye(3) * size) for each in results[50:70])
+        check_both(results[70:73], rank, size)
+        for error in results[73:]:
+            assert isinstance(error, hvd.HvdliteError)
+            assert "ranks disagree on the shape" in str(error)
 
 
 def test_ranks_wait_for_handles_in_different_orders(rank, size):

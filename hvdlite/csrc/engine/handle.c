@@ -1,0 +1,66 @@
+#include "engine/handle.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+struct hvd_handle *handle_new(hvd_error *err) {
+    struct hvd_handle *h = calloc(1, sizeof *h);
+    if (!h) {
+        error_set(err, HVD_NO_MEMORY, "no memory for a handle");
+        return NULL;
+    }
+    monitor_init(&h->monitor);
+    atomic_init(&h->holders, 1);
+    h->process = getpid();
+    return h;
+}
+
+/* Threads that are gone may have had its monitor at the fork: a child touches no monitor. */
+static bool is_inherited(const struct hvd_handle *h) { return h->process != getpid(); }
+
+void handle_drop(struct hvd_handle *h) {
+    if (atomic_fetch_sub(&h->holders, 1) > 1 || is_inherited(h)) return;
+    monitor_destroy(&h->monitor);
+    free((void *)h->tensor.splits);
+    free(h);
+}
+
+static void complete(void *arg, const hvd_error *error) {
+    struct hvd_handle *h = arg;
+    if (error) h->error = *error;
+    monitor_lock(&h->monitor);
+    atomic_store(&h->done, true);
+    monitor_notify(&h->monitor);
+    monitor_unlock(&h->monitor);
+    handle_drop(h);
+}
+
+void handle_lend(struct hvd_handle *h) {
+    h->tensor.complete = complete;
+    h->tensor.arg = h;
+    atomic_fetch_add(&h->holders, 1);
+}
+
+static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {
+    if (!is_inherited(h)) return HVD_OK;
+    return error_set(err, HVD_NOT_INITIALIZED,
+                     "tensor '%s' was under way in process %ld when this process was forked from "
+                     "it: only that process can wait for it",
+                     h->tensor.request.name, (long)h->process);
+}
+
+static void wait_once(struct hvd_handle *h, double seconds) {
+    monitor_lock(&h->monitor);
+    if (!atomic_load(&h->done)) monitor_wait(&h->monitor, seconds);
+    monitor_unlock(&h->monitor);
+}
+
+bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
+    if (!atomic_load(&h->done)) {
+        if (refuse_in_child(h, err)) return true;
+        if (seconds > 0) wait_once(h, seconds);
+    }
+    bool done = atomic_load(&h->done);
+    if (done && err) *err = h->error;
+    return done;
+}

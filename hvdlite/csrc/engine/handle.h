@@ -1,0 +1,30 @@
+/* Handle: one tensor under way, for any number of threads that ask or wait how it ends.
+ *
+ * The caller and, from handle_lend to the completion, the engine hold a handle. The last of them
+ * frees it: a caller may drop a handle whose tensor is still under way. */
+#ifndef HVDLITE_ENGINE_HANDLE_H
+#define HVDLITE_ENGINE_HANDLE_H
+
+#include "engine/tensors.h"
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+struct hvd_handle {
+    struct tensor tensor; /* handle_drop frees its splits */
+    pid_t process;        /* whose engine completes it: a child forked from that has none */
+    atomic_int holders;
+    atomic_bool done; /* then `error` stays as it is */
+    hvd_error error;
+    struct monitor monitor; /* of those who wait for `done` */
+};
+
+struct hvd_handle *handle_new(hvd_error *err);
+/* Before the submission of the tensor, which is filled in; drop what the engine does not take. */
+void handle_lend(struct hvd_handle *h);
+
+/* Any thread, any number of times; see hvd_finish. */
+bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
+void handle_drop(struct hvd_handle *h);
+
+#endif

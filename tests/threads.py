@@ -1,0 +1,40 @@
+"""Threads of a rank that do their work at the same time, such as waiting for the same handles."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, List, Sequence
+
+THREADS = 4
+
+
+def in_threads(works: Sequence[Callable[[], Any]]) -> list:
+    """Return what the works return, each done by a thread of its own, or raise the first error."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        futures = [pool.submit(work) for work in works]
+        return [future.result() for future in futures]
+
+
+def outcome_of(handle) -> Any:
+    """Return the handle's result or error."""
+    try:
+        return handle.synchronize()
+    except Exception as error:
+        return error
+
+
+def outcomes(handles: Sequence, threads: int = THREADS) -> List[Any]:
+    """Return what each handle ends with, and check that several threads get the very same."""
+
+    def ask(polls: bool) -> list:
+        found = []
+        for handle in handles:
+            while polls and not handle.poll():
+                pass
+            found.append(outcome_of(handle))
+            assert handle.poll()
+            assert outcome_of(handle) is found[-1]
+        return found
+
+    first, *others = in_threads([lambda i=i: ask(i % 2 == 1) for i in range(threads)])
+    for other in others:
+        assert all(one is same for one, same in zip(first, other))
+    return first
