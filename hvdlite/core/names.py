@@ -1,13 +1,15 @@
 """Names that pair tensors across ranks; other work of a rank does not change them."""
 
+import itertools
 import os
 import re
 import sys
-from collections import Counter
-from typing import Dict, List, Optional
+from collections import Counter, defaultdict
+from typing import DefaultDict, Dict, Iterator, List, Optional
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_calls: Counter = Counter()  # unnamed calls at each line of the user's script
+# Unnamed calls at each line of the user's script; threads never get the same number.
+_calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
 _owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
 
 
@@ -40,8 +42,7 @@ def call_name(kind: str, process_set_id: Optional[int]) -> str:
     calls. Each process set has its own, because ranks in several sets make more calls.
     """
     line = calling_line()
-    _calls[kind, line, process_set_id] += 1
-    return f"{line}#{_calls[kind, line, process_set_id] - 1}"
+    return f"{line}#{next(_calls[kind, line, process_set_id])}"
 
 
 def calling_line() -> str:
