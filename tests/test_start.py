@@ -1,7 +1,11 @@
 """How a process comes up: with MPI not yet begun, in a child, in a worker, alone, without MPI."""
 
+import os
+import subprocess
+import sys
+
 import pytest
-from jobs import assert_passed, mpirun
+from jobs import MPI_SETTINGS, assert_passed, mpirun
 
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
@@ -68,6 +72,43 @@ def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, end, code, t
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
     assert len(refused) == 2 and "this process was forked from one that runs MPI" in refused[0]
+
+
+ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
+# The variables of a process that MPI has alone, and what its error tells of them; "": all is well.
+STARTED = {
+    "RANK=1 WORLD_SIZE=2": "torchrun has started this process as one of 2 (RANK=1, WORLD_SIZE=2)",
+    "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=3": "srun has started this process as one of 3",
+    "SLURM_PROCID=1 SLURM_NTASKS=2": "srun has started this process as one of 2 (SLURM_PROCID=1)",
+    "PMI_RANK=0 PMI_SIZE=2": "a launcher of PMI has",
+    "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2": "Open MPI's mpirun has",
+    "HOROVOD_RANK=0 HOROVOD_SIZE=2": "horovodrun has",
+    "RANK=1 WORLD_SIZE=2 HVDLITE_ALONE=1": "",
+    "RANK=0 WORLD_SIZE=1": "",
+    "WORLD_SIZE=2": "",
+    "SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_PROCID=0": "",  # a batch script's
+    "SLURM_JOB_ID=7 SLURM_NTASKS=2": "",  # of salloc's shell
+}
+
+
+@pytest.mark.parametrize("variables", STARTED)
+def test_a_process_that_is_one_of_several_does_not_train_alone(variables):
+    env = {**os.environ, **MPI_SETTINGS, **dict(v.split("=") for v in variables.split())}
+    line = [sys.executable, "-c", ALONE]
+    ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
+    told = STARTED[variables]
+    assert (ended.returncode, ended.stdout) == ((1, "") if told else (0, "SIZE 1\n"))
+    assert told in ended.stderr
+    assert ("`hvdliterun -n " in ended.stderr and "HVDLITE_ALONE=1" in ended.stderr) == bool(told)
+
+
+def test_the_nearest_launcher_counts():
+    """mpirun -n 1 in a process of another launcher's; and another launcher's within mpirun -n 1."""
+    env = {"RANK": "1", "WORLD_SIZE": "2"}
+    assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]
+    line = [sys.executable, "-c", ALONE]
+    within = f"import os; os.execve({line[0]!r}, {line}, {{**os.environ, **{env}}})"
+    assert "torchrun has started this process as one of 2" in mpirun(1, "-c", within).output
 
 
 WORKERS = """

@@ -11,7 +11,16 @@ from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
-from hvdlite.lifecycle import members, mpi_life, newcomers, orphan, recorder, script_end, watched
+from hvdlite.lifecycle import (
+    alone,
+    members,
+    mpi_life,
+    newcomers,
+    orphan,
+    recorder,
+    script_end,
+    watched,
+)
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -56,6 +65,8 @@ def init(comm: Union[None, Sequence[int], MPI.Intracomm] = None, process_sets=No
 
 def _begin(comm, process_sets) -> None:
     mpi_life.begin()
+    if _is_alone(comm):
+        alone.refuse_if_one_of_several()
     if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
         orphan.watch()
     if members.is_newcomer() and not _joined:
@@ -64,6 +75,12 @@ def _begin(comm, process_sets) -> None:
         _join_with_those_left(process_sets)
     else:
         _join(members.world() if comm is None else comm, process_sets)
+
+
+def _is_alone(comm) -> bool:
+    """Tell whether MPI knows of no other process; worlds of one may also have been connected."""
+    connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
+    return MPI.COMM_WORLD.size == 1 and not connected and not members.is_newcomer()
 
 
 def _join_with_those_left(process_sets) -> None:

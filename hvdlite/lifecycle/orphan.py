@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from hvdlite.lifecycle import watched
+from hvdlite.lifecycle import ancestors, watched
 
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
 # What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
-_OF_RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK", b"SLURM_PROCID")
+_OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 @functools.lru_cache(maxsize=None)
@@ -40,31 +40,17 @@ def _agent() -> tuple:
 
 def _starter() -> tuple:
     """Return the process that has started this rank; between them there may be a user's shell."""
-    own = [name + b"=" + os.environb[name] for name in _OF_RANKS if name in os.environb]
-    top = os.getpid()
-    while own and _has(_parent(top), own[0]):
-        top = _parent(top)
-    starter = _parent(top)
+    own = [name for name in _OF_RANKS if name in os.environ]
+    top = ancestors.with_own(own[0])[-1] if own else os.getpid()
+    starter = ancestors.parent(top)
 
     def is_there() -> bool:
         try:
-            return _parent(top) == starter
+            return ancestors.parent(top) == starter
         except OSError:
             return False
 
     return starter, is_there
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _has(pid: int, entry: bytes) -> bool:
-    """Tell whether a process was started with this entry of its environment."""
-    try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # another user's, as Slurm's daemon is
-        return False
 
 
 def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:

@@ -8,6 +8,8 @@ import pytest
 import slurm_engine
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, WHERE, call, interrupt, python
 
+from hvdlite.launch import probe
+
 
 @pytest.fixture(scope="module")
 def slurm():
@@ -66,6 +68,31 @@ def test_ctrl_c_gives_the_allocation_back(slurm):
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
     interrupt(slurm.cluster.command(line), 2, 10, env=slurm.environment())
     assert wait_for(lambda: queue(slurm) == [])
+
+
+INIT = "import hvdlite as h; h.init(); print('SIZE', h.size())"
+MPIRUN_ONE = f"{probe.find_program('mpirun')} --allow-run-as-root -n 1 "
+
+
+@pytest.mark.parametrize("how", ["none", "pmi2"])
+def test_srun_without_pmix_starts_no_lone_processes(slurm, how):
+    line = ["srun", f"--mpi={how}", "--ntasks=2", *python(INIT)]
+    done = slurm.cluster.run(line, env=slurm.environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("srun has started this process as one of 2 (SLURM_PROCID=") == 2
+    assert "`hvdliterun -n 2 python train.py` inside the allocation" in done.stderr
+
+
+@pytest.mark.parametrize("start", ["", "srun --ntasks=1 ", MPIRUN_ONE])
+@pytest.mark.parametrize("inside", ["sbatch", "salloc"])
+def test_one_process_in_an_allocation_of_two_is_no_error(slurm, inside, start, tmp_path):
+    script, out = tmp_path / "script.sh", tmp_path / "out"
+    script.write_text(f'#!/bin/sh\n{start}{sys.executable} -c "{INIT}" > {out} 2>&1\n')
+    script.chmod(0o755)
+    options = ["--wait", "--output=/dev/null"] if inside == "sbatch" else ["--quiet"]
+    line = [inside, "--ntasks=2", *options, str(script)]
+    slurm.cluster.run(line, env=slurm.environment(), capture_output=True, timeout=TIMEOUT)
+    assert out.read_text() == "SIZE 1\n"
 
 
 def queue(slurm):

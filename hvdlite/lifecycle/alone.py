@@ -1,0 +1,89 @@
+"""Refuses to train alone in a process that was started as one of several.
+
+A launcher that MPI does not know (torchrun), or that cannot talk to this MPI (srun without PMIx, an
+mpirun of another MPI), starts N processes. MPI tells each of them that it is alone: N models would
+train side by side, and no one would notice.
+"""
+
+import os
+from typing import NamedTuple, Optional
+
+from hvdlite.core.mpi import MPI
+from hvdlite.core.native import HvdliteError
+from hvdlite.lifecycle import ancestors
+
+VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
+
+
+class Launcher(NamedTuple):
+    """How a launcher tells a process which one it is, and of how many."""
+
+    name: str
+    rank: str
+    size: str  # "": there is none
+    advice: str  # {n}: how many
+
+
+_HVDLITERUN = "Start it by `hvdliterun -n {n} python train.py`"
+_OTHER_MPI = f"{_HVDLITERUN}, or by the mpirun of the MPI that mpi4py has loaded"
+_LAUNCHERS = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", _HVDLITERUN),
+    Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "Start it by `srun --mpi=pmix`, or, where that does not join this MPI's ranks, by "
+        "`hvdliterun -n {n} python train.py` inside the allocation",
+    ),
+    Launcher("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _OTHER_MPI),
+    Launcher("a launcher of PMI", "PMI_RANK", "PMI_SIZE", _OTHER_MPI),
+    Launcher("a launcher of PMIx", "PMIX_RANK", "", _OTHER_MPI),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", _HVDLITERUN),
+)
+
+
+class _Claim(NamedTuple):
+    launcher: Launcher
+    size: int
+    distance: int  # processes from the one that it started to this one
+
+
+def refuse_if_one_of_several() -> None:
+    """Raise if a launcher started this process, which MPI takes for a job of one, with others.
+
+    The nearest launcher counts: under `srun -n 4` a script may start `mpirun -n 1`. A batch script
+    is no step of Slurm's, but one process, however many tasks its job may have.
+
+    :raises HvdliteError: names the launcher's variables, and what to do.
+    """
+    if os.environ.get(VARIABLE, "0") not in ("", "0"):
+        return
+    claims = [claim for claim in map(_claim, _LAUNCHERS) if claim]
+    nearest = min(claims, key=lambda claim: (claim.distance, -claim.size), default=None)
+    if nearest is None or nearest.size == 1:
+        return
+    launcher, size, _ = nearest
+    names = [name for name in (launcher.rank, launcher.size) if name in os.environ]
+    told = ", ".join(f"{name}={os.environ[name]}" for name in names)
+    raise HvdliteError(
+        f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
+        f"{MPI.Get_library_version().split(',')[0].splitlines()[0]} has it alone: each process "
+        f"would train by itself. {launcher.advice.format(n=size)}. {VARIABLE}=1 is for a process "
+        "that shall be alone"
+    )
+
+
+def _claim(launcher: Launcher) -> Optional[_Claim]:
+    rank = _number(launcher.rank)
+    if rank < 0:
+        return None
+    try:
+        distance = len(ancestors.with_own(launcher.rank))
+    except OSError:
+        distance = 0
+    return _Claim(launcher, max(_number(launcher.size), rank + 1), distance)
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else -1
