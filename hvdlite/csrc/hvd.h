@@ -65,6 +65,9 @@ int hvd_init(const void *mpi_comm, hvd_error *err);
 int hvd_is_initialized(void);
 int hvd_where(hvd_topology *out, hvd_error *err);
 
+/* The launcher says that this host has vanished: all that wait for its ranks fail. */
+void hvd_lose_host(const char *host);
+
 /* HVD_OK, or the first cause of the transport failure that ended the job. */
 int hvd_check(hvd_error *err);
 

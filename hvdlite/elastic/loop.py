@@ -71,8 +71,8 @@ def run(function: Callable) -> Callable:
                 vote = _ALL_IS_DONE
             except HostsUpdatedInterrupt:
                 vote = _LET_NEWCOMERS_IN
-            except RuntimeError:  # those of hvdlite, of MPI and of the frameworks are
-                if not members.is_seen(members.NEWS_SECONDS):
+            except RuntimeError as error:  # those of hvdlite, of MPI and of the frameworks are
+                if not members.have_caused(error):
                     raise
             verdict = members.agreed(vote)
             if verdict == _ALL_IS_DONE:

@@ -8,7 +8,6 @@ launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -22,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
+from hvdlite.launch import channel, daemons, environment, flights, probe, processes, shared_memory
 from hvdlite.lifecycle import variables, watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
@@ -31,9 +30,6 @@ TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes
 LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
 DRAIN_SECONDS = 0.3  # for output after the program's end, if its children still hold the pipe
 DATA_VARIABLE = "HVDLITE_TASK"  # the path of the pickled call of hvdlite.run, and of its result
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 def main() -> int:
@@ -113,6 +109,7 @@ class Agent:
         self._dismissed = False  # the launcher needs nothing more from here
         self._joined: Set[bytes] = set()  # processes that have joined the job and not left it
         self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
+        self._news, self._news_end = os.pipe()  # the program reads it by orphan.py
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
         self._most_silence = float("inf")  # seconds; then the launcher's host is gone
@@ -160,7 +157,7 @@ class Agent:
         """
         failed = code != 0 or bool(self._joined)
         if failed and self._elastic:
-            _go_on_apart()
+            processes.go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         self._send_json(channel.EXIT, end)
         if failed:  # after that: it takes time, and a backend that ends the job gives little
@@ -194,6 +191,7 @@ class Agent:
             environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.
         environ[watched.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
+        environ[watched.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
         self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
         environ.update(self._memory.environment(environ))
         if self._elastic:
@@ -208,7 +206,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
-            preexec_fn=_own_group,
+            preexec_fn=processes.lead_own_group,
         )
         for stream, pipe in enumerate((self._child.stdout, self._child.stderr)):
             os.set_blocking(pipe.fileno(), False)
@@ -246,9 +244,12 @@ class Agent:
         if not self._link:
             return
         try:
-            kinds = [kind for kind, _ in self._link.receive()]
+            frames = self._link.receive()
         except (channel.BadFrame, channel.ChannelClosed):
             return self._lose_launcher()
+        kinds = [kind for kind, _ in frames]
+        for host in (data for kind, data in frames if kind == channel.LOST):
+            os.write(self._news_end, host + b"\n")
         if channel.LOOK in kinds:
             self._send_flight()
         if channel.BYE in kinds:
@@ -325,24 +326,6 @@ class Agent:
 
     def _send_json(self, kind: int, value: object) -> None:
         self._send(kind, json.dumps(value).encode())
-
-
-def _go_on_apart() -> None:
-    """Go on in a child that the backend does not know; for the backend this process has ended."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # the backend waits for their ends
-        os.dup2(nowhere, stream)
-
-
-def _own_group() -> None:
-    """In the child: lead a new process group, and be killed when the agent dies."""
-    os.setpgrp()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

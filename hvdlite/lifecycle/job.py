@@ -90,8 +90,8 @@ def _join_with_those_left(process_sets) -> None:
         try:
             _join(members.world(), process_sets)
             well = True
-        except Exception:  # after a death MPI may also return half of a message
-            if not members.is_seen(members.NEWS_SECONDS):
+        except Exception as error:  # after a death MPI may also return half of a message
+            if not members.have_caused(error):
                 raise
         if members.agreed(well):
             return

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Callable, List
 
 from hvdlite.core.mpi import MPI
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle import mpi_life, script_end
 from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores
+CERTAIN_SECONDS = 20.0  # the same, where hvdlite itself has seen the death: mpirun may stand still
 
 _comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
 _elastic = False  # this script goes on without processes that die
@@ -75,6 +76,11 @@ def is_seen(seconds: float) -> bool:
             break
         time.sleep(1e-3)
     return False
+
+
+def have_caused(error: BaseException) -> bool:
+    """Tell whether deaths have caused the error, by MPI's news; wait for the news."""
+    return is_seen(CERTAIN_SECONDS if isinstance(error, RankFailedError) else NEWS_SECONDS)
 
 
 def revoke() -> None:

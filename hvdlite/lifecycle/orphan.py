@@ -1,4 +1,4 @@
-"""Ends a rank whose launcher is gone: mpirun, srun, an agent of hvdliterun.
+"""Ends a rank whose launcher is gone: mpirun, srun, an agent of hvdliterun. Hears the agent's news.
 
 Open MPI's ranks know nothing of it where mpirun was killed by SIGKILL, as for lack of memory: they
 would train on for ever, and a rank that waits would wait for ever.
@@ -7,13 +7,15 @@ would train on for ever, and a rank that waits would wait for ever.
 import contextlib
 import functools
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, List
 
+from hvdlite.core.native import lib
 from hvdlite.lifecycle import ancestors, watched
 
 LOOK_SECONDS = 0.5
@@ -53,9 +55,27 @@ def _starter() -> tuple:
     return starter, is_there
 
 
+def _open_news() -> List[int]:
+    """Return a new descriptor of the pipe by which the agent tells of hosts, if there is one."""
+    try:
+        return [os.open(os.environ[watched.NEWS], os.O_RDONLY | os.O_CLOEXEC)]
+    except (KeyError, OSError):
+        return []
+
+
+def _pass_on(news: int) -> bool:
+    """Let waits for the ranks of lost hosts fail; return False at the end of the news."""
+    data = os.read(news, 1 << 16)
+    for host in data.splitlines():
+        lib.hvd_lose_host(host)
+    return bool(data)
+
+
 def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:
+    news = _open_news()
     while is_there():
-        time.sleep(LOOK_SECONDS)
+        if select.select(news, [], [], LOOK_SECONDS)[0] and not _pass_on(news[0]):
+            news = []  # the agent has ended
     with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
         print(f"hvdlite: the launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -8,6 +8,7 @@ import os
 from typing import Optional
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
+NEWS = "HVDLITE_NEWS"  # the path of the pipe by which the agent names hosts that have vanished
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN = b"+", b"-", b"!", b"#", b"="
 
 

@@ -285,10 +285,12 @@ def test_a_job_starts_again_without_a_host_that_is_gone(own_cluster, options, po
 
 
 def test_a_power_cut_at_rank_0_ends_the_job_within_20_seconds(own_cluster):
-    launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1,h2:2", "--host-timeout", 10)
+    launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1:1,h2:2", "--host-timeout", 10)
     own_cluster.lose("h1", power=True)
     _, err = ends_without(own_cluster, launcher, "h1", limit=20)
     assert "hvdliterun: rank 0 on h1 was lost (its host has not answered for 1" in err
+    raised = re.findall(r"RankFailedError: rank 0 .* on host h1\) is lost: its host has", err)
+    assert len(raised) == 2, err
     assert "lack of memory" not in err
 
 

@@ -28,6 +28,15 @@ int hvd_check(hvd_error *err) {
     return code;
 }
 
+void hvd_lose_host(const char *host) {
+    if (context_enter(NULL)) return;
+    for (int i = 0; i < context_job()->ngroups; i++) {
+        struct group *g = job_group(context_job(), i);
+        if (g) transport_lose_host(g->transport, host);
+    }
+    context_leave();
+}
+
 const char *hvd_algorithm(void) {
     if (context_enter(NULL)) return NULL;
     const char *name = engine_algorithm(context_world()->engine);

@@ -2,6 +2,8 @@
 
 #include "transport/signs.h"
 
+#include <string.h>
+
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     return t->ops->send(t, to, data, size, err);
 }
@@ -37,13 +39,25 @@ void transport_note_death(struct transport *t, int rank) {
     t->ops->wake(t);
 }
 
+/* This rank's own host is another one of the same name. */
+void transport_lose_host(struct transport *t, const char *host) {
+    for (int r = 0; t->cards && r < t->at.size; r++) {
+        const char *own = t->cards[t->at.rank].life.host;
+        if (strcmp(t->cards[r].life.host, host) != 0 || strcmp(own, host) == 0) continue;
+        if (!atomic_load(&t->dead)) atomic_store(&t->host_lost, true);
+        transport_note_death(t, r);
+        return;
+    }
+}
+
 int transport_check_life(const struct transport *t, hvd_error *err) {
     int rank = atomic_load_explicit(&t->dead, memory_order_acquire) - 1;
     if (rank < 0) return HVD_OK;
     const struct life_card *card = t->cards ? &t->cards[rank].life : NULL;
-    return error_set(err, HVD_RANK_DEAD, "rank %d (process %lld on host %s) is dead",
+    return error_set(err, HVD_RANK_DEAD, "rank %d (process %lld on host %s) is %s",
                      transport_job_rank(t, rank), card ? (long long)card->pid : 0,
-                     card ? card->host : "?");
+                     card ? card->host : "?",
+                     atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
 }
 
 void transport_wake(struct transport *t) { t->ops->wake(t); }

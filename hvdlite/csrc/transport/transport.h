@@ -58,6 +58,7 @@ struct transport {
     bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */
+    atomic_bool host_lost;    /* it was not seen to die: its host has vanished */
 };
 
 static inline int transport_job_rank(const struct transport *t, int rank) {
@@ -73,6 +74,9 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 int transport_check_life(const struct transport *t, hvd_error *err);
 bool transport_is_dead(const struct transport *t, int rank);
 void transport_note_death(struct transport *t, int rank); /* any thread */
+/* Notes the death of the ranks of another host that has lost its power or its network. Any thread;
+ * the cards are known. */
+void transport_lose_host(struct transport *t, const char *host);
 
 /* How to sleep and miss nothing: take a ticket, look for work, sleep on the ticket. Sleep returns
  * at once if a message or a nudge came since the ticket. */
