@@ -161,6 +161,15 @@ def test_a_rank_that_raises_ends_the_job_though_others_compute_on():
     assert not job.results()
 
 
+def test_a_rank_that_raises_ends_the_job_though_its_threads_wait():
+    """Python waits for them before it calls exit functions."""
+    job = script(2, "exits", "one_raises_while_its_threads_wait", timeout=SECONDS)
+    assert job.status != 0
+    assert (
+        "tensor 'allreduce.b' can't complete: rank 1 left the job (its script raised" in job.output
+    )
+
+
 @pytest.mark.parametrize(
     "how, code", [("3", 3), ("'no data'", 1), ("True", 1), ("256", 1)], ids=str
 )

@@ -1,6 +1,8 @@
 """The life of a job: init, shutdown, and an exit that never hangs."""
 
 import atexit
+import contextlib
+import importlib
 import os
 import sys
 import threading
@@ -234,6 +236,13 @@ def at_exit() -> None:
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
 
+def _leave_before_threads_are_joined() -> None:
+    """Leave if the script failed: its threads may wait for ranks that wait for this process."""
+    main = threading.main_thread()
+    if script_end.failure() and any(t is not main and not t.daemon for t in threading.enumerate()):
+        at_exit()
+
+
 def _end_of_a_later_failure(later: script_end.Failure) -> None:
     if _has_others():
         _end_job(later.code)
@@ -255,3 +264,8 @@ def _end_job(code: int) -> None:
 
 
 _run_first_at_exit()
+# Python waits for threads before it calls exit functions. What registers last comes first, before
+# the executors' threads are waited for. Python 3.8 lacks this; an exit function is too late for it.
+with contextlib.suppress(AttributeError, RuntimeError):
+    importlib.import_module("concurrent.futures.thread")
+    threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jobs import report
@@ -62,6 +63,17 @@ def one_raises_while_the_others_compute_for_long():
         raise RuntimeError("broken")
     time.sleep(60)  # stands for a computation
     report(rank, computed=True)
+
+
+def one_raises_while_its_threads_wait():
+    """For a tensor that rank 0 never submits, as that waits for rank 1."""
+    if rank == 1:
+        handle = hvd.numpy.allreduce_async(np.ones(1), name="a")
+        pool = ThreadPoolExecutor(4)
+        for _ in range(4):
+            pool.submit(handle.synchronize)
+        raise RuntimeError("broken")
+    hvd.numpy.allreduce(np.ones(1), name="b")
 
 
 def one_exits_while_the_others_compute_for_long():
