@@ -27,8 +27,8 @@ SHORT = parallel("moving", "disagree", "order", "optimizer")
 ON_SEVERAL = parallel(
     "allreduce", "codec", "compression", "disagree", "grouped", "join", "moving", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
-    "random_programs", "sharded", "sharded_stripes", "sharded_weights", "sync_batch_norm",
-    "trainer", "twins", "zero_copy",
+    "random_programs", "random_threads", "sharded", "sharded_stripes", "sharded_weights",
+    "sync_batch_norm", "trainer", "twins", "zero_copy",
 )  # fmt: skip
 
 # By messages, as between hosts.

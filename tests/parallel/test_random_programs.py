@@ -67,14 +67,14 @@ def random_work(random, number: int, size: int) -> Work:
     )  # fmt: skip
 
 
-def as_this_rank_has_it(one: Work, rank: int) -> Work:
+def as_this_rank_has_it(one: Work, rank: int, size: int) -> Work:
     if rank != one.wrong_rank or not one.wrong:
         return one
     other = {
         "dtype": {"dtype": "int64" if one.dtype != "int64" else "int32"},
         "shape": {"trailing": (*one.trailing, 2)},
         "op": {"op": hvd.Max if one.op != hvd.Max else hvd.Min},
-        "root_rank": {"root": (one.root + 1) % hvd.size()},
+        "root_rank": {"root": (one.root + 1) % size},
     }
     return one._replace(**other[one.wrong])
 
@@ -107,7 +107,7 @@ def result_of(one: Work, rank: int, size: int) -> np.ndarray:
 
 def start(one: Work, rank: int, size: int):
     """Submit this rank's part; return it with where the result will be, and what it shall be."""
-    own = as_this_rank_has_it(one, rank)
+    own = as_this_rank_has_it(one, rank, size)
     array = own.input(rank)
     expected = result_of(own, rank, size)
     in_place = own.in_place and own.kind in (ALLREDUCE, BROADCAST)
