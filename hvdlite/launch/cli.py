@@ -7,7 +7,18 @@ import sys
 from typing import Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.launch import build, channel, check, environment, hosts, network, options, submit, sync
+from hvdlite.launch import (
+    build,
+    channel,
+    check,
+    environment,
+    hosts,
+    limits,
+    network,
+    options,
+    submit,
+    sync,
+)
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
 from hvdlite.launch.output import Console, Files, Output
@@ -196,6 +207,7 @@ def start(job: Job, plan: Plan) -> int:
 
 def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = None) -> Outcome:
     """Run the job, after checks and copies are done."""
+    limits.prepare(job)
     if job.launcher == "ssh":
         check.before_start(job)
     if job.sync_dir:

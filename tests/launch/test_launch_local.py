@@ -308,9 +308,22 @@ def test_ranks_that_do_not_start_are_not_waited_for_for_ever(tmp_path):
     fake.write_text(fake.read_text() + "exec sleep 60\n")
     fake.chmod(0o755)
     env = {**os.environ, "HVDLITE_MPIRUN": str(fake)}
-    done = call("-n", 2, "--start-timeout", 0.5, "true", env=env)
+    done = call("-n", 1000, "--start-timeout", 0.5, "true", env=env)
     assert done.code == 2
-    assert "only 0 of 2 processes have started within 0.5 s" in done.err
+    assert "only 0 of 1000 processes have started within 0.5 s" in done.err
+    cores = len(os.sched_getaffinity(0))
+    assert f"WARNING: 1000 ranks share the cores of this host, {cores}: the start" in done.err
+
+
+def test_few_open_files_are_made_more_or_named():
+    """With 24, mpirun was killed, and hvdliterun itself raised an OSError."""
+    few = ["sh", "-c", 'ulimit -S -n 24; exec "$@"', "sh"]
+    assert call("-n", 2, "true", prefix=few).code == 0
+    few[2] = few[2].replace("-S ", "")
+    done = call("-n", 2, "true", prefix=few)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("hvdliterun: 2 ranks on this host need about 34 open files, and the")
+    assert "limit is 24: raise it (`ulimit -n 34`)" in done.err
 
 
 def test_check_and_check_build():
