@@ -111,6 +111,20 @@ def test_the_nearest_launcher_counts():
     assert "torchrun has started this process as one of 2" in mpirun(1, "-c", within).output
 
 
+def test_ranks_with_equal_process_ids_in_containers_of_their_own_work(tmp_path):
+    """Open MPI 5 crashed in the memory that they share."""
+    contain = ["unshare", "--fork", "--pid", "--mount-proc"]
+    if subprocess.run([*contain, "true"], capture_output=True).returncode:
+        pytest.skip("no PID namespaces here")
+    code = HVD + "hvd.init()\n" + SUM + "print('PID', os.getpid())"
+    (tmp_path / "script.py").write_text(code)
+    start = (
+        f"import os; os.execvp('unshare', {[*contain, sys.executable, f'{tmp_path}/script.py']})"
+    )
+    job = assert_passed(mpirun(2, "-c", start, timeout=40))
+    assert (job.lines("SUM "), job.lines("PID ")) == (["2.0", "2.0"], ["1", "1"])
+
+
 WORKERS = """
 import multiprocessing as mp
 from mpi4py import MPI

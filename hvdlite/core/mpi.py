@@ -10,12 +10,14 @@ import: the launcher's variables there are the rank's, and MPI would wait for a 
 """
 
 import importlib
+import os
 import re
 import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
+_BTL = "OMPI_MCA_btl"  # Open MPI's ways to move bytes; ^: all but these
 
 
 def _is_worker() -> bool:
@@ -25,6 +27,23 @@ def _is_worker() -> bool:
         return False
     begins = getattr(process.current_process(), "_inheriting", False)  # as the script is imported
     return begins or process.parent_process() is not None
+
+
+def _is_contained() -> bool:
+    """Tell whether the launcher started this rank in a PID namespace, a container, of its own."""
+    rank = os.environ.get("PMIX_RANK")
+    try:
+        first = Path("/proc/1/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return rank is not None and b"PMIX_RANK=" + rank.encode() in first
+
+
+def _without_shared_memory() -> None:
+    """Have Open MPI use TCP: over memory that such containers share, it takes equal ids for one."""
+    known = os.environ.get(_BTL, "^")
+    if known.startswith("^"):
+        os.environ[_BTL] = f"{known},sm".replace("^,", "^")
 
 
 def _first_line(text: object) -> str:
@@ -42,6 +61,8 @@ try:
 
     if _is_worker():
         mpi4py.rc.initialize = False
+    if _is_contained():
+        _without_shared_memory()
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
     raise ImportError(
