@@ -157,13 +157,14 @@ class Cluster:
         """Switch a host's link off, on the switch's side, or on again."""
         _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
 
-    def firewall(self, host: str) -> None:
-        """Let a host drop all packets to and from it, except those of ssh."""
+    def firewall(self, host: str, only_new: bool = False) -> None:
+        """Let a host drop all packets to and from it, or new connections, except those of ssh."""
         for way in ("INPUT", "OUTPUT"):
             rule = ["-A", way, "-o" if way == "OUTPUT" else "-i", "eth0"]
             for side in ("--sport", "--dport"):
                 self._iptables(host, [*rule, "-p", "tcp", side, "22", "-j", "ACCEPT"])
-            self._iptables(host, [*rule, "-j", "DROP"])
+            new = ["-p", "tcp", "--syn"] if only_new else []
+            self._iptables(host, [*rule, *new, "-j", "DROP"])
 
     def _iptables(self, host: str, words: List[str]) -> None:
         _run(self.command(["iptables", "-w", *words], host))

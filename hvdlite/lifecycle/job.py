@@ -23,6 +23,7 @@ from hvdlite.lifecycle import (
     script_end,
     watched,
 )
+from hvdlite.lifecycle.arrivals import Arrivals
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -38,6 +39,7 @@ def _seconds(variable: str, default: float) -> float:
 
 # A failed script waits this long for the other ranks to learn of it, then it ends the job.
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
+INIT_PATIENCE_SECONDS = _seconds("HVDLITE_INIT_TIMEOUT_SECONDS", 600)
 GOOD_END = "its script has ended"
 _GONE = 32_767  # the tag of a rank that has ended without init(): the highest of every MPI
 
@@ -137,7 +139,9 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
 def _wait_for_all(comm: MPI.Intracomm) -> None:
     """Return when all are in init(), or raise if one has ended without: MPI would wait for ever."""
     here, status = comm.Ibarrier(), MPI.Status()
+    arrivals = Arrivals(comm, INIT_PATIENCE_SECONDS)
     while not here.Test():
+        arrivals.look()
         # After a death those that are left come here together, and MPI.COMM_WORLD is broken.
         if not members.have_died() and MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
             gone = status.source
@@ -146,6 +150,7 @@ def _wait_for_all(comm: MPI.Intracomm) -> None:
                 raise HvdliteError(f"init(): rank {gone}'s script has ended without calling init()")
             MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
         time.sleep(0.001)  # Ctrl-C gets through here
+    arrivals.take()
 
 
 def _say_gone() -> None:

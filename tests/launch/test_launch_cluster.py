@@ -317,6 +317,18 @@ def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
         assert_clean(own_cluster, host)
 
 
+@pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
+def test_init_names_the_rank_that_a_firewall_keeps_away(own_cluster):
+    """It lets the connections live that are there when the ranks begin."""
+    begins = "import time; print('up 3', flush=True); time.sleep(3); import hvdlite; hvdlite.init()"
+    line = ["-H", "h0,h1,h2", "--env", "HVDLITE_INIT_TIMEOUT_SECONDS=4"]
+    launcher = start_up(own_cluster, begins, *line)
+    own_cluster.firewall("h2", only_new=True)
+    _, err = ends_without(own_cluster, launcher, None, limit=25)
+    assert launcher.returncode == 1, err
+    assert re.search(r"rank [01] on host h[01] has waited \d s in init\(\) for rank 2: ", err), err
+
+
 def test_ctrl_c_ends_all_hosts(cluster):
     code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
