@@ -104,8 +104,10 @@ INTEGER_KERNELS(int8, int8_t, int32_t, uint32_t)
 INTEGER_KERNELS(int16, int16_t, int32_t, uint32_t)
 INTEGER_KERNELS(int32, int32_t, int64_t, uint64_t)
 INTEGER_KERNELS(int64, int64_t, int64_t, uint64_t)
-COMBINE(or, uint8_t, uint8_t, uint8_t, SAME, OR)
-COMBINE(and, uint8_t, uint8_t, uint8_t, SAME, AND)
+COMBINE(truth_sum, uint8_t, uint8_t, uint8_t, SAME, OR)
+COMBINE(truth_min, uint8_t, uint8_t, uint8_t, SAME, AND)
+COMBINE(truth_max, uint8_t, uint8_t, uint8_t, SAME, OR)
+COMBINE(truth_product, uint8_t, uint8_t, uint8_t, SAME, AND)
 
 /* Any byte but 0 is true. request_check has refused scaling and averaging. */
 static void widen_truth(void *wide, const void *in, size_t n, double scale) {
@@ -120,43 +122,51 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
     widen_truth(out, wide, n, 1);
 }
 
-#define ROW(DTYPE, NAME, T, W, PAIR, PARTIAL)                                                      \
+#define ROW(DTYPE, COMBINES, T, W, PAIR, PARTIAL)                                                  \
     {.size = sizeof(T),                                                                            \
      .wide = sizeof(W),                                                                            \
      .result = sizeof(T),                                                                          \
      .partial = PARTIAL,                                                                           \
      .widen = widen_##DTYPE,                                                                       \
-     .combine = combine_##NAME,                                                                    \
-     .combine_wide = combine_wide_##NAME,                                                          \
+     .combine = combine_##DTYPE##_##COMBINES,                                                      \
+     .combine_wide = combine_wide_##DTYPE##_##COMBINES,                                            \
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* Operations in the order of hvd_op. SUM and REST: what partial sums and other results may be. */
-#define ROWS_OF(DTYPE, SUMS, MINS, MAXES, PRODUCTS, T, W, PAIR, SUM, REST)                         \
-    {ROW(DTYPE, SUMS, T, W, PAIR, SUM),      ROW(DTYPE, SUMS, T, W, PAIR, SUM),                    \
-     ROW(DTYPE, MINS, T, W, NULL, REST),     ROW(DTYPE, MAXES, T, W, NULL, REST),                  \
-     ROW(DTYPE, PRODUCTS, T, W, NULL, REST), ROW(DTYPE, SUMS, T, W, NULL, SUM)}
+/* The rows of a dtype. SUMS and REST: what partial sums and other partial results may be. */
+#define ROWS(DTYPE, T, W, PAIR, SUMS, REST)                                                        \
+    static const struct reduce_kernels rows_##DTYPE[] = {                                          \
+        [HVD_SUM] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                             \
+        [HVD_AVERAGE] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                         \
+        [HVD_MIN] = ROW(DTYPE, min, T, W, NULL, REST),                                             \
+        [HVD_MAX] = ROW(DTYPE, max, T, W, NULL, REST),                                             \
+        [HVD_PRODUCT] = ROW(DTYPE, product, T, W, NULL, REST),                                     \
+        [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS)};                                         \
+    _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op has a kernel");
 
-#define NUMBER(DTYPE, T, W, PAIR, SUM, REST)                                                       \
-    ROWS_OF(DTYPE, DTYPE##_sum, DTYPE##_min, DTYPE##_max, DTYPE##_product, T, W, PAIR, SUM, REST)
-#define INTEGER(DTYPE, T, W) NUMBER(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
-#define FLOAT(DTYPE, T, W) NUMBER(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
+#define INTEGER_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
+#define FLOAT_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
+
+FLOAT_ROWS(float16, uint16_t, float)
+FLOAT_ROWS(bfloat16, uint16_t, float)
+FLOAT_ROWS(float32, float, float)
+FLOAT_ROWS(float64, double, double)
+INTEGER_ROWS(uint8, uint8_t, int32_t)
+INTEGER_ROWS(int8, int8_t, int32_t)
+INTEGER_ROWS(int16, int16_t, int32_t)
+INTEGER_ROWS(int32, int32_t, int64_t)
+INTEGER_ROWS(int64, int64_t, int64_t)
+INTEGER_ROWS(truth, uint8_t, uint8_t)
+
+static const struct reduce_kernels *const ROWS_OF[] = {
+    [HVD_UINT8] = rows_uint8,     [HVD_INT8] = rows_int8,       [HVD_INT32] = rows_int32,
+    [HVD_INT64] = rows_int64,     [HVD_FLOAT16] = rows_float16, [HVD_BFLOAT16] = rows_bfloat16,
+    [HVD_FLOAT32] = rows_float32, [HVD_FLOAT64] = rows_float64, [HVD_BOOL] = rows_truth,
+    [HVD_INT16] = rows_int16};
+_Static_assert(sizeof ROWS_OF / sizeof *ROWS_OF == HVD_DTYPES, "each dtype has kernels");
 
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op) {
-    static const struct reduce_kernels ROWS[HVD_DTYPES][HVD_OPS] = {
-        [HVD_UINT8] = INTEGER(uint8, uint8_t, int32_t),
-        [HVD_INT8] = INTEGER(int8, int8_t, int32_t),
-        [HVD_INT16] = INTEGER(int16, int16_t, int32_t),
-        [HVD_INT32] = INTEGER(int32, int32_t, int64_t),
-        [HVD_INT64] = INTEGER(int64, int64_t, int64_t),
-        [HVD_FLOAT16] = FLOAT(float16, uint16_t, float),
-        [HVD_BFLOAT16] = FLOAT(bfloat16, uint16_t, float),
-        [HVD_FLOAT32] = FLOAT(float32, float, float),
-        [HVD_FLOAT64] = FLOAT(float64, double, double),
-        [HVD_BOOL] =
-            ROWS_OF(truth, or, and, or, and, uint8_t, uint8_t, NULL, REDUCE_WRAPS, REDUCE_WRAPS),
-    };
-    return &ROWS[dtype][op];
+    return &ROWS_OF[dtype][op];
 }
 
 /* Bytes of accumulators in a block: at least one element's, and few enough for the first cache. */
