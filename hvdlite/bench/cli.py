@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -130,11 +131,20 @@ def libraries(apis) -> Dict:
     return opened
 
 
+def _installed(apis: List[str]) -> Tuple[List[str], List[str]]:
+    """Return the APIs whose library is installed, and the others."""
+    found = [api for api in apis if importlib.util.find_spec(api)]
+    return found, [api for api in apis if api not in found]
+
+
 def main(arguments=None) -> None:
     args = parse_args(arguments)
     from hvdlite.core.mpi import MPI
 
     comm = MPI.COMM_WORLD.Dup()
+    args.apis, missing = _installed(args.apis)
+    if missing and comm.rank == 0:
+        print(f"hvdlite-bench: not measured, as they are not installed: {', '.join(missing)}\n")
     opened = libraries(args.apis)
     about: Dict[str, Any] = {
         **machine.describe(),

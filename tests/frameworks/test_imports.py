@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from jobs import assert_passed, mpirun
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "xgboost", "lightgbm")
 
@@ -14,3 +15,10 @@ def test_hvdlite_imports_no_framework(module):
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == []
+
+
+def test_the_bench_runs_without_mxnet_and_names_what_it_leaves_out():
+    bench = ["-m", "hvdlite.bench", "--seconds=0.01", "--sizes=4K", "--idle=0"]
+    job = assert_passed(mpirun(2, *bench, timeout=60))
+    assert "not measured, as they are not installed: mxnet\n" in job.output
+    assert "numpy    allreduce private" in job.output
