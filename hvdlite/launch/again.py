@@ -6,7 +6,7 @@ from typing import List
 
 from hvdlite.launch.job import Job
 
-_FOR_OUTSIDE = ("--batch", "--dry-run")
+_FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")  # job.command has python -m
 
 
 def command(job: Job, *more: str) -> List[str]:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 from typing import Dict, List, Optional
@@ -62,7 +63,7 @@ def _main(argv: List[str]) -> int:
 
 def job_of(args, argv: List[str]) -> Job:
     """Return the job that the options describe."""
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = _command(args.command[args.command[:1] == ["--"] :], args.module)
     given = _hosts(args)
     mode = args.mode or ("ps" if args.servers else "mpi")
     job = Job(
@@ -107,7 +108,35 @@ def job_of(args, argv: List[str]) -> Job:
     return job
 
 
+def _command(words: List[str], is_module: bool) -> List[str]:
+    """Return what a rank runs: for a module, or a Python file without #!, this Python."""
+    if is_module:
+        return [sys.executable, "-m", *words]
+    if words and words[0].endswith(".py") and not _runs_itself(words[0]):
+        return [sys.executable, *words]
+    return words
+
+
+def _runs_itself(name: str) -> bool:
+    path = shutil.which(name)
+    if path is None:
+        return False
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
+
+
 def _hosts(args) -> List[hosts.Host]:
+    found = _named_hosts(args)
+    if args.nnodes not in (None, len(found) or 1):
+        raise ValueError(
+            f"--nnodes {args.nnodes}: -H names {len(found)} hosts: give -H host1,host2,..."
+        )
+    if args.ranks_per_host is None:
+        return found
+    return [host._replace(slots=args.ranks_per_host) for host in found]
+
+
+def _named_hosts(args) -> List[hosts.Host]:
     if args.hostfile:
         return hosts.read_file(args.hostfile)
     if args.hosts and os.path.isfile(args.hosts):
@@ -117,6 +146,11 @@ def _hosts(args) -> List[hosts.Host]:
 
 def _workers(args, given: List[hosts.Host]) -> int:
     """Return -n; without it, all slots that the hosts have."""
+    if args.ranks_per_host is not None:
+        every = args.ranks_per_host * max(len(given), 1)
+        if args.workers not in (None, every):
+            raise ValueError(f"-n {args.workers} and --nproc-per-node: leave one of them away")
+        return every
     if args.workers is None and given:
         return sum(host.slots or 1 for host in given)
     return 1 if args.workers is None else args.workers

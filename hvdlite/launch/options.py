@@ -1,6 +1,7 @@
 """The command line: the options of MXNet's launch.py and of horovodrun, in one parser."""
 
 import argparse
+import difflib
 from typing import List, NamedTuple, Optional
 
 from hvdlite.launch.config import ConfigAction
@@ -88,10 +89,19 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
     **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
     **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
+    **dict.fromkeys(("--oversubscribe", "--allow-run-as-root"), False),  # mpirun's
 }
+_RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
 REFUSED = {
     "--gloo": "hvdlite runs over MPI alone",
     "--jsrun": "use --launcher mpi inside the allocation",
+    "--bind-to": "use --binding-args='--bind-to ...'",
+    "--mca": "use --mpi-args='--mca ...'",
+    **{  # torchrun's
+        spelling: _RANKS_MEET
+        for name in ("node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend")
+        for spelling in (f"--{name}", f"--{name.replace('-', '_')}")
+    },
     **dict.fromkeys(
         (
             *("--host-discovery-script",),
@@ -108,6 +118,20 @@ class _NoEffect(argparse.Action):
         namespace.without_effect = [*namespace.without_effect, option_string]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names, for an unknown option, the known one that is most like it."""
+
+    def parse_args(self, args=None, namespace=None):
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [name for name in self._option_string_actions if name not in REFUSED]
+            word = unknown[0].partition("=")[0]
+            like = difflib.get_close_matches(word.replace("_", "-"), known, 1)
+            hint = f"did you mean {like[0]}?" if like else "see hvdliterun --help"
+            self.error(f"unknown option {word}: {hint}")
+        return found
+
+
 class _Refuse(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"{option_string}: {REFUSED[option_string]}")
@@ -115,7 +139,7 @@ class _Refuse(argparse.Action):
 
 def parser(launchers: List[str]) -> argparse.ArgumentParser:
     """Return the parser; all words before the command are options."""
-    new = argparse.ArgumentParser(
+    new = _Parser(
         prog="hvdliterun",
         usage=USAGE,
         description="Start a training job on one or many hosts.",
@@ -139,7 +163,7 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
 
 
 def _add_job(new: argparse.ArgumentParser) -> None:
-    names = ("-n", "-np", "--num-proc", "--num-workers")
+    names = ("-n", "-np", "--np", "--num-proc", "--num-workers")
     new.add_argument(
         "--as-horovod",
         action="store_true",
@@ -153,7 +177,20 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         help="ranks to start (default: all slots of the hosts, else 1)",
     )
     new.add_argument(
-        *("--env",),
+        *("--nproc-per-node", "--nproc_per_node"),
+        dest="ranks_per_host",
+        type=int,
+        metavar="N",
+        help="ranks to start on each host, as in torchrun",
+    )
+    new.add_argument("--nnodes", type=int, metavar="N", help="the number of hosts, to compare")
+    new.add_argument(
+        *("-m", "--module"),
+        action="store_true",
+        help="the command is a Python module and its arguments",
+    )
+    new.add_argument(
+        *("--env", "-x"),
         action="append",
         default=[],
         metavar="NAME[=VALUE]",

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from hvdlite.launch import cli, options
@@ -46,6 +48,8 @@ def test_s_means_the_parameter_server(line, mode, servers):
     ("line", "says"),
     [
         ("-n 2", "which program"),
+        ("--nnodes 2 --nproc_per_node 2 t", "give -H host1,host2"),
+        ("-n 3 --nproc-per-node 2 t", "leave one of them away"),
         ("-n 0 t", "at least one rank"),
         ("--mode ps -s 0 -n 1 t", "needs servers"),
         ("--launcher local -H a t", "takes no hosts"),
@@ -63,10 +67,49 @@ def test_a_mistake_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
-def test_what_hvdlite_does_not_have_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--gloo t", "over MPI alone"),
+        ("--master_addr h t", "tells them where to meet: give -H"),
+        ("--bind-to core t", "use --binding-args"),
+        ("--num-procs 2 t", "unknown option --num-procs: did you mean --num-proc?"),
+        ("--start_timeout=9 t", "unknown option --start_timeout: did you mean --start-timeout?"),
+        ("--zzyzx t", "unknown option --zzyzx: see hvdliterun --help"),
+    ],
+)
+def test_an_unknown_option_gets_a_hint(line, says, capsys):
     with pytest.raises(SystemExit):
-        job("--gloo", "t")
-    assert "over MPI alone" in capsys.readouterr().err
+        job(*line.split())
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "slots"),
+    [
+        ("--nproc_per_node=2 t", 2, []),
+        ("--nnodes 1 --nproc-per-node 3 t", 3, []),
+        ("--np 4 --oversubscribe -x A=1 t", 4, []),
+        ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", 6, [3, 3]),
+    ],
+)
+def test_torchruns_and_mpiruns_spellings_work(line, ranks, slots):
+    found = job(*line.split())
+    assert (found.workers, [host.slots for host in found.hosts]) == (ranks, slots)
+
+
+def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("plain.py", ""), ("own.py", "#!/bin/sh"), ("no_line.py", "")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own.py").chmod(0o755)
+    (tmp_path / "no_line.py").chmod(0o755)
+    python = [sys.executable]
+    assert job("-n", "2", "plain.py", "-x").command == [*python, "plain.py", "-x"]
+    assert job("own.py").command == [*python, "own.py"]  # not in PATH: a shell would not find it
+    assert job("./own.py").command == ["./own.py"]
+    assert job("./no_line.py").command == [*python, "./no_line.py"]
+    assert job("-m", "pkg.train", "a").command == [*python, "-m", "pkg.train", "a"]
 
 
 def test_horovods_other_switches_are_taken(capsys):
