@@ -15,13 +15,14 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 
 from hvdlite.core import frameworks
+from hvdlite.core.arguments import op_of
 from hvdlite.core.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
 from hvdlite.core.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
-from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum  # noqa: F401
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
+from hvdlite.core.reduce_ops import NAMES, Adasum, Average, Max, Min, Product, Sum  # noqa: F401
 from hvdlite.core.rows import part_shape, rows_of, staged_alltoall
 from hvdlite.core.stages import staged
 
@@ -43,7 +44,7 @@ def allreduce(
     :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """
-    names = [tensor_name("allreduce", name, process_set.process_set_id)]
+    names = [tensor_name("allreduce", name, process_set)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
@@ -60,8 +61,7 @@ def grouped_allreduce(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
-    name = tensor_name("allreduce", name, process_set.process_set_id)
-    names = group_names(name, len(arrays))
+    names = group_names(tensor_name("allreduce", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
@@ -84,7 +84,7 @@ def reducescatter(
     :param array: of at least one dimension; all arguments and errors are those of
         :func:`allreduce`.
     """
-    names = [tensor_name("reducescatter", name, process_set.process_set_id)]
+    names = [tensor_name("reducescatter", name, process_set)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs).then(
@@ -103,8 +103,7 @@ def grouped_reducescatter(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
-    name = tensor_name("reducescatter", name, process_set.process_set_id)
-    names = group_names(name, len(arrays))
+    names = group_names(tensor_name("reducescatter", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
     return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
@@ -122,10 +121,10 @@ def broadcast(
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
-    array, name = _dense(array), tensor_name("broadcast", name, process_set.process_set_id)
+    array, name = _dense(array), tensor_name("broadcast", name, process_set)
     check_out(name, out, array.shape, array.dtype)
     result = result_array(out, array.shape, array, in_place=True)
-    root, group = process_set.number_of(root_rank), process_set.group()
+    root, group = process_set.number_of(root_rank), group_of(process_set)
     started = start_all(
         lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
     )
@@ -146,7 +145,7 @@ def allgather(
     :return: an array of shape (rows of all ranks, ...), in the order of ranks.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
-    name = tensor_name("allgather", name, process_set.process_set_id)
+    name = tensor_name("allgather", name, process_set)
     outs = None if out is None else [out]
     return _gather(name, [name], [array], process_set, outs).then(_first)
 
@@ -159,8 +158,8 @@ def grouped_allgather(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
-    name = tensor_name("allgather", name, process_set.process_set_id)
-    names = group_names(name, len(arrays))
+    name = tensor_name("allgather", name, process_set)
+    names = group_names(name, arrays)
     return _gather(name, names, arrays, process_set, out)
 
 
@@ -182,9 +181,9 @@ def alltoall(
         ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
-    array, name = _dense(array), tensor_name("alltoall", name, process_set.process_set_id)
+    array, name = _dense(array), tensor_name("alltoall", name, process_set)
     check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    group = process_set.group()
+    group = group_of(process_set)
 
     def begin(matrix: np.ndarray) -> Any:
         received = matrix[:, process_set.rank()].copy()
@@ -215,7 +214,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     :raises hvdlite.HvdliteError: a rank has left.
     """
     nothing = np.empty(0, np.uint8)
-    run(lib.HVD_ALLREDUCE, "barrier", nothing, nothing, op=Sum, group=process_set.group())
+    run(lib.HVD_ALLREDUCE, "barrier", nothing, nothing, op=Sum, group=group_of(process_set))
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
@@ -237,7 +236,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     """
     last = np.empty(1, np.int64)
     frameworks.wait_all()  # the last rank must have finished every step
-    run(lib.HVD_JOIN, "join", last, last, group=process_set.group())
+    run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
     return process_set.ranks[last[0]]
 
 
@@ -250,7 +249,8 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
     if kind == lib.HVD_REDUCESCATTER:
         shapes = [part_shape(shape, process_set) for shape in shapes]
     details = {
-        "op": op, "prescale": scales[0], "postscale": scales[1], "group": process_set.group(),
+        "op": op if type(op) is int and op in NAMES else op_of(None, op),
+        "prescale": scales[0], "postscale": scales[1], "group": group_of(process_set),
     }  # fmt: skip
     outs = check_outs(names, outs, shapes, arrays)
     return _start_all(kind, names, arrays, shapes, outs, details)
@@ -261,7 +261,7 @@ def _gather(name, names, arrays, process_set, outs) -> Any:
     outs = check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return ended([])
-    details = {"group": process_set.group()}
+    details = {"group": group_of(process_set)}
     started, rows = start_gathering([rows_of(a.shape) for a in arrays], name, process_set)
 
     def begin() -> Handle:

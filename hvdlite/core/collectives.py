@@ -6,8 +6,9 @@ from typing import Any, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from hvdlite.core import arguments
 from hvdlite.core.native import c_text, call, exception_of, ffi, lib, new_error
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
 DTYPES = {
     np.dtype(name): getattr(lib, "HVD_" + name.upper())
@@ -42,13 +43,20 @@ def describe(kind: int, name: str, splits=None, **members):
 
     :param splits: an int64 matrix: ``splits[i, j]`` rows go from rank i to rank j.
     :param members: more members of ``hvd_tensor``.
+    :raises ValueError: one that a user has given is no number of its kind.
     """
+    if not arguments.PLAIN.issuperset(map(type, members.values())):
+        members = arguments.plain(members)
     alive = [c_text(name, "the tensor name")]
     members.update(kind=kind, name=alive[0])
     if splits is not None:
         alive.append(ffi.from_buffer("int64_t[]", splits))
         members.update(splits=alive[1], nsplits=splits.size)
-    return ffi.new("hvd_tensor *", members), alive
+    try:
+        return ffi.new("hvd_tensor *", members), alive
+    except (TypeError, OverflowError):
+        arguments.plain(members)  # knows which argument it is
+        raise
 
 
 def memory_of(array: np.ndarray) -> Memory:
@@ -187,7 +195,7 @@ def start_gathering(
     """Start what :func:`gather_numbers` does; the array is filled when it has ended."""
     mine = np.array([numbers], np.int64)
     everyone = np.empty((process_set.size(), *mine.shape[1:]), np.int64)
-    members = {"out_rows": len(everyone), "group": process_set.group()}
+    members = {"out_rows": len(everyone), "group": group_of(process_set)}
     return start_all(lib.HVD_ALLGATHER, [f"{name}.rows"], [mine], [everyone], [members]), everyone
 
 
@@ -199,6 +207,6 @@ def gather_bytes(
     mine, everyone = np.frombuffer(data, np.uint8), np.empty(lengths.sum(), np.uint8)
     run(
         lib.HVD_ALLGATHER, name, mine, everyone,
-        out_rows=len(everyone), group=process_set.group(),
+        out_rows=len(everyone), group=group_of(process_set),
     )  # fmt: skip
     return [part.tobytes() for part in np.split(everyone, np.cumsum(lengths)[:-1])]

@@ -5,7 +5,10 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from typing import DefaultDict, Dict, Iterator, List, Optional
+from typing import DefaultDict, Dict, Iterator, List, Optional, Sequence
+
+from hvdlite.core.arguments import wrong
+from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Unnamed calls at each line of the user's script; threads never get the same number.
@@ -30,19 +33,32 @@ def count_owners(counts: Dict[str, int]) -> None:
         _owners[kind] = max(_owners[kind], count)
 
 
-def tensor_name(kind: str, name: Optional[str], process_set_id: Optional[int] = 0) -> str:
-    """Return ``kind.name``; the default name is :func:`call_name`."""
-    return f"{kind}.{call_name(kind, process_set_id) if name is None else name}"
+def tensor_name(
+    kind: str, name: Optional[str], process_set: ProcessSet = global_process_set
+) -> str:
+    """Return ``kind.name``; the default name is :func:`call_name`.
+
+    :raises ValueError: ``name`` is no text, or ``process_set`` no process set.
+    """
+    if not isinstance(process_set, ProcessSet):
+        checked(process_set)
+    if name is None:
+        return f"{kind}.{call_name(kind, process_set)}"
+    if not isinstance(name, str):
+        raise wrong("name", name, "a text, or None")
+    return f"{kind}.{name}"
 
 
-def call_name(kind: str, process_set_id: Optional[int]) -> str:
+def call_name(kind: str, process_set: ProcessSet) -> str:
     """Name an unnamed call after the line of the script that makes it, and a count.
 
     Each line has its own count, so that an extra unnamed call on one rank does not rename all later
     calls. Each process set has its own, because ranks in several sets make more calls.
     """
+    if not isinstance(process_set, ProcessSet):
+        checked(process_set)
     line = calling_line()
-    return f"{line}#{next(_calls[kind, line, process_set_id])}"
+    return f"{line}#{next(_calls[kind, line, process_set.process_set_id])}"
 
 
 def calling_line() -> str:
@@ -56,8 +72,12 @@ def calling_line() -> str:
     return f"{file}:{frame.f_lineno}"
 
 
-def group_names(name: str, n: int) -> List[str]:
-    """Return ``name_1of3``, ...: names for the n tensors of one call."""
+def group_names(name: str, tensors: Sequence) -> List[str]:
+    """Return ``name_1of3``, ...: names for the tensors of one call."""
+    try:
+        n = len(tensors)
+    except TypeError:
+        raise wrong("tensors", tensors, "a list of tensors") from None
     return [f"{name}_{i + 1}of{n}" for i in range(n)]
 
 

@@ -35,7 +35,7 @@ def broadcast_object(
     >>> hvd.broadcast_object({"epoch": 3})
     {'epoch': 3}
     """
-    name = tensor_name("object", name, process_set.process_set_id)
+    name = tensor_name("object", name, process_set)
     is_root = topology.rank() == root_rank
     data = np.frombuffer(_dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     lengths = np.array([len(data)])
@@ -54,7 +54,7 @@ def allgather_object(
     :param obj: as for :func:`.broadcast_object`; its type may differ between ranks.
     :param name: and ``process_set``, and errors: as for :func:`.broadcast_object`.
     """
-    name = tensor_name("object", name, process_set.process_set_id)
+    name = tensor_name("object", name, process_set)
     return [pickle.loads(data) for data in gather_bytes(_dumps(obj), name, process_set)]
 
 

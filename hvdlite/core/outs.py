@@ -2,10 +2,14 @@
 
 import numpy as np
 
+from hvdlite.core.arguments import wrong
+
 
 def check_outs(names, outs, shapes, arrays) -> list:
     if outs is None:
         return [None] * len(arrays)
+    if not isinstance(outs, (list, tuple)):
+        raise wrong("out", outs, f"a list of {len(arrays)} arrays, one for each input")
     if len(outs) != len(arrays):
         raise ValueError(f"out has {len(outs)} arrays: expected {len(arrays)}, one for each input")
     for name, out, shape, array in zip(names, outs, shapes, arrays):

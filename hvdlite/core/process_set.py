@@ -3,6 +3,7 @@
 from typing import List, Optional, Sequence, Union
 
 from hvdlite.core import topology
+from hvdlite.core.arguments import rank_of, whole, wrong
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteValueError
 
@@ -27,12 +28,8 @@ class ProcessSet:
         )
         if isinstance(ranks_or_comm, MPI.Comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
-        elif _are_ranks(ranks_or_comm):
-            self.ranks = sorted(ranks_or_comm)
         else:
-            raise ValueError(
-                f"ProcessSet({ranks_or_comm!r}): expected a list of ranks or an mpi4py communicator"
-            )
+            self.ranks = sorted(_ranks(ranks_or_comm))
 
     def included(self) -> bool:
         """Tell whether this process is in the set."""
@@ -51,19 +48,10 @@ class ProcessSet:
     def number_of(self, rank: int) -> int:
         """Return a rank's number in the set; raise ValueError if the set does not have it."""
         self._check_registered()
+        rank = rank if type(rank) is int else rank_of(rank)
         if rank not in self.ranks:
             raise HvdliteValueError(f"rank {rank} is not in the process set of ranks {self.ranks}")
         return self.ranks.index(rank)
-
-    def group(self) -> int:
-        """Return the C library's number of the set, for this process's collectives. Internal."""
-        self._check_registered()
-        if self._group is None:
-            raise HvdliteValueError(
-                f"this process (rank {topology.rank()}) is not in the process set of ranks "
-                f"{self.ranks}: only those make the call"
-            )
-        return self._group
 
     def register(self, process_set_id: int, ranks: List[int], group: Optional[int]) -> None:
         """Note that the set is registered in this job. Internal."""
@@ -89,7 +77,7 @@ class _GlobalProcessSet(ProcessSet):
     """All ranks of the job, whatever job this is."""
 
     def __init__(self) -> None:
-        self.process_set_id, self.mpi_comm = 0, None
+        self.process_set_id, self.mpi_comm, self._group = 0, None, 0
 
     ranks = property(lambda self: list(range(topology.size())))
 
@@ -103,10 +91,7 @@ class _GlobalProcessSet(ProcessSet):
         return topology.rank()
 
     def number_of(self, rank: int) -> int:
-        return rank  # the C library checks it with the tensor
-
-    def group(self) -> int:
-        return 0
+        return rank if type(rank) is int else rank_of(rank)  # C checks it with the tensor
 
     def invalidate(self) -> None:
         """Do nothing: the global set outlives every job."""
@@ -118,8 +103,38 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 
-def _are_ranks(ranks) -> bool:
+def group_of(process_set: ProcessSet) -> int:
+    """Return the C library's number of the set, for this process's collectives.
+
+    :raises ValueError: it is no set, is not registered, or does not have this process.
+    """
+    if isinstance(process_set, ProcessSet) and process_set._group is not None:
+        return process_set._group
+    checked(process_set).included()  # raises unless it is registered
+    raise HvdliteValueError(
+        f"this process (rank {topology.rank()}) is not in the process set of ranks "
+        f"{process_set.ranks}: only those make the call"
+    )
+
+
+def checked(process_set: ProcessSet) -> ProcessSet:
+    """Return ``process_set``; raise ValueError if it is no process set."""
+    if not isinstance(process_set, ProcessSet):
+        raise wrong("process_set", process_set, "a ProcessSet, as hvd.add_process_set() returns")
+    return process_set
+
+
+def check_root(root_rank: int, process_set: ProcessSet) -> None:
+    """Raise ValueError unless it is a rank of the set; for calls that send other things first."""
+    number = checked(process_set).number_of(root_rank)
+    if not 0 <= number < topology.size():
+        raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")
+
+
+def _ranks(ranks) -> List[int]:
     try:
-        return all(isinstance(rank, int) for rank in ranks)
-    except TypeError:
-        return False
+        if isinstance(ranks, (str, bytes, bytearray)):
+            raise ValueError
+        return [whole(rank, "a rank", "a rank of the job") for rank in ranks]
+    except (TypeError, ValueError):
+        raise wrong("ranks", ranks, "a list of ranks or an mpi4py communicator") from None

@@ -1,6 +1,6 @@
 """The operations of reductions: Sum, Average, ... for arrays of every library."""
 
-from typing import Optional, Sequence
+from typing import Sequence
 
 from hvdlite.core.native import lib
 
@@ -11,7 +11,7 @@ Max = lib.HVD_MAX
 Product = lib.HVD_PRODUCT
 Adasum = lib.HVD_ADASUM
 
-_NAMES = {
+NAMES = {
     Average: "Average",
     Sum: "Sum",
     Min: "Min",
@@ -21,26 +21,11 @@ _NAMES = {
 }
 
 
-def op_of(average: Optional[bool], op: Optional[int]) -> int:
-    """Return the operation of a call, given by ``op`` or by the older ``average``.
-
-    :raises ValueError: both are given, or ``op`` is unknown.
-    """
-    if average is not None and op is not None:
-        raise ValueError("give op or average, not both")
-    if average is not None:
-        return Average if average else Sum
-    if op is not None and op not in _NAMES:
-        known = ", ".join(f"hvdlite.{name}" for name in _NAMES.values())
-        raise ValueError(f"op is {op!r}: expected one of {known}")
-    return Average if op is None else op
-
-
 def check_linear(name: str, op: int) -> None:
     """Raise ValueError for an operation that has no gradient here."""
     if op not in (Sum, Average):
         raise ValueError(
-            f"tensor '{name}': op {_NAMES[op]} has no gradient: expected Sum or Average"
+            f"tensor '{name}': op {NAMES[op]} has no gradient: expected Sum or Average"
         )
 
 

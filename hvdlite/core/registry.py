@@ -3,10 +3,11 @@
 from typing import Dict, List, Optional, Sequence, Union
 
 from hvdlite.core import frameworks, topology
+from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.objects import agree, allgather_object
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
 _registered: Dict[int, ProcessSet] = {0: global_process_set}
 _last_id = 0  # ids are never used twice
@@ -24,6 +25,8 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
         if process_sets.lower() != "dynamic":
             raise ValueError(f"process_sets is '{process_sets}': expected a list or 'dynamic'")
         return
+    if not isinstance(process_sets, (list, tuple, type(None))):
+        raise wrong("process_sets", process_sets, "a list of process sets, or 'dynamic'")
     for process_set in process_sets or ():
         add_process_set(process_set)
 
@@ -42,7 +45,7 @@ def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
 
 def process_set_of(process_set_id: int) -> ProcessSet:
     """Return the registered process set of that id; raise ValueError if there is none."""
-    if process_set_id not in _registered:
+    if whole(process_set_id, "process_set_id", "a process set's number") not in _registered:
         known = ", ".join(map(str, _registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
     return _registered[process_set_id]
@@ -123,12 +126,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     :param process_set: a registered :class:`ProcessSet`; it can't be used any more.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
-    number = process_set.process_set_id
+    number = checked(process_set).process_set_id
     if number is None or number == 0:
         return False
     agree("process_set", [f"remove {process_set}"])
     if process_set.included():
-        _leave_group(process_set.group())
+        _leave_group(group_of(process_set))
     del _registered[number]
     process_set.invalidate()
     return True

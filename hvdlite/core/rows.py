@@ -41,7 +41,10 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
                 f"a multiple of {size}, or splits"
             )
         return np.full(size, rows // size, np.int64)
-    given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
+    try:
+        given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
+    except ValueError as error:  # lists of different lengths
+        raise HvdliteValueError(f"tensor '{name}': splits are {splits!r}: {error}") from None
     if given.shape != (size,):
         raise HvdliteValueError(
             f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
@@ -64,7 +67,8 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
 
 
 def _is_count(number) -> bool:
-    return isinstance(number, (int, float)) and number >= 0 and number % 1 == 0
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    return is_number and number >= 0 and number % 1 == 0
 
 
 def fingerprint(*facts) -> int:

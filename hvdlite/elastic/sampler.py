@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List
 import numpy as np
 
 from hvdlite.core import topology
+from hvdlite.core.arguments import whole
 
 
 class ElasticSampler:
@@ -29,12 +30,14 @@ class ElasticSampler:
     :param dataset: anything with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.
     :param seed: the same on every rank, from 0 to 2**32 - 1.
+    :raises ValueError: ``dataset`` is neither, or ``seed`` no such number.
     """
 
     def __init__(
         self, dataset, shuffle: bool = True, seed: int = 0, drop_last: bool = False
     ) -> None:
-        self._length = dataset if isinstance(dataset, int) else len(dataset)
+        self._length = _length_of(dataset)
+        whole(seed, "seed", "a whole number from 0 to 2**32 - 1", range(2**32))
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self.epoch = 0
         self.processed_num = 0  # samples of this epoch that all ranks together have trained on
@@ -78,3 +81,9 @@ class ElasticSampler:
 
     def __len__(self) -> int:
         return len(self._indices)
+
+
+def _length_of(dataset) -> int:
+    if hasattr(dataset, "__len__") and not isinstance(dataset, (str, bytes)):
+        return len(dataset)
+    return whole(dataset, "dataset", "anything with a length, or the length itself", range(2**63))

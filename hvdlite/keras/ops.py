@@ -6,9 +6,10 @@ import numpy as np
 from keras import ops
 
 from hvdlite import numpy as collectives
+from hvdlite.core.arguments import op_of
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Average, op_of
+from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
+from hvdlite.core.reduce_ops import Average
 from hvdlite.keras.compression import NoneCompressor
 
 
@@ -70,6 +71,7 @@ def broadcast_variables(
     :param process_set: the ranks that take part.
     :raises hvdlite.HvdliteError: the ranks disagree on a shape or dtype; one has left.
     """
+    check_root(root_rank, process_set)  # before anything is counted or sent
     owner = owner_name("variables")
     handles = [
         collectives.broadcast_async(

@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdlite.core.collectives import gather_numbers
 from hvdlite.core.native import lib
-from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of
 from hvdlite.mxnet.push import (
     Settings,
@@ -26,7 +26,7 @@ from hvdlite.mxnet.push import (
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet):
     """Reduce in place."""
     prescale, postscale = scales
-    settings = Settings(op, prescale, postscale, priority, process_set.group())
+    settings = Settings(op, prescale, postscale, priority, group_of(process_set))
     if len(names) == 1:
         push_in_place(describe_allreduce(names[0], settings), tensors[0])
     else:
@@ -36,18 +36,22 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
 
 def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
     """Broadcast in place."""
-    root, group = process_set.number_of(root_rank), process_set.group()
+    root, group = process_set.number_of(root_rank), group_of(process_set)
     push(lib.HVD_BROADCAST, name, tensor, priority=priority, root=root, group=group)
     return tensor
 
 
-def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> Tuple[np.ndarray, bool]:
+def rows_of_all(
+    name: str, names, tensors, priority: int, process_set: ProcessSet
+) -> Tuple[np.ndarray, bool]:
     """Gather the row counts: one line a rank, one column a tensor. Collective.
 
     The second value tells whether dtype and all other dimensions are equal on all ranks.
     """
     for own, tensor in zip(names, tensors):
-        validate(lib.HVD_ALLGATHER, own, tensor)  # before the other ranks wait for our rows
+        validate(
+            lib.HVD_ALLGATHER, own, tensor, priority=priority
+        )  # before the other ranks wait for our rows
     own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]
     gathered = gather_numbers(own, name, process_set)
     return gathered[..., 0], alike(gathered[..., 1])
@@ -91,7 +95,7 @@ def allgather(names, tensors, rows, priority: int, process_set: ProcessSet) -> L
     :param rows: of each tensor, over all ranks.
     """
     outs = [empty((int(n), *tensor.shape[1:]), tensor) for n, tensor in zip(rows, tensors)]
-    of_all = {"priority": priority, "group": process_set.group()}
+    of_all = {"priority": priority, "group": group_of(process_set)}
     details = [{**of_all, "out_rows": int(n)} for n in rows]
     push_group(lib.HVD_ALLGATHER, names, outs, details, tensors)
     return outs
@@ -113,7 +117,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
     out = empty((rows, *tensor.shape[1:]), tensor)
     push(
         lib.HVD_ALLTOALL, name, out, tensor, priority=priority, out_rows=rows,
-        splits=matrix, group=process_set.group(),
+        splits=matrix, group=group_of(process_set),
     )  # fmt: skip
     return out
 
@@ -122,7 +126,7 @@ def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSe
     """Return the details of a push that reduces."""
     return {
         "op": op, "prescale": scales[0], "postscale": scales[1],
-        "priority": priority, "group": process_set.group(),
+        "priority": priority, "group": group_of(process_set),
     }  # fmt: skip
 
 

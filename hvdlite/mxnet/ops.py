@@ -22,10 +22,11 @@ from typing import List, Optional, Sequence
 
 from mxnet.autograd import is_recording
 
+from hvdlite.core.arguments import op_of, wrong
 from hvdlite.core.names import call_name, group_names, tensor_name
 from hvdlite.core.native import lib
-from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Average, op_of
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
+from hvdlite.core.reduce_ops import Average
 from hvdlite.core.rows import all_splits
 from hvdlite.mxnet import collectives, differentiable
 from hvdlite.mxnet.push import (
@@ -67,7 +68,7 @@ def allreduce(
         or storage type, a bool average, Adasum of integers.
     :raises MXNetError: at the wait, on every rank: the ranks disagree, or one has failed or left.
     """
-    names = [tensor_name("allreduce", name, process_set.process_set_id)]
+    names = [tensor_name("allreduce", name, process_set)]
     scales = prescale_factor, postscale_factor
     return _allreduce(names, [tensor], op_of(average, op), scales, priority, process_set)[0]
 
@@ -84,8 +85,8 @@ def allreduce_(
 ):
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     if name is None:
-        name = call_name("allreduce", process_set.process_set_id)
-    arguments = average, op, prescale_factor, postscale_factor, priority, process_set.group()
+        name = call_name("allreduce", process_set)
+    arguments = average, op, prescale_factor, postscale_factor, priority, group_of(process_set)
     push_in_place(_described(name, arguments), tensor)
     return tensor
 
@@ -101,10 +102,9 @@ def grouped_allreduce(
     op: Optional[int] = None,
 ) -> Sequence:
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
-    if not len(tensors):
+    names = group_names(tensor_name("allreduce", name, process_set), tensors)
+    if not names:
         return tensors
-    name = tensor_name("allreduce", name, process_set.process_set_id)
-    names = group_names(name, len(tensors))
     scales = prescale_factor, postscale_factor
     return _allreduce(names, tensors, op_of(average, op), scales, priority, process_set)
 
@@ -120,8 +120,7 @@ def grouped_allreduce_(
     op: Optional[int] = None,
 ) -> Sequence:
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
-    name = tensor_name("allreduce", name, process_set.process_set_id)
-    names = group_names(name, len(tensors))
+    names = group_names(tensor_name("allreduce", name, process_set), tensors)
     scales = prescale_factor, postscale_factor
     return collectives.allreduce_(names, tensors, op_of(average, op), scales, priority, process_set)
 
@@ -142,7 +141,7 @@ def broadcast(
     """
     if not is_recording():
         return broadcast_(collectives.copy(tensor), root_rank, name, priority, process_set)
-    name = tensor_name("broadcast", name, process_set.process_set_id)
+    name = tensor_name("broadcast", name, process_set)
     return differentiable.broadcast(name, tensor, root_rank, priority, process_set)
 
 
@@ -157,7 +156,7 @@ def broadcast_(
 
     Arguments and errors are those of :func:`broadcast`.
     """
-    name = tensor_name("broadcast", name, process_set.process_set_id)
+    name = tensor_name("broadcast", name, process_set)
     return collectives.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
@@ -179,7 +178,7 @@ def allgather(
     :raises MXNetError: at the call, on every rank: the ranks disagree on the dtype or on other
         dimensions than the first, or one has failed or left.
     """
-    name = tensor_name("allgather", name, process_set.process_set_id)
+    name = tensor_name("allgather", name, process_set)
     return _allgather(name, [name], [tensor], priority, process_set)[0]
 
 
@@ -190,10 +189,10 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Sequence:
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
-    if not len(tensors):
+    name = tensor_name("allgather", name, process_set)
+    names = group_names(name, tensors)
+    if not names:
         return tensors
-    name = tensor_name("allgather", name, process_set.process_set_id)
-    names = group_names(name, len(tensors))
     return _allgather(name, names, tensors, priority, process_set)
 
 
@@ -233,8 +232,6 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> Sequence:
     """Do what :func:`reducescatter` does for each of the tensors."""
-    if not len(tensors):
-        return tensors
     return scatter(
         True, True, tensors, op, name, priority, process_set, prescale_factor, postscale_factor
     )
@@ -246,8 +243,10 @@ def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
     :param tell: wait for the other ranks' calls, and raise here what the ranks disagree on.
     :param grouped: ``given`` is a sequence of tensors.
     """
-    name = tensor_name("reducescatter", name, process_set.process_set_id)
-    names, tensors = (group_names(name, len(given)), given) if grouped else ([name], [given])
+    name = tensor_name("reducescatter", name, process_set)
+    names, tensors = (group_names(name, given), given) if grouped else ([name], [given])
+    if not names:
+        return given
     what = names, tensors, op_of(None, op), scales, priority, process_set
     alike = collectives.alike_to_scatter(name, tell, *what)
     how = differentiable if is_recording() else collectives
@@ -279,9 +278,10 @@ def alltoall(
         divide evenly; ``tensor`` is 0-d. It is an MXNetError as well.
     :raises MXNetError: at the call, on every rank: the ranks disagree on dtype or columns.
     """
-    name = tensor_name("alltoall", name, process_set.process_set_id)
-    process_set.group()  # raises on a rank outside of the set
-    validate(lib.HVD_ALLTOALL, name, tensor)  # before the other ranks wait for our splits
+    name = tensor_name("alltoall", name, process_set)
+    group_of(process_set)  # raises on a rank outside of the set
+    # before the other ranks wait for our splits
+    validate(lib.HVD_ALLTOALL, name, tensor, priority=priority)
     matrix, alike = all_splits(tensor.shape, splits, name, process_set, collectives.columns(tensor))
     function = differentiable.alltoall if is_recording() else collectives.alltoall
     out = function(name, tensor, matrix, priority, process_set)
@@ -296,6 +296,8 @@ def alltoall(
 @recent
 def _described(name, arguments) -> Described:
     average, op, *others = arguments
+    if not isinstance(name, str):
+        raise wrong("name", name, "a text, or None")
     settings = Settings(op_of(average, op), *others)
     return describe_allreduce(f"allreduce.{name}", settings)._replace(arguments=arguments)
 
@@ -308,7 +310,7 @@ def _allreduce(names, tensors, op, scales, priority, process_set) -> List:
 
 
 def _allgather(name, names, tensors, priority, process_set) -> List:
-    rows, alike = collectives.rows_of_all(name, names, tensors, process_set)
+    rows, alike = collectives.rows_of_all(name, names, tensors, priority, process_set)
     if is_recording():
         outs = differentiable.allgather(names, tensors, rows, priority, process_set)
     else:

@@ -8,7 +8,7 @@ import mxnet as mx
 
 from hvdlite.core.names import natural_order, owner_name, shape_of_name
 from hvdlite.core.objects import agree
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, check_root, checked, global_process_set
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
 
@@ -44,10 +44,11 @@ def broadcast_parameters(
     for name, value in zip(names, values):
         _check(name, value)
     order = natural_order(names)
+    if checked(process_set).included():
+        check_root(root_rank, process_set)  # before anything is counted or sent
     owner = owner_name("parameters") if prefix is None else prefix
     if not process_set.included():
         return
-    process_set.number_of(root_rank)  # raises before anything is sent
     facts = [f"({values[i].dtype}, {_storage_of(values[i])})" for i in order]
     agree(
         owner,

@@ -142,7 +142,10 @@ def _fill(kind, work, name, out, details, source, residual):
 def _describe(kind, name, splits=None, **details):
     """Describe a tensor; from the cache where the last step had the same one."""
     if splits is None:
-        return _described(kind, name, **details)
+        try:
+            return _described(kind, name, **details)
+        except TypeError:  # a detail has no hash, as a list: describe() raises what is wrong
+            pass
     return describe(kind, name, splits, **details)
 
 
@@ -158,7 +161,7 @@ def recent(make):
 
     @functools.wraps(make)
     def last_or_new(name, arguments) -> Described:
-        last = made.get(name)
+        last = made.get(name) if isinstance(name, str) else None  # else make() raises
         if last is None or last.arguments != arguments:
             if len(made) >= _MOST_NAMES:
                 made.clear()

@@ -38,7 +38,7 @@ class Reducer:
         scales=(1.0, 1.0), process_set: ProcessSet = global_process_set,
     ):  # fmt: skip
         """Do the same for several tensors, as one operation; return ``tensors``."""
-        names = [tensor_name("allreduce", name, process_set.process_set_id) for name in names]
+        names = [tensor_name("allreduce", name, process_set) for name in names]
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
         codecs = [self._codec_for(tensor) for tensor in tensors]

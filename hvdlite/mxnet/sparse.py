@@ -11,7 +11,7 @@ import numpy as np
 from hvdlite.core import topology
 from hvdlite.core.collectives import DTYPES, gather_numbers, run_all
 from hvdlite.core.native import HvdliteError, HvdliteValueError, lib
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average, Sum
 
 
@@ -97,7 +97,7 @@ def _gather(
     arrays = [indices, values]
     joined = [np.empty((rows, *array.shape[1:]), array.dtype) for array in arrays]
     names = [f"sparse.{name}.indices", f"sparse.{name}.values"]
-    members = [{"out_rows": rows, "group": process_set.group()}] * 2
+    members = [{"out_rows": rows, "group": group_of(process_set)}] * 2
     run_all(lib.HVD_ALLGATHER, names, arrays, joined, members)
     return joined[0], joined[1]
 

@@ -5,6 +5,7 @@ from typing import Any, Dict, List
 
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree, result_of_root
+from hvdlite.core.process_set import check_root, global_process_set
 from hvdlite.mxnet.gradients import common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 
@@ -21,6 +22,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
         of parameters, or if the root's states can't be pickled.
     """
+    check_root(root_rank, global_process_set)  # before anything is counted or sent
     name = owner_name("states")
     kind = type(_plain(trainer.optimizer)).__name__
     around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""

@@ -13,8 +13,10 @@ from typing import Callable, Dict, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
+from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import call_name, calling_line
+from hvdlite.core.process_set import checked
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
 _under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for
@@ -26,8 +28,11 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
 
     In a graph each node has a name of its own, the same whenever the program is traced again.
     """
+    checked(process_set)  # here, as a graph would raise it when it runs
+    if name is not None and not isinstance(name, str):
+        raise wrong("name", name, "a text, or None")
     if tf.executing_eagerly():
-        return call_name(kind, process_set.process_set_id) if name is None else name
+        return call_name(kind, process_set) if name is None else name
     name = calling_line() if name is None else name
     names = _names_in.setdefault(tf.compat.v1.get_default_graph(), Counter())
     names[kind, name] += 1

@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
+from hvdlite.core.arguments import op_of, scales_of
 from hvdlite.core.names import group_names
 from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Average, Sum, op_of
+from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
@@ -55,8 +56,9 @@ def grouped_allreduce(
 ) -> List:  # fmt: skip
     """Do what :func:`allreduce` does for several tensors."""
     op, name = op_of(average, op), name_of("allreduce", name, process_set)
-    scales = prescale_factor, postscale_factor
-    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+    scales = scales_of(prescale_factor, postscale_factor)
+    names = group_names(name, tensors)
+    names = [name] if len(names) == 1 else names
     results = [None] * len(tensors)
     dense = [i for i, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
     if len(dense) < len(tensors):
@@ -112,7 +114,8 @@ def grouped_allgather(
 ) -> List:  # fmt: skip
     """Do what :func:`allgather` does for several tensors."""
     name = name_of("allgather", name, process_set)
-    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+    names = group_names(name, tensors)
+    names = [name] if len(names) == 1 else names
     tensors = [tf.convert_to_tensor(each) for each in tensors]
     sent = [_movable(tensor) for tensor in tensors]
     gathered = differentiable.allgather(name, names, sent, process_set)
@@ -127,7 +130,8 @@ def broadcast(
 
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
     """
-    tensor, name = tf.convert_to_tensor(tensor), name_of("broadcast", name, process_set)
+    name, root_rank = name_of("broadcast", name, process_set), process_set.number_of(root_rank)
+    tensor = tf.convert_to_tensor(tensor)
     arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
     return _of_dtype(arrived, tensor.dtype)
 
@@ -165,7 +169,7 @@ def reducescatter(
         :func:`allreduce`.
     """
     name = name_of("reducescatter", name, process_set)
-    scales = prescale_factor, postscale_factor
+    scales = scales_of(prescale_factor, postscale_factor)
     return _reducescatter([name], [tensor], compression, op, scales, process_set)[0]
 
 
@@ -175,12 +179,13 @@ def grouped_reducescatter(
     name: Optional[str] = None,
 ) -> List:  # fmt: skip
     """Do what :func:`reducescatter` does for several tensors."""
-    names = group_names(name_of("reducescatter", name, process_set), len(tensors))
-    scales = prescale_factor, postscale_factor
+    names = group_names(name_of("reducescatter", name, process_set), tensors)
+    scales = scales_of(prescale_factor, postscale_factor)
     return _reducescatter(names, tensors, compression, op, scales, process_set)
 
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
+    op = op_of(None, op)
     sent = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     for name, (tensor, _) in zip(names, sent):
         if tensor.shape.rank == 0:

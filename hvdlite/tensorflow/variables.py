@@ -5,7 +5,7 @@ from typing import List, Optional, Sequence
 import tensorflow as tf
 
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.tensorflow.differentiable import start_broadcast
 from hvdlite.tensorflow.exchange import name_of, run
 
@@ -42,6 +42,7 @@ def broadcast_(
 def _assign(variables: List, root_rank: int, name: Optional[str], process_set) -> List:
     if not variables:
         return []
+    check_root(root_rank, process_set)  # raises before anything is sent
     if name is None:
         name = owner_name("variables") if tf.executing_eagerly() else "variables"
     name = name_of("broadcast", name, process_set)

@@ -12,7 +12,7 @@ from hvdlite.core import rows
 from hvdlite.core.collectives import Started, start_gathering
 from hvdlite.core.handles import Handle
 from hvdlite.core.native import lib
-from hvdlite.core.process_set import ProcessSet
+from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import all_splits, part_shape, rows_of
 from hvdlite.core.stages import staged
 from hvdlite.torch.tensors import check, memories_of, plain
@@ -28,7 +28,7 @@ def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place: boo
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place: bool) -> Handle:
     """Broadcast; the results are the tensors themselves if in place, else new ones."""
-    root, group = process_set.number_of(root_rank), process_set.group()
+    root, group = process_set.number_of(root_rank), group_of(process_set)
     ins = _inputs(names, tensors)
     outs = ins if in_place else [torch.empty_like(each) for each in ins]
     details = [{"root": root, "group": group}] * len(names)
@@ -43,7 +43,7 @@ def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarra
 
 
 def _start_rows(name: str, names, tensors, process_set: ProcessSet):
-    process_set.group()  # only its ranks may go on
+    group_of(process_set)  # only its ranks may go on
     for own, tensor in zip(names, tensors):
         check(own, tensor)  # before the other ranks wait for our rows
     return start_gathering([rows_of(tensor.shape) for tensor in tensors], name, process_set)
@@ -59,7 +59,7 @@ def allgather(names, tensors, rows: Sequence[int], process_set: ProcessSet) -> H
     """Gather tensors whose ranks have so many rows in all."""
     ins = _inputs(names, tensors)
     outs = [each.new_empty((int(n), *each.shape[1:])) for n, each in zip(rows, ins)]
-    details = [{"group": process_set.group(), "out_rows": int(n)} for n in rows]
+    details = [{"group": group_of(process_set), "out_rows": int(n)} for n in rows]
     return _start(lib.HVD_ALLGATHER, names, ins, outs, details)
 
 
@@ -75,7 +75,7 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
 
 def splits_of_all(name: str, tensor, splits, process_set: ProcessSet) -> np.ndarray:
     """Return how many rows go from each rank (a row) to each other (a column). Collective."""
-    process_set.group()  # only its ranks may go on
+    group_of(process_set)  # only its ranks may go on
     check(name, tensor)  # before the other ranks wait for our splits
     return all_splits(tensor.shape, splits, name, process_set)[0]
 
@@ -85,7 +85,7 @@ def staged_alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handl
 
     The result is a pair: a list of the rows, and the matrix of row counts.
     """
-    process_set.group()
+    group_of(process_set)
     check(name, tensor)
 
     def begin(matrix: np.ndarray) -> Handle:
@@ -103,7 +103,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, process_set: ProcessSet) -> 
     """Exchange rows: so many from each rank (a row of the matrix) to each other (a column)."""
     (given,) = _inputs([name], [tensor])
     rows = int(matrix[:, process_set.rank()].sum())
-    details = {"group": process_set.group(), "out_rows": rows, "splits": matrix}
+    details = {"group": group_of(process_set), "out_rows": rows, "splits": matrix}
     out = given.new_empty((rows, *given.shape[1:]))
     return _start(lib.HVD_ALLTOALL, [name], [given], [out], [details])
 
@@ -111,7 +111,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, process_set: ProcessSet) -> 
 def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict:
     """Return the members of ``hvd_tensor`` of what reduces."""
     prescale, postscale = scales
-    return {"op": op, "prescale": prescale, "postscale": postscale, "group": process_set.group()}
+    return {"op": op, "prescale": prescale, "postscale": postscale, "group": group_of(process_set)}
 
 
 def _inputs(names, tensors) -> List[torch.Tensor]:

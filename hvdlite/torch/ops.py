@@ -21,11 +21,12 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from hvdlite import numpy as collectives
+from hvdlite.core.arguments import op_of
 from hvdlite.core.handles import Handle, ended, waiting
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Average, op_of
+from hvdlite.core.reduce_ops import Average
 from hvdlite.torch import differentiable, exchange
 from hvdlite.training.codecs import NoneCompressor
 
@@ -289,11 +290,11 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
 
 
 def _one_name(kind: str, name: Optional[str], process_set: ProcessSet) -> List[str]:
-    return [tensor_name(kind, name, process_set.process_set_id)]
+    return [tensor_name(kind, name, process_set)]
 
 
 def _full_names(kind: str, name: Optional[str], tensors, process_set: ProcessSet) -> List[str]:
-    return group_names(tensor_name(kind, name, process_set.process_set_id), len(tensors))
+    return group_names(tensor_name(kind, name, process_set), tensors)
 
 
 def _first(results: Sequence):

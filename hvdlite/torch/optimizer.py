@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Uni
 import torch
 
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import ops
 from hvdlite.torch.gradients import Gradients
@@ -93,7 +93,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "gradient_predivide_factor": gradient_predivide_factor,
             "_parameter_names": dict(named),
         }
-        if not process_set.included():
+        if not checked(process_set).included():
             return _distribute(optimizer, DistributedOptimizer, None, known)
         reduction.checked()
         if op == Adasum:

@@ -37,7 +37,7 @@ def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
         raise ValueError(f"tensor '{name}': expected a sparse COO tensor; allreduce() takes others")
     tensor = tensor.detach().coalesce()
-    full = tensor_name("sparse", name, process_set.process_set_id)
+    full = tensor_name("sparse", name, process_set)
     names = [f"{full}.indices", f"{full}.values"]
     parts = [tensor.indices().t(), tensor.values()]
 

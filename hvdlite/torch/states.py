@@ -7,7 +7,7 @@ import torch
 from hvdlite.core import topology
 from hvdlite.core.names import group_names, owner_name
 from hvdlite.core.objects import agree, broadcast_object
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.torch import exchange
 from hvdlite.torch.tensors import check
 
@@ -30,6 +30,7 @@ def broadcast_parameters(
             f"params is a {type(params).__name__}: expected model.state_dict(), "
             "model.named_parameters() or a list of tensors"
         )
+    check_root(root_rank, process_set)  # raises before anything is sent
     items = list(params.items() if isinstance(params, dict) else params)
     named = [each if isinstance(each, tuple) else (str(i), each) for i, each in enumerate(items)]
     tensors = [(name, value) for name, value in named if value is not None]
@@ -53,6 +54,7 @@ def broadcast_optimizer_state(
     :param model: as in Horovod; not needed.
     :raises hvdlite.HvdliteError: the ranks' optimizers differ in class or parameters.
     """
+    check_root(root_rank, global_process_set)  # raises before anything is sent
     owner = owner_name("optimizer_state")
     groups = [len(group["params"]) for group in optimizer.param_groups]
     facts = [f"{type(optimizer).__name__}, parameters in its groups: {groups}"]
@@ -100,5 +102,5 @@ def _mapped(value: Any, function) -> Any:
 
 
 def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
-    names = [f"broadcast.{name}" for name in group_names(owner, len(tensors))]
+    names = [f"broadcast.{name}" for name in group_names(owner, tensors)]
     exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()

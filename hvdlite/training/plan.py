@@ -3,8 +3,10 @@
 import math
 from typing import Any, List, NamedTuple, Sequence
 
-from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Adasum, Average, Sum, op_of
+from hvdlite.core.arguments import factor as number
+from hvdlite.core.arguments import op_of, whole, wrong
+from hvdlite.core.process_set import ProcessSet, checked, global_process_set
+from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression
 
 GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
@@ -34,18 +36,16 @@ class Reduction(NamedTuple):
 
     def checked(self) -> "Reduction":
         """Return this reduction; raise ValueError if an argument is wrong."""
-        factor, groups = self.predivide_factor, self.num_groups
+        factor = self.predivide_factor
+        number(factor, "gradient_predivide_factor")
+        whole(self.num_groups, "num_groups", "0 or a number of groups", range(2**31))
         if not (math.isfinite(factor) and factor > 0):
             raise ValueError(f"gradient_predivide_factor is {factor}: expected a positive number")
-        if not isinstance(groups, int) or groups < 0:
-            raise ValueError(f"num_groups is {groups!r}: expected 0 or a number of groups")
-        if self.op not in (Average, Sum, Adasum):
-            raise ValueError(
-                f"op is {self.op!r}: expected hvdlite.Average, hvdlite.Sum or hvdlite.Adasum"
-            )
+        if type(self.op) is not int or self.op not in (Average, Sum, Adasum):
+            raise wrong("op", self.op, "hvdlite.Average, hvdlite.Sum or hvdlite.Adasum")
         if factor != 1 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is {factor}: it goes with op=Average only")
-        self.process_set.included()  # raises unless it is registered
+        checked(self.process_set).included()  # raises unless it is registered
         check_compression(self.compression)
         return self
 
@@ -66,8 +66,9 @@ def reduction_of(
         all gradients of one step are fused.
     :raises ValueError: an argument that makes no sense.
     """
-    groups = num_groups if groups is None else groups
-    parts = len(groups) if isinstance(groups, (list, tuple)) else groups
+    parts = num_groups if groups is None else groups
+    if isinstance(groups, (list, tuple)):
+        parts = len(groups)
     return Reduction(
         compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
     ).checked()
@@ -75,11 +76,7 @@ def reduction_of(
 
 def check_passes(passes: int) -> int:
     """Return ``backward_passes_per_step``; raise ValueError if it is no count."""
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(
-            f"backward_passes_per_step is {passes!r}: expected a number of passes from 1"
-        )
-    return passes
+    return whole(passes, "backward_passes_per_step", "a number of passes from 1", range(1, 2**31))
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:
