@@ -16,7 +16,7 @@ from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys
 from hvdlite.patches import mxnet_import
 
 _DEFINED_IN = {
-    "hvdlite.core.native": ("HvdliteError", "RankFailedError"),
+    "hvdlite.core.native": ("HvdliteError", "RankFailedError", "failure_of"),
     "hvdlite.core.build_queries": (
         "ccl_built",
         "cuda_built",

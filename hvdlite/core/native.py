@@ -1,9 +1,9 @@
 """The only importer of the C library, and the only place that turns its codes into exceptions."""
 
 import functools
-import re
 import sys
 import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from hvdlite.core import mpi
 
@@ -14,11 +14,34 @@ class HvdliteError(RuntimeError):
     """A collective failed; the text names the tensor and the ranks.
 
     If MXNet is imported it is an ``MXNetError`` as well, because scripts for Horovod catch those.
+
+    The text is made from these attributes, or ``fields``, which are None where they are not known:
+
+    * ``kind``: what went wrong, in a word or two: "mismatch", "rank left", "stalled", "failed",
+      "transport", "rank dead", ...; docs/errors.md has all.
+    * ``tensor``: the name of the tensor.
+    * ``rank``: the first rank of the job that has caused it; ``ranks``: a tuple, the first eight.
+    * ``pid`` and ``host``: of the process with that rank.
     """
 
-    def __new__(cls, *text):
+    kind: Optional[str] = None
+    tensor: Optional[str] = None
+    ranks: Tuple[int, ...] = ()
+    pid: Optional[int] = None
+    host: Optional[str] = None
+
+    def __new__(cls, *text, **fields):
         mxnet_error = getattr(sys.modules.get("mxnet.base"), "MXNetError", RuntimeError)
         return super().__new__(_as_both(cls, mxnet_error), *text)
+
+    def __init__(self, *text, **fields):
+        super().__init__(*text)
+        self.__dict__.update(fields)
+
+    @property
+    def rank(self) -> Optional[int]:
+        """The first of ``ranks``."""
+        return self.ranks[0] if self.ranks else None
 
 
 class HvdliteValueError(HvdliteError, ValueError):
@@ -30,30 +53,15 @@ class RankFailedError(HvdliteError):
 
     Silent is a rank that is stopped, or whose host is gone: it has not answered within
     ``HVDLITE_DATA_TIMEOUT_SECONDS`` or ``HVDLITE_STALL_SHUTDOWN_TIME_SECONDS``.
-
-    ``rank``, ``pid`` and ``host`` say which process it was; None where the text does not.
     """
-
-    def __init__(self, *text):
-        super().__init__(*text)
-        found = _DEAD.search(str(text[0])) if text else None
-        self.rank = int(found["rank"]) if found else None
-        self.pid = int(found["pid"]) if found else None
-        self.host = found["host"] if found else None
-
-
-_DEAD = re.compile(
-    r"rank (?P<rank>\d+) \(process (?P<pid>\d+) on host (?P<host>[^ )]+)\) "
-    r"(is dead|has not answered)"
-)
 
 
 @functools.lru_cache(maxsize=None)
 def _as_both(kind: type, other: type) -> type:
     if issubclass(kind, other):
         return kind
-    names = {"__module__": kind.__module__, "__reduce__": lambda self: (kind, self.args)}
-    return type(kind.__name__, (kind, other), names)
+    reduce = lambda self: (kind, self.args, self.__dict__)  # noqa: E731
+    return type(kind.__name__, (kind, other), {"__module__": kind.__module__, "__reduce__": reduce})
 
 
 # A mistake of the caller is a ValueError, as in Horovod; all else is a failure of the job.
@@ -74,7 +82,48 @@ def new_error():
 
 def exception_of(error) -> Exception:
     """Return the exception for an ``hvd_error *`` that a failed call has filled."""
-    return _ERRORS.get(error.code, HvdliteError)(ffi.string(error.text).decode(errors="replace"))
+    raised = _ERRORS.get(error.code, HvdliteError)(_text(error.text))
+    if isinstance(raised, HvdliteError):
+        raised.__dict__.update(_fields(error))
+    return raised
+
+
+def _text(buffer) -> str:
+    return ffi.string(buffer).decode(errors="replace")
+
+
+def _fields(error) -> Dict[str, Any]:
+    """Return the attributes of a HvdliteError."""
+    return {
+        "kind": _KINDS[error.code][4:].lower().replace("_", " "),
+        "tensor": _text(error.tensor) or None,
+        "ranks": tuple(error.blamed[0 : min(error.nblamed, lib.HVD_MAX_BLAMED)]),
+        "pid": error.pid or None,
+        "host": _text(error.host) or None,
+    }
+
+
+_KINDS = ffi.typeof("hvd_code").elements
+_found_by_text: List[Callable[[BaseException], Optional[HvdliteError]]] = []
+
+
+def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
+    """Let ``find`` tell :func:`failure_of` which failure an exception of a framework is."""
+    _found_by_text.append(find)
+
+
+def failure_of(error: BaseException) -> Optional[HvdliteError]:
+    """Return the failure of a collective that an exception tells of; None: it tells of none.
+
+    An ``MXNetError`` that MXNet raises at a wait has only the text of it. This has the attributes::
+
+        except mx.MXNetError as error:
+            failure = hvd.failure_of(error)
+            if failure and failure.rank is not None: ...
+    """
+    if isinstance(error, HvdliteError):
+        return error
+    return next(filter(None, (find(error) for find in _found_by_text)), None)
 
 
 _own = threading.local()

@@ -83,7 +83,8 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
             outcome, cause = (b"", f"{type(error).__name__}: {error}"), error
     data, text = broadcast_object(outcome, root_rank, name)
     if text:
-        raise HvdliteError(f"{name}: rank {root_rank} raised {text}") from cause
+        what = f"{name}: rank {root_rank} raised {text}"
+        raise HvdliteError(what, kind="failed", ranks=(root_rank,)) from cause
     return pickle.loads(data)
 
 

@@ -262,10 +262,10 @@ class Agent:
             word, process = line[:1], line[1:]
             if word == watched.RECORDER:
                 self._flight.hold(process.decode())
-            elif word == watched.TROUBLE:
-                self._send(channel.TROUBLE, b"")
-            elif word == watched.LET_IN:
-                self._send(channel.LET_IN, b"")
+            elif word in (watched.TROUBLE, watched.LET_IN):
+                self._send(channel.TROUBLE if word == watched.TROUBLE else channel.LET_IN, b"")
+            elif word == watched.BLAME or (word == watched.RAISED and process in self._joined):
+                self._send(channel.SIGN, process if word == watched.BLAME else b"")
             else:
                 (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 

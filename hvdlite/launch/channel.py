@@ -17,7 +17,7 @@ from hvdlite.launch import encryption
 from hvdlite.lifecycle import variables
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-LOST = 12  # the name of a host that has vanished
+LOST, SIGN = 12, 13  # the name of a host that has vanished; whom a failure is due to
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
 MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
@@ -25,7 +25,7 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 # The kinds of frames from each side, and their most bytes. START has room for any environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
-FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22, LET_IN: 0})
+FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22, LET_IN: 0, SIGN: 160})
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 0, LOST: 1 << 8}
 
 PROBE = 2  # seconds between two questions of the kernel to an idle peer

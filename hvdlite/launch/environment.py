@@ -61,6 +61,7 @@ def added(job: Job) -> Dict[str, str]:
         # A failed rank tells the others and waits this long for them, so that the job ends within 5
         # seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
+        variables.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means

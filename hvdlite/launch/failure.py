@@ -1,8 +1,9 @@
 """Finds the rank that failed first, and writes the report for the user."""
 
 import signal
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.launch.channel import BadFrame
 from hvdlite.lifecycle.variables import TOO_LATE
 
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
@@ -37,16 +38,38 @@ class Ending(NamedTuple):
         return self.status != 0
 
 
-def culprit(
-    endings: Sequence[Ending], troubled: Mapping[int, float], bereft: Mapping[int, float]
-) -> Optional[Ending]:
+class Signs:
+    """What ranks have told of failures before they end, by rank; in seconds since the start."""
+
+    def __init__(self) -> None:
+        self.raised: Dict[int, float] = {}  # an exception that nobody caught
+        self.blamed: Dict[int, float] = {}  # a collective that another rank has made fail
+        self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # ranks stood still: how many, which
+
+    def add(self, rank: int, sign: bytes, after: float) -> None:
+        """Note a sign: nothing (it has raised), or the numbers that csrc/shm/flight.h has.
+
+        :raises BadFrame: it is no such sign.
+        """
+        if not sign:
+            self.raised.setdefault(rank, after)
+            return
+        try:
+            stalled, count, *ranks = map(int, sign.split())
+        except ValueError as error:
+            raise BadFrame("a sign of no failure") from error
+        if stalled:
+            self.waited_for[rank] = count, ranks
+        else:
+            self.blamed[rank] = after
+
+
+def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
-    A rank that raised tells the others and waits for them, so it may end last, but its traceback
-    comes first: ``troubled`` has the time of each rank's latest traceback, in the seconds of
-    ``Ending.after``. The first sign of a killed rank is its end. Tracebacks of the same moment may
-    arrive in any order; ``bereft`` has the time when each rank last printed that another had left,
-    so the other one failed first.
+    A rank that raised tells the others and waits for them, so it may end last, but it has said so
+    first. The first sign of a killed rank is its end. A rank whose collective another rank has made
+    fail comes after the others, whatever was heard first.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
@@ -55,12 +78,12 @@ def culprit(
     never, not_yet = float("-inf"), float("inf")
 
     def first_sign(e: Ending) -> float:
-        traceback = troubled.get(e.rank, never)
+        raised = signs.raised.get(e.rank, never)
         own_end = not_yet if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
-        return traceback if traceback >= since else own_end
+        return raised if raised >= since else own_end
 
     def order(e: Ending) -> Tuple[bool, float]:
-        return bereft.get(e.rank, never) >= since, first_sign(e)
+        return signs.blamed.get(e.rank, never) >= since, first_sign(e)
 
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
 
@@ -82,23 +105,29 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def who_stood_still(
-    first: Ending, endings: Sequence[Ending], waited_for: Mapping[int, Sequence[range]]
-) -> List[Ending]:
-    """Return the ranks that, by the error of ``first``, stood still and did not end themselves."""
-    named = waited_for.get(first.rank, ())
-    return [e for e in endings if e.ended and any(e.rank in span for span in named)]
+    first: Ending, endings: Sequence[Ending], signs: Signs
+) -> Tuple[List[Ending], int]:
+    """Return the ranks that, by the error of ``first``, stood still and did not end themselves.
+
+    And how many more it does not name.
+    """
+    count, named = signs.waited_for.get(first.rank, (0, []))
+    return [e for e in endings if e.ended and e.rank in named], count - len(named)
 
 
-def report_standstill(late: List[Ending], first: Ending, last_lines: List[str]) -> List[str]:
+def report_standstill(
+    late: List[Ending], more: int, first: Ending, last_lines: List[str]
+) -> List[str]:
     """Return the report about ranks that the others waited for.
 
     :param last_lines: of the first late rank.
     """
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
     who = f"rank {late[0].label} on {late[0].host}"
-    if len(late) > 1:
+    more += len(late) - 1
+    if more:
         ends = ends.replace("its", f"rank {late[0].label}'s")
-        who += f" and {len(late) - 1} more"
+        who += f" and {more} more"
     head = f"hvdliterun: {who} stood still, and rank {first.label} failed after {first.after:.1f} s"
     return [head + ends, *(f"    {x}" for x in last_lines)]
 

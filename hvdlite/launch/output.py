@@ -1,20 +1,13 @@
 """Shows the output of ranks, labelled or split into files, and keeps the last lines."""
 
 import os
-import re
 import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 
 LAST_LINES = 20
-MOST_HELD = 1000  # lines of a traceback
-_TRACEBACK = "Traceback (most recent call last):"
 STDOUT, STDERR = 0, 1
-_ANOTHER_LEFT = re.compile(
-    r"rank \d+ (?:left the job|\(process \d+ on host [^ )]+\) is dead)"
-)  # as hvdlite's errors say it
-_STANDS_STILL = re.compile(r"Error: tensor .*? submitted by .*?, not by ranks? (\d[\d, -]*)")
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI; ranks take turns
 
 
@@ -95,44 +88,6 @@ def file_label(label: str) -> str:
     return f"rank.{label}" if label.isdigit() else label.replace(" ", ".")
 
 
-class Tracebacks:
-    """Holds a traceback back until its last line says which rank failed.
-
-    If that line blames another rank, only the line is shown.
-    """
-
-    def __init__(self) -> None:
-        self._held: List[str] = []
-
-    def feed(self, line: str) -> List[str]:
-        """Return the lines that may be shown now."""
-        if line.endswith(_TRACEBACK) or (self._held and self._goes_on(line)):
-            self._held.append(line)
-            return []
-        held, self._held = self._held, []
-        if held and _names_another(line):
-            return [f"{line} (traceback folded: another rank is to blame)"]
-        return [*held, line]
-
-    def end(self) -> List[str]:
-        held, self._held = self._held, []
-        return held
-
-    def _goes_on(self, line: str) -> bool:
-        between = ("During handling of the above", "The above exception was")
-        return len(self._held) < MOST_HELD and (line[:1] in ("", " ") or line.startswith(between))
-
-
-def _names_another(line: str) -> bool:
-    return bool(_ANOTHER_LEFT.search(line) or _STANDS_STILL.search(line))
-
-
-def _spans(text: str) -> List[range]:
-    """Return [range(0, 1), range(2, 5)] for "0, 2-4"."""
-    spans = re.findall(r"(\d+)(?:-(\d+))?", text)
-    return [range(int(first), int(last or first) + 1) for first, last in spans]
-
-
 class Output:
     """The output of all ranks, to the console or to files."""
 
@@ -140,11 +95,7 @@ class Output:
         self.console = console
         self._files = files
         self._lines: Dict[tuple, Lines] = {}
-        self._tracebacks: Dict[int, Tracebacks] = {}
         self._last: Dict[int, Deque[str]] = {}
-        self.troubled: Dict[int, float] = {}  # when ranks began to print their latest traceback
-        self.bereft: Dict[int, float] = {}  # when they last said that another had left
-        self.waited_for: Dict[int, List[range]] = {}  # the ranks that their error says stood still
 
     def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
@@ -157,8 +108,6 @@ class Output:
         for stream in (STDOUT, STDERR):
             if (rank, stream) in self._lines:
                 self._show(rank, label, stream, self._lines[rank, stream].end())
-        if rank in self._tracebacks:
-            self._print(rank, label, STDERR, self._tracebacks[rank].end())
 
     def last_lines(self, rank: int) -> List[str]:
         return list(self._last.get(rank, ()))
@@ -169,19 +118,5 @@ class Output:
 
     def _show(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
         self._last.setdefault(rank, deque(maxlen=LAST_LINES)).extend(lines)
-        for line in lines:
-            still = _STANDS_STILL.search(line)
-            if line.startswith("Traceback (most recent call last)"):
-                self.troubled[rank] = time.monotonic()
-            elif still:
-                self.waited_for[rank] = _spans(still.group(1))
-            elif _ANOTHER_LEFT.search(line):
-                self.bereft[rank] = time.monotonic()
-            shown = [line]
-            if stream == STDERR:
-                shown = self._tracebacks.setdefault(rank, Tracebacks()).feed(line)
-            self._print(rank, label, stream, shown)
-
-    def _print(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
         for line in lines if not self._files else ():
             self.console.write(rank, label, stream, line)

@@ -50,6 +50,7 @@ class Watch:
         self._job, self._plan, self._output, self._task = job, plan, output, task
         self._number = shared_memory.new_job()
         self._flights = flights.Flights(self._number)
+        self._signs = failure.Signs()
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
         self._ranks: Dict[int, ranks.Rank] = {}
@@ -166,6 +167,8 @@ class Watch:
             self._flights.add(rank.number, data)
         elif kind == channel.TROUBLE and not self._ending:
             self._look(self._report_stall)
+        elif kind == channel.SIGN:
+            self._signs.add(rank.number, data, self._since_start(time.monotonic()))
         elif kind == channel.LET_IN:
             rank.takes_part = True
         elif kind == channel.CLEAN:
@@ -312,10 +315,10 @@ class Watch:
         first = failure.lost(endings) or self._first_failure(endings)
         if first:
             code = failure.exit_code(first)
-            late = failure.who_stood_still(first, endings, self._output.waited_for)
+            late, more = failure.who_stood_still(first, endings, self._signs)
             if late:
                 lines = self._output.last_lines(late[0].rank)
-                return code, failure.report_standstill(late, first, lines)
+                return code, failure.report_standstill(late, more, first, lines)
             lines = self._output.last_lines(first.rank)
             return code, failure.report(first, code, lines, len(endings) - 1)
         code = self._backend.exit_code()
@@ -333,12 +336,7 @@ class Watch:
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         if self._job.elastic:
             return failure.last(endings)
-
-        def since_start(moments: Dict[int, float]) -> Dict[int, float]:
-            return {rank: self._since_start(moment) for rank, moment in moments.items()}
-
-        signs = since_start(self._output.troubled), since_start(self._output.bereft)
-        return failure.culprit(endings, *signs)
+        return failure.culprit(endings, self._signs)
 
     def _since_start(self, moment: float) -> float:
         assert self._start_time is not None  # ranks end, and print, when they have begun

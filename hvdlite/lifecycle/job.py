@@ -7,11 +7,12 @@ import os
 import sys
 import threading
 import time
+import traceback
 from typing import Callable, Optional, Sequence, Union
 
 from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.mpi import MPI
-from hvdlite.core.native import HvdliteError, call, ffi, lib, new_error
+from hvdlite.core.native import HvdliteError, call, failure_of, ffi, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.lifecycle import (
     alone,
@@ -24,6 +25,7 @@ from hvdlite.lifecycle import (
     watched,
 )
 from hvdlite.lifecycle.arrivals import Arrivals
+from hvdlite.lifecycle.variables import FOLD
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -104,6 +106,20 @@ def _join_with_those_left(process_sets) -> None:
         members.shrink()
 
 
+def _before_a_traceback(error: BaseException) -> Optional[str]:
+    """Tell the agent of it; return its text alone if other ranks have caused the error."""
+    failed = failure_of(error)
+    others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
+    if not (failed and failed.ranks and others):
+        watched.say_raised()
+        return None
+    watched.say_raised(failed.kind == "stalled", failed.ranks)
+    if os.environ.get(FOLD) != "1":
+        return None
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    return f"{text} (traceback folded: another rank is to blame)"
+
+
 def _join(comm, process_sets) -> None:
     global _own_comm, _joined
     given = comm
@@ -117,6 +133,7 @@ def _join(comm, process_sets) -> None:
     names.forget()
     if not _joined:
         mpi_life.before_finalize(shutdown)
+        script_end.watch_uncaught(_before_a_traceback)
     _joined = True
     recorder.begin(comm)
     watched.say_joined()
@@ -147,7 +164,8 @@ def _wait_for_all(comm: MPI.Intracomm) -> None:
             gone = status.source
             (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
             if of_comm != MPI.UNDEFINED:
-                raise HvdliteError(f"init(): rank {gone}'s script has ended without calling init()")
+                text = f"init(): rank {gone}'s script has ended without calling init()"
+                raise HvdliteError(text, kind="rank left", ranks=(gone,))
             MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
         time.sleep(0.001)  # Ctrl-C gets through here
     arrivals.take()
@@ -218,6 +236,8 @@ def _run_first_at_exit() -> None:
 def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
+    if failed and failed.error:
+        watched.say_raised()  # again: a user's own sys.excepthook may have replaced the one here
     if failed:
         members.end_alone()
     clean = True
@@ -231,7 +251,7 @@ def at_exit() -> None:
         if clean:
             frameworks.after_exit()
     elif failed and not _joined and _has_others():
-        if isinstance(failed.error, HvdliteError):  # another rank failed first: let it report
+        if failed.error and failure_of(failed.error):  # another rank failed first: let it report
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False  # the others wait in init(), and MPI_Finalize would wait for them
     elif not _joined and _has_others():

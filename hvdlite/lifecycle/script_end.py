@@ -5,6 +5,7 @@ a SystemExit and forgets the exception before exit functions run. So this module
 property. If no Python code has called the property, the interpreter did: the script is ending.
 """
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -65,6 +66,23 @@ def _note_exit(value: Any, unsaid: bool = False) -> None:
     text = "" if number else f" ({value})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
     _note(Failure(reason, seen or 1, unsaid=unsaid or not seen))
+
+
+def watch_uncaught(before: Callable[[BaseException], Optional[str]]) -> None:
+    """Call the function before an exception is shown that nobody has caught.
+
+    :param before: returns what is shown in place of the traceback; None: the traceback.
+    """
+    show = sys.excepthook
+
+    def hook(kind, error, trace):
+        text = before(error)
+        if text is None or show is not sys.__excepthook__:  # the user's own shows what it likes
+            return show(kind, error, trace)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            print(text, file=sys.stderr, flush=True)
+
+    sys.excepthook = hook
 
 
 def _is_outermost() -> bool:

@@ -6,5 +6,6 @@ MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # new ones come up to so many in all; 0: non
 PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
 COMMAND = "HVDLITE_COMMAND"  # what starts a rank, as JSON; the launcher's agents set it
 LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
+FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: of errors that are another rank's, show the text alone
 NEWCOMER = "HVDLITE_NEWCOMER"  # set for a process that comes into a running job
 TOO_LATE = 75  # exit code of a newcomer that nobody has let in

@@ -5,11 +5,12 @@ A process that ends between the two has not finished its training, whatever its 
 
 import contextlib
 import os
-from typing import Optional
+from typing import Optional, Sequence
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 NEWS = "HVDLITE_NEWS"  # the path of the pipe by which the agent names hosts that have vanished
-JOINED, LEFT, TROUBLE, RECORDER, LET_IN = b"+", b"-", b"!", b"#", b"="
+JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
+BLAME = b"?"  # csrc/shm/flight.c writes it, with the ranks that a failure here is due to
 
 
 def by_an_agent() -> bool:
@@ -28,6 +29,17 @@ def say_recorder(path: str) -> None:
 
 def say_left() -> None:
     _say(LEFT)
+
+
+def say_raised(stalled: bool = False, ranks: Sequence[int] = ()) -> None:
+    """Tell that the script has raised what nobody catches: the traceback follows.
+
+    :param ranks: other ranks to which that is due; ``stalled``: they stood still.
+    """
+    _say(RAISED)
+    if ranks:
+        numbers = " ".join(map(str, (int(stalled), len(ranks), *ranks)))
+        _write(BLAME + numbers.encode() + b"\n")
 
 
 def say_let_in() -> None:

@@ -14,6 +14,9 @@ static void check_left(struct work *w, int left) {
     CHECK_HAS(w->error.text, w->tensor.request.name);
     CHECK_HAS(w->error.text, name);
     CHECK_HAS(w->error.text, "out of data");
+    CHECK_INT(w->error.nblamed, 1);
+    CHECK_INT(w->error.blamed[0], left);
+    CHECK_TEXT(w->error.tensor, w->tensor.request.name);
 }
 
 static void submit_for_nothing(struct engine_rank *me, int left, const char *name) {

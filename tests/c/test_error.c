@@ -21,6 +21,26 @@ TEST(test_chain) {
     CHECK_INT(err.code, HVD_TRANSPORT);
 }
 
+TEST(test_fields_are_of_one_error) {
+    hvd_error err = {0}, all = {0};
+    error_set(&err, HVD_STALLED, "late");
+    for (int rank = 0; rank < HVD_MAX_BLAMED + 2; rank++)
+        CHECK_INT(error_blame(&err, rank + 5), HVD_STALLED);
+    CHECK_INT(error_of(&err, "w"), HVD_STALLED);
+    CHECK_INT(err.nblamed, HVD_MAX_BLAMED + 2);
+    CHECK_INT(error_nlisted(&err), HVD_MAX_BLAMED);
+    CHECK_INT(err.blamed[0], 5);
+    CHECK_INT(err.blamed[HVD_MAX_BLAMED - 1], 5 + HVD_MAX_BLAMED - 1);
+    error_also(&all, &err);
+    error_set(&err, HVD_INVALID, "again");
+    CHECK_INT(err.nblamed, 0);
+    CHECK_TEXT(err.tensor, "");
+    error_also(&all, &err);
+    CHECK_TEXT(all.text, "late; again");
+    CHECK_TEXT(all.tensor, "w");
+    CHECK_INT(all.code, HVD_STALLED);
+}
+
 TEST(test_nowhere_to_write) { CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED); }
 
 TEST(test_long_text_is_cut) {

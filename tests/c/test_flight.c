@@ -124,6 +124,17 @@ static void test_troubles_ring_the_bell(void) {
     CHECK_TEXT(f->memory->trouble, "tensor 'x' has waited");
     CHECK_INT(f->memory->failed, 1);
     CHECK_INT(f->memory->troubles, 2);
+    hvd_error why;
+    error_set(&why, HVD_STALLED, "late");
+    flight_blame(f, &why); /* nobody is to blame */
+    error_blame(&why, f->memory->rank);
+    flight_blame(f, &why); /* nobody else is */
+    why.blamed[0] = 7;
+    error_blame(&why, 9);
+    flight_blame(f, &why);
+    memset(heard, 0, sizeof heard);
+    CHECK_INT(read(ends[0], heard, sizeof heard - 1), 9);
+    CHECK_TEXT(heard, "?1 2 7 9\n");
     flight_set_bell(f, -1, "");
     close(ends[0]);
     close(ends[1]);

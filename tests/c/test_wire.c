@@ -40,6 +40,9 @@ static void make_items(struct wire_item *items) {
     snprintf(items[4].error.text, sizeof items[4].error.text, "out of data");
     items[5].type = WIRE_ABORT;
     error_set(&items[5].error, HVD_TRANSPORT, "link down");
+    for (int rank = 90; rank < 100; rank++) error_blame(&items[5].error, rank);
+    items[5].error.pid = 1LL << 40;
+    strcpy(items[5].error.host, "n7");
     items[6].type = WIRE_TENSOR;
     items[6].id = 77;
     items[6].nrows = 4;
@@ -89,6 +92,11 @@ static void check_rows(const struct wire_item *got, const struct wire_item *sent
 static void check_error(const struct wire_item *got, const struct wire_item *sent) {
     CHECK_INT(got->error.code, sent->error.code);
     CHECK_TEXT(got->error.text, sent->error.text);
+    CHECK_INT(got->error.nblamed, sent->error.nblamed);
+    CHECK(!memcmp(got->error.blamed, sent->error.blamed,
+                  sizeof sent->error.blamed[0] * (size_t)error_nlisted(&sent->error)));
+    CHECK_INT(got->error.pid, sent->error.pid);
+    CHECK_TEXT(got->error.host, sent->error.host);
 }
 
 static void check_item(const struct wire_item *got, const struct wire_item *sent) {

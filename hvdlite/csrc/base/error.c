@@ -1,6 +1,7 @@
 #include "base/error.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ static void drop_halves(char *text) {
 
 int error_set(hvd_error *err, hvd_code code, const char *format, ...) {
     if (!err) return code;
+    memset(err, 0, offsetof(hvd_error, text));
     err->code = code;
     va_list args;
     va_start(args, format);
@@ -28,6 +30,28 @@ int error_set(hvd_error *err, hvd_code code, const char *format, ...) {
     va_end(args);
     drop_halves(err->text);
     return code;
+}
+
+int error_blame(hvd_error *err, int rank) {
+    if (err->nblamed < HVD_MAX_BLAMED) err->blamed[err->nblamed] = rank;
+    err->nblamed++;
+    return err->code;
+}
+
+int error_of(hvd_error *err, const char *tensor) {
+    snprintf(err->tensor, sizeof err->tensor, "%s", tensor);
+    drop_halves(err->tensor);
+    return err->code;
+}
+
+void error_also(hvd_error *all, const hvd_error *more) {
+    size_t used = strlen(all->text);
+    if (!all->code) {
+        *all = *more;
+        return;
+    }
+    snprintf(all->text + used, sizeof all->text - used, "; %s", more->text);
+    drop_halves(all->text);
 }
 
 int error_while(hvd_error *err, const char *format, ...) {

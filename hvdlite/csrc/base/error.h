@@ -1,10 +1,12 @@
-/* Error values: a code for the program, a text with its chain of causes for the reader.
+/* Error values: fields for the program, a text with its chain of causes for the reader.
  *
  * The caller owns the hvd_error; a function that fails fills it and returns the code. Each caller
  * on the way up may add what it was doing ("..., while running a ring of 4096 bytes, while
  * allreduce 'conv0_weight'"). Any thread; nothing is shared. */
 #ifndef HVDLITE_BASE_ERROR_H
 #define HVDLITE_BASE_ERROR_H
+
+#include <stdint.h>
 
 /* cdef begin */
 typedef enum hvd_code {
@@ -23,15 +25,36 @@ typedef enum hvd_code {
     HVD_INTERNAL /* a defect of hvdlite */
 } hvd_code;
 
+#define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */
+#define HVD_MAX_BLAMED 8
 typedef struct hvd_error {
-    int code;        /* an hvd_code */
-    char text[1024]; /* UTF-8; a longer text is cut */
+    int code;                   /* an hvd_code */
+    int nblamed;                /* ranks that caused it; 0: none, or not known */
+    int blamed[HVD_MAX_BLAMED]; /* the first of them, among all of the job */
+    int64_t pid;                /* of blamed[0]; 0: not known */
+    char host[64];              /* of blamed[0]; "": not known */
+    char tensor[HVD_MAX_NAME];  /* "": of no tensor, or of all */
+    char text[1024];            /* UTF-8; a longer text is cut */
 } hvd_error;
 /* cdef end */
 
-/* Sets code and text; returns the code. `err` may be NULL. */
+/* Sets code and text, clears the other fields; returns the code. `err` may be NULL. */
 int error_set(hvd_error *err, hvd_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Adds a rank of the job that has caused a set error; returns its code. */
+int error_blame(hvd_error *err, int rank);
+
+/* Names the tensor that a set error is about; returns its code. */
+int error_of(hvd_error *err, const char *tensor);
+
+/* How many of the ranks that caused it are listed. */
+static inline int error_nlisted(const hvd_error *err) {
+    return err->nblamed < HVD_MAX_BLAMED ? err->nblamed : HVD_MAX_BLAMED;
+}
+
+/* Adds the text of another error; where there was none, takes all of it. */
+void error_also(hvd_error *all, const hvd_error *more);
 
 /* Appends ", while ..." to the text of a set error; returns its code. */
 int error_while(hvd_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -91,8 +91,7 @@ typedef struct hvd_update {
     int first; /* the host that gets the first stripe, by number; the same */
 } hvd_update;
 
-#define HVD_MAX_NAME 256 /* bytes of a tensor's name, with the final zero */
-#define HVD_MAX_DIMS 32  /* NumPy's limit too */
+#define HVD_MAX_DIMS 32 /* NumPy's limit too */
 /* cdef end */
 
 /* Names as the user writes them; "?" for a value out of range. */

@@ -46,9 +46,11 @@ static bool find_dead(const struct transport *t, hvd_error *cause) {
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.abort_cause; /* without what this rank was doing */
     if (e->negotiation.lost.code) cause = e->negotiation.lost;
-    if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code)
+    if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code) {
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
+        transport_blame(e->t, e->t->at.rank, &cause);
+    }
     if (!e->negotiation.abort_cause.code && cause.code == HVD_TRANSPORT)
         silence_blame(&e->negotiation, &cause);
     log_line(&e->log, LOG_DEBUG, "the job has failed: %s", cause.text);
@@ -57,6 +59,7 @@ static void fail(struct engine *e, const hvd_error *err) {
     e->cause = cause;
     atomic_store(&e->failed, true);
     flight_trouble(e->executor.flight, cause.text, true);
+    flight_blame(e->executor.flight, &cause);
     tensors_close(e->tensors, &cause);
 }
 

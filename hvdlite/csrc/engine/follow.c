@@ -185,7 +185,10 @@ static int finish_failed(struct negotiation *n, const struct wire_item *item, hv
     struct tensor *tensor;
     HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
     record_failed(n->flight, tensor, n->now);
-    tensors_finish(n->tensors, tensor, &item->error);
+    hvd_error why = item->error;
+    transport_complete(n->t, &why);
+    flight_blame(n->flight, &why);
+    tensors_finish(n->tensors, tensor, &why);
     return HVD_OK;
 }
 

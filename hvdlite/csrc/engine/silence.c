@@ -31,12 +31,6 @@ int silence_answer(struct negotiation *n, int from, hvd_error *err) {
     return send_one(n, from, WIRE_ALIVE, err);
 }
 
-static void rank_text(const struct negotiation *n, int rank, char *text, size_t size) {
-    const struct card *card = n->t->cards ? &n->t->cards[rank] : NULL;
-    snprintf(text, size, "rank %d (process %lld on host %s)", transport_job_rank(n->t, rank),
-             card ? (long long)card->life.pid : 0, card ? card->life.host : "?");
-}
-
 /* "tensor 'x' and 3 more wait"; false: nothing waits. */
 static bool waiting_text_of(const struct negotiation *n, char *text, size_t size) {
     char name[HVD_MAX_NAME] = "", others[40] = "";
@@ -52,12 +46,13 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
 }
 
 static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
-    char who[160];
-    rank_text(n, rank, who, sizeof who);
+    char who[TRANSPORT_WHO];
+    transport_who(n->t, rank, who);
     n->lost_rank = rank;
     error_set(&n->lost, HVD_RANK_DEAD,
               "%s has not answered for %.0f s: it is stopped, or its host is gone", who,
               watch_silence(&n->watch, rank));
+    transport_blame(n->t, rank, &n->lost);
     *err = n->lost;
     return HVD_RANK_DEAD;
 }
@@ -75,8 +70,8 @@ static int send_all(struct negotiation *n, const struct wire_item *item, hvd_err
 /* The coordinator warns every rank: its tensors may wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
-    char who[160];
-    rank_text(n, rank, who, sizeof who);
+    char who[TRANSPORT_WHO];
+    transport_who(n->t, rank, who);
     error_set(&item.error, HVD_OK,
               "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
               who, watch_silence(&n->watch, rank), what);
@@ -121,11 +116,13 @@ int silence_look(struct negotiation *n, hvd_error *err) {
 }
 
 void silence_blame(const struct negotiation *n, hvd_error *why) {
-    char who[160];
+    char who[TRANSPORT_WHO];
     for (int r = 0; r < n->watch.size; r++) {
         if (!n->watch.silent[r]) continue;
-        rank_text(n, r, who, sizeof who);
+        transport_who(n->t, r, who);
         error_while(why, "%s did not answer", who);
+        why->nblamed = 0;
+        transport_blame(n->t, r, why);
         return;
     }
 }

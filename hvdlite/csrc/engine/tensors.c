@@ -272,7 +272,10 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     forget(t, tensor);
     monitor_unlock(&t->monitor);
     free_additions(tensor);
-    tensor->complete(tensor->arg, error); /* which may free it */
+    if (!error) return tensor->complete(tensor->arg, NULL); /* which may free it */
+    hvd_error own = *error;
+    error_of(&own, tensor->request.name);
+    tensor->complete(tensor->arg, &own);
 }
 
 void tensors_refuse(struct tensors *t, const hvd_error *error) {

@@ -58,7 +58,7 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
 }
 
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
-    HVD_TRY(check_and_translate(from, to, err));
+    if (check_and_translate(from, to, err)) return error_of(err, from->name);
     if (!from->nsplits) return HVD_OK;
     size_t bytes = from->nsplits * sizeof *from->splits;
     int64_t *splits = malloc(bytes);
@@ -70,7 +70,8 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
 
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
     struct tensor ignored;
-    return check_and_translate(tensor, &ignored, err);
+    int code = check_and_translate(tensor, &ignored, err);
+    return code ? error_of(err, tensor->name) : HVD_OK;
 }
 
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
@@ -78,7 +79,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(context_enter_group(group, tensor->request.name, &g, err));
     int code = engine_submit(g->engine, tensor, err);
     context_leave();
-    return code;
+    return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
 /* Does nothing if the group is gone, and its corked tensors with it. */

@@ -49,12 +49,23 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-static void complete_with_error(const struct operation *op) {
+/* MXNet raises the text alone: by it hvd_mxnet_failure_of finds the fields. */
+static void keep_failure(struct operation *op) {
+    hvd_mxnet *lib = op->lib;
+    if (op->error == &lib->no_memory) return;
+    hvd_error **place = &lib->failures[lib->nfailures++ % MXNET_FAILURES];
+    free(*place);
+    *place = op->error;
+    op->error = NULL;
+}
+
+static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* the call may free the operation */
     monitor_lock(&lib->reporting);
     lib->api.make_error(exception, op->error->text);
+    keep_failure(op);
     done.call(done.engine, done.param, exception);
     lib->api.destroy_error(exception);
     monitor_unlock(&lib->reporting);
@@ -69,18 +80,12 @@ static void complete(struct operation *op) {
         done.call(done.engine, done.param, NULL);
 }
 
-static void append_error(hvd_error *all, const hvd_error *error) {
-    size_t used = strlen(all->text);
-    snprintf(all->text + used, sizeof all->text - used, "%s%s", used ? "; " : "", error->text);
-    all->code = error->code;
-}
-
 static void note_error(struct operation *op, const hvd_error *error) {
     hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations: append nothing to it */
     monitor_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
     if (!op->error) op->error = no_memory;
-    if (op->error != no_memory) append_error(op->error, error);
+    if (op->error != no_memory) error_also(op->error, error);
     monitor_unlock(&op->lib->reporting);
 }
 

@@ -13,6 +13,8 @@
 
 #include <stdatomic.h>
 
+enum { MXNET_FAILURES = 1024 };
+
 struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
@@ -21,7 +23,9 @@ struct hvd_mxnet {
     struct turns turns;       /* of these */
     struct monitor reporting; /* taken around each error: MXNet's list of exceptions has no lock */
     struct free_list memory;  /* for operations of one collective */
-    hvd_error no_memory;      /* of an operation without memory for its own error */
+    hvd_error *failures[MXNET_FAILURES]; /* given to MXNet, the last ones; owned, as is: */
+    size_t nfailures;                    /* how many there were; both guarded by reporting */
+    hvd_error no_memory;                 /* of an operation without memory for its own error */
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };

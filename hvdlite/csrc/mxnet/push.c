@@ -201,6 +201,19 @@ int hvd_mxnet_references(void *array) { return mxnet_array_references(array); }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
+int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
+    bool found = false;
+    monitor_lock(&lib->reporting);
+    size_t first = lib->nfailures > MXNET_FAILURES ? lib->nfailures - MXNET_FAILURES : 0;
+    for (size_t i = lib->nfailures; i > first && !found; i--) {
+        const hvd_error *failure = lib->failures[(i - 1) % MXNET_FAILURES];
+        found = strstr(text, failure->text);
+        if (found) *err = *failure;
+    }
+    monitor_unlock(&lib->reporting);
+    return found;
+}
+
 /* ---- opening ---- */
 
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
@@ -228,6 +241,7 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
 const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib) { return &lib->api; }
 
 void hvd_mxnet_close(hvd_mxnet *lib) {
+    for (int i = 0; i < MXNET_FAILURES; i++) free(lib->failures[i]);
     free_list_destroy(&lib->memory);
     turns_destroy(&lib->turns);
     monitor_destroy(&lib->reporting);

@@ -58,6 +58,9 @@ int hvd_mxnet_references(void *array);
 
 /* Collectives that are pushed and not submitted yet: MXNet has not run their operations. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
+
+/* 1: *err is the last failure with whose text MXNet has raised this one; 0: there is none. */
+int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 /* cdef end */
 
 struct mxnet_api;

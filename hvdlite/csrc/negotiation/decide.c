@@ -58,10 +58,14 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     struct pending *failed = NULL; /* freed last: others may wait for them */
     int code = HVD_OK;
     for (struct pending *next; p && !code && now - p->since > limit; p = next) {
-        hvd_error why = {.code = HVD_STALLED};
+        hvd_error why;
+        char text[sizeof why.text];
         next = p->next;
         if (p->request.kind == HVD_JOIN) continue;
-        pending_explain_wait(p, 0, oldest, c->config.silent, now, why.text, sizeof why.text);
+        pending_explain_wait(p, 0, oldest, c->config.silent, now, text, sizeof text);
+        error_set(&why, HVD_STALLED, "%s", text);
+        for (int i = 0; i < p->size; i++)
+            if (!p->submitted[i]) error_blame(&why, job_rank(c->config.job_ranks, i));
         code = fail(p, &why, out, err);
         waiting_remove(&c->waiting, p);
         p->next = failed;

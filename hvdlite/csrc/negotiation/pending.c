@@ -134,10 +134,12 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
     for (int i = 0; failed && i < p->size; i++)
         failed[i] = p->submitted[i] && pending_of(p, i).failed;
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
-    free(failed);
     error_set(err, HVD_FAILED,
               "tensor '%s': no data from %s: an operator failed there; its error says why",
               p->request.name, ranks);
+    for (int i = 0; failed && i < p->size; i++)
+        if (failed[i]) error_blame(err, job_rank(p->job_ranks, i));
+    free(failed);
 }
 
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
@@ -173,6 +175,7 @@ void pending_explain_left(const struct pending *p, int first, const char *reason
     error_set(err, HVD_RANK_LEFT,
               "tensor '%s' can't complete: rank %d left the job (%s) before submitting it",
               p->request.name, job_rank(p->job_ranks, first), reason);
+    error_blame(err, job_rank(p->job_ranks, first));
 }
 
 void pending_explain_joined(const struct pending *p, hvd_error *err) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 8 };
+enum { WIRE_VERSION = 9 };
 
 /* Of a TENSOR. */
 enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
@@ -81,6 +81,10 @@ static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
 
 static void put_error(struct wire_writer *w, const hvd_error *error) {
     put_uint(w, (uint64_t)error->code, 1);
+    put_uint(w, (uint64_t)error->nblamed, 4);
+    for (int i = 0; i < error_nlisted(error); i++) put_uint(w, (uint32_t)error->blamed[i], 4);
+    put_uint(w, (uint64_t)error->pid, 8);
+    put_text(w, error->host);
     put_text(w, error->text);
 }
 
@@ -233,8 +237,16 @@ static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *
 }
 
 static int get_error(struct wire_reader *r, hvd_error *error, hvd_error *err) {
+    uint64_t pid;
+    error->tensor[0] = 0;
     HVD_TRY(get_int(r, 1, &error->code, err));
     if (error->code <= HVD_OK || error->code > HVD_INTERNAL) return damaged(r, err);
+    HVD_TRY(get_int(r, 4, &error->nblamed, err));
+    if (error->nblamed < 0) return damaged(r, err);
+    for (int i = 0; i < error_nlisted(error); i++) HVD_TRY(get_int(r, 4, &error->blamed[i], err));
+    HVD_TRY(get_uint(r, 8, &pid, err));
+    error->pid = (int64_t)pid;
+    HVD_TRY(get_text(r, error->host, sizeof error->host, err));
     return get_text(r, error->text, sizeof error->text, err);
 }
 

@@ -53,7 +53,7 @@ struct wire_item {
     uint64_t begin, end;
     uint64_t instead; /* REQUEST */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
-    hvd_error error;  /* LEAVE, SILENT (text), ABORT, FAIL */
+    hvd_error error;  /* LEAVE, SILENT (text), ABORT, FAIL (without the tensor) */
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
     uint32_t nrows;

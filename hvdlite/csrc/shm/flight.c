@@ -305,6 +305,18 @@ void flight_trouble(struct flight *f, const char *text, bool failed) {
     monitor_unlock(&f->monitor);
 }
 
+void flight_blame(struct flight *f, const hvd_error *error) {
+    if (!f || !error->nblamed || error->blamed[0] == f->memory->rank) return;
+    char line[160];
+    int used = snprintf(line, sizeof line, "?%d %d", error->code == HVD_STALLED, error->nblamed);
+    for (int i = 0; i < error_nlisted(error); i++)
+        used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
+    line[used] = '\n';
+    monitor_lock(&f->monitor);
+    if (f->bell >= 0 && write(f->bell, line, (size_t)used + 1) < 0) f->bell = -1;
+    monitor_unlock(&f->monitor);
+}
+
 void flight_set_bell(struct flight *f, int file, const char *word) {
     if (!f) return;
     monitor_lock(&f->monitor);

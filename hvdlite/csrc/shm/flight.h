@@ -84,6 +84,9 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
 /* Notes a stall, or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
+/* Writes to the bell whom a failure on this rank is due to, if others: "?", 1 for a stall, else 0;
+ * of how many ranks; the first of them. */
+void flight_blame(struct flight *f, const hvd_error *error);
 /* From now on `word` is written to the file with each trouble. -1: none. The caller closes it. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 

@@ -2,6 +2,7 @@
 
 #include "transport/signs.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
@@ -50,14 +51,34 @@ void transport_lose_host(struct transport *t, const char *host) {
     }
 }
 
+void transport_who(const struct transport *t, int rank, char who[TRANSPORT_WHO]) {
+    const struct life_card *card = t->cards ? &t->cards[rank].life : NULL;
+    snprintf(who, TRANSPORT_WHO, "rank %d (process %lld on host %s)", transport_job_rank(t, rank),
+             card ? (long long)card->pid : 0, card ? card->host : "?");
+}
+
+int transport_blame(const struct transport *t, int rank, hvd_error *err) {
+    error_blame(err, transport_job_rank(t, rank));
+    transport_complete(t, err);
+    return err->code;
+}
+
+void transport_complete(const struct transport *t, hvd_error *err) {
+    for (int r = 0; err->nblamed && t->cards && r < t->at.size; r++) {
+        if (transport_job_rank(t, r) != err->blamed[0]) continue;
+        err->pid = t->cards[r].life.pid;
+        snprintf(err->host, sizeof err->host, "%s", t->cards[r].life.host);
+    }
+}
+
 int transport_check_life(const struct transport *t, hvd_error *err) {
+    char who[TRANSPORT_WHO];
     int rank = atomic_load_explicit(&t->dead, memory_order_acquire) - 1;
     if (rank < 0) return HVD_OK;
-    const struct life_card *card = t->cards ? &t->cards[rank].life : NULL;
-    return error_set(err, HVD_RANK_DEAD, "rank %d (process %lld on host %s) is %s",
-                     transport_job_rank(t, rank), card ? (long long)card->pid : 0,
-                     card ? card->host : "?",
-                     atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
+    transport_who(t, rank, who);
+    error_set(err, HVD_RANK_DEAD, "%s is %s", who,
+              atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
+    return transport_blame(t, rank, err);
 }
 
 void transport_wake(struct transport *t) { t->ops->wake(t); }

@@ -69,6 +69,14 @@ static inline int transport_job_rank(const struct transport *t, int rank) {
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
 
+/* "rank 2 (process 4711 on host n7)" */
+enum { TRANSPORT_WHO = 160 };
+void transport_who(const struct transport *t, int rank, char who[TRANSPORT_WHO]);
+/* Adds the rank to those that have caused the set error; returns its code. */
+int transport_blame(const struct transport *t, int rank, hvd_error *err);
+/* Fills in process and host of the first rank that has caused the error, if it is one of these. */
+void transport_complete(const struct transport *t, hvd_error *err);
+
 /* HVD_OK, or HVD_RANK_DEAD: the process of a rank has died. It may have ended in good order: look
  * for its last message first. */
 int transport_check_life(const struct transport *t, hvd_error *err);

@@ -334,17 +334,16 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
     m->transport.ops = &MPI_OPS;
     m->arriving.from = m->file = -1;
     m->data = m->control = m->local = MPI_COMM_NULL;
-    MPI_Comm handle;
-    memcpy(&handle, comm, sizeof handle);
-    int code = open_all(m, handle, window, nudge, err);
+    int code = open_all(m, *(const MPI_Comm *)comm, window, nudge, err);
     *out = code ? NULL : &m->transport;
     if (code) mpi_close(&m->transport, false);
     return code;
 }
 
 int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
-    int failed = code ? t->at.rank : t->at.size, first;
-    TRY_MPI(MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
+    int first = code ? t->at.rank : t->at.size;
+    TRY_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
     if (code || first == t->at.size) return code;
-    return error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
+    error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
+    return transport_blame(t, first, err);
 }
