@@ -5,7 +5,7 @@ import io
 import statistics
 from typing import Dict, List, Sequence
 
-from hvdlite.monitor import steps
+from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Tensor, Trace
 
 # Colours that people who do not see red or green tell apart (Okabe and Ito).
@@ -179,7 +179,7 @@ def _lateness(late: Dict[int, float]) -> str:
 
 
 def _slowest(slow: Sequence[steps.Slow]) -> str:
-    labels = [f"{row.name[-40:]} ({row.bytes / 1e6:.2f} MB)" for row in slow]
+    labels = [f"{row.name[-40:]} ({live.size_text(row.bytes)})" for row in slow]
     _, waits, links, moves = _COLOURS
     parts = {
         waits: [row.waits * 1e3 for row in slow],

@@ -2,11 +2,12 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import shlex
 import sys
 import time
-from typing import Dict, List, Optional, Sequence, Union
+from typing import Dict, List, Literal, Optional, Sequence, Union
 
 from hvdlite.monitor import live, memory, watching
 from hvdlite.monitor.memory import Snapshot
@@ -170,12 +171,17 @@ def table(job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], note
     from rich.table import Table
 
     size = ranks[0].head["size"] if ranks else 0
-    new = Table(title=f"job {job}: {len(ranks)} of {size} ranks", title_justify="left")
-    for name, is_number in COLUMNS:
-        new.add_column(name, justify="right" if is_number else "left", no_wrap=name != "operation")
+    hosts = {one.head["host"] for one in ranks}
+    where = f" on {hosts.pop()}" if len(hosts) == 1 else ""  # then the names have its column
+    new = Table(title=f"job {job}: {len(ranks)} of {size} ranks{where}", title_justify="left")
+    shown = [name != "host" or not where for name, _ in COLUMNS]
+    for name, is_number in itertools.compress(COLUMNS, shown):
+        justify: Literal["right", "left"] = "right" if is_number else "left"
+        new.add_column(name, justify=justify, no_wrap=name != "operation", overflow="fold")
     for one, row in zip(ranks, rows(ranks, before)):
         late = row[0].endswith("*")
-        new.add_row(*row, style="red" if one.state != "runs" else "yellow" if late else None)
+        style = "red" if one.state != "runs" else "yellow" if late else None
+        new.add_row(*itertools.compress(row, shown), style=style)
     straggler = live.straggler(ranks)
     caption = [f"* the others wait most for rank {straggler}"] if straggler is not None else []
     new.caption = "\n".join([*caption, *notes]) or None

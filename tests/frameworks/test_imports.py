@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from jobs import assert_passed, mpirun
+from jobs import TESTS, assert_passed, mpirun
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "xgboost", "lightgbm")
 
@@ -22,3 +22,10 @@ def test_the_bench_runs_without_mxnet_and_names_what_it_leaves_out():
     job = assert_passed(mpirun(2, *bench, timeout=60))
     assert "not measured, as they are not installed: mxnet\n" in job.output
     assert "numpy    allreduce private" in job.output
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_the_monitor_counts_the_steps_of_every_framework(framework):
+    script = TESTS / "frameworks" / "scripts" / "counted.py"
+    for values in assert_passed(mpirun(2, str(script), framework)).results().values():
+        assert 90 < values["steps"] <= 120

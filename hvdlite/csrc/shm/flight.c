@@ -192,19 +192,32 @@ bool flight_read(const struct flight_memory *memory, size_t place, struct flight
            atomic_load_explicit(&(*s)[0], memory_order_relaxed) == out->version;
 }
 
-/* One tensor that comes again marks the steps. Where it stays away, as after another model or a
- * validation, the next one takes its place. */
+static void mark_steps(struct flight_marks *k, uint64_t hash) {
+    k->mark = hash;
+    if (k->next) k->next = 0;
+    k->life = 4;
+}
+
+/* One tensor that comes again marks the steps. Another one that comes again twice while the mark stays
+ * away takes its place: the mark was a value that few steps send, or the model is another. If that
+ * one stays away as well, within a life that grows to the length of a step, it is a third one. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
-    enum { STAYS_AWAY = 20000 };
-    uint64_t mark = atomic_load_explicit(&m->mark, memory_order_relaxed);
-    uint64_t marked = atomic_load_explicit(&m->marked, memory_order_relaxed);
-    if (mark == hash) {
-        atomic_fetch_add_explicit(&m->steps, 1, memory_order_relaxed);
-    } else if (mark && number - marked < STAYS_AWAY) {
-        return;
+    struct flight_marks *k = &m->marks;
+    if (!k->mark) {
+        mark_steps(k, hash);
+    } else if (k->mark == hash) {
+        m->steps++;
+        mark_steps(k, hash);
+    } else if (k->next == hash) {
+        if (++k->came < 2) return;
+        m->steps += 2;
+        mark_steps(k, hash);
+    } else if (!k->next || number - k->next_at > k->life) {
+        k->next = hash;
+        k->next_at = number;
+        k->came = 0;
+        k->life += k->life;
     }
-    atomic_store_explicit(&m->mark, hash, memory_order_relaxed);
-    atomic_store_explicit(&m->marked, number, memory_order_relaxed);
 }
 
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,

@@ -38,6 +38,12 @@ struct flight_op {
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
+/* Which tensor marks the steps, and which may take its place: the hashes of their names. */
+struct flight_marks {
+    _Atomic uint64_t mark, next;
+    _Atomic uint64_t next_at, came, life; /* of the second one: its operation; how often it came */
+};
+
 /* The memory that others read. */
 struct flight_memory {
     char layout[2048]; /* "hvdlite flight 1;rank i4@2056:4;...;op.name S@72:56;...": see flight.c */
@@ -48,12 +54,12 @@ struct flight_memory {
     double began;                     /* by clock_now */
     double clock_offset, clock_error; /* rank 0's clock is ahead of this one by so much, +- */
     struct stats stats;
-    _Atomic uint64_t ops;          /* submitted so far */
-    _Atomic uint64_t steps;        /* how often a tensor of each step was submitted again */
-    _Atomic uint64_t mark, marked; /* the hash of that tensor's name; its last operation */
-    _Atomic uint64_t troubles;     /* texts so far */
-    char trouble[FLIGHT_TEXT];     /* the last one: a stall, or a failure */
-    int32_t failed;                /* 1: the job has failed, and the text says why */
+    _Atomic uint64_t ops;      /* submitted so far */
+    _Atomic uint64_t steps;    /* how often a tensor of each step was submitted again */
+    struct flight_marks marks; /* which tensor that is */
+    _Atomic uint64_t troubles; /* texts so far */
+    char trouble[FLIGHT_TEXT]; /* the last one: a stall, or a failure */
+    int32_t failed;            /* 1: the job has failed, and the text says why */
     _Atomic uint64_t ring[FLIGHT_OPS][FLIGHT_WORDS]; /* of struct flight_op */
 };
 

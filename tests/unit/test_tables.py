@@ -1,0 +1,74 @@
+"""What an addition must not forget: the tables of C, Python, tests and docs have the same rows."""
+
+import argparse
+import re
+
+import hvdlite as hvd
+import hvdlite.numpy
+from hvdlite.core.collectives import DTYPES
+from hvdlite.core.lazy_names import NEUTRAL
+from hvdlite.core.native import ffi, lib
+from hvdlite.launch.backends import BACKENDS
+from hvdlite.launch.options import parser
+from tests.jobs import ROOT
+
+PACKAGE = ROOT / "hvdlite"
+DOCS = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+
+
+def values(enum: str) -> dict:
+    """The values of a C enum by name, without the one that counts them."""
+    found = ffi.typeof(enum).relements
+    return {name: value for name, value in found.items() if value < len(found) - 1}
+
+
+def test_every_operation_has_its_name_in_python_and_in_the_docs():
+    for c_name, value in values("hvd_op").items():
+        name = c_name[len("HVD_") :].capitalize()
+        assert getattr(hvd, name, None) == value and name in NEUTRAL, name
+        assert f"`{name}`" in DOCS["horovod.md"], name
+
+
+def test_every_dtype_has_its_array_in_python():
+    ours = {*DTYPES.values(), lib.HVD_BFLOAT16}  # ml_dtypes', where it is installed
+    assert ours == set(values("hvd_dtype").values())
+    for name in values("hvd_dtype"):
+        assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
+
+
+def test_every_kind_has_its_function():
+    for name in values("hvd_kind"):
+        assert callable(getattr(hvdlite.numpy, name[len("HVD_") :].lower())), name
+
+
+# Between the launcher, its agents and their ranks; HVDLITE_DEBUG is the build's.
+INTERNAL = {
+    "HVDLITE_AS_HOROVOD", "HVDLITE_COMMAND", "HVDLITE_JOB", "HVDLITE_LAUNCHER",
+    "HVDLITE_NEWCOMER", "HVDLITE_NEWS", "HVDLITE_TASK", "HVDLITE_WATCHED",
+}  # fmt: skip
+
+
+def test_every_variable_has_its_row_and_every_row_its_variable():
+    read = set()
+    for file in PACKAGE.rglob("*.[cp]*"):
+        if file.suffix == ".c":
+            of_c = re.findall(r'(?:env_\w+|read_bounded)\("([A-Z_]+)"', file.read_text())
+            read.update(f"HVDLITE_{name}" for name in of_c)
+        elif file.suffix == ".py":
+            read.update(re.findall(r"HVDLITE_[A-Z_]*[A-Z]", file.read_text()))
+    rows = set(re.findall(r"^\| `(HVDLITE_\w+)`", DOCS["environment.md"], re.M))
+    told = set(re.findall(r"HVDLITE_[A-Z_]*[A-Z]", " ".join(DOCS.values())))
+    assert len(rows) > 20
+    assert rows <= read, "rows of docs/environment.md that nothing reads"
+    assert read - INTERNAL <= told, "variables that no page of docs/ has"
+    assert not INTERNAL & rows
+    assert read >= INTERNAL, "internal variables that are gone"
+
+
+def test_every_option_of_the_launcher_is_in_the_docs():
+    words = " ".join(DOCS.values())
+    told = set(re.findall(r"(?<![\w-])-[\w-]*\w", words))
+    for action in parser(list(BACKENDS))._actions:
+        if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS:
+            known = action.option_strings or told  # the command has none
+            assert told.intersection(known), known
