@@ -4,6 +4,7 @@
 #include "counter.h"
 
 #include "base/poller.h"
+#include "transport/interfaces.h"
 #include "transport/nudge.h"
 
 #include <arpa/inet.h>
@@ -23,7 +24,7 @@ struct trio {
 static void trio_open(struct trio *t) {
     *t = (struct trio){0};
     for (int i = 0; i < RANKS; i++) {
-        t->ranks[i] = nudges_open(true, &t->cards[i]);
+        t->ranks[i] = nudges_open(true, NULL, &t->cards[i]);
         REQUIRE(t->ranks[i] != NULL);
         counter_init(&t->bells[i]);
     }
@@ -94,6 +95,7 @@ TEST(test_a_rank_is_found_among_its_addresses) {
     struct trio t;
     trio_open(&t);
     t.cards[1].addresses[1] = t.cards[1].addresses[0];
+    t.cards[1].ports[1] = t.cards[1].ports[0];
     t.cards[1].addresses[0] = htonl(INADDR_LOOPBACK + 77); /* nobody listens there */
     trio_start(&t);
     nudges_send(t.ranks[0], 1, clock_now());
@@ -120,38 +122,72 @@ TEST(test_a_rank_without_sockets_is_left_alone) {
 static void send_raw(const struct trio *t, int to, const void *data, size_t size) {
     int from = socket(AF_INET, SOCK_DGRAM, 0);
     struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = (in_port_t)t->cards[to].port,
+                             .sin_port = (in_port_t)t->cards[to].ports[0],
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     CHECK_INT(sendto(from, data, size, 0, (struct sockaddr *)&at, sizeof at), (long long)size);
     close(from);
 }
 
-TEST(test_a_stranger_does_not_ring) {
+struct datagram {
+    uint32_t from, to;
+    uint64_t count, tag;
+};
+
+static struct datagram nudge_for(const struct trio *t, uint32_t from, uint32_t to, uint64_t count) {
+    const uint64_t words[] = {(uint64_t)from << 32 | to, count};
+    return (struct datagram){from, to, count, siphash(t->cards[1].key, words, 2)};
+}
+
+TEST(test_only_a_fresh_nudge_with_the_key_rings) {
     struct trio t;
     trio_open(&t);
     trio_start(&t);
-    struct {
-        uint64_t secret;
-        uint32_t from, to;
-    } d = {t.cards[1].secret, 0, 1};
+    struct datagram good = nudge_for(&t, 0, 1, 7), altered = good, old = nudge_for(&t, 0, 1, 6),
+                    newer = nudge_for(&t, 0, 1, 8), other = nudge_for(&t, 0, 2, 9),
+                    nobody = nudge_for(&t, RANKS, 1, 9);
     char large[2000] = {0};
-    memcpy(large, &d, sizeof d);
+    memcpy(large, &newer, sizeof newer);
     send_raw(&t, 1, large, sizeof large);
-    send_raw(&t, 1, &d, sizeof d - 1);
-    send_raw(&t, 1, &d, 0);
-    d.to = 2;
-    send_raw(&t, 1, &d, sizeof d);
-    d.to = 1;
-    d.from = RANKS;
-    send_raw(&t, 1, &d, sizeof d);
-    d.from = 0;
-    d.secret++;
-    send_raw(&t, 1, &d, sizeof d);
-    nudges_send(t.ranks[2], 1, clock_now());
+    send_raw(&t, 1, &newer, sizeof newer - 1);
+    send_raw(&t, 1, &newer, 0);
+    send_raw(&t, 1, &other, sizeof other);
+    send_raw(&t, 1, &nobody, sizeof nobody);
+    altered.count = 1000;
+    send_raw(&t, 1, &altered, sizeof altered);
+    newer.tag ^= 1;
+    send_raw(&t, 1, &newer, sizeof newer);
+    CHECK(!t.bells[1].count);
+    send_raw(&t, 1, &good, sizeof good);
     CHECK(counter_reaches(&t.bells[1], 1));
-    CHECK_INT(t.bells[1].count, 1);
-    CHECK(!nudges_missing(t.ranks[1]));
+    send_raw(&t, 1, &good, sizeof good); /* replayed */
+    send_raw(&t, 1, &old, sizeof old);
+    nudges_send(t.ranks[2], 1, clock_now()); /* comes after what was sent before it */
+    CHECK(counter_reaches(&t.bells[1], 2));
+    CHECK_INT(t.bells[1].count, 2);
     trio_close(&t);
+}
+
+/* The authors' own example: their key 00..0f, and the bytes 00..07 and 00..0f as one and two words. */
+TEST(test_siphash_is_the_published_one) {
+    const struct siphash_key key = {{0x0706050403020100u, 0x0f0e0d0c0b0a0908u}};
+    CHECK(siphash(key, key.half, 1) == 0x93f5f5799a932462u);
+    CHECK(siphash(key, key.half, 2) == 0x3f2acc7f57c29bdbu);
+}
+
+TEST(test_nudges_are_bound_to_the_interfaces_chosen) {
+    uint32_t found[NUDGE_ADDRESSES];
+    struct nudge_card card;
+    CHECK_INT(interfaces_find("no0,lo", found, NUDGE_ADDRESSES), 1);
+    CHECK_INT(found[0], htonl(INADDR_LOOPBACK));
+    CHECK_INT(interfaces_find("10.1.0.0/16,127.0.0.0/8", found, NUDGE_ADDRESSES), 1);
+    CHECK_INT(interfaces_find("l,loo,127.1.0.0/16,127.0.0.0/64,/,", found, NUDGE_ADDRESSES), 0);
+    CHECK(nudges_open(false, "no0", &card) == NULL);
+    CHECK_INT(card.ports[0], 0);
+    struct nudges *n = nudges_open(false, "lo", &card);
+    REQUIRE(n != NULL);
+    CHECK_INT(card.addresses[0], htonl(INADDR_LOOPBACK));
+    CHECK_INT(card.ports[1], 0);
+    nudges_close(n);
 }
 
 static bool read_once(void *arg, int file) {

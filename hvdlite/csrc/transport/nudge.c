@@ -3,10 +3,9 @@
 
 #include "base/clock.h"
 #include "base/poller.h"
+#include "transport/interfaces.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,21 +13,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* `count` grows with each nudge of one rank for another, so a nudge that is sent again is ignored. */
 struct datagram {
-    uint64_t secret; /* the receiver's */
     uint32_t from, to;
+    uint64_t count;
+    uint64_t tag; /* of the rest, with the receiver's key */
 };
 
 struct peer {
     struct nudge_card card;
     _Atomic uint64_t answers; /* address and port that it nudges from; 0: it never has */
+    _Atomic int door;         /* the socket that its nudges come to */
+    uint64_t sent;            /* nudges for it */
+    uint64_t count;           /* of the last nudge that came from it */
     double heard;             /* when the last message came from it; 0: none did */
     int nudged;               /* how often this rank has nudged it, up to ENOUGH */
 };
 
 struct nudges {
-    int socket, self, size;
-    uint64_t secret;
+    int sockets[NUDGE_ADDRESSES], nsockets, self, size;
+    struct siphash_key key;
     struct peer *peers; /* [size] */
     struct poller *poller;
     void (*ring)(void *arg);
@@ -37,56 +41,63 @@ struct nudges {
 
 /* ---- opening ---- */
 
-static bool usable(const struct ifaddrs *i) {
-    return i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) &&
-           !(i->ifa_flags & IFF_LOOPBACK);
-}
-
-static void find_addresses(struct nudge_card *card) {
-    struct ifaddrs *all = NULL;
-    int n = 0;
-    if (getifaddrs(&all)) return;
-    for (struct ifaddrs *i = all; i && n < NUDGE_ADDRESSES; i = i->ifa_next)
-        if (usable(i))
-            card->addresses[n++] = ((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr.s_addr;
-    freeifaddrs(all);
-}
-
-static bool make_card(int sock, bool one_host, struct nudge_card *card) {
-    struct sockaddr_in own = {.sin_family = AF_INET};
+/* Returns the socket; -1: none. */
+static int listen_at(uint32_t address, uint32_t *port) {
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = address};
     socklen_t length = sizeof own;
-    if (one_host) own.sin_addr.s_addr = card->addresses[0] = htonl(INADDR_LOOPBACK);
-    if (!one_host) find_addresses(card);
-    if (getrandom(&card->secret, sizeof card->secret, 0) != sizeof card->secret) return false;
-    if (bind(sock, (struct sockaddr *)&own, sizeof own)) return false;
-    if (getsockname(sock, (struct sockaddr *)&own, &length)) return false;
-    card->port = own.sin_port;
-    return true;
+    int sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (sock < 0) return -1;
+    if (bind(sock, (struct sockaddr *)&own, length) ||
+        getsockname(sock, (struct sockaddr *)&own, &length)) {
+        close(sock);
+        return -1;
+    }
+    *port = own.sin_port;
+    return sock;
 }
 
-struct nudges *nudges_open(bool one_host, struct nudge_card *card) {
-    struct nudges *n = calloc(1, sizeof *n);
-    int sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (n && sock >= 0 && make_card(sock, one_host, card)) {
-        *n = (struct nudges){.socket = sock, .secret = card->secret};
-        return n;
+static void open_sockets(struct nudges *n, bool one_host, const char *interfaces,
+                         struct nudge_card *card) {
+    uint32_t addresses[NUDGE_ADDRESSES] = {htonl(INADDR_LOOPBACK)};
+    int found = one_host ? 1 : interfaces_find(interfaces, addresses, NUDGE_ADDRESSES);
+    for (int i = 0; i < found; i++) {
+        int sock = listen_at(addresses[i], &card->ports[n->nsockets]);
+        if (sock < 0) continue;
+        card->addresses[n->nsockets] = addresses[i];
+        n->sockets[n->nsockets++] = sock;
     }
-    if (sock >= 0) close(sock);
-    free(n);
+}
+
+struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card) {
+    struct nudges *n = calloc(1, sizeof *n);
     *card = (struct nudge_card){0};
+    if (!n) return NULL;
+    if (getrandom(&n->key, sizeof n->key, 0) == sizeof n->key)
+        open_sockets(n, one_host, interfaces, card);
+    card->key = n->key;
+    if (n->nsockets) return n;
+    nudges_close(n);
     return NULL;
+}
+
+static uint64_t tag_of(struct siphash_key key, const struct datagram *d) {
+    const uint64_t words[] = {(uint64_t)d->from << 32 | d->to, d->count};
+    return siphash(key, words, 2);
 }
 
 /* ---- the poller's thread ---- */
 
-static void note(struct nudges *n, const struct datagram *d, const struct sockaddr_in *source) {
-    uint64_t answers = (uint64_t)source->sin_addr.s_addr << 16 | source->sin_port;
-    atomic_store(&n->peers[d->from].answers, answers);
+static void note(struct nudges *n, const struct datagram *d, int door,
+                 const struct sockaddr_in *source) {
+    struct peer *p = &n->peers[d->from];
+    p->count = d->count;
+    atomic_store(&p->door, door);
+    atomic_store(&p->answers, (uint64_t)source->sin_addr.s_addr << 16 | source->sin_port);
 }
 
 static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t length) {
-    return length == sizeof *d && d->secret == n->secret && d->from < (uint32_t)n->size &&
-           d->to == (uint32_t)n->self;
+    return length == sizeof *d && d->tag == tag_of(n->key, d) && d->from < (uint32_t)n->size &&
+           d->to == (uint32_t)n->self && d->count > n->peers[d->from].count;
 }
 
 /* The engine, once woken, looks at MPI for longer than this pause. */
@@ -102,7 +113,7 @@ static bool receive(void *arg, int sock) {
          (got = recvfrom(sock, &d, sizeof d, MSG_TRUNC, (struct sockaddr *)&source, &size)) >= 0;
          size = sizeof source) {
         if (!accepts(n, &d, got)) continue;
-        note(n, &d, &source);
+        note(n, &d, sock, &source);
         nudged = true;
     }
     if (!nudged) return true;
@@ -121,16 +132,17 @@ int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int
     if (!n->peers) return HVD_NO_MEMORY;
     for (int i = 0; i < size; i++) n->peers[i].card = cards[i];
     HVD_TRY(poller_new(&n->poller, NULL));
-    HVD_TRY(poller_add(n->poller, n->socket, receive, n, NULL));
+    for (int i = 0; i < n->nsockets; i++)
+        HVD_TRY(poller_add(n->poller, n->sockets[i], receive, n, NULL));
     return poller_start(n->poller, "hvdlite-nudge", NULL);
 }
 
 /* ---- the engine's thread ---- */
 
-static void send_to(const struct nudges *n, int to, uint32_t address, uint16_t port) {
-    struct datagram d = {n->peers[to].card.secret, (uint32_t)n->self, (uint32_t)to};
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = address, .sin_port = port};
-    sendto(n->socket, &d, sizeof d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
+static void send_to(int door, const struct datagram *d, uint32_t address, uint32_t port) {
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_addr.s_addr = address, .sin_port = (in_port_t)port};
+    sendto(door, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
 /* A rank that has sent a message looks for an answer for longer than AWAKE before it sleeps. But it
@@ -142,19 +154,26 @@ static bool needs_none(struct peer *p, double now) {
         p->nudged++;
     else if (now - p->heard < AWAKE)
         return true;
-    return !p->card.port;
+    return !p->card.ports[0];
+}
+
+static void send_everywhere(const struct nudges *n, const struct datagram *d,
+                            const struct nudge_card *card) {
+    for (int door = 0; door < n->nsockets; door++)
+        for (int i = 0; i < NUDGE_ADDRESSES && card->ports[i]; i++)
+            send_to(n->sockets[door], d, card->addresses[i], card->ports[i]);
 }
 
 void nudges_send(struct nudges *n, int to, double now) {
     if (!n || needs_none(&n->peers[to], now)) return;
-    const struct nudge_card *card = &n->peers[to].card;
-    uint64_t answers = atomic_load(&n->peers[to].answers);
-    if (answers) {
-        send_to(n, to, (uint32_t)(answers >> 16), (uint16_t)answers);
-        return;
-    }
-    for (int i = 0; i < NUDGE_ADDRESSES && card->addresses[i]; i++)
-        send_to(n, to, card->addresses[i], (uint16_t)card->port);
+    struct peer *p = &n->peers[to];
+    struct datagram d = {(uint32_t)n->self, (uint32_t)to, ++p->sent, 0};
+    d.tag = tag_of(p->card.key, &d);
+    uint64_t answers = atomic_load(&p->answers);
+    if (answers)
+        send_to(atomic_load(&p->door), &d, (uint32_t)(answers >> 16), (uint16_t)answers);
+    else
+        send_everywhere(n, &d, &p->card);
 }
 
 void nudges_heard(struct nudges *n, int from, double now) {
@@ -171,7 +190,7 @@ bool nudges_missing(const struct nudges *n) {
 void nudges_close(struct nudges *n) {
     if (!n) return;
     poller_free(n->poller);
-    close(n->socket);
+    for (int i = 0; i < n->nsockets; i++) close(n->sockets[i]);
     free(n->peers);
     free(n);
 }

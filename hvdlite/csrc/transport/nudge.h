@@ -5,11 +5,15 @@
  * thread of its own receives nudges and rings this rank's doorbell. Unless noted, only the engine's
  * thread calls these functions.
  *
- * A rank tells all others its card: its port, its IPv4 addresses, and a secret number without which
- * a datagram is ignored. It is nudged at every address until a nudge from it shows which is right.
+ * A rank tells all others its card: the addresses and ports of its sockets, and a key. A nudge has a tag
+ * that only who knows the receiver's key can make, and a number that grows: strangers' datagrams and
+ * nudges sent again are ignored. A rank is nudged at every address, from every socket, until a nudge from
+ * it shows which are right.
  */
 #ifndef HVDLITE_TRANSPORT_NUDGE_H
 #define HVDLITE_TRANSPORT_NUDGE_H
+
+#include "base/siphash.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,15 +21,17 @@
 enum { NUDGE_ADDRESSES = 4 };
 
 struct nudge_card {
-    uint64_t secret;
-    uint32_t addresses[NUDGE_ADDRESSES]; /* in network order; 0: none */
-    uint32_t port;                       /* in network order; 0: this rank can't be nudged */
+    struct siphash_key key;
+    uint32_t addresses[NUDGE_ADDRESSES]; /* in network order */
+    uint32_t ports[NUDGE_ADDRESSES];     /* in network order; 0: no further socket */
 };
 
 struct nudges;
 
-/* one_host: all ranks are on this host. NULL, and a zeroed card, where sockets are refused. */
-struct nudges *nudges_open(bool one_host, struct nudge_card *card);
+/* one_host: all ranks are on this host. `interfaces`: see interfaces_find. A socket for each address of
+ * this host, and no other, is bound. NULL, and a zeroed card, where sockets are refused or there is no
+ * such address. */
+struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
 /* `cards`: [size], of all ranks; copied. `ring` is called, on another thread, after a nudge. Else:
  * no memory, or no thread. */

@@ -1,5 +1,7 @@
 #include "transport/signs.h"
 
+#include "base/env.h"
+
 #include <stdlib.h>
 
 int signs_open(struct signs *s, const struct transport *t, bool nudge, hvd_error *err) {
@@ -7,7 +9,8 @@ int signs_open(struct signs *s, const struct transport *t, bool nudge, hvd_error
     if (!s->cards) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", t->all.size);
     struct card *own = &s->cards[t->all.rank];
     own->life = life_card_of_this_process();
-    if (nudge) s->nudges = nudges_open(t->all.hosts == 1, &own->nudge);
+    if (nudge)
+        s->nudges = nudges_open(t->all.hosts == 1, env_text("NETWORK_INTERFACES"), &own->nudge);
     return HVD_OK;
 }
 
