@@ -1,5 +1,6 @@
 """Checkpoints: rank 0 writes them, and all ranks resume from the same one."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,7 +11,6 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core import topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree, result_of_root
 from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
@@ -54,10 +54,9 @@ class Checkpoint:
         self._parts = dict(sorted(parts.items(), key=lambda item: _is_trainer(item[1])))
 
     def save(self, epoch: int, **extra) -> None:
-        """Write the parts as they are now, on rank 0. All ranks call it.
+        """Write the parts as they are now, on rank 0. All ranks call it, and wait for rank 0.
 
-        With a ``ShardedTrainer`` on several hosts rank 0 gathers the states; else other ranks do
-        nothing.
+        With a ``ShardedTrainer`` on several hosts rank 0 gathers the states.
 
         BatchNorm's running statistics are those of rank 0; call ``hvd.average_statistics`` before
         to make them equal.
@@ -66,27 +65,34 @@ class Checkpoint:
             save.
         :param extra: more for ``load()`` to return: numbers, texts, lists and dicts of them.
         :raises TypeError: JSON can't express ``extra``.
-        :raises ValueError: the folder has a later checkpoint, or one of that epoch, already.
+        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
+            folder has a later one, or one of that epoch, already. Those before stay as they were.
         """
         text = json.dumps(extra, default=_from_numpy)
         states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
-        if topology.rank() != 0:
-            return
+        meta = {"epoch": epoch, "extra": json.loads(text), "trainers": {}, "sha256": {}}
+        result_of_root(lambda: self._save(states, meta), 0, owner_name("checkpoint"))
+
+    def _save(self, states: Dict[str, Any], meta: Dict[str, Any]) -> None:
         newest = max(map(_epoch_of, self._finished()), default=-1)
-        if epoch <= newest:
+        if meta["epoch"] <= newest:
             raise ValueError(
                 f"{self._folder} has a checkpoint of epoch {newest} already, and this is epoch "
-                f"{epoch}: load() it and go on from there, or take another folder"
+                f"{meta['epoch']}: load() it and go on from there, or take another folder"
             )
-        self._folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self._folder / ".unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
-        unfinished.mkdir()
-        self._write(unfinished, states, {"epoch": epoch, "extra": json.loads(text), "trainers": {}})
-        for path in (*unfinished.iterdir(), unfinished):
-            _write_through(path)
-        unfinished.rename(self._folder / f"{epoch:08d}")
-        _write_through(self._folder)
+        unfinished, path = self._folder / ".unfinished", self._folder / f"{meta['epoch']:08d}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
+            unfinished.mkdir()
+            self._write(unfinished, states, meta)
+            for each in (*unfinished.iterdir(), unfinished):
+                _write_through(each)
+            unfinished.rename(path)
+            _write_through(self._folder)
+        except Exception as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise OSError(f"the checkpoint {path} can't be written: {error}") from error
         for old in self._finished()[: -self._keep]:
             old.rename(unfinished)  # no half of it is taken for a whole one
             shutil.rmtree(unfinished)
@@ -97,8 +103,8 @@ class Checkpoint:
         Collective. Rank 0 reads the files and sends them. Without a checkpoint every rank loads
         nothing and gets 0 and ``{}``.
 
-        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or the
-            checkpoint lacks a part.
+        :raises hvdlite.HvdliteError: on every rank, if rank 0 can't read the files, or they are
+            damaged, or the checkpoint lacks a part.
         :raises ValueError: the checkpoint is that of another network or optimizer.
         """
         name = owner_name("checkpoint")
@@ -118,9 +124,17 @@ class Checkpoint:
         finished = self._finished()
         if not finished:
             return None
-        meta = json.loads((finished[-1] / _META).read_text())
-        paths = {name: finished[-1] / _file_name(name, part) for name, part in self._parts.items()}
-        return meta, {name: path.read_bytes() for name, path in paths.items()}
+        folder = finished[-1]
+        try:
+            meta = json.loads((folder / _META).read_text())
+            names = {name: _file_name(name, part) for name, part in self._parts.items()}
+            files = {name: (folder / file).read_bytes() for name, file in names.items()}
+        except ValueError as error:
+            raise _damaged(folder / _META) from error
+        for name, digest in meta.get("sha256", {}).items():
+            if name in files and hashlib.sha256(files[name]).hexdigest() != digest:
+                raise _damaged(folder / names[name])
+        return meta, files
 
     def _finished(self) -> List[Path]:
         """Return the folders of whole checkpoints, the newest last."""
@@ -136,11 +150,16 @@ class Checkpoint:
                 meta["trainers"][name] = packed
             else:
                 part.save_parameters(str(path))
+            meta["sha256"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
         (folder / _META).write_text(json.dumps(meta, indent=1))
 
 
 def _is_trainer(part) -> bool:
     return isinstance(part, mx.gluon.Trainer)
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(f"{path} is damaged: delete {path.parent} to load the checkpoint before it")
 
 
 def _file_name(name: str, part) -> str:

@@ -1,5 +1,9 @@
 """What scripts need around training: parts of the data, metrics, schedules, states, checkpoints."""
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -188,12 +192,83 @@ def test_a_checkpoint_that_can_not_be_read(tmp_path):
         hvd.Checkpoint(folder, net=dense()).load()
 
 
-def test_a_checkpoint_of_an_earlier_epoch(tmp_path, rank):
-    checkpoint = hvd.Checkpoint(tmp_path / "run", net=dense())
+def test_a_checkpoint_of_an_earlier_epoch(shared_folder):
+    checkpoint = hvd.Checkpoint(shared_folder, net=dense())
     checkpoint.save(3)
+    with pytest.raises(hvd.HvdliteError, match="has a checkpoint of epoch 3 already"):
+        checkpoint.save(3)
+
+
+@pytest.fixture
+def shared_folder(tmp_path):
+    return Path(hvd.broadcast_object(str(tmp_path / "run")))
+
+
+def in_the_way(folder):
+    (folder / ".unfinished").touch()
+
+
+def gone(folder):
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+@pytest.mark.parametrize("trouble", [in_the_way, gone])
+def test_every_rank_learns_that_a_checkpoint_is_not_written(shared_folder, rank, trouble):
+    checkpoint = hvd.Checkpoint(shared_folder, net=dense())
+    checkpoint.save(1)
     if rank == 0:
-        with pytest.raises(ValueError, match="has a checkpoint of epoch 3 already"):
-            checkpoint.save(3)
+        trouble(shared_folder)
+    with pytest.raises(hvd.HvdliteError, match="run/00000002 can't be written.*exists"):
+        checkpoint.save(2)
+
+
+@pytest.mark.parametrize("kilobytes", [12, 16, 20, 24, 28])
+def test_a_full_disk_keeps_the_last_checkpoint(shared_folder, rank, kilobytes):
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "full", str(shared_folder)]
+    if rank == 0:
+        shared_folder.mkdir()
+    mounted = rank == 0 and not subprocess.run(mount, capture_output=True).returncode
+    if not hvd.broadcast_object(mounted):
+        pytest.skip("only root may mount a small disk")
+    try:
+        fill(shared_folder)
+    finally:
+        hvd.barrier()
+        if mounted:
+            subprocess.run(["umount", str(shared_folder)], check=True)
+
+
+def fill(folder) -> None:
+    """Save until an error, on every rank: files are whole pages of 4 KiB."""
+    net = dense()
+    checkpoint = hvd.Checkpoint(folder, net=net, keep=99)
+    with pytest.raises(hvd.HvdliteError, match=f"{folder}/0000.* can't be written.*No space"):
+        for epoch in range(1, 9):
+            checkpoint.save(epoch)
+    assert not (folder / ".unfinished").exists()
+    again = dense(1)
+    saved = hvd.Checkpoint(folder, net=again).load()[0]
+    assert saved == epoch - 1
+    if saved:
+        assert_same(weights(again), weights(net))
+
+
+@pytest.mark.parametrize(
+    "name, keep", [("net.params", -1), ("net.params", 0), ("checkpoint.json", 9)]
+)
+def test_a_checkpoint_that_is_damaged(shared_folder, rank, name, keep):
+    checkpoint = hvd.Checkpoint(shared_folder, net=dense())
+    checkpoint.save(1)
+    checkpoint.save(2)
+    if rank == 0:
+        path = shared_folder / "00000002" / name
+        path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(hvd.HvdliteError, match=f"00000002/{name} is damaged: delete .*00000002"):
+        checkpoint.load()
+    if rank == 0:
+        shutil.rmtree(shared_folder / "00000002")
+    assert checkpoint.load()[0] == 1
 
 
 # ---- gluon's Estimator ----
