@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
+from hvdlite.core.listening import confined
+
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
 _BTL = "OMPI_MCA_btl"  # Open MPI's ways to move bytes; ^: all but these
 
@@ -43,7 +45,8 @@ def _without_shared_memory() -> None:
     """Have Open MPI use TCP: over memory that such containers share, it takes equal ids for one."""
     known = os.environ.get(_BTL, "^")
     if known.startswith("^"):
-        os.environ[_BTL] = f"{known},sm".replace("^,", "^")
+        left_out = [name for name in known[1:].split(",") if name not in ("", "sm", "tcp")]
+        os.environ[_BTL] = f"^{','.join([*left_out, 'sm'])}"
 
 
 def _first_line(text: object) -> str:
@@ -61,6 +64,7 @@ try:
 
     if _is_worker():
         mpi4py.rc.initialize = False
+    os.environ.update(confined(os.environ))
     if _is_contained():
         _without_shared_memory()
     from mpi4py import MPI

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Dict, List, Mapping
 
+from hvdlite.core import listening
 from hvdlite.launch.job import Job
 from hvdlite.lifecycle import variables
 
@@ -71,17 +72,18 @@ def added(job: Job) -> Dict[str, str]:
         variables.MOST: str(job.most),
     }
     mode.update(elastic if job.elastic else {})
-    interfaces = (
-        {"DMLC_INTERFACE": job.interfaces[0]} if job.mode == "ps" and job.interfaces else {}
-    )
+    interfaces = {listening.INTERFACES: ",".join(job.interfaces)} if job.interfaces else {}
+    if job.mode == "ps" and job.interfaces:
+        interfaces["DMLC_INTERFACE"] = job.interfaces[0]
     return {**unset, **mode, **interfaces, **job.env}
 
 
 def with_job_site(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Put job_site/sitecustomize.py first in Python's module search path."""
+    """Put job_site/sitecustomize.py first in Python's module search path; confine MPI's sockets."""
     folder = str(Path(__file__).parent / "job_site")
     others = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {"PYTHONPATH": os.pathsep.join([folder, *(p for p in others if p and p != folder)])}
+    path = os.pathsep.join([folder, *(p for p in others if p and p != folder)])
+    return {**listening.confined(environ), "PYTHONPATH": path}
 
 
 def threads(environ: Mapping[str, str], local_size: int) -> Dict[str, str]:

@@ -116,6 +116,7 @@ def plan(job: Job, where: str) -> Plan:
     env: Dict[str, str] = {}
     if where == "here":
         argv += dialect.hosts([("localhost", job.processes)])
+        env = daemons.on_one_host() if dialect is not _MPICH else {}
     elif job.hosts:
         argv += dialect.hosts(placement(job))
     if where == "ssh":

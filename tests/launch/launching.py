@@ -1,6 +1,9 @@
 """hvdliterun as a user calls it, and what it may leave behind: nothing."""
 
+import contextlib
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -83,3 +86,42 @@ def processes_with(marker):
         if marker.encode() in text:
             found.append(f"{entry.name}: {command.decode()}")
     return found
+
+
+def family(pid):
+    """Return the processes of the hvdliterun that this process comes from."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    while b"hvdlite.launch\0" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = parents[pid]
+    found = {pid}
+    while True:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def listening(pids):
+    """Return ADDRESS:PORT of the sockets that wait for TCP connections or take any datagram."""
+    inodes = set()
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(path))
+    found = set()
+    for table, state in ("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == state and f"socket:[{words[9]}]" in inodes:
+                address, _, port = words[1].partition(":")
+                found.add(f"{_address(address)}:{int(port, 16)}")
+    return found
+
+
+def _address(text):
+    words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
+    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+    return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))

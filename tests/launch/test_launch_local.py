@@ -38,6 +38,26 @@ def test_folder_and_environment_are_those_of_the_user(tmp_path):
     assert done.out == f"[0] {tmp_path} x\n[0] y; z 1:2 mpi\n"
 
 
+LISTENS = """
+import os, hvdlite as h
+h.init(); h.barrier()
+if h.rank() == 0:
+    print(*sorted(listening(family(os.getpid()))))
+h.barrier()
+"""
+
+
+@pytest.mark.parametrize("window", ["0", "1"])
+def test_a_job_on_one_host_listens_on_the_loopback_alone(window):
+    helper = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    helper += "from launching import family, listening\n"
+    done = call("--env", f"HVDLITE_WINDOW={window}", "-n", 2, *python(helper + LISTENS))
+    assert done.code == 0, done.err
+    addresses = {line.rpartition(":")[0] for line in done.out.split()[1:]}
+    assert "127.0.0.1" in addresses  # hvdliterun's own
+    assert addresses <= {"127.0.0.1", "::1"}, done.out
+
+
 def test_ranks_have_nothing_to_read():
     done = call("-n", 2, *python("import sys; print(repr(sys.stdin.read()))"))
     assert sorted(done.out.splitlines()) == ["[0] ''", "[1] ''"]
