@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Uni
 import torch
 
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import ProcessSet, checked, global_process_set
+from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
 from hvdlite.torch import ops
 from hvdlite.torch.gradients import Gradients
@@ -84,6 +84,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = _named(optimizer, named_parameters)
         passes = check_passes(backward_passes_per_step)
         _check_groups(lists)
+        reduction.checked()  # before it is counted: a wrong call renames no later optimizer
         owner = owner_name("optimizer")  # counted on every rank
         known = {  # Horovod's attributes, which scripts read
             "op": op,
@@ -93,9 +94,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "gradient_predivide_factor": gradient_predivide_factor,
             "_parameter_names": dict(named),
         }
-        if not checked(process_set).included():
+        if not process_set.included():
             return _distribute(optimizer, DistributedOptimizer, None, known)
-        reduction.checked()
         if op == Adasum:
             deltas = _Deltas(owner, named, process_set)
             return _distribute(optimizer, _AdasumOptimizer, deltas, known)
