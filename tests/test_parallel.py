@@ -1,4 +1,6 @@
-"""Runs tests/parallel in MPI jobs: all on 1 and 2 ranks, part on 3 and 4 and in other settings.
+"""Runs tests/contract and tests/parallel in MPI jobs on 1 to 4 ranks.
+
+All on 1 and 2 ranks, part on 3 and 4 and in other settings.
 
 HVDLITE_TEST_LONG=1 runs all of it on 3 and 4 ranks, too: ``make test-long``.
 """
@@ -16,25 +18,29 @@ def parallel(*names: str) -> list:
 
 pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
 
-ALL = ["tests/parallel"]
+CONTRACT = "tests/contract"
+ALL = ["tests/parallel", CONTRACT]
 
 # What can differ with MXNet's engine and with fusion, cache and names on.
-SHORT = parallel("moving", "disagree", "order", "optimizer")
+SHORT = [
+    *parallel("disagree", "order", "optimizer"),
+    f"{CONTRACT}/test_refusals.py",
+    f"{CONTRACT}/test_verbs.py::test_broadcast",
+    f"{CONTRACT}/test_verbs.py::test_allgather",
+]
 
 # What depends on the number of ranks: the algorithms, what they move, who takes part, and averages,
 # which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
 # several do to them.
-ON_SEVERAL = parallel(
-    "allreduce", "codec", "compression", "disagree", "grouped", "join", "moving", "numpy",
+ON_SEVERAL = [CONTRACT, *parallel(
+    "codec", "compression", "disagree", "grouped", "join", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
     "random_programs", "random_threads", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "twins", "zero_copy",
-)  # fmt: skip
+)]  # fmt: skip
 
 # By messages, as between hosts.
-BY_MESSAGES = parallel(
-    "allreduce", "grouped", "moving", "numpy", "numpy_out", "operations", "parts"
-)
+BY_MESSAGES = [CONTRACT, *parallel("grouped", "numpy", "numpy_out", "operations")]
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 CODECS_BY_MESSAGES = (NO_WINDOW, parallel("codec", "codec_training"))

@@ -1,4 +1,4 @@
-"""Runs tests/frameworks/parallel in MPI jobs on 1 to 4 ranks.
+"""Runs tests/contract and tests/frameworks/parallel in MPI jobs on 1 to 4 ranks.
 
 PyTorch has jobs of its own. Keras and TensorFlow share one: importing TensorFlow takes longer than
 most of their tests.
@@ -12,6 +12,8 @@ from jobs import ROOT, assert_passed, mpirun, rank_commands
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
 TOGETHER = {"torch": ("torch",), "tensorflow": ("keras", "tensorflow"), "keras": ("keras",)}
 
+CONTRACT_OF = {"torch": "numpy torch", "tensorflow": "tensorflow"}
+
 pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
 
 
@@ -21,6 +23,8 @@ def framework_of(file: Path) -> str:
 
 def passed(framework: str, ranks: int, **env: str) -> None:
     files = [str(f.relative_to(ROOT)) for f in FILES if framework_of(f) in TOGETHER[framework]]
+    if framework in CONTRACT_OF:
+        files, env = ["tests/contract", *files], {"CONTRACT_OF": CONTRACT_OF[framework], **env}
     job = assert_passed(mpirun(ranks, *rank_commands(files), timeout=900, env=env))
     for line in job.output.splitlines():
         if "PARITY" in line or " passed" in line:

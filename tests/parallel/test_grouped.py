@@ -5,72 +5,11 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from arrays import both_libraries, part_of, same_everywhere, to_numpy
+from arrays import same_everywhere, to_numpy
 
 import hvdlite as hvd
 
 ERRORS = (mx.MXNetError, hvd.HvdliteError)  # at the wait; at the call with MXNet's NaiveEngine
-
-
-def numbers(i: int, rank: int, rows: int = 5) -> np.ndarray:
-    return np.arange(rows * (i + 1), dtype="float64").reshape(rows, i + 1) + 10 * rank + i
-
-
-def everyone(i: int, size: int) -> np.ndarray:
-    return np.stack([numbers(i, r) for r in range(size)])
-
-
-@both_libraries
-def test_grouped_allreduce(library, rank, size):
-    dtypes = ["float32", "float64", "int32", "float16"]
-    arrays = [library.make(numbers(i, rank), dtype) for i, dtype in enumerate(dtypes)]
-    results = library.collectives.grouped_allreduce(arrays, op=hvd.Sum, prescale_factor=2)
-    for i, (x, y) in enumerate(zip(arrays, results)):
-        assert y is not x
-        assert y.dtype == x.dtype
-        np.testing.assert_array_equal(library.read(y), 2 * everyone(i, size).sum(0))
-        np.testing.assert_array_equal(library.read(x), numbers(i, rank))
-
-
-def test_grouped_allreduce_in_place(rank, size):
-    arrays = [mx.nd.array(numbers(i, rank)) for i in range(10)]
-    assert hvd.grouped_allreduce_(arrays) is arrays
-    for i, x in enumerate(arrays):
-        np.testing.assert_allclose(x.asnumpy(), everyone(i, size).mean(0), rtol=1e-6)
-
-
-@both_libraries
-def test_grouped_allgather(library, rank, size):
-    """Each with its own number of rows on every rank."""
-    arrays = [library.make(numbers(i, rank, rows=rank + i + 1), "float64") for i in range(4)]
-    results = library.collectives.grouped_allgather(arrays)
-    for i, y in enumerate(results):
-        parts = [numbers(i, r, rows=r + i + 1) for r in range(size)]
-        np.testing.assert_array_equal(library.read(y), np.concatenate(parts))
-
-
-@both_libraries
-def test_grouped_reducescatter(library, rank, size):
-    arrays = [library.make(numbers(i, rank), "float64") for i in range(4)]
-    results = library.collectives.grouped_reducescatter(arrays, op=hvd.Max)
-    for i, y in enumerate(results):
-        expected = everyone(i, size).max(0)[part_of(5, rank, size)]
-        np.testing.assert_array_equal(library.read(y), expected)
-
-
-@both_libraries
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
-def test_empty_list(library, kind):
-    empty = []
-    result = getattr(library.collectives, f"grouped_{kind}")(empty)
-    assert result == []
-    if library.collectives is hvd:
-        assert result is empty
-
-
-def test_empty_list_in_place():
-    empty = []
-    assert hvd.grouped_allreduce_(empty) is empty
 
 
 def test_the_same_array_twice_does_not_deadlock(rank, size):

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from finite_differences import check_gradient, every_case
 from threads import in_threads, outcomes
 
 import hvdlite.tensorflow as hvd
 from hvdlite.tensorflow.differentiable import start_allreduce
-
-DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int32", "int64"]
 
 
 def eagerly(function, *arrays):
@@ -36,88 +33,6 @@ def read(value) -> np.ndarray:
 
 
 @everywhere
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (17,), (17, 3), (2, 0)])
-def test_allreduce(call, dtype, shape, rank, size):
-    x = np.arange(np.prod(shape), dtype=int).reshape(shape) % 7 + rank
-    total = np.arange(np.prod(shape), dtype=int).reshape(shape) % 7 * size + sum(range(size))
-    result = read(call(lambda t: hvd.allreduce(t, op=hvd.Sum), x.astype(dtype)))
-    assert result.dtype == dtype and result.shape == shape
-    np.testing.assert_array_equal(result, total.astype(dtype))
-
-
-@everywhere
-def test_operations_and_scales(call, rank, size):
-    x = np.array([rank + 1.0, -rank, 2.0], np.float32)
-    every = np.array([[r + 1.0, -r, 2.0] for r in range(size)])
-    ops = {hvd.Min: every.min(0), hvd.Max: every.max(0), hvd.Product: every.prod(0)}
-    for op, expected in {**ops, hvd.Average: every.mean(0)}.items():
-        np.testing.assert_allclose(
-            read(call(lambda t, op=op: hvd.allreduce(t, op=op), x)), expected
-        )
-    scaled = call(
-        lambda t: hvd.allreduce(t, None, "", "", hvd.Compression.none, hvd.Sum, 2, 0.25), x
-    )
-    np.testing.assert_allclose(read(scaled), every.sum(0) / 2)
-
-
-@everywhere
-def test_compression(call, size):
-    x = np.linspace(-1, 1, 40, dtype=np.float32)
-    result = read(call(lambda t: hvd.allreduce(t, compression=hvd.Compression.fp16), x))
-    assert result.dtype == np.float32
-    np.testing.assert_allclose(result, x, atol=1e-3)
-
-
-@everywhere
-def test_grouped_allreduce(call, rank, size):
-    results = call(lambda x, y: hvd.grouped_allreduce([x, y], op=hvd.Sum), *(
-        np.full(3, rank, np.float32), np.full((2, 2), 1, np.int64)
-    ))  # fmt: skip
-    assert read(results[0]).tolist() == [sum(range(size))] * 3
-    assert read(results[1]).tolist() == [[size] * 2] * 2
-
-
-@everywhere
-@pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
-def test_allgather_of_uneven_parts(call, dtype, rank, size):
-    x = np.full((rank + 1, 2), rank).astype(dtype)
-    expected = np.concatenate([np.full((r + 1, 2), r) for r in range(size)]).astype(dtype)
-    result = read(call(hvd.allgather, x))
-    assert result.dtype == dtype
-    np.testing.assert_array_equal(result, expected)
-
-
-@everywhere
-def test_grouped_allgather(call, rank, size):
-    x, y = np.array([rank]), np.full((1, 2), rank, np.float32)
-    rows, pairs = call(lambda x, y: hvd.grouped_allgather([x, y]), x, y)
-    assert read(rows).tolist() == list(range(size))
-    assert read(pairs).tolist() == [[r, r] for r in range(size)]
-
-
-@everywhere
-@pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
-def test_broadcast_from_each_root(call, dtype, rank, size):
-    for root in range(size):
-        x = np.full((2, 3), rank).astype(dtype)
-        result = read(call(lambda t, root=root: hvd.broadcast(t, root), x))
-        np.testing.assert_array_equal(result, np.full((2, 3), root).astype(dtype))
-
-
-@everywhere
-def test_alltoall(call, rank, size):
-    x = np.arange(2 * size) + 100 * rank
-    expected = [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
-    assert read(call(hvd.alltoall, x)).tolist() == expected
-    splits = np.arange(size, dtype=np.int32)  # r rows to rank r
-    rows, received = call(hvd.alltoall, np.arange(splits.sum()) + 100 * rank, splits)
-    first = rank * (rank - 1) // 2
-    assert read(rows).tolist() == [100 * r + first + i for r in range(size) for i in range(rank)]
-    assert read(received).tolist() == [rank] * size and read(received).dtype == np.int32
-
-
-@everywhere
 def test_alltoall_where_ranks_have_different_rows(call, rank, size):
     """Its gradient goes back as many rows as came, not as many as were sent."""
 
@@ -129,34 +44,6 @@ def test_alltoall_where_ranks_have_different_rows(call, rank, size):
 
     x = np.arange(size * (rank + 1), dtype=np.float32)
     assert read(call(exchange, x)).tolist() == np.repeat(np.arange(size) + 1, rank + 1).tolist()
-
-
-@everywhere
-@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
-def test_unsigned_rows_are_moved(call, dtype, rank, size):
-    top = np.iinfo(dtype).max
-    x = np.full(size, top - rank, dtype)
-    moved = call(lambda t: [hvd.allgather(t), hvd.broadcast(t, size - 1), hvd.alltoall(t)], x)
-    of_ranks = [top - r for r in range(size)]
-    expected = np.repeat(np.array(of_ranks, dtype), size), [of_ranks[-1]] * size, of_ranks
-    for result, each in zip(map(read, moved), expected):
-        assert result.dtype == dtype and result.tolist() == list(each)
-
-
-@everywhere
-def test_reducescatter_of_a_scalar(call):
-    with pytest.raises(ValueError, match="is 0-d: a reducescatter needs rows"):
-        call(hvd.reducescatter, np.float32(1))
-
-
-@everywhere
-def test_reducescatter(call, rank, size):
-    x = np.arange(size + 1.0)[:, None] * np.ones(2)
-    own = np.array_split(x * size, size)[rank]
-    result = read(call(lambda t: hvd.reducescatter(t, op=hvd.Sum), x))
-    np.testing.assert_array_equal(result, own)
-    grouped = call(lambda t: hvd.grouped_reducescatter([t, t], op=hvd.Average), x)
-    np.testing.assert_array_equal(read(grouped[1]), own / size)
 
 
 @everywhere
@@ -233,68 +120,6 @@ def test_process_sets(rank, size):
     hvd.remove_process_set(some)
 
 
-@pytest.mark.usefixtures("several")
-@pytest.mark.parametrize("call", [eagerly, in_function])
-def test_ranks_that_disagree_all_get_the_error(call, rank):
-    x = np.ones(3 + (rank == 0), np.float32)
-    errors = (hvd.HvdliteError, tf.errors.OpError)
-    with pytest.raises(errors, match="'allreduce.w': ranks disagree on the shape"):
-        call(lambda t: hvd.allreduce(t, name="w"), x)
-    assert float(hvd.allreduce(tf.constant(2.0), name="w")) == 2
-
-
-@every_case
-def test_gradients_are_those_of_finite_differences(verb, options, rank, size):
-    def differentiate(verb, values, options, weight):
-        x = tf.constant(values)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = getattr(hvd, verb)([x, 2 * x] if verb.startswith("grouped") else x, **options)
-            outs = y if isinstance(y, list) else y[:1] if isinstance(y, tuple) else [y]
-            loss = sum(tf.reduce_sum(out * weight(out.shape)) for out in outs)
-        return float(loss), tape.gradient(loss, x).numpy()
-
-    check_gradient(differentiate, verb, options, rank, size)
-
-
-def test_min_has_no_gradient():
-    x = tf.ones(2)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = hvd.allreduce(x, op=hvd.Min)
-    with pytest.raises(ValueError, match="op Min has no gradient: expected Sum or Average"):
-        tape.gradient(y, x)
-
-
-def test_gradients_in_a_function(rank, size):
-    x = tf.constant(np.arange(6.0).reshape(3, 2) + rank)
-    weight = tf.constant(rank + 1.0, tf.float64)
-    total, mean = sum(range(1, size + 1)), sum(range(1, size + 1)) / size
-    splits = tf.constant([3] + [0] * (size - 1))
-
-    def gradient_of(collective):
-        def compute(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                loss = tf.reduce_sum(collective(x)) * weight
-            return tape.gradient(loss, x)
-
-        return tf.function(compute)(x).numpy()
-
-    def check(collective, expected):
-        np.testing.assert_allclose(gradient_of(collective), np.full((3, 2), expected))
-
-    check(lambda x: hvd.allreduce(x, op=hvd.Sum), total)
-    check(lambda x: hvd.allreduce(x), mean)
-    check(lambda x: hvd.grouped_allreduce([x, x], op=hvd.Sum)[1], total)
-    check(hvd.allgather, mean)
-    check(lambda x: hvd.broadcast(x, size - 1), mean if rank == size - 1 else 0)
-    check(lambda x: hvd.alltoall(x, splits)[0], 1)
-    rows = np.repeat(np.arange(1.0, size + 1), [len(a) for a in np.array_split(range(3), size)])
-    got = gradient_of(lambda x: hvd.reducescatter(x, op=hvd.Average))
-    np.testing.assert_allclose(got, rows[:, None] * np.ones(2))
-
-
 def test_a_session_that_asks_for_gradients_alone(rank, size):
     """All ranks take part in a broadcast's gradient, also those to which it gives zeros."""
     with tf.Graph().as_default():
@@ -313,17 +138,6 @@ def test_objects_and_join(rank, size):
     assert hvd.broadcast_object_fn(root_rank=0)(rank) == 0
     assert hvd.allgather_object(rank) == list(range(size))
     assert int(hvd.join()) in range(size)
-
-
-@pytest.mark.parametrize("traced", [False, True])
-def test_averages_are_over_the_ranks_that_have_not_joined(traced, rank, size):
-    def average(x):
-        return hvd.allreduce(x, name=f"left{traced}")
-
-    if rank > 0:
-        value = tf.constant([float(rank)])
-        assert (tf.function(average) if traced else average)(value).numpy() == size / 2
-    hvd.join()
 
 
 def test_wrong_arguments():

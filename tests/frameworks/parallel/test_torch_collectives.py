@@ -3,76 +3,12 @@
 import pytest
 import torch
 from threads import outcomes
-from torch_tensors import (
-    DTYPES,
-    FLOATS,
-    INTEGERS,
-    SHAPES,
-    of_all_ranks,
-    same_everywhere,
-    whole_numbers,
-)
 
 import hvdlite.torch as hvd
-
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def equal(result, expected) -> bool:
     return torch.equal(result.to(expected.dtype), expected)
-
-
-@every_dtype
-def test_sum_is_exact_and_the_same_everywhere(dtype, rank):
-    for shape in SHAPES:
-        tensor = whole_numbers(dtype, shape, rank)
-        result = hvd.allreduce(tensor, op=hvd.Sum)
-        assert result.dtype == dtype
-        assert result.shape == torch.Size(shape)
-        assert equal(result, of_all_ranks(dtype, shape).sum(0))
-        assert same_everywhere(result)
-        assert torch.equal(tensor, whole_numbers(dtype, shape, rank))  # it stays as it is
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_average_and_scales(dtype, rank, size):
-    tensor = whole_numbers(dtype, (17,), rank)
-    result = hvd.allreduce(tensor, prescale_factor=2.0, postscale_factor=0.5)
-    expected = of_all_ranks(dtype, (17,)).mean(0)
-    bound = 8 * torch.finfo(dtype).eps
-    assert torch.allclose(result.double(), expected, rtol=bound, atol=bound)
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_average_of_integers_is_divided_toward_zero(dtype, rank, size):
-    result = hvd.allreduce(whole_numbers(dtype, (17,), rank))
-    total = of_all_ranks(dtype, (17,)).sum(0)
-    assert equal(result, torch.div(total, size, rounding_mode="trunc"))
-
-
-@every_dtype
-def test_min_max_and_product(dtype, rank):
-    tensor = whole_numbers(dtype, (17,), rank).clamp(max=3)
-    everyone = of_all_ranks(dtype, (17,)).clamp(max=3)
-    assert equal(hvd.allreduce(tensor, op=hvd.Min), everyone.amin(0))
-    assert equal(hvd.allreduce(tensor, op=hvd.Max), everyone.amax(0))
-    small = tensor.clamp(min=0)
-    assert equal(hvd.allreduce(small, op=hvd.Product), everyone.clamp(min=0).prod(0))
-
-
-def test_bool_is_or_and_and(rank, size):
-    tensor = torch.tensor([rank == 0, True, False])
-    assert hvd.allreduce(tensor, op=hvd.Sum).tolist() == [True, True, False]
-    assert hvd.allreduce(tensor, op=hvd.Min).tolist() == [size == 1, True, False]
-
-
-def test_in_place_writes_where_the_tensor_is(rank, size):
-    tensor = torch.full((3, 4), float(rank))
-    assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
-    assert (tensor == sum(range(size))).all()
-    several = [torch.full((3,), float(rank)), torch.full((2, 2), rank)]
-    assert hvd.grouped_allreduce_(several, op=hvd.Sum)[1] is several[1]
-    assert all((each == sum(range(size))).all() for each in several)
 
 
 def test_tensors_of_any_strides(rank, size):
@@ -90,17 +26,6 @@ def test_a_parameter_that_wants_a_gradient_is_written_in_place(rank):
     hvd.broadcast_(param, 0)
     assert param.tolist() == [0, 0, 0]
     assert param.requires_grad
-
-
-def test_handles(rank, size):
-    handles = [hvd.allreduce_async(torch.full((5,), float(rank)), name=f"h{i}") for i in range(9)]
-    results = [hvd.synchronize(handle) for handle in reversed(handles)]
-    assert all(hvd.poll(handle) for handle in handles)
-    assert all((result == (size - 1) / 2).all() for result in results)
-    grouped = hvd.grouped_allreduce_async([torch.ones(2), torch.ones(3)], op=hvd.Sum)
-    assert [each.tolist() for each in hvd.synchronize(grouped)] == [[size] * 2, [size] * 3]
-    in_place = torch.ones(2)
-    assert hvd.synchronize(hvd.allreduce_async_(in_place, op=hvd.Sum)) is in_place
 
 
 def start_both(name: str, rank: int, size: int) -> list:
@@ -173,46 +98,6 @@ def test_an_unnamed_tensor_is_named_after_the_line_that_starts_it(rank, size):
         assert handle.synchronize() == 0
 
 
-def test_grouped_allreduce(rank, size):
-    tensors = [torch.full((n,), float(rank)) for n in (1, 5, 0, 1000)]
-    for tensor, result in zip(tensors, hvd.grouped_allreduce(tensors, op=hvd.Sum)):
-        assert torch.equal(result, torch.full_like(tensor, sum(range(size))))
-    assert hvd.grouped_allreduce([]) == []
-
-
-@every_dtype
-def test_broadcast_from_each_root(dtype, rank, size):
-    for root in range(size):
-        tensor = whole_numbers(dtype, (3, 5), rank)
-        result = hvd.broadcast(tensor, root)
-        assert torch.equal(result, whole_numbers(dtype, (3, 5), root))
-        assert torch.equal(tensor, whole_numbers(dtype, (3, 5), rank))
-
-
-@every_dtype
-def test_allgather_of_uneven_parts(dtype, rank, size):
-    result = hvd.allgather(whole_numbers(dtype, (rank, 3), rank))
-    assert torch.equal(result, torch.cat([whole_numbers(dtype, (r, 3), r) for r in range(size)]))
-    assert hvd.allgather(torch.tensor(rank, dtype=dtype)).tolist() == list(range(size))
-
-
-def test_grouped_allgather(rank, size):
-    first, second = hvd.grouped_allgather([torch.ones(rank + 1), torch.full((1, 2), rank)])
-    assert len(first) == sum(range(1, size + 1))
-    assert second[:, 1].tolist() == list(range(size))
-    handle = hvd.grouped_allgather_async([torch.ones(2)], name="again")
-    assert len(hvd.synchronize(handle)[0]) == 2 * size
-
-
-@every_dtype
-def test_alltoall_with_splits(dtype, rank, size):
-    splits = list(range(size))  # as many rows to rank r as r says
-    result, received = hvd.alltoall(torch.full((sum(splits), 2), rank, dtype=dtype), splits=splits)
-    assert received.tolist() == [rank] * size
-    assert received.dtype is torch.int32
-    assert result[:, 0].tolist() == [r for r in range(size) for _ in range(rank)]
-
-
 def test_alltoall_of_equal_parts(rank, size):
     rows = torch.arange(2 * size) + 100 * rank
     expected = [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
@@ -220,40 +105,6 @@ def test_alltoall_of_equal_parts(rank, size):
     assert hvd.synchronize(hvd.alltoall_async(rows)).tolist() == expected
     result, _ = hvd.alltoall(rows, splits=torch.full((size,), 2))
     assert result.tolist() == expected
-
-
-def test_reducescatter(rank, size):
-    rows = 2 * size + 1
-    tensor = whole_numbers(torch.float32, (rows, 3), rank)
-    total = of_all_ranks(torch.float32, (rows, 3)).sum(0)
-    first = 0 if rank == 0 else 2 * rank + 1
-    expected = total[first : first + 2 + (rank == 0)]
-    assert equal(hvd.reducescatter(tensor, op=hvd.Sum), expected)
-    several = hvd.grouped_reducescatter([tensor, tensor * 2], op=hvd.Sum)
-    assert equal(several[1], 2 * expected)
-    assert equal(hvd.synchronize(hvd.reducescatter_async(tensor, op=hvd.Sum)), expected)
-
-
-@pytest.mark.parametrize("compression", [hvd.Compression.fp16, hvd.Compression.bf16])
-def test_compression_of_a_call(compression, rank):
-    result = hvd.allreduce(torch.full((9,), float(rank)), compression=compression, op=hvd.Sum)
-    assert result.dtype is torch.float32
-    assert equal(result, of_all_ranks(torch.float32, (9,))[0] * 0 + sum(range(hvd.size())))
-
-
-def test_process_sets(rank, size, several):
-    ranks = [0, size - 1] if size > 2 else [1]
-    process_set = hvd.add_process_set(ranks)
-    try:
-        if process_set.included():
-            result = hvd.allreduce(torch.tensor(rank), op=hvd.Sum, process_set=process_set)
-            assert result.item() == size - 1
-            assert len(hvd.allgather(torch.ones(1), process_set=process_set)) == len(ranks)
-        else:
-            with pytest.raises(ValueError, match="only those make the call"):
-                hvd.allreduce(torch.tensor(rank), process_set=process_set)
-    finally:
-        hvd.remove_process_set(process_set)
 
 
 @pytest.mark.parametrize(
@@ -274,31 +125,6 @@ def test_what_no_collective_takes(tensor, text):
     with pytest.raises(ValueError, match=text):
         hvd.broadcast(tensor, 0, name="bad")
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # the job goes on
-
-
-def test_ranks_that_disagree_are_told_the_tensor_and_both_shapes(rank, several):
-    with pytest.raises(hvd.HorovodInternalError, match=r"odd.*: rank 0: \(4,\); rank"):
-        hvd.allreduce(torch.ones(3 + (rank == 0)), name="odd")
-    dtype = torch.float32 if rank else torch.int16
-    with pytest.raises(hvd.HvdliteError, match="int16"):
-        hvd.allreduce(torch.ones(3, dtype=dtype), name="odd")
-
-
-def test_objects_join_and_barrier(rank, size):
-    assert hvd.broadcast_object({"rank": rank}, root_rank=size - 1) == {"rank": size - 1}
-    assert hvd.allgather_object(rank) == list(range(size))
-    for _ in range(rank):  # uneven numbers of batches
-        hvd.allreduce(torch.ones(2), name="uneven", op=hvd.Sum)
-    assert 0 <= hvd.join() < size
-    hvd.barrier()
-
-
-def test_averages_are_over_the_ranks_that_have_not_joined(rank, size):
-    if rank > 0:
-        value = torch.tensor([float(rank)])
-        assert hvd.allreduce(value, name="average", op=hvd.Average).item() == size / 2
-        assert hvd.allreduce(value, name="sum", op=hvd.Sum).item() == size * (size - 1) / 2
-    hvd.join()
 
 
 def test_sparse_allreduce(rank, size):

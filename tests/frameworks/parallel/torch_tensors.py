@@ -6,24 +6,6 @@ import torch
 
 import hvdlite.torch as hvd
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-DTYPES = (*FLOATS, *INTEGERS)
-SHAPES = ((), (0,), (1,), (17,), (3, 0, 2), (3, 5, 7), (70_001,))
-
-
-def whole_numbers(dtype, shape, rank: int) -> torch.Tensor:
-    """Small whole numbers, exact in every dtype, and so are their sums over a few ranks."""
-    generator = torch.Generator().manual_seed(1000 * rank + len(shape))
-    low = 0 if dtype is torch.uint8 else -8
-    return torch.randint(low, 9, shape, generator=generator).to(dtype)
-
-
-def of_all_ranks(dtype, shape) -> torch.Tensor:
-    """What the ranks have, stacked, in a dtype that sums it exactly."""
-    wide = torch.float64 if dtype.is_floating_point else torch.int64
-    return torch.stack([whole_numbers(dtype, shape, r).to(wide) for r in range(hvd.size())])
-
 
 def same_everywhere(*tensors) -> bool:
     """Tell whether all ranks have the same bits."""

@@ -1,4 +1,4 @@
-"""The gradients of collectives beside finite differences: the same cases for each framework."""
+"""The gradients of collectives beside finite differences: the same cases for each library."""
 
 import numpy as np
 import pytest
@@ -31,11 +31,11 @@ every_case = pytest.mark.parametrize(
 )
 
 
-def check_gradient(differentiate, verb: str, options: dict, rank: int, size: int) -> None:
+def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
     """Compare the gradient on this rank with the differences that this rank's elements make.
 
-    :param differentiate: takes a function's name, a float64 column, options and ``weight``, by
-        which of a result's shape the loss is weighted; returns the loss and the column's gradient.
+    :param lib: its ``gradient`` takes a function's name, a float64 column, options and ``weight``,
+        by which of a result's shape the loss is weighted; returns the loss and the gradient.
     """
     base, options = verb.removeprefix("grouped_"), dict(options)
     rows = [{"allgather": r + 1, "alltoall": size + 2}.get(base, 2 * size + 1) for r in range(size)]
@@ -47,19 +47,21 @@ def check_gradient(differentiate, verb: str, options: dict, rank: int, size: int
     def weight(shape) -> np.ndarray:
         return np.random.RandomState(50 + rank).normal(size=shape)
 
-    def losses(values):
+    def losses(values, differentiate):
         loss, gradient = differentiate(verb, values, options, weight)
         return neutral.allreduce(np.array([loss]), "loss", op=neutral.Sum)[0], gradient
 
     own = np.random.RandomState(rank).normal(size=(rows[rank], 1))
-    total, gradient = losses(own)
+    total, gradient = losses(own, lib.gradient)
     differences = np.empty_like(own)
     for r in range(size):
         for i in range(rows[r]):
             moved = own.copy()
             if r == rank:
                 moved[i] += 1
-            difference = losses(moved)[0] - total  # exact: all these are linear
+            difference = (
+                losses(moved, lib.loss_by or lib.gradient)[0] - total
+            )  # exact: all these are linear
             if r == rank:
                 differences[i] = difference
     np.testing.assert_allclose(gradient, FACTORS[base](size) * differences, rtol=1e-6, atol=1e-9)

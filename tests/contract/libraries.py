@@ -1,0 +1,228 @@
+"""What the contract of the collectives needs of each library: arrays from NumPy and back.
+
+bfloat16, which NumPy has not, is given and read as float32.
+"""
+
+import importlib
+import os
+
+import numpy as np
+import pytest
+
+LIBRARIES = []
+WANTED = os.environ.get("CONTRACT_OF", "numpy mxnet torch tensorflow").split()
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def library(cls):
+    LIBRARIES.append(cls())
+    return cls
+
+
+def imported(name: str):
+    """The module, or None where it is not wanted or not installed."""
+    try:
+        return importlib.import_module(name) if name in WANTED else None
+    except ImportError:
+        return None
+
+
+def first_of(result):
+    """The tensors of a result: of an alltoall those that came, without their numbers."""
+    return result if isinstance(result, list) else [result[0] if type(result) is tuple else result]
+
+
+class Library:
+    dtypes = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+    in_place = has_0d = True
+    compiles = False  # TensorFlow checks a call, too
+    compresses = False  # takes compression= with a call
+    loss_by = None  # the same library without its graphs, for the many losses of a gradient's check
+    moved: tuple = ()  # dtypes that are moved, and not summed
+    errors: tuple = ()
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+    def call(self, verb: str, *arrays, dtype=None, **options):
+        """Do one collective on NumPy arrays; return NumPy arrays.
+
+        Its inputs stay as they are, and its results are of their type and dtype.
+        """
+        made = [self.make(a, dtype) for a in arrays]
+        grouped = verb.startswith("grouped")
+        result = getattr(self.hvd, verb)(made if grouped else made[0], **options)
+        for x, y, array in zip(made, first_of(result), arrays):
+            assert type(y) is type(x) and y.dtype == x.dtype and y is not x
+            np.testing.assert_array_equal(self.read(x), array)
+        return self.read_all(result)
+
+    def read_all(self, result):
+        if isinstance(result, (list, tuple)):
+            return [self.read(each) for each in result]
+        return self.read(result)
+
+
+class NumPy(Library):
+    import hvdlite.numpy as hvd
+
+    in_place = False
+    make = staticmethod(np.array)
+    read = staticmethod(np.asarray)
+    gradient = None
+
+
+if "numpy" in WANTED:
+    library(NumPy)
+
+
+mx = imported("mxnet")
+if mx:
+    import hvdlite
+
+    BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet 1.9.1 has it
+
+    class MXNet(Library):
+        hvd = hvdlite
+        errors = (mx.MXNetError,)
+
+        def make(self, values, dtype=None):
+            with mx.util.np_shape(True):
+                array = self.module.array(values, dtype=values.dtype)
+                return array.astype(BFLOAT16) if dtype == "bfloat16" else array
+
+        def read(self, array):
+            with mx.util.np_shape(True):
+                narrow = array.dtype == BFLOAT16
+                return (mx.nd.NDArray.astype(array, "float32") if narrow else array).asnumpy()
+
+        def call(self, *arguments, **options):
+            with mx.util.np_shape(True):
+                return super().call(*arguments, **options)
+
+        def gradient(self, verb, values, options, weight):
+            with mx.util.np_shape(True):
+                x = self.make(values)
+                x.attach_grad()
+                with mx.autograd.record():
+                    y = getattr(self.hvd, verb)(
+                        [x, 2 * x] if verb.startswith("grouped") else x, **options
+                    )
+                    loss = sum((out * self.make(weight(out.shape))).sum() for out in first_of(y))
+                loss.backward()
+                return float(loss.asnumpy()), self.read(x.grad)
+
+    @library
+    class NDArray(MXNet):
+        module, has_0d = mx.nd, False
+        dtypes = (*Library.dtypes, "bfloat16")
+
+    @library
+    class NP(MXNet):
+        module = mx.np
+
+
+torch = imported("torch")
+if torch:
+    import hvdlite.torch
+
+    @library
+    class Torch(Library):
+        hvd = hvdlite.torch
+        dtypes = (*Library.dtypes, "bfloat16", "int16")
+        compresses = True
+
+        def make(self, values, dtype=None):
+            tensor = torch.from_numpy(np.array(values))
+            return tensor.bfloat16() if dtype == "bfloat16" else tensor
+
+        def read(self, tensor):
+            tensor = tensor.detach()
+            return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+        def gradient(self, verb, values, options, weight):
+            x = self.make(values).requires_grad_()
+            y = getattr(self.hvd, verb)([x, 2 * x] if verb.startswith("grouped") else x, **options)
+            weights = [self.make(np.asarray(weight(tuple(out.shape)))) for out in first_of(y)]
+            loss = sum((out * each).sum() for out, each in zip(first_of(y), weights))
+            loss.backward()
+            return loss.item(), self.read(x.grad)
+
+
+tf = imported("tensorflow")
+if tf:
+    import hvdlite.tensorflow
+
+    class TensorFlow(Library):
+        hvd = hvdlite.tensorflow
+        in_place, compiles, compresses = False, True, True
+        moved = ("uint16", "uint32", "uint64")
+        errors = (tf.errors.OpError,)
+        make = staticmethod(lambda values, dtype=None: tf.constant(values))
+        read = staticmethod(np.asarray)
+
+        def call(self, verb, *arrays, dtype=None, **options):
+            def run(*tensors):
+                grouped = verb.startswith("grouped")
+                return getattr(self.hvd, verb)(list(tensors) if grouped else tensors[0], **options)
+
+            return self.read_all(self.how(run, arrays))
+
+        def gradient(self, verb, values, options, weight):
+            def run(x):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = getattr(self.hvd, verb)(
+                        [x, 2 * x] if verb.startswith("grouped") else x, **options
+                    )
+                    loss = sum(
+                        tf.reduce_sum(out * tf.numpy_function(weight, [tf.shape(out)], out.dtype))
+                        for out in first_of(y)
+                    )
+                return loss, tape.gradient(loss, x)
+
+            loss, gradient = self.how(run, [values])
+            return float(loss), self.read(gradient)
+
+        @property
+        def loss_by(self):
+            return next(lib for lib in LIBRARIES if isinstance(lib, Eager)).gradient
+
+    @library
+    class Eager(TensorFlow):
+        @staticmethod
+        def how(run, arrays):
+            return run(*map(tf.constant, arrays))
+
+    @library
+    class InFunction(TensorFlow):
+        @staticmethod
+        def how(run, arrays):
+            return tf.function(run)(*map(tf.constant, arrays))
+
+    @library
+    class InSession(TensorFlow):
+        @staticmethod
+        def how(run, arrays):
+            with tf.Graph().as_default():
+                inputs = [
+                    tf.compat.v1.placeholder(np.asarray(a).dtype, np.shape(a)) for a in arrays
+                ]
+                outputs = run(*inputs)
+                with tf.compat.v1.Session() as session:
+                    return session.run(outputs, dict(zip(inputs, arrays)))
+
+
+every_library = pytest.mark.parametrize("lib", LIBRARIES, ids=str)
+differentiable = pytest.mark.parametrize("lib", [lib for lib in LIBRARIES if lib.gradient], ids=str)
+
+
+def every_dtype_of(dtypes=None, moved=False):
+    """Each library with each of its dtypes, or of those that are given."""
+    pairs = [
+        (lib, dtype)
+        for lib in LIBRARIES
+        for dtype in (*lib.dtypes, *(lib.moved if moved else ()))
+        if dtypes is None or dtype in dtypes
+    ]
+    return pytest.mark.parametrize("lib, dtype", pairs, ids=str)

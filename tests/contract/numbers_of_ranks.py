@@ -1,0 +1,62 @@
+"""Numbers of which every rank can make those of every other, and what a reduction makes of them."""
+
+import numpy as np
+
+import hvdlite as hvd
+
+# Without elements, with one, odd, of many dimensions, past the threshold between algorithms.
+SHAPES = ((), (0,), (1,), (17,), (3, 0, 2), (3, 5, 7), (1, 2, 1, 2, 1, 2), (70_001,))
+MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
+EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-51}
+
+
+def host_dtype(dtype: str) -> str:
+    """In which NumPy holds it."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def numbers(dtype: str, shape, rank: int) -> np.ndarray:
+    """Small whole numbers, exact in every dtype, and so are their sums over a few ranks.
+
+    Of dtypes that are only moved the largest.
+    """
+    random = np.random.RandomState(1000 * rank + int(np.prod(shape)) % 997)
+    low, high = (0, 2) if dtype == "bool" else (0 if dtype.startswith("uint") else -8, 9)
+    values = np.asarray(random.randint(low, high, shape or None)).astype(host_dtype(dtype))
+    return np.iinfo(dtype).max - values if dtype in ("uint16", "uint32", "uint64") else values
+
+
+def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
+    """What a reduction gives; integers are divided toward zero, and wrap."""
+    everyone = np.stack([numbers(dtype, shape, r) for r in range(hvd.size())])
+    if dtype == "bool":
+        return (np.any if op in ("Sum", "Max") else np.all)(everyone, axis=0)
+    whole = everyone.dtype.kind in "iu"
+    wide = everyone.astype("int64" if whole else "float64")
+    result = MODEL[op](wide * before, axis=0) * (after / (hvd.size() if op == "Average" else 1))
+    with np.errstate(over="ignore"):  # products of float16 may be infinite
+        return (np.trunc(result).astype("int64") if whole else result).astype(host_dtype(dtype))
+
+
+def part_of(rows: int, rank: int, size: int) -> slice:
+    """The rows of a reducescatter that a rank gets."""
+    each, longer = divmod(rows, size)
+    first = rank * each + min(rank, longer)
+    return slice(first, first + each + (rank < longer))
+
+
+def same_everywhere(array) -> bool:
+    """Tell whether all ranks have the same bits."""
+    return len(set(hvd.allgather_object(np.asarray(array).tobytes()))) == 1
+
+
+def close(got, expected, dtype: str, note="") -> None:
+    """Of this dtype and shape, and equal but for one rounding."""
+    got = np.asarray(got)
+    assert got.dtype == host_dtype(dtype) and got.shape == np.shape(expected)
+    np.testing.assert_allclose(got, expected, EPSILON.get(dtype, 0), 0, err_msg=str(note))
+
+
+def check(got, expected, dtype: str, note="") -> None:
+    close(got, expected, dtype, note)
+    assert same_everywhere(got), "ranks have different bits"

@@ -1,0 +1,122 @@
+"""Wrong calls, of one rank or of some: the same clear error in each library; the job goes on."""
+
+import numpy as np
+import pytest
+from libraries import NumPy, differentiable, every_library
+
+import hvdlite as hvd
+
+# What rank 0 calls otherwise than the others: name, verb, both calls, what the error tells of each.
+ONES = {shape: np.ones(shape, "float32") for shape in ((3,), (6,), (2, 3), (4, 3), (5, 3), (4, 4))}
+SUM, AVERAGE = {"op": hvd.Sum}, {"op": hvd.Average}
+SPLITS = {"splits": [1] + [0] * (hvd.size() - 1)}
+DISAGREE = {
+    "shape": ("allreduce", (4, 3), (5, 3), {}, {}, "shape", "(4, 3)", "(5, 3)"),
+    "dimensions": (
+        "broadcast", (6,), (2, 3), {"root_rank": 0}, {"root_rank": 0}, "shape", "(6,)", "(2, 3)"
+    ),
+    "columns": ("allgather", (4, 3), (4, 4), {}, {}, "shape", "(4, 3)", "(4, 4)"),
+    "columns of an alltoall": ("alltoall", (4, 3), (4, 4), SPLITS, SPLITS, "shape", None, None),
+    "rows": ("reducescatter", (4, 3), (5, 3), {}, {}, "shape", "(4, 3)", "(5, 3)"),
+    "dtype": ("allreduce", (3,), "int32", {}, {}, "dtype", "float32", "int32"),
+    "dtype of an allgather": ("allgather", (3,), "int32", {}, {}, "dtype", "float32", "int32"),
+    "op": ("allreduce", (3,), (3,), SUM, AVERAGE, "op", "Sum", "Average"),
+    "op of rows": ("reducescatter", (4, 3), (4, 3), SUM, AVERAGE, "op", "Sum", "Average"),
+    "scales": (
+        "allreduce", (3,), (3,), {"prescale_factor": 0.5}, {"prescale_factor": 2.0},
+        "prescale_factor and postscale_factor", "0.5 and 1", "2 and 1"
+    ),
+    "root": ("broadcast", (3,), (3,), {"root_rank": 1}, {"root_rank": 0}, "root_rank", "1", "0"),
+}  # fmt: skip
+
+
+@every_library
+@pytest.mark.parametrize("case", DISAGREE)
+def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
+    """Also where their caches know the tensor."""
+    verb, first, second, options, others, what, ours, theirs = DISAGREE[case]
+    arrays = [np.ones((3,), x) if isinstance(x, str) else ONES[x] for x in (first, second)]
+    for _ in range(3):
+        lib.call(verb, arrays[0], name="w", **options)
+    with pytest.raises((hvd.HvdliteError, *lib.errors)) as caught:
+        lib.call(verb, arrays[rank > 0], name="w", **(others if rank else options))
+    rest = {2: "rank 1", 3: "ranks 1, 2"}.get(size, f"ranks 1-{size - 1}")
+    text = f"'{verb}.w': ranks disagree on the {what}: "
+    if ours:
+        text += f"rank 0: {ours}; {rest}: {theirs}. Submit the same {what} on every rank."
+    assert text in str(caught.value).replace("w_1of1'", "w'")  # TensorFlow's allgather is a group
+    if not lib.compiles:  # else it tells of a graph's nodes, too
+        assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    assert lib.call("allreduce", np.ones(1), name="w", op=hvd.Sum) == size  # the job goes on
+
+
+# What is wrong with a call: the error's text, the verb, its array, its options.
+TWO = np.ones(2, "float32")
+NO_ROWS = (-1, 0.5, 2**62, 2**63, 2**200, float("inf"), float("nan"))
+SIZE = hvd.size()
+ROWS = np.ones((SIZE, 2), "float32")
+REFUSED = [
+    ("'allreduce.x' is bool, which can't be averaged", "allreduce", TWO.astype(bool), AVERAGE),
+    ("averaged or scaled", "allreduce", TWO.astype(bool), {**SUM, "prescale_factor": 2.0}),
+    ("nan .* must be finite", "allreduce", TWO, {"prescale_factor": float("nan")}),
+    ("longer than 255 bytes", "allreduce", TWO, {"name": "x" * 300}),
+    ("longer than 255 bytes", "allreduce", TWO, {"name": "ä" * 200}),
+    *(("Min, hvdlite.Max, hvdlite.Prod", "allreduce", TWO, {"op": op}) for op in (-1, 6, "S", 2.5)),
+    *((f"expected 0 to {SIZE - 1}", "broadcast", TWO, {"root_rank": no}) for no in (-1, 99)),
+    *(("x' is 0-d", verb, np.float32(1), {}) for verb in ("reducescatter", "alltoall")),
+    ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, "int32"), {"op": hvd.Adasum}),
+    ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, bool), {"op": hvd.Adasum}),
+    ("op=Adasum is only for an allreduce", "reducescatter", TWO, {"op": hvd.Adasum}),
+    (rf"are of shape \({SIZE + 1},\): ex", "alltoall", ROWS, {"splits": [0] * (SIZE + 1)}),
+    (
+        f"add up to {SIZE + 1}: expected .* at most {SIZE}, ",
+        "alltoall", ROWS, {"splits": [SIZE + 1] + [0] * (SIZE - 1)},
+    ),
+    *(("expected whole numbers", "alltoall", ROWS, {"splits": [no] * SIZE}) for no in NO_ROWS),
+]  # fmt: skip
+
+
+@every_library
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_a_wrong_call_is_refused(lib, number, size):
+    text, verb, array, options = REFUSED[number]
+    if not np.shape(array) and not lib.has_0d:
+        pytest.skip("has no 0-d arrays")
+    if lib.compiles and (text.startswith("x' is") or "splits" in options):
+        text = None  # TensorFlow's own errors come first, on some
+    with pytest.raises((ValueError, TypeError, *lib.errors), match=text):
+        lib.call(verb, array, **{"name": "x", **options})
+    assert lib.call("allreduce", np.ones(1), name="größe/😀", op=hvd.Sum) == size
+
+
+@every_library
+def test_op_and_average_together_are_refused(lib):
+    if not isinstance(lib, NumPy):
+        with pytest.raises(ValueError, match="give op or average, not both"):
+            lib.call("allreduce", TWO, average=True, op=hvd.Sum)
+
+
+@every_library
+def test_rows_that_can_not_be_dealt_out(lib, size, several):
+    errors = (ValueError, *lib.errors)
+    with pytest.raises(errors, match=f"{size + 1} rows can't be dealt out .* {size} ranks"):
+        lib.call("alltoall", np.ones((size + 1, 2), "float32"), name="x")
+
+
+@every_library
+def test_bad_splits_of_one_rank_are_told_to_all(lib, rank, size, several):
+    """The others do not wait for it, and may go on."""
+    last = rank == size - 1
+    text = f"rank {size - 1}: tensor 'alltoall.x': splits .* up to {size + 1}: .* at most {size},"
+    with pytest.raises((ValueError, *lib.errors), match=text):
+        lib.call("alltoall", ROWS, splits=[1] * (size - 1) + [1 + last], name="x")
+    assert len(lib.call("alltoall", ROWS, splits=[1] * size, name="x")[0]) == size
+
+
+@differentiable
+@pytest.mark.parametrize("op", ["Min", "Max", "Product"])
+def test_ops_without_a_gradient(lib, op):
+    """It is an error when backward comes to them."""
+    text = f"op {op} has no gradient: expected Sum or Average"
+    with pytest.raises((ValueError, *lib.errors), match=None if lib.hvd is hvd else text):
+        lib.gradient("allreduce", np.ones(2), {"op": getattr(hvd, op)}, np.ones)

@@ -1,0 +1,331 @@
+"""What every collective does, on the arrays of every library that is here."""
+
+import numpy as np
+import pytest
+from finite_differences import check_gradient, every_case
+from libraries import FLOATS, LIBRARIES, NumPy, differentiable, every_dtype_of, every_library
+from numbers_of_ranks import (
+    EPSILON,
+    MODEL,
+    SHAPES,
+    check,
+    close,
+    host_dtype,
+    model,
+    numbers,
+    part_of,
+    same_everywhere,
+)
+
+import hvdlite as hvd
+
+every_dtype = every_dtype_of()
+every_float = every_dtype_of(FLOATS)
+every_number = every_dtype_of({d for lib in LIBRARIES for d in lib.dtypes} - {"bool"})
+
+
+def shapes_of(lib) -> list:
+    return [shape for shape in SHAPES if lib.has_0d or shape]
+
+
+@every_dtype
+@pytest.mark.parametrize("op", MODEL)
+def test_allreduce(lib, dtype, op, rank):
+    if dtype == "bool" and op == "Average":
+        pytest.skip("refused: test_refusals.py")
+    long = [(3_000_017,)] if op == "Sum" and dtype in ("float16", "float32") else []
+    for shape in shapes_of(lib) + (long if lib.in_place else []):
+        own, expected = numbers(dtype, shape, rank), model(dtype, shape, op)
+        check(lib.call("allreduce", own, dtype=dtype, op=getattr(hvd, op)), expected, dtype, shape)
+        if lib.in_place:
+            x = lib.make(own, dtype)
+            assert lib.hvd.allreduce_(x, op=getattr(hvd, op)) is x
+            check(lib.read(x), expected, dtype, shape)
+
+
+@every_number
+@pytest.mark.parametrize("op", MODEL)
+def test_scales(lib, dtype, op, rank, size):
+    for before, after in ((2.0, 1.0), (1.0, 0.5), (2.0, 0.5), (0.5, 3.0)):
+        if dtype not in FLOATS and (before < 1 or op == "Product"):
+            continue  # wraps between the scales
+        how = {"op": getattr(hvd, op), "prescale_factor": before, "postscale_factor": after}
+        own, expected = numbers(dtype, (19,), rank), model(dtype, (19,), op, before, after)
+        check(lib.call("allreduce", own, dtype=dtype, **how), expected, dtype)
+        got = lib.call("reducescatter", own, dtype=dtype, **how)
+        close(got, expected[part_of(19, rank, size)], dtype)
+
+
+@every_float
+def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
+    everyone = [np.random.RandomState(r).randn(5, 20_001).astype("float32") for r in range(size)]
+    if dtype != "bfloat16":
+        everyone = [each.astype(dtype) for each in everyone]
+    everyone = [lib.read(lib.make(each, dtype)) for each in everyone]  # rounded
+    got = lib.call("allreduce", everyone[rank], dtype=dtype, op=hvd.Sum)
+    expected = np.sum(everyone, axis=0, dtype="float64")
+    np.testing.assert_allclose(got, expected, EPSILON[dtype], 8 * EPSILON[dtype])
+    assert same_everywhere(got)
+    part = lib.call("reducescatter", everyone[rank], dtype=dtype, op=hvd.Sum)
+    own = expected[part_of(5, rank, size)]
+    np.testing.assert_allclose(part, own, EPSILON[dtype], 8 * EPSILON[dtype])
+
+
+def nearest(x: float, dtype: str) -> np.float32:
+    """Ties to even."""
+    if dtype == "float16":
+        return np.float32(np.float16(x))
+    bits = int(np.float32(x).view(np.uint32))
+    return np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+@every_dtype_of(("float16", "bfloat16"))
+def test_sixteen_bits_are_summed_in_float32(lib, dtype, rank, size):
+    """One big and many small addends: rounding after every addition would lose the small ones."""
+    big = 2.0 ** (11 if dtype == "float16" else 8)
+    own = np.full(size, big if rank == 0 else 1.0, host_dtype(dtype))
+    for verb in ("allreduce", "reducescatter"):
+        y = lib.call(verb, own, dtype=dtype, op=hvd.Sum)[0]
+        if hvd.cross_size() > 1 and hvd.local_size() > 1:  # rounded on each host, too
+            assert abs(y - (big + size - 1)) <= 2
+        else:
+            assert y == nearest(big + size - 1, dtype)
+
+
+@every_float
+@pytest.mark.parametrize("op", ["Average", "Min", "Max"])
+def test_nan_and_infinity_spread(lib, dtype, op, rank, size):
+    """On whichever rank they are, in short data and in long."""
+    for n in (8, 40_001):
+        values = np.full(n, rank + 1.0, host_dtype(dtype))
+        values[rank] = np.nan
+        values[-1] = np.inf if rank == 0 else 1
+        y = lib.call("allreduce", values, dtype=dtype, op=getattr(hvd, op))
+        assert np.isnan(y[:size]).all() and not np.isnan(y[size:]).any()
+        assert y[-1] == (1 if op == "Min" and size > 1 else np.inf)
+        assert same_everywhere(y)
+
+
+@every_dtype_of(("uint8", "int8", "int16", "int32", "int64"))
+def test_integers_wrap_as_numpys(lib, dtype, size):
+    limits = np.iinfo(dtype)
+    x = np.array([limits.max, limits.min, 3, 100], dtype)
+    with np.errstate(over="ignore"):
+        for op, reduce in (("Sum", np.sum), ("Product", np.prod)):
+            expected = reduce([x] * size, axis=0, dtype=dtype)
+            check(lib.call("allreduce", x, op=getattr(hvd, op)), expected, dtype)
+
+
+@every_library
+def test_average_is_the_older_spelling_of_op(lib, rank):
+    if isinstance(lib, NumPy):
+        pytest.skip("it has only op")
+    x = np.array([rank, 1.0], "float32")
+    for average, op in ((True, hvd.Average), (False, hvd.Sum)):
+        old, new = (lib.call("allreduce", x, **how) for how in ({"average": average}, {"op": op}))
+        np.testing.assert_array_equal(old, new)
+
+
+@every_library
+def test_compression_of_a_call(lib, rank, size):
+    if not lib.compresses:
+        pytest.skip("takes none")
+    for kind in filter(None, (getattr(lib.hvd.Compression, c, None) for c in ("fp16", "bf16"))):
+        x = np.linspace(-1, 1, 40, dtype="float32")
+        got = lib.call("allreduce", x, compression=kind)
+        np.testing.assert_allclose(got, x, atol=4e-3)
+        assert (got != x).any() and got.dtype == "float32"
+
+
+@every_library
+@pytest.mark.parametrize("verb", ["allreduce", "allgather", "reducescatter"])
+def test_grouped(lib, verb, rank, size):
+    """As one by one, and gathered with rows that differ by rank and place."""
+    options = {} if verb == "allgather" else {"op": hvd.Max, "prescale_factor": 2}
+    rows = rank if verb == "allgather" else 0
+    dtypes = ("float32", "float64", "int32", "float16")
+    arrays = [numbers(d, (size + (i + 1) * rows, i + 1), rank) for i, d in enumerate(dtypes)]
+    for got, array in zip(lib.call(f"grouped_{verb}", *arrays, **options), arrays):
+        np.testing.assert_array_equal(got, lib.call(verb, array, **options))
+    assert list(getattr(lib.hvd, f"grouped_{verb}")([])) == []
+
+
+@every_library
+def test_grouped_in_place(lib, rank, size):
+    if not lib.in_place:
+        pytest.skip("has no such call")
+    shapes = ((3,), (2, 2), (0,), (1000,))
+    arrays = [lib.make(numbers("float32", shape, rank)) for shape in shapes]
+    for x, result in zip(arrays, lib.hvd.grouped_allreduce_(arrays)):
+        assert result is x
+    for x, shape in zip(arrays, shapes):
+        check(lib.read(x), model("float32", shape, "Average"), "float32")
+    empty = []
+    assert lib.hvd.grouped_allreduce_(empty) == empty
+
+
+@every_dtype_of(moved=True)
+def test_broadcast(lib, dtype, rank, size):
+    for root in range(size):
+        for shape in shapes_of(lib):
+            own, expected = numbers(dtype, shape, rank), numbers(dtype, shape, root)
+            check(lib.call("broadcast", own, dtype=dtype, root_rank=root), expected, dtype)
+            if lib.in_place:
+                x = lib.make(own, dtype)
+                assert lib.hvd.broadcast_(x, root) is x
+                check(lib.read(x), expected, dtype)
+
+
+@every_library
+def test_a_broadcast_keeps_every_bit(lib, rank, size):
+    """Also of numbers that are none."""
+    bits = [np.random.RandomState(r).randint(0, 2**32, 1001, "uint32") for r in range(size)]
+    got = lib.call("broadcast", bits[rank].view("float32"), root_rank=size - 1)
+    assert np.asarray(got).view("uint32").tolist() == bits[-1].tolist()
+
+
+@every_dtype_of(moved=True)
+def test_allgather(lib, dtype, rank, size):
+    """The same name again and again, with rows that change on some ranks, on all or on none."""
+    more = list(range(size))
+    last = [0] * (size - 1) + [4]
+    for rows in ([3] * size, more, more, [0] * size, last, [4000 + r for r in more]):
+        own = numbers(dtype, (rows[rank], 3), rank)
+        got = lib.call("allgather", own, dtype=dtype, name="again")
+        expected = [numbers(dtype, (n, 3), r) for r, n in enumerate(rows)]
+        check(got, np.concatenate(expected), dtype, rows)
+    for shape in shapes_of(lib):
+        parts = [numbers(dtype, shape, r) for r in range(size)]
+        got = lib.call("allgather", parts[rank], dtype=dtype)
+        check(got, (np.concatenate if shape else np.stack)(parts), dtype, shape)
+
+
+def rows_between(size: int) -> list:
+    """Rows that each rank (a row) has for each other (a column)."""
+    random = np.random.RandomState(3)
+    uneven = random.randint(0, 5, (size, size))
+    changed = uneven.copy()
+    changed[:-1] += 1  # the last rank's own rows stay
+    return [
+        np.full((size, size), 2),
+        np.zeros((size, size), int),
+        uneven,
+        changed,
+        np.tile([0] * (size - 1) + [3], (size, 1)),
+        np.array([[4] * size] + [[0] * size] * (size - 1)),
+        random.randint(0, 2, (size, size)) * 60_000,
+    ]
+
+
+@every_dtype_of(moved=True)
+def test_alltoall(lib, dtype, rank, size):
+    """The same name again and again; rows past the splits are not sent, as in Horovod."""
+    shapes = rows_between(size)
+    for matrix in shapes if dtype in ("float32", "int8") else shapes[:-1]:
+
+        def block(by: int, to: int, matrix=matrix):
+            return numbers(dtype, (matrix[by, to], 3), 10 * by + to)
+
+        unsent = np.zeros((2, 3), host_dtype(dtype))
+        own = np.concatenate([*(block(rank, to) for to in range(size)), unsent])
+        splits = matrix[rank].tolist()
+        got, received = lib.call("alltoall", own, dtype=dtype, splits=splits, name="again")
+        close(got, np.concatenate([block(by, rank) for by in range(size)]), dtype, matrix)
+        assert received.tolist() == matrix[:, rank].tolist() and received.dtype == (
+            int if isinstance(lib, NumPy) else "int32"
+        )
+    own = np.concatenate([numbers(dtype, (2, 3), 10 * rank + to) for to in range(size)])
+    expected = np.concatenate([numbers(dtype, (2, 3), 10 * by + rank) for by in range(size)])
+    close(lib.call("alltoall", own, dtype=dtype), expected, dtype)
+
+
+@every_dtype
+@pytest.mark.parametrize("op", MODEL)
+def test_reducescatter(lib, dtype, op, rank, size):
+    if dtype == "bool" and op == "Average":
+        pytest.skip("refused: test_refusals.py")
+    long = [(70_001,), (3, 2, 40_000)] if op == "Sum" else []
+    for shape in [(0,), (1,), (2, 0, 3), (2 * size + 1, 3), (17,), *long]:
+        expected = model(dtype, shape, op)[part_of(shape[0], rank, size)]
+        own = numbers(dtype, shape, rank)
+        got = lib.call("reducescatter", own, dtype=dtype, op=getattr(hvd, op))
+        close(got, expected, dtype, shape)
+
+
+@differentiable
+@every_case
+def test_gradient(lib, verb, options, rank, size):
+    check_gradient(lib, verb, options, rank, size)
+
+
+@differentiable
+@pytest.mark.parametrize("verb", ["allreduce", "broadcast", "allgather"])
+def test_gradient_of_0d(lib, verb, rank, size):
+    if not lib.has_0d:
+        pytest.skip("has no 0-d arrays")
+    options = {"root_rank": 0} if verb == "broadcast" else {}
+    _, got = lib.gradient(verb, np.array(rank + 1.0), options, lambda shape: np.ones(shape))
+    assert got.shape == () and got == (rank == 0 if verb == "broadcast" else 1)
+
+
+@every_library
+def test_handles(lib, rank, size):
+    """Waited for in another order than they were started in."""
+    if not hasattr(lib.hvd, "allreduce_async"):
+        pytest.skip("there are none")
+    total, two = sum(range(size)), [np.full(2, rank), np.full((size, 3), rank)]
+    start = lib.hvd.allreduce_async
+    started = [start(lib.make(np.full(5, rank)), name=f"h{i}", op=hvd.Sum) for i in range(9)]
+    group = lib.hvd.grouped_allreduce_async([lib.make(x) for x in two], op=hvd.Sum)
+    rows = lib.hvd.reducescatter_async(lib.make(two[1]), op=hvd.Sum)
+    for handle in reversed(started):
+        assert (lib.read(hvd.synchronize(handle)) == total).all()
+    assert [(lib.read(x) == total).all() for x in hvd.synchronize(group)] == [True] * 2
+    assert lib.read(hvd.synchronize(rows)).tolist() == [[total] * 3]
+    assert all(map(hvd.poll, [*started, group, rows]))
+    if lib.in_place:
+        x = lib.make(two[0])
+        assert hvd.synchronize(lib.hvd.allreduce_async_(x, op=hvd.Sum)) is x
+        assert (lib.read(x) == total).all()
+
+
+@every_library
+def test_process_set(lib, rank, size, several):
+    some = hvd.add_process_set([0, size - 1] if size > 2 else [1])
+    own = np.full((2, 1), rank)
+    try:
+        of_set = {"process_set": some}
+        if some.included():
+            got = lib.call("allreduce", own, op=hvd.Sum, **of_set)
+            assert got.tolist() == [[size - 1]] * 2
+            assert lib.call("allgather", own[:1], **of_set)[:, 0].tolist() == list(some.ranks)
+            got = lib.call("broadcast", own, root_rank=size - 1, **of_set)
+            assert got.tolist() == [[size - 1]] * 2
+            part, _ = lib.call("alltoall", own[: some.size()], splits=[1] * some.size(), **of_set)
+            assert part[:, 0].tolist() == list(some.ranks)
+            got = lib.call("reducescatter", own[: some.size()], op=hvd.Sum, **of_set)
+            assert got.tolist() == [[size - 1]]
+        else:
+            for verb in ("allreduce", "allgather", "alltoall"):
+                with pytest.raises((ValueError, *lib.errors), match="only those make the call"):
+                    lib.call(verb, own, **of_set)
+    finally:
+        hvd.remove_process_set(some)
+
+
+@every_library
+def test_averages_are_over_the_ranks_that_have_not_joined(lib, rank, size):
+    for step in range(rank):
+        mean = lib.call("allreduce", np.full(1, float(rank)), name="mean")
+        total = lib.call("allreduce", np.full(1, rank), name="total", op=hvd.Sum)
+        assert mean == np.mean(range(step + 1, size)) and total == sum(range(step + 1, size))
+    assert lib.hvd.join() == size - 1
+
+
+@every_library
+def test_objects(lib, rank, size):
+    if isinstance(lib, NumPy):
+        pytest.skip("hvdlite's own")
+    assert lib.hvd.broadcast_object({"of": rank}, root_rank=size - 1) == {"of": size - 1}
+    assert lib.hvd.allgather_object(rank) == list(range(size))
+    lib.hvd.barrier()
