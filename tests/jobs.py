@@ -139,7 +139,19 @@ def alone(code: str, *arguments: str, **env) -> str:
 
 def script(ranks: int, name: str, *arguments: str, **options) -> Job:
     """Run ``tests/scripts/<name>.py``."""
-    return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, lean=True, **options)
+    file = str(TESTS / "scripts" / f"{name}.py")
+    return mpirun(ranks, file, *arguments, **{"lean": True, **options})
+
+
+def assert_pieces_run(page: str, folder: Path) -> int:
+    """Run the Python code of a page of docs/ on two ranks; return how many pieces it has."""
+    file = ROOT / "docs" / f"{page}.md"
+    job = assert_passed(
+        script(2, "snippets", str(file), str(folder), timeout=120, lean=page != "trees")
+    )
+    pieces = file.read_text().count("\n```python\n") - (page == "training")
+    assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
+    return pieces
 
 
 def processes_of(job: str) -> List[int]:

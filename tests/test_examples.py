@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from jobs import ROOT, assert_passed, mpirun, script
+from jobs import ROOT, assert_passed, assert_pieces_run, mpirun
 from versions import MXNET2, no_examples, no_module
 
 pytest.importorskip("sklearn.datasets")
@@ -29,11 +29,29 @@ def test_module_mnist(ranks):
 def test_the_code_of_the_page_on_training(tmp_path):
     records = [sys.executable, "examples/make_records.py", str(tmp_path), "--images", "100"]
     subprocess.run(records, cwd=ROOT, check=True, timeout=60)
-    page = ROOT / "docs" / "training.md"
-    job = assert_passed(script(2, "snippets", str(page), str(tmp_path), timeout=120))
-    pieces = page.read_text().count("\n```python\n") - 1
-    assert pieces > 8
-    assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
+    assert assert_pieces_run("training", tmp_path) > 8
+
+
+@no_examples
+@pytest.mark.parametrize("page", ["compression", "elastic", "kvstore", "migrate"])
+def test_the_code_of_the_page(page, tmp_path):
+    assert_pieces_run(page, tmp_path)
+
+
+def test_the_code_of_the_page_on_jobs_from_python(tmp_path):
+    page = (ROOT / "docs" / "launch.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "job.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "job.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.stdout.splitlines()[-1:] == [str([0.1 * rank for rank in range(4)])], ended.stderr
+
+
+def test_no_page_has_code_that_no_test_runs():
+    tested = {"training", "compression", "elastic", "kvstore", "migrate", "launch"}
+    tested |= {"pytorch", "tensorflow", "trees"}  # tests/frameworks/test_ranks.py
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text()}
+    assert pages == tested
 
 
 @no_examples

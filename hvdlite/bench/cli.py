@@ -199,7 +199,7 @@ def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
 
             drawn = plots.draw(rows, args.plots)
         except ImportError as error:
-            sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install 'hvdlite[bench]'`")
+            sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install matplotlib`")
         print(f"pictures: {', '.join(str(path) for path in drawn) or 'none: too few sizes'}")
 
 

@@ -12,7 +12,7 @@ try:
     import keras
 except ImportError as error:
     raise ImportError(
-        f"hvdlite's Keras names need Keras 3 ({error}): run `pip install 'hvdlite[keras]'`"
+        f"hvdlite's Keras names need Keras 3 ({error}): run `pip install keras`"
     ) from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names

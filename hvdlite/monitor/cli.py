@@ -21,7 +21,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        return _fail("matplotlib draws the page: pip install 'hvdlite[report]'")
+        return _fail("matplotlib draws the page: pip install matplotlib")
     try:
         trace = traces.read(options.traces)
         with open(options.trace, "w") as out:

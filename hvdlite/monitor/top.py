@@ -79,7 +79,7 @@ def _missing_library() -> Optional[str]:
     try:
         import rich  # noqa: F401
     except ImportError:
-        return "the library rich draws the table: pip install 'hvdlite[top]'"
+        return "the library rich draws the table: pip install rich"
     return None
 
 

@@ -8,7 +8,7 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"hvdlite's PyTorch names need PyTorch ({error}): run `pip install 'hvdlite[torch]'`"
+        f"hvdlite's PyTorch names need PyTorch ({error}): run `pip install torch`"
     ) from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names

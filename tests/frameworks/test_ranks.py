@@ -7,7 +7,7 @@ most of their tests.
 from pathlib import Path
 
 import pytest
-from jobs import ROOT, assert_passed, mpirun, rank_commands
+from jobs import ROOT, assert_passed, assert_pieces_run, mpirun, rank_commands
 
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
 TOGETHER = {"torch": ("torch",), "tensorflow": ("keras", "tensorflow"), "keras": ("keras",)}
@@ -46,3 +46,8 @@ def test_no_file_is_left_out():
 def test_other_backends_of_keras(backend, ranks):
     """Beside TensorFlow, its default."""
     passed("keras", ranks, KERAS_BACKEND=backend)
+
+
+@pytest.mark.parametrize("page", ["pytorch", "tensorflow", "trees"])
+def test_the_code_of_the_page(page, tmp_path):
+    assert assert_pieces_run(page, tmp_path) > 0

@@ -1,4 +1,8 @@
-"""Runs, on every rank, the Python code of a page, each piece after a copy of the page's first."""
+"""Runs, on every rank, the Python code of a page as it is written, each piece by itself.
+
+What a piece takes for granted, such as a net, is what PREPARED has for the page, or else the page's
+first piece.
+"""
 
 import os
 import re
@@ -10,11 +14,64 @@ import hvdlite as hvd
 # isort: split
 from jobs import report
 
+GLUON = """
+import mxnet as mx
+from mxnet import gluon
+import hvdlite as hvd
+
+hvd.init()
+net = gluon.nn.Dense(1)
+net.initialize()
+images = gluon.data.ArrayDataset(mx.nd.ones((64, 3)), mx.nd.ones((64, 1)))
+l2 = gluon.loss.L2Loss()
+with mx.autograd.record():
+    loss = l2(net(images[:32][0]), images[:32][1])
+params, opt, epochs = net.collect_params(), mx.optimizer.SGD(0.01), 2
+"""
+PREPARED = {
+    "compression.md": GLUON,
+    "elastic.md": GLUON,
+    "kvstore.md": GLUON
+    + """
+batches = mx.io.NDArrayIter(mx.nd.ones((8, 3)), mx.nd.ones((8,)), 4, label_name="softmax_label")
+layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2)
+symbol = mx.sym.SoftmaxOutput(layer, name="softmax")
+module = mx.mod.Module(symbol)
+""",
+    "migrate.md": GLUON
+    + """
+params, batch_size = list(net.collect_params().values()), 32
+trainer = hvd.DistributedTrainer(net.collect_params(), opt)
+with mx.autograd.record():
+    loss = l2(net(images[:32][0]), images[:32][1])
+loss.backward()
+""",
+    "pytorch.md": """
+import os, torch
+import hvdlite.torch as hvd
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(10, 1)
+port = hvd.broadcast_object(29000 + os.getpid() % 3000)
+where = {"init_method": f"tcp://127.0.0.1:{port}", "rank": hvd.rank(), "world_size": hvd.size()}
+if not torch.distributed.is_initialized():
+    torch.distributed.init_process_group("gloo", **where)
+""",
+    "tensorflow.md": "import numpy\nx, y = numpy.ones((64, 10)), numpy.ones((64, 1))\n",
+    "trees.md": """
+open("train.svm", "w").write("1 0:1.5 1:2\\n0 0:0.5\\n" * 20)
+parameters = {"objective": "binary:logistic"}
+""",
+}
+
 page, folder = Path(sys.argv[1]).resolve(), sys.argv[2]
 text = page.read_text()
 has_bfloat16 = re.search(r"\b(avx512_bf16|amx_bf16)\b", Path("/proc/cpuinfo").read_text())
-first, *pieces = re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)
-os.chdir(folder)
+pieces = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
+before = PREPARED.get(page.name)
+hvd.init()
+os.makedirs(os.path.join(folder, str(hvd.rank())), exist_ok=True)
+os.chdir(folder if before is None else os.path.join(folder, str(hvd.rank())))
 
 
 def run(piece, scope: dict) -> None:
@@ -24,10 +81,13 @@ def run(piece, scope: dict) -> None:
 
 
 ran = 0
-for piece in pieces:
+for piece in pieces if before else pieces[1:]:
     if has_bfloat16 or '"bfloat16"' not in piece[1]:
         scope = {"__name__": "snippet"}
-        run(first, scope)
+        if before:
+            exec(before, scope)
+        else:
+            run(pieces[0], scope)
         run(piece, scope)
     ran += 1
 report(hvd.rank(), ran=ran)

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -43,7 +44,7 @@ def test_every_kind_has_its_function():
 
 # Between the launcher, its agents and their ranks; HVDLITE_DEBUG is the build's.
 INTERNAL = {
-    "HVDLITE_AS_HOROVOD", "HVDLITE_COMMAND", "HVDLITE_JOB", "HVDLITE_LAUNCHER",
+    "HVDLITE_AS_HOROVOD", "HVDLITE_COMMAND", "HVDLITE_JOB", "HVDLITE_LAUNCHER", "HVDLITE_LOOPBACK",
     "HVDLITE_NEWCOMER", "HVDLITE_NEWS", "HVDLITE_TASK", "HVDLITE_WATCHED",
 }  # fmt: skip
 
@@ -72,3 +73,21 @@ def test_every_option_of_the_launcher_is_in_the_docs():
         if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS:
             known = action.option_strings or told  # the command has none
             assert told.intersection(known), known
+
+
+def test_the_launchers_lines_in_the_docs_have_options_that_it_has(capsys):
+    """A line that needs other hosts or Slurm is at least one that the parser takes."""
+    pages = {**DOCS, "README.md": (ROOT / "README.md").read_text()}
+    lines = []
+    for page, text in pages.items():
+        code = re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) + re.findall(
+            r"^    (.*)$", text, re.M
+        )
+        for line in re.findall(r"^hvdliterun ((?:.*\\\n)*.*)$", "\n".join(code), re.M):
+            lines += [] if "..." in line else [(page, shlex.split(line, comments=True))]
+    assert len(lines) > 10
+    for page, words in lines:
+        try:
+            parser(list(BACKENDS)).parse_args([word for word in words if word != "\n"])
+        except SystemExit:
+            raise AssertionError(f"{page}: {words}: {capsys.readouterr().err}") from None
