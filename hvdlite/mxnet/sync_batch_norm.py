@@ -7,6 +7,7 @@ from typing import Dict, Iterator
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.moments import merged, summands
 from hvdlite.core.names import owner_name
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.mxnet.ops import allreduce_
@@ -26,7 +27,8 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
     are those of the sum of all ranks' losses. Running statistics are the same bits on every rank;
     forward updates them, where MXNet's BatchNorm updates its own in backward. Outside of training,
     and with ``use_global_stats``, it is a BatchNorm without communication. It may be hybridized,
-    and called several times in one forward.
+    and called several times in one forward. Where the mean is 1000 times the deviation, output and
+    gradient are within 1e-3 of those in float64.
 
     All ranks must build these blocks in the same order, and in training run each block equally
     often forward and backward. One context per process.
@@ -154,19 +156,18 @@ class _Operator(mx.operator.CustomOp):
         self.assign(in_grad[0], req[0], dx.astype(in_data[0].dtype))
 
     def _of_all_ranks(self, x) -> tuple:
-        """Return mean, variance and 1 / count of each channel; in float64, as squares cancel."""
-        channels = x.shape[self._p.axis]
-        count = x.size // channels
-        mean = self._sum(x) / count
-        centred = mx.nd.broadcast_sub(x, self._along(mean, x))
-        var = self._sum(mx.nd.square(centred)).astype("float64") / count
-        mean = mean.astype("float64")
-        counts = mx.nd.full((channels,), count, dtype="float64")
-        sums = mx.nd.stack(counts, count * mean, count * (var + mean * mean))
-        count, mean, squares = self._sum_over_ranks(sums, "forward")
-        mean = mean / count
-        var = mx.nd.maximum(squares / count - mean * mean, 0)
-        return mean.astype("float32"), var.astype("float32"), (1 / count).astype("float32")
+        """Return mean, variance and 1 / count of each channel."""
+        count = x.size // x.shape[self._p.axis]
+        near = self._sum(x) / count  # the mean but for rounding
+        apart = mx.nd.broadcast_sub(x, self._along(near, x))
+        rest = self._sum(apart).astype("float64")
+        squares = self._sum(mx.nd.square(apart)).astype("float64") - rest * rest / count
+        mean = near.astype("float64") + rest / count
+        sums = mx.nd.stack(*summands(mx.nd.full(mean.shape, count, dtype="float64"), mean, squares))
+        sums = self._sum_over_ranks(sums, "forward")
+        mean, var = merged(*sums)
+        var = mx.nd.maximum(var, 0)
+        return mean.astype("float32"), var.astype("float32"), (1 / sums[0]).astype("float32")
 
     def _sum(self, x):
         """Sum over all axes but the channels; dot with ones is 8 times as fast as mx.nd.sum."""

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from hvdlite.core.moments import merged, summands
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.tensorflow.ops import allreduce
@@ -11,7 +12,8 @@ from hvdlite.tensorflow.ops import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """``keras.layers.BatchNormalization`` on the joined batch of all ranks.
 
-    Their parts may differ in size. On Keras's TensorFlow backend only.
+    Their parts may differ in size. On Keras's TensorFlow backend only. Where the mean is 1000
+    times the deviation, output and gradient are within 1e-3 of those in float64.
 
     :param process_set: the ranks among which.
     :param kwargs: those of ``keras.layers.BatchNormalization``.
@@ -29,8 +31,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         weights = tf.ones_like(x)
         if mask is not None:
             weights = weights * tf.cast(tf.expand_dims(mask, -1), tf.float32)
-        parts = (weights, x * weights, x * x * weights)
-        sums = tf.stack([tf.reduce_sum(part, self._reduction_axes) for part in parts])
-        count, total, squares = tf.unstack(allreduce(sums, op=Sum, process_set=self._process_set))
-        mean = total / count
-        return mean, tf.maximum(squares / count - mean * mean, 0.0)
+        count = tf.reduce_sum(weights, self._reduction_axes, keepdims=True)
+        near = tf.reduce_sum(x * weights, self._reduction_axes, keepdims=True)
+        near = tf.stop_gradient(tf.math.divide_no_nan(near, count))  # the mean but for rounding
+        apart = (x - near) * weights
+        parts = (weights, apart, apart * apart)
+        sums = [tf.cast(tf.reduce_sum(part, self._reduction_axes), tf.float64) for part in parts]
+        count, rest, squares = sums
+        offset = tf.math.divide_no_nan(rest, count)
+        mean = tf.cast(tf.reshape(near, offset.shape), tf.float64) + offset
+        sums = tf.stack(summands(count, mean, squares - rest * offset))
+        sums = tf.unstack(allreduce(sums, op=Sum, process_set=self._process_set))
+        mean, variance = merged(*sums)
+        return tf.cast(mean, tf.float32), tf.cast(tf.maximum(variance, 0.0), tf.float32)

@@ -16,7 +16,8 @@ class SyncBatchNorm(_BatchNorm):
     In training, mean and variance are those over all ranks, whose batches may differ in size, and
     gradients are those of the sum of all ranks' losses; running statistics are the same on every
     rank. Ranks make these layers in the same order, and run each equally often. In evaluation with
-    running statistics it waits for nobody.
+    running statistics it waits for nobody. Where the mean of a float32 is 1000 times the deviation,
+    output and gradient are within 1e-3 of those in float64.
 
     Arguments are those of ``torch.nn.BatchNorm2d``. Input and output: (N, C, ...) of any dtype that
     is floating point.

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from batch_norm import EPSILON, check_far_from_zero
 
 import hvdlite.tensorflow as hvd
 import hvdlite.tensorflow.keras as hvd_keras
@@ -138,6 +139,21 @@ def test_batch_statistics_of_all_ranks(rank, size):
     own = np.array_split(np.arange(len(x)), size)[rank]
     np.testing.assert_allclose(synced(x[own], training=True), expected.numpy()[own], atol=1e-4)
     np.testing.assert_allclose(synced.moving_variance, plain.moving_variance, atol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_batch_statistics_of_a_mean_of_a_thousand_deviations(masked):
+    layer = hvd.SyncBatchNormalization(epsilon=EPSILON)
+
+    @tf.function
+    def normalise(x, dy):
+        mask = tf.ones(x.shape[:-1]) if masked else None
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True, mask=mask)
+        return y, tape.gradient(y, x, output_gradients=dy)
+
+    check_far_from_zero(lambda *arrays: [t.numpy() for t in normalise(*map(tf.constant, arrays))])
 
 
 def test_an_optimizer_of_keras_is_distributed_here_too(rank, size):

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from batch_norm import check_far_from_zero
 from torch_tensors import (
     batch_of,
     difference,
@@ -202,6 +203,17 @@ def test_sync_batch_norm(rank, size, report_parity):
     alone.eval()
     x = batch_of(7, 7, (3, 2, 6, 6))
     assert torch.allclose(model(x), alone(x), atol=1e-4)
+
+
+def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
+    def normalise(*arrays):
+        x, dy = (torch.tensor(array.transpose(0, 3, 1, 2)) for array in arrays)
+        x.requires_grad_()
+        y = hvd.SyncBatchNorm(3)(x)
+        y.backward(dy)
+        return [t.detach().numpy().transpose(0, 2, 3, 1) for t in (y, x.grad)]
+
+    check_far_from_zero(normalise)
 
 
 @pytest.fixture(scope="module")
