@@ -48,7 +48,9 @@ def broadcast_optimizer_state(
     """Replace the optimizer's states and settings on every rank by those of rank ``root_rank``.
 
     These are its ``state_dict()``: momentum and the like of each parameter, learning rates and all
-    other options, of whatever type. An optimizer that has taken no step has no states yet.
+    other options, of whatever type. An optimizer that has taken no step has no states yet: where
+    rank ``root_rank``'s has none, every parameter that lacks its gradient gets one of zeros, as
+    with Horovod, but none takes a step.
 
     :param optimizer: any optimizer, distributed or not, of the same parameters on every rank.
     :param model: as in Horovod; not needed.
@@ -68,6 +70,16 @@ def broadcast_optimizer_state(
     _broadcast(tensors, root_rank, owner, global_process_set)
     if not is_root:
         optimizer.load_state_dict(state)
+    if not optimizer.state_dict()["state"]:
+        _make_gradients(optimizer)
+
+
+def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for param in (param for group in optimizer.param_groups for param in group["params"]):
+        if param.requires_grad and param.grad is None:
+            zeros = torch.zeros_like(param)
+            is_sparse = isinstance(optimizer, torch.optim.SparseAdam)  # it takes no others
+            param.grad = zeros.to_sparse(1) if is_sparse else zeros
 
 
 class _Absent(NamedTuple):

@@ -85,6 +85,26 @@ def test_an_optimizer_that_has_no_states_yet(rank):
     assert not optimizer.state_dict()["state"]
 
 
+@pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])
+@pytest.mark.parametrize("kind", ["SGD", "SparseAdam", "LBFGS"])
+def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wrap, rank):
+    """As scripts of Horovod's read them; a gradient that is there, and a frozen one, stay."""
+    table, frozen = torch.nn.Embedding(4, 3, sparse=kind == "SparseAdam"), multilayer()[0].weight
+    given, frozen.requires_grad = torch.nn.Parameter(torch.ones(2)), False
+    given.grad = torch.ones(2).to_sparse() if kind == "SparseAdam" else torch.ones(2)
+    params = [table.weight, given, frozen]
+    optimizer = wrap(getattr(torch.optim, kind)(params, lr=0.5))
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert table.weight.grad.to_dense().tolist() == torch.zeros(4, 3).tolist()
+    assert given.grad.to_dense().tolist() == [1, 1] and frozen.grad is None
+    if kind != "LBFGS":  # whose step wants a closure
+        before = table.weight.detach().clone()
+        table(torch.tensor([1])).sum().backward()
+        optimizer.step()
+        moved = (table.weight - before).detach().abs().sum(1)
+        assert moved[1] > 0 and moved[[0, 2, 3]].max() == 0
+
+
 def test_the_optimizer_is_the_one_that_was_given(rank):
     model = multilayer()
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
