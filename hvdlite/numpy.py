@@ -41,6 +41,8 @@ def allreduce(
 
     :param array: of the same shape and dtype on every rank.
     :param op: Average, Sum, Min, Max, Product or Adasum, as for ``hvdlite.allreduce``.
+    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
+        truncated after the first, before the sum; int64 wraps before an Average's division.
     :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """

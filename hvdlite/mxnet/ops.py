@@ -56,13 +56,14 @@ def allreduce(
     :param name: the same on every rank; unique among the tensors that are being reduced.
     :param priority: of the tensors that wait, the highest goes first.
     :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
-        truncated toward zero after each.
+        truncated toward zero after each: after the first before they are summed.
     :param process_set: the ranks that take part; only they make the call.
     :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
         Adaptive Summation", 2020: floating-point dtypes only; adds orthogonal gradients, averages
         parallel ones). For bool Sum and Max are logical or, Min and Product logical and. float16
-        and bfloat16 are reduced in float32 and rounded once; integers wrap, as NumPy's do.
+        and bfloat16 are reduced in float32 and rounded once; integers wrap, as NumPy's do: int64
+        before an Average divides it, too.
     :return: an array of the shape, dtype and kind (``mx.nd``, ``mx.np``) of ``tensor``.
     :raises ValueError: at the call: before init, both ``average`` and ``op``, an unsupported dtype
         or storage type, a bool average, Adasum of integers.

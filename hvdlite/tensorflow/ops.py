@@ -37,6 +37,8 @@ def allreduce(
     :param average: True for Average, False for Sum; ``op`` says more.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
+    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
+        truncated after the first, before the sum; int64 wraps before an Average's division.
     :raises ValueError: an argument that can't be right.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed; inside a graph

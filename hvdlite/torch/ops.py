@@ -52,7 +52,8 @@ def allreduce(
     :param compression: ``hvd.Compression.none``, ``fp16``, ``bf16``, or a class like them.
     :param op: ``hvd.Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``,
         as for ``hvdlite.allreduce``. Sum and Average have a gradient.
-    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank.
+    :param prescale_factor: and ``postscale_factor``: finite, the same on every rank. Integers are
+        truncated after the first, before the sum; int64 wraps before an Average's division.
     :param process_set: the ranks that take part; only they make the call.
     :raises ValueError: an argument that can't be right, before anything is sent: a tensor that is
         sparse or on a GPU, an unsupported dtype, both ``average`` and ``op``.

@@ -27,13 +27,14 @@ def numbers(dtype: str, shape, rank: int) -> np.ndarray:
 
 
 def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
-    """What a reduction gives; integers are divided toward zero, and wrap."""
+    """What a reduction gives; integers are truncated when scaled and divided, and wrap."""
     everyone = np.stack([numbers(dtype, shape, r) for r in range(hvd.size())])
     if dtype == "bool":
         return (np.any if op in ("Sum", "Max") else np.all)(everyone, axis=0)
     whole = everyone.dtype.kind in "iu"
     wide = everyone.astype("int64" if whole else "float64")
-    result = MODEL[op](wide * before, axis=0) * (after / (hvd.size() if op == "Average" else 1))
+    scaled = np.trunc(wide * before) if whole else wide * before
+    result = MODEL[op](scaled, axis=0) * (after / (hvd.size() if op == "Average" else 1))
     with np.errstate(over="ignore"):  # products of float16 may be infinite
         return (np.trunc(result).astype("int64") if whole else result).astype(host_dtype(dtype))
 

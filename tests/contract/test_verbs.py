@@ -47,7 +47,7 @@ def test_allreduce(lib, dtype, op, rank):
 @pytest.mark.parametrize("op", MODEL)
 def test_scales(lib, dtype, op, rank, size):
     for before, after in ((2.0, 1.0), (1.0, 0.5), (2.0, 0.5), (0.5, 3.0)):
-        if dtype not in FLOATS and (before < 1 or op == "Product"):
+        if dtype not in FLOATS and op == "Product":
             continue  # wraps between the scales
         how = {"op": getattr(hvd, op), "prescale_factor": before, "postscale_factor": after}
         own, expected = numbers(dtype, (19,), rank), model(dtype, (19,), op, before, after)
@@ -114,6 +114,9 @@ def test_integers_wrap_as_numpys(lib, dtype, size):
         for op, reduce in (("Sum", np.sum), ("Product", np.prod)):
             expected = reduce([x] * size, axis=0, dtype=dtype)
             check(lib.call("allreduce", x, op=getattr(hvd, op)), expected, dtype)
+        sums = np.sum([x] * size, axis=0, dtype="int64").tolist()  # int64's have wrapped
+    quotients = [abs(s) // size * (1 if s > 0 else -1) for s in sums]
+    check(lib.call("allreduce", x, op=hvd.Average), np.array(quotients, dtype), dtype)
 
 
 @every_library
