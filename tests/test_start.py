@@ -74,6 +74,38 @@ def test_a_forked_child_ends_at_once_and_its_parent_goes_on(parent, end, code, t
     assert len(refused) == 2 and "this process was forked from one that runs MPI" in refused[0]
 
 
+GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"
+
+
+@pytest.mark.parametrize("begun", ["", NOT_BEGUN])
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_what_a_rank_starts_may_use_every_network(begun, ranks):
+    """The ways of Open MPI's that a rank itself does without are not left out of its children."""
+    code = begun + HVD + GIVEN
+    env = {**os.environ, **MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}
+    line = [sys.executable, "-c", code]
+    if ranks:
+        assert assert_passed(mpirun(ranks, "-c", code, timeout=30)).lines("BTL ") == 2 * ["^ofi"]
+    else:
+        assert subprocess.check_output(line, env=env, text=True, timeout=30) == "BTL ^ofi\n"
+
+
+def test_a_process_on_its_own_makes_no_file_in_dev_shm():
+    """Open MPI removes that file only where a launcher does it: each lone process left one."""
+    code = HVD + "hvd.init(); print('sm_segment' in open('/proc/self/maps').read())"
+    env = {**os.environ, **MPI_SETTINGS}
+    done = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=30)
+    assert done == "False\n"
+
+
+def test_a_clone_beside_a_script_is_not_taken_for_the_package(tmp_path):
+    """With `make install`: the clone's folder is named hvdlite, as the package inside it."""
+    (tmp_path / "hvdlite").mkdir()
+    (tmp_path / "train.py").write_text("import hvdlite; print(hvdlite.__version__)")
+    line = [sys.executable, "train.py"]
+    assert subprocess.check_output(line, cwd=tmp_path, text=True, timeout=30).strip()
+
+
 ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
 # The variables of a process that MPI has alone, and what its error tells of them; "": all is well.
 STARTED = {

@@ -1,10 +1,11 @@
-"""Keeps a rank's sockets off networks that it does not need, before MPI opens them.
+"""Keeps MPI from opening what a rank does not need: sockets on networks, files in /dev/shm.
 
 Open MPI's component for TCP listens on all addresses, also where all ranks share memory of one
-host. Only ranks that MPI starts later need it there: those of elastic jobs.
+host. Only ranks that MPI starts later need it there: those of elastic jobs. Its component for
+shared memory makes a file in /dev/shm, which a process without a launcher never removes.
 """
 
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Tuple
 
 _COMPONENTS = "OMPI_MCA_btl"
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
@@ -17,6 +18,8 @@ def confined(environ: Mapping[str, str]) -> Dict[str, str]:
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})
     {'OMPI_MCA_btl': '^ofi,tcp'}
+    >>> confined({})  # no launcher
+    {'OMPI_MCA_btl': '^tcp,sm'}
     >>> confined({**alone, "OMPI_MCA_btl": "self,sm,tcp"})  # the user's own choice
     {}
     >>> confined({**alone, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_btl_tcp_if_include": "eth0"})
@@ -26,15 +29,19 @@ def confined(environ: Mapping[str, str]) -> Dict[str, str]:
     if environ.get(_CHOSEN) and INTERFACES not in environ:
         found[INTERFACES] = environ[_CHOSEN]
     given = environ.get(_COMPONENTS, "^")
-    if _is_on_one_host(environ) and given.startswith("^") and "tcp" not in given[1:].split(","):
-        found[_COMPONENTS] = f"{given},tcp" if given != "^" else "^tcp"
+    left_out = [name for name in given[1:].split(",") if name]
+    more = [name for name in _needless(environ) if name not in left_out]
+    if given.startswith("^") and more:
+        found[_COMPONENTS] = f"^{','.join(left_out + more)}"
     return found
 
 
-def _is_on_one_host(environ: Mapping[str, str]) -> bool:
+def _needless(environ: Mapping[str, str]) -> Tuple[str, ...]:
+    """Return the components without which each rank still reaches every other one."""
     if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
-        return False
+        return ()
     size = environ.get("OMPI_COMM_WORLD_SIZE")
     if size is None:
-        return not any(name in environ for name in ("PMIX_RANK", "PMI_RANK"))
-    return size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+        launched = any(name in environ for name in ("PMIX_RANK", "PMI_RANK"))
+        return () if launched else ("tcp", "sm")
+    return ("tcp",) if size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") else ()

