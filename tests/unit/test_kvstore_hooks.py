@@ -19,8 +19,8 @@ USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n"
         pytest.param("import mxnet as mx; import hvdlite", marks=mxnet_alone),
         "import hvdlite; import mxnet as mx",
         "import hvdlite.mxnet; import mxnet as mx",
-        "import hvdlite, importlib as i; i.util.find_spec('mxnet'); i.reload(hvdlite); "
-        "from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
+        "import hvdlite, importlib as i, importlib.util; i.util.find_spec('mxnet'); "
+        "i.reload(hvdlite); from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
     ],
 )
 def test_both_orders_of_imports(imports):
