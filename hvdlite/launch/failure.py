@@ -143,7 +143,8 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
     lines = [_sentence(first, code) + ends]
     lines += [f"    {line}" for line in last_lines]
     if others:
-        lines.append(f"hvdliterun: the other {others} were ended")
+        whom = "one was" if others == 1 else f"{others} were"
+        lines.append(f"hvdliterun: the other {whom} ended")
     return lines
 
 
