@@ -132,7 +132,8 @@ def broadcast(
 
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` does not take part.
     """
-    name, root_rank = name_of("broadcast", name, process_set), process_set.number_of(root_rank)
+    name = name_of("broadcast", name, process_set)
+    process_set.number_of(root_rank)  # raises where it is in no set, also while a graph is made
     tensor = tf.convert_to_tensor(tensor)
     arrived = differentiable.broadcast(name, _movable(tensor), root_rank, process_set)
     return _of_dtype(arrived, tensor.dtype)
