@@ -38,11 +38,14 @@ def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
         by which of a result's shape the loss is weighted; returns the loss and the gradient.
     """
     base, options = verb.removeprefix("grouped_"), dict(options)
-    rows = [{"allgather": r + 1, "alltoall": size + 2}.get(base, 2 * size + 1) for r in range(size)]
+    rows = [
+        {"allgather": r + 1, "alltoall": size * (size + 1) // 2 + 1}.get(base, 2 * size + 1)
+        for r in range(size)
+    ]
     if base == "broadcast":
         options["root_rank"] %= size
     if base == "alltoall":
-        options["splits"] = [1 + (to == rank) for to in range(size)]  # a row is left over
+        options["splits"] = [1 + to for to in range(size)]  # a row is left over
 
     def weight(shape) -> np.ndarray:
         return np.random.RandomState(50 + rank).normal(size=shape)

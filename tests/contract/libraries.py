@@ -108,6 +108,7 @@ if mx:
                     y = getattr(self.hvd, verb)(
                         [x, 2 * x] if verb.startswith("grouped") else x, **options
                     )
+                    assert all(type(out) is type(x) for out in first_of(y))
                     loss = sum((out * self.make(weight(out.shape))).sum() for out in first_of(y))
                 loss.backward()
                 return float(loss.asnumpy()), self.read(x.grad)

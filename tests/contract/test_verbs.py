@@ -267,7 +267,14 @@ def test_gradient_of_0d(lib, verb, rank, size):
     if not lib.has_0d:
         pytest.skip("has no 0-d arrays")
     options = {"root_rank": 0} if verb == "broadcast" else {}
-    _, got = lib.gradient(verb, np.array(rank + 1.0), options, lambda shape: np.ones(shape))
+    shapes = []
+
+    def weight(shape):
+        shapes.append(tuple(shape))
+        return np.ones(shape)
+
+    _, got = lib.gradient(verb, np.array(rank + 1.0), options, weight)
+    assert shapes == [(size,) if verb == "allgather" else ()]
     assert got.shape == () and got == (rank == 0 if verb == "broadcast" else 1)
 
 
