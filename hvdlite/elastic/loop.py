@@ -43,7 +43,8 @@ def run(function: Callable) -> Callable:
 
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
         did not come to go on together within HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks
-        are left than HVDLITE_ELASTIC_MIN_RANKS.
+        are left than HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than
+        HVDLITE_ELASTIC_RESET_LIMIT.
     """
 
     @functools.wraps(function)

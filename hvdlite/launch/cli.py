@@ -89,7 +89,7 @@ def job_of(args, argv: List[str]) -> Job:
         start_timeout=args.start_timeout,
         host_timeout=args.host_timeout,
         restarts=args.restarts,
-        elastic=args.elastic or args.min_np is not None or args.max_np is not None,
+        elastic=args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},
         output_dir=args.output_filename,
         timestamps=args.prefix_output_with_timestamp,
         verbose=args.verbose,
@@ -183,6 +183,8 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError("--sync-dst-dir copies to hosts: give them by -H")
     if job.restarts < 0:
         raise ValueError(f"--restarts {job.restarts}: expected at least 0")
+    if args.reset_limit is not None and args.reset_limit < 0:
+        raise ValueError(f"--reset-limit {args.reset_limit}: expected at least 0")
     if job.elastic and job.mode == "ps":
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
     if not 1 <= job.fewest <= job.workers <= job.most:

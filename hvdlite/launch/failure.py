@@ -100,8 +100,15 @@ def lost(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Find the rank of an elastic job that says why nobody went on: the last not killed."""
-    return max((e for e in endings if e.failed), key=lambda e: (e.code > 0, e.after), default=None)
+    """Find the rank of an elastic job that tells why nobody went on: the last not killed.
+
+    Those that another's end has ended tell it only if there are no others.
+    """
+
+    def order(e: Ending) -> Tuple[bool, bool, float]:
+        return not e.ended and e.code not in (*LOST_PEER, TOO_LATE), e.code > 0, e.after
+
+    return max((e for e in endings if e.failed), key=order, default=None)
 
 
 def who_stood_still(

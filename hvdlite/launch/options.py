@@ -5,6 +5,7 @@ import difflib
 from typing import List, NamedTuple, Optional
 
 from hvdlite.launch.config import ConfigAction
+from hvdlite.lifecycle.variables import RESETS
 
 USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
 EPILOG = """\
@@ -66,6 +67,7 @@ TUNING = (
         float,
         "fail a tensor that has waited so long (seconds)",
     ),
+    Tuning("--reset-limit", RESETS, int, "end an elastic job when its ranks have died more often"),
     Tuning(
         "--no-stall-check",
         "HVDLITE_STALL_CHECK_TIME_SECONDS",
@@ -104,8 +106,7 @@ REFUSED = {
     },
     **dict.fromkeys(
         (
-            *("--host-discovery-script",),
-            *("--slots-per-host", "--elastic-timeout", "--reset-limit"),
+            *("--host-discovery-script", "--slots-per-host", "--elastic-timeout"),
             *("--blacklist-cooldown-range",),
         ),
         "elastic jobs stay on their hosts: --elastic, --min-np, --max-np (docs/elastic.md)",

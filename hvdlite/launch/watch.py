@@ -298,7 +298,7 @@ class Watch:
 
     def _outcome(self) -> Outcome:
         members = self._in_order()
-        code, report = self._verdict([r.ending for r in members if r.ending])
+        code, report = self._verdict([r.ending for r in members if r.ending and r.takes_part])
         line = self._flights.report_failure(report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)

@@ -16,7 +16,7 @@ from typing import Any, Callable, List
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle import mpi_life, script_end
-from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE
+from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE, RESETS
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores
@@ -25,6 +25,7 @@ CERTAIN_SECONDS = 20.0  # the same, where hvdlite itself has seen the death: mpi
 _comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
 _elastic = False  # this script goes on without processes that die
 _died = False
+_resets = 0  # how often the job has begun anew after deaths
 
 
 def is_newcomer() -> bool:
@@ -105,8 +106,9 @@ def agreed(vote: int) -> int:
 def shrink() -> None:
     """Go on without the dead. Collective.
 
-    :raises HvdliteError: some did not come in time; or too few are left.
+    :raises HvdliteError: some did not come in time; too few are left; or ranks have died too often.
     """
+    count_resets(_resets + 1)
     new = _within_patience(_comm.Shrink)
     new.Set_errhandler(MPI.ERRORS_RETURN)
     take(new)
@@ -116,6 +118,23 @@ def shrink() -> None:
             f"{new.size} of the ranks are left, and elastic training goes on with {fewest} at "
             f"least ({FEWEST}, --min-np)"
         )
+    limit = os.environ.get(RESETS)
+    if limit and _resets > int(limit):
+        raise HvdliteError(
+            f"ranks have died {_resets} times, and elastic training goes on {limit} times at most "
+            f"({RESETS}, --reset-limit): see why they die, above, or raise the limit"
+        )
+
+
+def resets() -> int:
+    """Return how often the job has begun anew after deaths, the same number on every rank."""
+    return _resets
+
+
+def count_resets(count: int) -> None:
+    """Set that number; a newcomer learns it from the first rank."""
+    global _resets
+    _resets = count
 
 
 def take(comm: MPI.Intracomm) -> None:

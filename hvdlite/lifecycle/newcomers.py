@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
@@ -164,7 +164,7 @@ def come_in() -> None:
         everyone = meeting.wait(lambda: _is_dead(first))
         if everyone is None:
             raise HvdliteError("the others have ended")
-        _word_of(first, _WELCOME)
+        members.count_resets(_word_of(first, _WELCOME))
     except (HvdliteError, MPI.Exception) as error:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
@@ -179,7 +179,7 @@ def _say_ready(first: MPI.Intercomm) -> None:
         time.sleep(1e-3)
 
 
-def _word_of(first: MPI.Intercomm, tag: int) -> str:
+def _word_of(first: MPI.Intercomm, tag: int) -> Any:
     while not first.Iprobe(0, tag):  # raises if it is dead
         time.sleep(1e-3)
     return first.recv(source=0, tag=tag)
@@ -266,11 +266,11 @@ class _Call:
         return port
 
     def welcome(self) -> None:
-        """Tell the newcomers that they are in."""
+        """Tell the newcomers that they are in, and after how many resets."""
         assert self._newcomers
-        with contextlib.suppress(MPI.Exception):  # one has died since
-            for newcomer in range(self._newcomers.remote_size):
-                self._newcomers.send("", newcomer, _WELCOME)
+        for newcomer in range(self._newcomers.remote_size):
+            with contextlib.suppress(MPI.Exception):  # one has died since
+                self._newcomers.send(members.resets(), newcomer, _WELCOME)
 
 
 def command_of_a_rank() -> List[str]:

@@ -75,6 +75,62 @@ def test_too_few_are_left():
     assert "1 of the ranks are left, and elastic training goes on with 2 at least" in done.err
 
 
+def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
+    done = elastic("-n", 2, "--reset-limit", 2, "1,new", 5, 2)
+    assert done.code == 1, done.err
+    assert "ranks have died 3 times, and elastic training goes on 2 times at most" in done.err
+    assert "--reset-limit" in done.err.partition("hvdliterun: rank 0 on")[2], done.err
+    assert done.err.count("; the others go on") >= 2  # nobody may be left when the third is noticed
+    assert not processes_with(str(SCRIPTS / "elastic.py"))
+
+
+def test_new_ranks_know_how_often_ranks_have_died():
+    """The limit holds though nobody is left who has seen the first death."""
+    program = """if True:
+        import os, signal, time
+        import hvdlite as hvd
+        hvd.init()
+        calls = [0] if "HVDLITE_NEWCOMER" in os.environ else []
+        @hvd.elastic.run
+        def train(state):
+            calls.append(hvd.size())
+            if calls == [2, 1, 2] or calls == [2] and hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while True:
+                hvd.numpy.barrier()
+                time.sleep(0.005)
+                state.commit()
+        train(hvd.elastic.ObjectState(step=0))
+    """
+    done = call("-n", 2, "--reset-limit", 1, *python(program))
+    assert done.code == 1, done.err
+    assert "ranks have died 2 times, and elastic training goes on 1 times at most" in done.err
+
+
+def test_a_new_rank_whose_job_has_ended_is_not_the_cause():
+    """It fails in MPI_Init, and ends last."""
+    program = """if True:
+        import os, signal, time
+        time.sleep(3 if "HVDLITE_NEWCOMER" in os.environ else 0)
+        import hvdlite as hvd
+        hvd.init()
+        @hvd.elastic.run
+        def train(state):
+            if hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            hvd.numpy.barrier()
+            time.sleep(1)
+            raise OSError("the disk is full")
+        train(hvd.elastic.ObjectState(step=0))
+    """
+    done = call("--elastic", "-n", 2, *python(program))
+    assert done.code == 1, done.err
+    assert "[2] " in done.err, "the new rank has not failed"
+    report = done.err.partition("hvdliterun: rank 0 on")[2]
+    assert "failed with exit code 1" in report, done.err
+    assert "    OSError: the disk is full" in report
+
+
 def test_a_job_whose_ranks_all_die_has_failed():
     done = elastic("-n", 2, "0,1", 5, 2)
     assert done.code == 137, done.err
@@ -87,6 +143,7 @@ def test_a_job_whose_ranks_all_die_has_failed():
     [
         (["--min-np", 3, "-n", 2], "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
         (["--max-np", 1, "-n", 2], "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
+        (["--reset-limit", -1, "-n", 2], "--reset-limit -1: expected at least 0"),
         (["--elastic", "-s", 1], "MXNet's parameter server has no elastic training"),
     ],
 )

@@ -9,6 +9,7 @@ from hvdlite.launch.failure import (
     Signs,
     culprit,
     exit_code,
+    last,
     report,
     report_standstill,
     who_stood_still,
@@ -144,6 +145,16 @@ def test_agents_that_were_killed_all_at_once_are_no_culprits():
 
 def test_who_was_only_ended_is_no_culprit():
     assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], signs()) is None
+
+
+@pytest.mark.parametrize("code, ended", [(14, False), (75, False), (143, True), (-15, True)])
+def test_who_ends_because_others_have_ended_is_no_reason_why_nobody_went_on(code, ended):
+    killed, failed = ending(0, -9, False, 2.0), ending(1, 3, False, 1.0)
+    follower = ending(2, code, ended, 3.0)
+    assert last([failed, killed, follower]) == failed
+    assert last([killed, follower]) == killed
+    assert last([follower]) == follower
+    assert last([ending(0, 0, False, 1.0)]) is None
 
 
 def test_the_report_names_rank_host_code_and_last_lines():

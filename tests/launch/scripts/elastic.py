@@ -25,7 +25,7 @@ died, resets = None, []
 @hvd.elastic.run
 def train(state):
     while state.more:
-        if first in dead and state.step == when:
+        if first in dead and state.step >= when:
             os.kill(os.getpid(), signal.SIGKILL)
         assert (hvd.numpy.allreduce(state.weights, name="equal") == state.weights).all()
         total = hvd.numpy.allreduce(np.ones(100), name="sum", op=hvd.Sum)
