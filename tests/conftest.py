@@ -10,9 +10,15 @@ os.environ.setdefault("HVDLITE_REPORTS", os.devnull)  # no folder: no files abou
 # With ``pytest -n 2``, as in ``make test``, tests of a group run one after the other. They share
 # emulated hosts, or what a fixture makes once for a file; or they need all cores or most memory.
 GROUPS = {
-    "hosts": ("benchmarks", "launch_cluster", "launch_ps", "launch_sge", "launch_slurm"),
+    "hosts": (
+        "benchmarks",
+        "launch_cluster",
+        "launch_elastic",
+        "launch_ps",
+        "launch_sge",
+        "launch_slurm",
+    ),
     "parallel": ("parallel",),
-    "elastic": ("launch_elastic",),
     "shown": ("shown",),
     "sdist": ("sdist",),
     "as_horovod": ("as_horovod",),
