@@ -33,7 +33,7 @@ struct work {
 };
 
 static const struct engine_config DEFAULT_CONFIG = {
-    .fusion_bytes = 1 << 20, .cache_capacity = 100, .log = {.level = LOG_OFF}};
+    .options = {.fusion_bytes = 1 << 20, .cache_capacity = 100}, .log = {.level = LOG_OFF}};
 
 static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks, int rank,
                                      const struct engine_config *config) {

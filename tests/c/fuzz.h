@@ -30,7 +30,8 @@ struct fuzz_job {
 static inline void fuzz_job_open(struct fuzz_job *job) {
     static const int HOST_OF[FUZZ_RANKS] = {0, 1, 1, 1};
     const struct coordinator_config config = {
-        .size = FUZZ_RANKS, .fusion_bytes = 1 << 20, .cache_capacity = 2, .bytes_ahead = 1 << 20};
+        .size = FUZZ_RANKS,
+        .options = {.fusion_bytes = 1 << 20, .cache_capacity = 2, .bytes_ahead = 1 << 20}};
     hvd_error err;
     *job = (struct fuzz_job){.coordinator = coordinator_new(&config)};
     FUZZ_REQUIRE(job->coordinator);

@@ -2,7 +2,8 @@
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
-    return (struct coordinator_config){.size = size, .fusion_bytes = 1000, .cache_capacity = 100};
+    return (struct coordinator_config){.size = size,
+                                       .options = {.fusion_bytes = 1000, .cache_capacity = 100}};
 }
 
 TEST(test_ready_when_all_have_submitted) {
@@ -23,7 +24,7 @@ TEST(test_ready_when_all_have_submitted) {
 TEST(test_order_of_priority_then_arrival) {
     struct scene s;
     struct coordinator_config config = config_of(2);
-    config.fusion_bytes = 0;
+    config.options.fusion_bytes = 0;
     scene_open(&s, config);
     static const char *const NAMES[] = {"a", "b", "c", "d", "e"};
     static const int PRIORITIES[] = {-2, 5, -2, 7, 5};
@@ -73,7 +74,7 @@ TEST(test_ids) {
 TEST(test_no_cache) {
     struct scene s;
     struct coordinator_config config = config_of(2);
-    config.cache_capacity = 0;
+    config.options.cache_capacity = 0;
     scene_open(&s, config);
     for (int round = 0; round < 3; round++) {
         all_say(&s, 2, request_of("a", 3));
@@ -86,7 +87,7 @@ TEST(test_no_cache) {
 TEST(test_resend_after_eviction) {
     struct scene s;
     struct coordinator_config config = config_of(2);
-    config.cache_capacity = 1;
+    config.options.cache_capacity = 1;
     scene_open(&s, config);
     all_say(&s, 2, request_of("a", 3));
     decide(&s, 0);

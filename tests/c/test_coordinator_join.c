@@ -3,7 +3,8 @@
 
 static struct coordinator_config config_of(int size) {
     return (struct coordinator_config){
-        .size = size, .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60};
+        .size = size,
+        .options = {.fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60}};
 }
 
 static struct request join_of(void) {

@@ -10,7 +10,8 @@ enum { KIB = 1024, RANKS = 2 };
 /* Pieces of 1000 bytes. */
 static struct coordinator_config config_of(size_t ahead) {
     return (struct coordinator_config){
-        .size = RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100};
+        .size = RANKS,
+        .options = {.fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100}};
 }
 
 static struct request urgent_of(const char *name, int64_t n, int priority) {
@@ -74,7 +75,7 @@ TEST(test_what_waits_is_fused) {
 TEST(test_small_tensors_that_cannot_be_fused) {
     struct scene s;
     struct coordinator_config config = config_of(2000);
-    config.fusion_bytes = 0;
+    config.options.fusion_bytes = 0;
     scene_open(&s, config);
     for (int i = 0; i < 12; i++) all_say(&s, RANKS, numbered_request(i, 25));
     decide(&s, 0);
@@ -256,7 +257,7 @@ static void check_decided(struct story *t) {
 static void tell(uint64_t seed) {
     struct story t = {.ahead = 2 + random_below(&seed, 300 * KIB)};
     struct coordinator_config config = config_of(t.ahead);
-    config.cache_capacity = 0; /* all by name */
+    config.options.cache_capacity = 0; /* all by name */
     scene_open(&t.s, config);
     int said = 0;
     while (said < TENSORS || t.first < t.n) {

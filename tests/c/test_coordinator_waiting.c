@@ -5,11 +5,10 @@
 #include "negotiation/pending.h"
 
 static struct coordinator_config config_of(int size) {
-    return (struct coordinator_config){.size = size,
-                                       .fusion_bytes = 1000,
-                                       .cache_capacity = 100,
-                                       .stall_warning = 10,
-                                       .stall_failure = 60};
+    return (struct coordinator_config){
+        .size = size,
+        .options = {
+            .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 10, .stall_failure = 60}};
 }
 
 static void check_left(const struct scene *s, const char *name, const char *ranks) {
@@ -225,7 +224,7 @@ TEST(test_never_stalls) {
     struct scene s;
     struct reports r;
     struct coordinator_config config = config_of(2);
-    config.stall_warning = config.stall_failure = 0;
+    config.options.stall_warning = config.options.stall_failure = 0;
     scene_open(&s, config);
     says(&s, 0, request_of("a", 3), 0);
     CHECK_DECIDES(&s, 1e9, "");

@@ -91,7 +91,7 @@ TEST(test_fusion_thresholds) {
     static const size_t BYTES[] = {0, 1, 64, 4096, SIZE_MAX};
     struct plan plan = {DEFAULT_CONFIG, NAMES, 2};
     for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
-        plan.config.fusion_bytes = BYTES[i];
+        plan.config.options.fusion_bytes = BYTES[i];
         ranks_run(3, plan_main, &plan);
     }
 }
@@ -101,7 +101,7 @@ TEST(test_cache_evictions) {
     static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
     struct plan plan = {DEFAULT_CONFIG, 50, 5};
     for (size_t i = 0; i < sizeof CAPACITIES / sizeof *CAPACITIES; i++) {
-        plan.config.cache_capacity = CAPACITIES[i];
+        plan.config.options.cache_capacity = CAPACITIES[i];
         ranks_run(2, plan_main, &plan);
         ranks_run(4, plan_main, &plan);
     }
@@ -161,7 +161,7 @@ static void big_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT16};
     struct engine_config config = DEFAULT_CONFIG;
-    config.fusion_bytes = 4 << 20;
+    config.options.fusion_bytes = 4 << 20;
     struct engine_rank me;
     struct work works[4];
     hvd_error err = {0};

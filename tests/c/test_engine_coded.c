@@ -58,7 +58,7 @@ static void check_coded(const struct coded_work *w) {
 static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     struct engine_config config = DEFAULT_CONFIG;
     struct stats stats = {0};
-    config.fusion_bytes = *(size_t *)fusion;
+    config.options.fusion_bytes = *(size_t *)fusion;
     config.stats = &stats;
     struct engine_rank me;
     struct coded_work works[CODED_CASES_N][TENSORS];

@@ -53,9 +53,9 @@ static void run_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct work works[TENSORS];
     struct engine_config config = DEFAULT_CONFIG;
-    config.fusion_bytes = SIZE_MAX;
-    config.bytes_ahead = run->ahead;
-    config.deterministic = run->deterministic;
+    config.options.fusion_bytes = SIZE_MAX;
+    config.options.bytes_ahead = run->ahead;
+    config.options.deterministic = run->deterministic;
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < TENSORS; i++) {
         char name[32];

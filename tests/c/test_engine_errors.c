@@ -192,7 +192,7 @@ TEST(test_refused) { ranks_run(2, refused_main, NULL); }
 static void stall_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct engine_config config = DEFAULT_CONFIG;
-    config.stall_failure = 1.5; /* long beside the delays of a busy machine */
+    config.options.stall_failure = 1.5; /* long beside the delays of a busy machine */
     struct engine_rank me;
     struct work w;
     hvd_error err = {0};

@@ -26,7 +26,7 @@ static void pieces_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_config config = DEFAULT_CONFIG;
     uint64_t random = (uint64_t)rank;
     hvd_error err = {0};
-    config.bytes_ahead = *(const size_t *)arg;
+    config.options.bytes_ahead = *(const size_t *)arg;
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < LARGE; i++) {
         char name[32];
@@ -132,7 +132,7 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
     hvd_error err = {0};
     int count = 0;
     (void)arg;
-    config.bytes_ahead = 1;
+    config.options.bytes_ahead = 1;
     gate(rank_transport(ranks, rank));
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < SMALL; i++) {

@@ -58,7 +58,7 @@ static void region_main(struct ranks *ranks, int rank, void *arg) {
     struct region region = {.id = 1, .stride = STRIDE, .n = l->host.size, .self = l->host.rank};
     region.memory = s->memory + (size_t)(l->host_of[rank] * ranks->size) * STRIDE;
     struct engine_config config = DEFAULT_CONFIG;
-    config.bytes_ahead = s->ahead;
+    config.options.bytes_ahead = s->ahead;
     engine_rank_start(&me, ranks, rank, &config);
     engine_add_region(me.engine, &region);
     char *part = rank == s->outside ? NULL : region_part(&region, region.self);

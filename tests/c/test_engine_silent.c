@@ -59,7 +59,7 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     hvd_error err = {0};
     bool stopped = rank == stop.rank;
     (void)arg;
-    config.stall_failure = stop.shutdown;
+    config.options.stall_failure = stop.shutdown;
     t->patience.timeout = stop.timeout;
     if (stopped) close_links(t);
     engine_rank_start(&me, ranks, rank, &config);

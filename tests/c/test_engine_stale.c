@@ -65,7 +65,7 @@ TEST(test_refused_again_and_again) {
 static void stalling_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct engine_config config = DEFAULT_CONFIG;
-    config.stall_failure = 0.003;
+    config.options.stall_failure = 0.003;
     struct engine_rank me;
     uint64_t random = (uint64_t)rank;
     hvd_error err = {0};

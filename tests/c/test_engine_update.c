@@ -87,7 +87,7 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     struct region region = {
         .id = 1, .memory = h->memory, .stride = STRIDE, .n = local->size, .self = local->rank};
     struct engine_config config = DEFAULT_CONFIG;
-    config.bytes_ahead = job->bytes_ahead;
+    config.options.bytes_ahead = job->bytes_ahead;
     engine_rank_start(&me, ranks, rank, &config);
     if (h->memory) engine_add_region(me.engine, &region);
     for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i, hosts);

@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include "base/env.h"
+#include "base/options.h"
+#include "transport/pace.h"
 
 #include <stdint.h>
 
@@ -119,4 +121,28 @@ TEST(test_bad_seconds) {
         CHECK_HAS(err.text, "HVDLITE_TEST_VALUE");
         CHECK_NEAR(value, 7, 0);
     }
+}
+
+TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
+    hvd_error err = {0};
+    struct options options = OPTIONS_DEFAULT;
+    setenv("HVDLITE_CACHE_CAPACITY", "many", 1);
+    setenv("HOROVOD_SEGMENTS_IN_FLIGHT", "65", 1);
+    setenv("HVDLITE_NUDGE", "0", 1);
+    CHECK_INT(options_read(&options, &err), HVD_INVALID);
+    CHECK_TEXT(err.text, "HVDLITE_CACHE_CAPACITY is 'many': expected a whole number of at least 0");
+    CHECK_INT(options.cache_capacity, OPTIONS_DEFAULT.cache_capacity);
+    CHECK(!options.nudge && options.window);
+    unsetenv("HVDLITE_CACHE_CAPACITY");
+    CHECK_INT(options_read(&options, &err), HVD_INVALID);
+    CHECK_TEXT(err.text, "HOROVOD_SEGMENTS_IN_FLIGHT is '65': expected a number from 1 to 64");
+    CHECK_INT(options.segments_in_flight, 0);
+    setenv("HVDLITE_SEGMENTS_IN_FLIGHT", "64", 1);
+    CHECK_OK(options_read(&options, &err), err);
+    CHECK_INT(options.segments_in_flight, PACE_MOST_DEPTH);
+}
+
+TEST(test_the_default_segment_is_the_pace_s) {
+    CHECK_INT(OPTIONS_DEFAULT.segment, PACE_DEFAULT.segment);
+    CHECK_INT(OPTIONS_DEFAULT.segment % PACE_UNIT, 0);
 }

@@ -41,7 +41,8 @@ static size_t *shuffled(size_t n, uint64_t seed) {
 
 static struct coordinator *coordinator_of(double stall_failure) {
     struct coordinator *c = coordinator_new(&(struct coordinator_config){
-        .size = 2, .fusion_bytes = 4096, .cache_capacity = 1000, .stall_failure = stall_failure});
+        .size = 2,
+        .options = {.fusion_bytes = 4096, .cache_capacity = 1000, .stall_failure = stall_failure}});
     REQUIRE(c != NULL);
     return c;
 }
@@ -95,7 +96,7 @@ static void decided_one_by_one(size_t n) {
 /* More than may be decided ahead is ready, and more becomes so: each finished batch decides one. */
 static void decided_late(size_t n) {
     struct coordinator *c = coordinator_new(&(struct coordinator_config){
-        .size = 1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000});
+        .size = 1, .options = {.fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000}});
     struct wire_writer out = {0};
     REQUIRE(c != NULL);
     for (size_t i = 0; i < n; i++) {

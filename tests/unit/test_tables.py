@@ -10,7 +10,7 @@ from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.options import parser
+from hvdlite.launch.options import TUNING, parser
 from tests.jobs import ROOT
 
 PACKAGE = ROOT / "hvdlite"
@@ -49,11 +49,19 @@ INTERNAL = {
 }  # fmt: skip
 
 
+ENGINE = {  # the options of C: variable, default
+    f"HVDLITE_{name}": default
+    for name, default in re.findall(
+        r" ROW\(\w+, \w+, ([A-Z_]+), ([^,]+),", (PACKAGE / "csrc/base/options.h").read_text()
+    )
+}
+
+
 def test_every_variable_has_its_row_and_every_row_its_variable():
-    read = set()
+    read = set(ENGINE)
     for file in PACKAGE.rglob("*.[cp]*"):
         if file.suffix == ".c":
-            of_c = re.findall(r'(?:env_\w+|read_bounded)\("([A-Z_]+)"', file.read_text())
+            of_c = re.findall(r'env_\w+\("([A-Z_]+)"', file.read_text())
             read.update(f"HVDLITE_{name}" for name in of_c)
         elif file.suffix == ".py":
             read.update(re.findall(r"HVDLITE_[A-Z_]*[A-Z]", file.read_text()))
@@ -64,6 +72,21 @@ def test_every_variable_has_its_row_and_every_row_its_variable():
     assert read - INTERNAL <= told, "variables that no page of docs/ has"
     assert not INTERNAL & rows
     assert read >= INTERNAL, "internal variables that are gone"
+
+
+def test_the_defaults_in_the_docs_are_those_of_the_engine():
+    told = dict(re.findall(r"^\| `(HVDLITE_\w+)` \| ([^|]*) \|", DOCS["environment.md"], re.M))
+    words = {"true": 1, "false": 0, "SIZE_MAX": "measured"}
+    assert len(ENGINE) >= 15
+    for name, default in ENGINE.items():
+        value = words[default] if default in words else eval(default)
+        measured = name == "HVDLITE_SEGMENTS_IN_FLIGHT"
+        assert told[name] == ("16 to 64" if measured else str(value)), name
+
+
+def test_the_launchers_options_of_the_engine_have_their_rows():
+    rows = set(re.findall(r"^\| `(HVDLITE_\w+)`", DOCS["environment.md"], re.M))
+    assert {row.variable for row in TUNING} <= rows
 
 
 def test_every_option_of_the_launcher_is_in_the_docs():

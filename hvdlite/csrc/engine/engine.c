@@ -183,7 +183,7 @@ static void fix_order(struct coordinator_config *c, const struct comm *all) {
     enum { PIECE = 4 << 20 };
     size_t alike = coll_alike(all);
     if (alike == SIZE_MAX) return;
-    if (c->fusion_bytes > alike) c->fusion_bytes = alike;
+    if (c->options.fusion_bytes > alike) c->options.fusion_bytes = alike;
     c->piece_bytes = PIECE;
 }
 
@@ -192,13 +192,9 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     struct coordinator_config coordinator = {
         .size = t->at.size,
         .job_ranks = t->job_ranks,
-        .fusion_bytes = config->fusion_bytes,
-        .bytes_ahead = config->bytes_ahead,
-        .cache_capacity = config->cache_capacity,
-        .stall_warning = config->stall_warning,
-        .stall_failure = config->stall_failure,
+        .options = config->options,
     };
-    if (config->deterministic) fix_order(&coordinator, &t->all);
+    if (config->options.deterministic) fix_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
     regions_init(&e->regions);
     e->t = t;

@@ -10,6 +10,7 @@
 #define HVDLITE_ENGINE_ENGINE_H
 
 #include "base/log.h"
+#include "base/options.h"
 #include "engine/tensors.h"
 #include "engine/timeline.h"
 #include "negotiation/ahead.h"
@@ -20,12 +21,7 @@
 struct engine;
 
 struct engine_config {
-    size_t fusion_bytes;   /* most bytes in a batch; the coordinator's value counts */
-    size_t bytes_ahead;    /* most bytes decided and not finished; see ahead.h */
-    bool deterministic;    /* equal inputs give equal bits in every run; rank 0's value counts */
-    size_t cache_capacity; /* tensors */
-    double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
-    double stall_failure;  /* seconds until a tensor that waits fails; 0: never */
+    struct options options;
     struct log log;
     struct stats *stats;       /* NULL: nothing is counted */
     struct timeline *timeline; /* the caller owns it; NULL: none */

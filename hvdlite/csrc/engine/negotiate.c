@@ -10,7 +10,7 @@
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
                    const struct coordinator_config *config, const struct log *log, hvd_error *err) {
     *n = (struct negotiation){
-        .t = t, .tensors = tensors, .log = log, .cache = cache_new(config->cache_capacity)};
+        .t = t, .tensors = tensors, .log = log, .cache = cache_new(config->options.cache_capacity)};
     struct coordinator_config own = *config;
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
@@ -19,7 +19,7 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
     own.silent = n->watch.silent;
     if (coordinates && !code) n->coordinator = coordinator_new(&own);
     if (!code && n->cache && (n->coordinator || !coordinates)) {
-        silence_limits(n, config->stall_warning, config->stall_failure);
+        silence_limits(n, &config->options);
         return HVD_OK;
     }
     negotiate_close(n);

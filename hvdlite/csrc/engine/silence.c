@@ -11,12 +11,13 @@ static const double LEAST = 1;
 
 /* A member can't tell why the coordinator decides nothing; the coordinator knows which tensors
  * stall, and fails these alone. */
-void silence_limits(struct negotiation *n, double stall_warning, double stall_failure) {
-    double stall = stall_failure > 0 && stall_failure < LEAST ? LEAST : stall_failure;
+void silence_limits(struct negotiation *n, const struct options *options) {
+    double stall = options->stall_failure;
+    if (stall > 0 && stall < LEAST) stall = LEAST;
     double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
-    n->watch.warning = stall_warning;
+    n->watch.warning = options->stall_warning;
     n->watch.failure = n->coordinator ? timeout : either;
-    n->watch.quarter = lesser(stall_warning, either) / 4;
+    n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
 static int send_one(struct negotiation *n, int to, enum wire_type type, hvd_error *err) {

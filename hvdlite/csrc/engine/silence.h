@@ -9,7 +9,7 @@
 
 /* Seconds until tensors are reported, or fail; 0: never. The transport has the limit of waits for
  * data. */
-void silence_limits(struct negotiation *n, double stall_warning, double stall_failure);
+void silence_limits(struct negotiation *n, const struct options *options);
 
 /* Call it in each step. Reports stalls and silence; fails after the limit with HVD_RANK_DEAD. */
 int silence_look(struct negotiation *n, hvd_error *err);

@@ -24,44 +24,12 @@ static int read_log_level(enum log_level *level, hvd_error *err) {
  * yielding threads, in 26 us through a futex. So the default busy-waits for about the time of one
  * futex, then yields while a futex would still cost much. All ranks of the host share the cores, so
  * their number counts, not the group's. */
-static int read_wait(struct job *j, int local_size, hvd_error *err) {
-    size_t spin = 30, yield = 300;
-    HVD_TRY(env_size("SPIN_MICROSECONDS", &spin, err));
-    HVD_TRY(env_size("YIELD_MICROSECONDS", &yield, err));
-    j->patience.policy = (struct wait_policy){wait_may_spin(local_size) ? (double)spin * 1e-6 : 0,
-                                              (double)yield * 1e-6};
-    return HVD_OK;
-}
-
-/* A size between two bounds. */
-static int read_bounded(const char *name, size_t *value, size_t least, size_t most,
-                        hvd_error *err) {
-    char expected[80];
-    HVD_TRY(env_size(name, value, err));
-    if (*value >= least && *value <= most) return HVD_OK;
-    snprintf(expected, sizeof expected, "a number from %zu to %zu", least, most);
-    return env_invalid(name, expected, err);
-}
-
-static int read_pace(struct pace *pace, hvd_error *err) {
-    HVD_TRY(read_bounded("SEGMENT_BYTES", &pace->segment, 1024, PACE_MOST_SEGMENT, err));
-    pace->segment -= pace->segment % PACE_UNIT;
-    return read_bounded("SEGMENTS_IN_FLIGHT", &pace->depth, 1, PACE_MOST_DEPTH, err);
-}
-
-static int read_config(struct job *j, hvd_error *err) {
-    struct engine_config *config = &j->config;
-    HVD_TRY(read_log_level(&config->log.level, err));
-    HVD_TRY(env_flag("WINDOW", &j->window, err)); /* again, for the error */
-    HVD_TRY(read_pace(&j->pace, err));
-    HVD_TRY(env_flag("NUDGE", &j->nudge, err)); /* again */
-    HVD_TRY(env_size("FUSION_THRESHOLD", &config->fusion_bytes, err));
-    HVD_TRY(env_size("BYTES_AHEAD", &config->bytes_ahead, err));
-    HVD_TRY(env_flag("DETERMINISTIC", &config->deterministic, err));
-    HVD_TRY(env_size("CACHE_CAPACITY", &config->cache_capacity, err));
-    HVD_TRY(env_seconds("STALL_CHECK_TIME_SECONDS", &config->stall_warning, err));
-    HVD_TRY(env_seconds("STALL_SHUTDOWN_TIME_SECONDS", &config->stall_failure, err));
-    return env_seconds("DATA_TIMEOUT_SECONDS", &j->patience.timeout, err);
+static void use_options(struct job *j, int local_size) {
+    const struct options *o = &j->config.options;
+    double spin = wait_may_spin(local_size) ? (double)o->spin * 1e-6 : 0;
+    j->patience = (struct patience){{spin, (double)o->yield * 1e-6}, .timeout = o->data_timeout};
+    j->pace = (struct pace){o->segment - o->segment % PACE_UNIT,
+                            o->segments_in_flight ? o->segments_in_flight : PACE_DEFAULT.depth};
 }
 
 /* ---- groups ---- */
@@ -110,11 +78,17 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     return engine_start(&g->engine, g->transport, &config, err);
 }
 
+static int open_transport(const struct job *j, struct group *g, const void *mpi_comm,
+                          hvd_error *err) {
+    const struct options *o = &j->config.options;
+    return transport_mpi_open(&g->transport, mpi_comm, o->window, o->nudge, err);
+}
+
 int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
                    struct group **out, hvd_error *err) {
     struct group *g = group_new(err);
     if (!g) return err->code;
-    int code = transport_mpi_open(&g->transport, mpi_comm, j->window, j->nudge, err);
+    int code = open_transport(j, g, mpi_comm, err);
     if (!code) code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
@@ -151,7 +125,7 @@ static void log_start(const struct job *j, const struct transport *t) {
     log_line(&j->config.log, LOG_INFO,
              "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
              t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",
-             j->config.fusion_bytes, j->config.cache_capacity);
+             j->config.options.fusion_bytes, j->config.options.cache_capacity);
 }
 
 int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err) {
@@ -172,10 +146,8 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
 /* HVDLITE_TIMELINE=DYNAMIC allows a later start_timeline(), which is always allowed. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
-    bool mark_cycles = false;
-    HVD_TRY(env_flag("TIMELINE_MARK_CYCLES", &mark_cycles, err));
     if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
-    return job_start_timeline(j, path, mark_cycles, err);
+    return job_start_timeline(j, path, j->config.options.mark_cycles, err);
 }
 
 static void log_choices(const struct job *j, const struct transport *t, double seconds) {
@@ -197,8 +169,8 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     t->patience = j->patience;
     t->pace = PACE_DEFAULT;
     HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
-    if (j->config.deterministic) j->cost = COST_FIXED;
-    if (!env_text("SEGMENTS_IN_FLIGHT")) j->pace.depth = coll_depth(j->cost, j->pace.segment);
+    if (j->config.options.deterministic) j->cost = COST_FIXED;
+    if (!j->config.options.segments_in_flight) j->pace.depth = coll_depth(j->cost, j->pace.segment);
     HVD_TRY(coll_tree(&t->all, &pace, err));
     HVD_TRY(coll_tree(&t->all, &cost, err));
     t->cost = j->cost;
@@ -206,15 +178,17 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
-/* World's transport first: through it all ranks learn if one can't read its environment. */
-static int open_world(struct job *j, struct group *world, const void *mpi_comm, hvd_error *err) {
-    HVD_TRY(transport_mpi_open(&world->transport, mpi_comm, j->window, j->nudge, err));
+/* World's transport first: through it all ranks learn if one can't read its environment, as `code`
+ * and *err tell. */
+static int open_world(struct job *j, struct group *world, const void *mpi_comm, int code,
+                      hvd_error *err) {
+    HVD_TRY(open_transport(j, world, mpi_comm, err));
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
     flight_place(j->flight, world->transport->at.rank, world->transport->at.size,
                  world->transport->at.local_rank);
-    int code = read_config(j, err);
-    if (!code) code = read_wait(j, world->transport->at.local_size, err);
+    use_options(j, world->transport->at.local_size);
+    if (!code) code = read_log_level(&j->config.log.level, err);
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_mpi_agree(world->transport, code, err));
     HVD_TRY(tune(j, world->transport, err));
@@ -223,32 +197,23 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
 }
 
 /* A job without it runs all the same. */
-static int open_flight(struct job *j, hvd_error *err) {
-    bool wanted = true;
+static void open_flight(struct job *j) {
     hvd_error ignored;
-    HVD_TRY(env_flag("FLIGHT_RECORDER", &wanted, err));
-    if (!wanted || flight_open(&j->flight, &ignored)) return HVD_OK;
+    if (!j->config.options.flight_recorder || flight_open(&j->flight, &ignored)) return;
     j->config.flight = j->flight;
     j->config.stats = &j->flight->memory->stats;
-    return HVD_OK;
 }
 
 int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
-    *j = (struct job){.patience.timeout = 300, .window = true, .nudge = true, .pace = PACE_DEFAULT};
-    env_flag("WINDOW", &j->window, NULL); /* read_config reports errors, to all ranks */
-    env_flag("NUDGE", &j->nudge, NULL);
-    j->config = (struct engine_config){.fusion_bytes = 64 << 20,
-                                       .bytes_ahead = AHEAD_MEASURED,
-                                       .cache_capacity = 4096,
-                                       .stall_warning = 60,
-                                       .stall_failure = 0};
+    *j = (struct job){.config.options = OPTIONS_DEFAULT};
+    int id, code = options_read(&j->config.options, err);
     timeline_init(&j->timeline);
     j->config.timeline = &j->timeline;
     j->config.stats = &j->stats;
-    HVD_TRY(open_flight(j, err));
+    open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    int id, code = open_world(j, world, mpi_comm, err);
+    code = open_world(j, world, mpi_comm, code, err);
     if (!code) code = job_add(j, world, &id, err);
     if (code) group_close(world);
     return code;

@@ -21,8 +21,6 @@ struct job {
     struct patience patience;
     struct pace pace;
     struct cost cost;         /* between hosts, measured at the start */
-    bool window;              /* ranks of one host may share memory */
-    bool nudge;               /* messages wake ranks of other hosts */
     struct timeline timeline; /* of all groups, like the stats */
     struct stats stats;       /* used where there is no flight recorder */
     struct flight *flight;    /* NULL: switched off, or no memory for it */

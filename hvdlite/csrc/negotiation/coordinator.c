@@ -10,8 +10,8 @@ struct coordinator *coordinator_new(const struct coordinator_config *config) {
     struct coordinator *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->config = *config;
-    c->ahead.bytes_ahead = config->bytes_ahead;
-    c->cache = cache_new(config->cache_capacity);
+    c->ahead.bytes_ahead = config->options.bytes_ahead;
+    c->cache = cache_new(config->options.cache_capacity);
     c->left = calloc((size_t)config->size, sizeof *c->left);
     c->owed = calloc((size_t)config->size, sizeof *c->owed);
     c->reason = calloc((size_t)config->size, sizeof *c->reason);
@@ -128,7 +128,7 @@ const char *coordinator_oldest(const struct coordinator *c, size_t *more) {
 }
 
 void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg) {
-    double limit = c->config.stall_warning;
+    double limit = c->config.options.stall_warning;
     if (limit > 0)
         waiting_report(&c->waiting, c->config.size, c->config.silent, now, limit, report, arg);
 }

@@ -8,21 +8,18 @@
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 
+#include "base/options.h"
 #include "negotiation/waiting.h"
 #include "negotiation/wire.h"
 
 struct coordinator;
 
 struct coordinator_config {
-    int size;              /* ranks */
-    const int *job_ranks;  /* [rank]: its rank in the job, for texts; NULL: the same */
-    size_t fusion_bytes;   /* most bytes that one batch fuses; 0: no fusion */
-    size_t bytes_ahead;    /* most bytes decided and not finished; see ahead.h */
-    size_t piece_bytes;    /* of the pieces of large tensors; 0: see ahead.h */
-    size_t cache_capacity; /* tensors; 0: no cache */
-    double stall_warning;  /* seconds until a tensor that waits is reported; 0: never */
-    double stall_failure;  /* seconds until a tensor that waits fails; 0: never */
-    const bool *silent;    /* [rank]: it does not answer, for texts; NULL: none is known */
+    int size;             /* ranks */
+    const int *job_ranks; /* [rank]: its rank in the job, for texts; NULL: the same */
+    struct options options;
+    size_t piece_bytes; /* of the pieces of large tensors; 0: see ahead.h */
+    const bool *silent; /* [rank]: it does not answer, for texts; NULL: none is known */
 };
 
 struct coordinator *coordinator_new(const struct coordinator_config *config); /* NULL: no memory */

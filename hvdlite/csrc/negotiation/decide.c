@@ -50,7 +50,7 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
 /* Fails tensors that have waited longer than stall_failure. The oldest come first. */
 static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
-    double limit = c->config.stall_failure;
+    double limit = c->config.options.stall_failure;
     struct pending *p = c->waiting.first;
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting, c->config.size);
@@ -91,7 +91,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
         item->nrows = (uint32_t)p->size;
         item->rows = p->rows;
     }
-    if (!c->config.cache_capacity || p->request.kind == HVD_JOIN) return HVD_OK;
+    if (!c->config.options.cache_capacity || p->request.kind == HVD_JOIN) return HVD_OK;
     item->id = ++c->last_id;
     return cache_put(c->cache, item->id, &p->request, item->rows, item->nrows, err);
 }
@@ -159,7 +159,7 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
 /* Unless it is fixed, a batch is cut only for what may overtake the rest: the links drain between
  * two pieces. */
 static size_t longest_batch(const struct coordinator *c) {
-    bool fixed = c->config.bytes_ahead != AHEAD_MEASURED;
+    bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
@@ -168,7 +168,7 @@ static int run_ready(struct coordinator *c, double now, struct wire_writer *out,
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;
     if (c->config.piece_bytes) piece = c->config.piece_bytes;
-    HVD_TRY(ready_plan(&c->ready, most, piece, c->config.fusion_bytes, &plan, err));
+    HVD_TRY(ready_plan(&c->ready, most, piece, c->config.options.fusion_bytes, &plan, err));
     int code = HVD_OK;
     for (size_t i = 0;
          i < plan.n && !code && ahead_takes(&c->ahead, piece_bytes(plan.first[i]), now); i++)

@@ -25,7 +25,6 @@ struct pace {
 
 enum {
     PACE_UNIT = 64, /* a cache line holds whole elements of every dtype */
-    PACE_MOST_SEGMENT = 1 << 30,
     PACE_MOST_DEPTH = 64,
 };
 

@@ -1,0 +1,45 @@
+/* The options of a job: one row is a field, its variable, its default, and the bounds of a size.
+ *
+ * A row is all that an option needs here; docs/environment.md tells what it does. Read once, at
+ * init. */
+#ifndef HVDLITE_BASE_OPTIONS_H
+#define HVDLITE_BASE_OPTIONS_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* type, field, HVDLITE_..., default, least, most. A default may lie outside the bounds: it stands
+ * for "not set", where what is measured decides. */
+#define OPTIONS(ROW)                                                                               \
+    ROW(size_t, fusion_bytes, FUSION_THRESHOLD, 64 << 20, 0, SIZE_MAX)                             \
+    ROW(size_t, bytes_ahead, BYTES_AHEAD, SIZE_MAX, 0, SIZE_MAX)                                   \
+    ROW(bool, deterministic, DETERMINISTIC, false, 0, 1)                                           \
+    ROW(size_t, cache_capacity, CACHE_CAPACITY, 4096, 0, SIZE_MAX)                                 \
+    ROW(double, stall_warning, STALL_CHECK_TIME_SECONDS, 60, 0, 0)                                 \
+    ROW(double, stall_failure, STALL_SHUTDOWN_TIME_SECONDS, 0, 0, 0)                               \
+    ROW(double, data_timeout, DATA_TIMEOUT_SECONDS, 300, 0, 0)                                     \
+    ROW(bool, window, WINDOW, true, 0, 1)                                                          \
+    ROW(bool, nudge, NUDGE, true, 0, 1)                                                            \
+    ROW(size_t, segment, SEGMENT_BYTES, 61440, 1024, 1 << 30)                                      \
+    ROW(size_t, segments_in_flight, SEGMENTS_IN_FLIGHT, 0, 1, 64)                                  \
+    ROW(size_t, spin, SPIN_MICROSECONDS, 30, 0, SIZE_MAX)                                          \
+    ROW(size_t, yield, YIELD_MICROSECONDS, 300, 0, SIZE_MAX)                                       \
+    ROW(bool, flight_recorder, FLIGHT_RECORDER, true, 0, 1)                                        \
+    ROW(bool, mark_cycles, TIMELINE_MARK_CYCLES, false, 0, 1)
+
+struct options {
+#define FIELD(type, field, ...) type field;
+    OPTIONS(FIELD)
+#undef FIELD
+};
+
+extern const struct options OPTIONS_DEFAULT;
+
+/* Sets those fields whose variable is set; one that is wrong stays, and the first of these is the
+ * error. */
+int options_read(struct options *options, hvd_error *err);
+
+#endif
