@@ -1,15 +1,20 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
-from typing import Any, Dict, Iterable, List, Sequence
+import itertools
+from typing import Any, Dict, Hashable, Iterable, List, Sequence
 
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core.names import natural_order, shape_of_name
+from hvdlite.core.names import natural_order, shape_of_name, tensor_name
+from hvdlite.core.native import lib
 from hvdlite.core.objects import agree
-from hvdlite.core.process_set import ProcessSet
-from hvdlite.mxnet.reducer import Reducer
+from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.reduce_ops import Average
+from hvdlite.mxnet.collectives import allreduce_, reduction
+from hvdlite.mxnet.push import push_group
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
+from hvdlite.training.codecs import Codec, NoneCompressor, check_compression
 from hvdlite.training.plan import Reduction, split, split_by_bytes
 
 
@@ -170,3 +175,96 @@ class Gradients:
         if index not in self._sizes:
             self._sizes[index] = array.size * np.dtype(array.dtype).itemsize
         return self._sizes[index]
+
+
+class Reducer:
+    """Reduces one owner's tensors with one compression, and keeps the residual of each tensor."""
+
+    def __init__(self, compression=NoneCompressor) -> None:
+        check_compression(compression)
+        self.compression = compression
+        self._residuals: Dict[str, mx.nd.NDArray] = {}
+
+    def allreduce_(
+        self, tensor, name: str, priority: int = 0, op: int = Average, scales=(1.0, 1.0),
+        process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
+        """Reduce in place with the compression, else like ``ops.allreduce_``; return ``tensor``.
+
+        :param scales: a factor for before the compression, and one for after the reduction.
+        """
+        return self.grouped_allreduce_([tensor], [name], priority, op, scales, process_set)[0]
+
+    def grouped_allreduce_(
+        self, tensors, names: Sequence[str], priority: int = 0, op: int = Average,
+        scales=(1.0, 1.0), process_set: ProcessSet = global_process_set,
+    ):  # fmt: skip
+        """Do the same for several tensors, as one operation; return ``tensors``."""
+        names = [tensor_name("allreduce", name, process_set) for name in names]
+        if self.compression is NoneCompressor:
+            return allreduce_(names, tensors, op, scales, priority, process_set)
+        codecs = [self._codec_for(tensor) for tensor in tensors]
+        coded = [codec is not None for codec in codecs]
+        how = op, scales, priority, process_set
+        self._allreduce_coded(*_only(coded, names, tensors, codecs), *how)
+        self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
+        return tensors
+
+    def _codec_for(self, tensor):
+        if isinstance(self.compression, Codec):  # the C core refuses dtypes other than float32
+            return self.compression
+        is_single = isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
+        return getattr(self.compression, "codec", None) if is_single else None
+
+    def _residual(self, tensor, name: str):
+        known = self._residuals.get(name)
+        if known is None or known.size != tensor.size:
+            with mx.util.np_shape(True):  # else a size of 0 means an unknown one
+                known = mx.nd.zeros((tensor.size,), ctx=tensor.context)
+            self._residuals[name] = known
+        return known
+
+    def _allreduce_coded(self, names, tensors, codecs, *how) -> None:
+        residuals = [
+            self._residual(tensor, name) if codec.has_residual else None
+            for codec, name, tensor in zip(codecs, names, tensors)
+        ]
+        of_all = reduction(*how)
+        details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
+        push_group(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
+
+    def _allreduce_compressed(self, names, tensors, *how) -> None:
+        compressed = [self.compression.compress(tensor) for tensor in tensors]
+        allreduce_(names, [sent for sent, _ in compressed], *how)
+        for tensor, (sent, context) in zip(tensors, compressed):
+            if sent is not tensor:
+                tensor[:] = self.compression.decompress(sent, context)
+
+
+def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:
+    return [list(itertools.compress(items, chosen)) for items in lists]
+
+
+class Aside:
+    """Keeps the sum of the gradients of earlier passes while backward writes the next ones."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[Hashable, Any] = {}
+
+    def put(self, key: Hashable, grad, grad_req: str) -> None:
+        """Add the gradient to the kept sum; clear it if backward adds (grad_req "add")."""
+        kept = self._kept.get(key)
+        self._kept[key] = grad.copy() if kept is None else kept + grad
+        if grad_req == "add":
+            grad[:] = 0
+
+    def bring_back(self, key: Hashable, grad, is_new: bool = True) -> bool:
+        """Write the kept sum, plus the gradient if it is new, to the gradient.
+
+        Return False if nothing is kept for the key.
+        """
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return False
+        (grad + kept if is_new else kept).copyto(grad)
+        return True

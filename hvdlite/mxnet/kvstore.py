@@ -14,7 +14,7 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.lifecycle import job
 from hvdlite.mxnet.compression import from_params
-from hvdlite.mxnet.gradients import agree_on_order, common_order
+from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order
 from hvdlite.mxnet.kvstore_arrays import (
     add_up,
     by_key,
@@ -25,7 +25,6 @@ from hvdlite.mxnet.kvstore_arrays import (
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters
-from hvdlite.mxnet.reducer import Reducer
 from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.numpy import barrier

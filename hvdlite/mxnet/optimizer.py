@@ -8,8 +8,7 @@ import mxnet as mx
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
-from hvdlite.mxnet.accumulation import Aside
-from hvdlite.mxnet.gradients import Gradients
+from hvdlite.mxnet.gradients import Aside, Gradients
 from hvdlite.mxnet.parameters import trainer_of
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes

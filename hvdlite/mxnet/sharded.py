@@ -1,14 +1,214 @@
 """ShardedTrainer: DistributedTrainer with weights once on each host, and states once in the job."""
 
-from typing import Collection, List
+import pickle
+from typing import Any, Collection, Dict, List, Optional, Set, Tuple
 
 import mxnet as mx
+import numpy as np
 
-from hvdlite.core import topology
-from hvdlite.core.reduce_ops import Average
-from hvdlite.mxnet.host_updater import HostUpdater
+from hvdlite import numpy as collectives
+from hvdlite.core import heap, topology
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import HvdliteValueError
+from hvdlite.core.objects import agree
+from hvdlite.core.reduce_ops import Average, Max
+from hvdlite.mxnet.gradients import Gradients
+from hvdlite.mxnet.host_weights import HostWeights, Place, Stripes, arrays_of, can_move, with_arrays
 from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
+from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
+
+_REDUCED = Max, (1.0, 1.0)  # of gradients that are equal on all ranks: themselves
+
+_UNSUITED = {"Nadam": "keeps a schedule that counts calls, of which each rank does some"}
+
+
+_ELSEWHERE = (
+    "each host of the job had some of the optimizer's states, and the job has ended: save states "
+    "before its end, or load_states() now"
+)
+
+
+class HostUpdater(mx.optimizer.Updater):
+    """An ``mx.optimizer.Updater`` whose weights exist once on each host, from :meth:`share` on.
+
+    Where the C library has the optimizer's rule, it updates each rank's part in the pass that sums
+    the gradients. Other optimizers run MXNet's operators on the rank's part: flat slices, or whole
+    arrays where the optimizer may need them whole.
+
+    ``states`` are those of one process, on every rank. In a job of several hosts, with an optimizer
+    whose rule the C library has, large weights are dealt to the hosts: then this host's states have
+    the values of its stripes alone (``host_weights.py``), and :meth:`whole_states` is collective.
+    """
+
+    def __init__(self, optimizer) -> None:
+        why = _UNSUITED.get(type(optimizer).__name__)
+        if why:
+            raise HvdliteValueError(
+                f"{type(optimizer).__name__} {why}: use hvdlite.DistributedTrainer"
+            )
+        super().__init__(optimizer)
+        self.sums = False  # the next call sums the gradients, which are not reduced yet
+        self._weights = HostWeights(self._state_of)
+        self._gradients: Optional[Gradients] = None
+        self._single: Set[int] = set()  # those of float32
+        self._fused: Dict[tuple, ByRule] = {}
+        self._parts: Optional[ByParts] = None
+
+    def share(self, params: Dict[int, Any], gradients: Gradients) -> None:
+        """Move weights and states into memory of the host. Collective.
+
+        :param params: initialised, in an order that all ranks share.
+        :param gradients: names the parameters and says how their gradients are reduced.
+        """
+        rule = rule_of(self.optimizer)
+        how = f" by rule {rule.number}" if rule else ""
+        agree(
+            f"{gradients.owner}, optimizer",
+            [f"{type(self.optimizer).__name__}{how}"],
+            remedy="Give the trainers of all ranks the same optimizer.",
+        )
+        self._gradients = gradients
+        movable = {index: param for index, param in params.items() if can_move(param)}
+        self._weights.move(movable, gradients.owner, rule is not None)
+        mx.nd.waitall()  # MXNet has freed the private copies
+        heap.trim()
+        for index, place in self._weights.places.items():
+            self.states[index], self.states_synced[index] = place.states, True
+            if place.shared.dtype == np.float32:
+                self._single.add(index)
+
+    def unshare(self, params: Dict[int, Any]) -> None:
+        """Give weights and states memory of this rank's own, until the next :meth:`share`."""
+        for index, place in self._weights.places.items():
+            if self.states.get(index) is place.states:
+                if place.stripes:
+                    raise HvdliteValueError(_ELSEWHERE)
+                own = [array.copy() for array in arrays_of(place.states)]
+                self.states[index] = with_arrays(place.states, own)
+        self._weights.leave(params)
+        self._gradients, self._parts = None, None
+        self._single.clear()
+        self._fused.clear()
+
+    def has(self, index: int) -> bool:
+        """Tell whether the parameter exists once on each host."""
+        return index in self._weights.places
+
+    def fused(self) -> Set[int]:
+        """Return the parameters whose gradients the next update can sum."""
+        return self._single if rule_of(self.optimizer) else set()
+
+    def whole_states(self) -> Dict[int, Any]:
+        """Return the states as one process has them. Collective if they are dealt to hosts."""
+        return {index: self._whole(index, states) for index, states in self.states.items()}
+
+    def get_states(self, dump_optimizer=False) -> bytes:
+        """Return what MXNet's updater does for :meth:`whole_states`, as collective as that."""
+        states = self.whole_states()
+        return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
+
+    def __call__(self, index, grad, weight) -> None:
+        """Update the weights of all ranks; arguments as for MXNet's updaters. Collective."""
+        indices, grads, weights = _lists(index, grad, weight)
+        places = [self._place_of(i, each) for i, each in zip(indices, weights)]
+        by_rule = self.fused()
+        private = [at for at, place in enumerate(places) if place is None]
+        fused = [at for at, i in enumerate(indices) if i in by_rule]
+        parted = sorted(set(range(len(indices))) - set(private) - set(fused))
+        if fused:
+            self._update_fused([indices[at] for at in fused], [grads[at] for at in fused])
+        if parted:
+            self._update_parts([indices[at] for at in parted], [grads[at] for at in parted])
+        if private:
+            super().__call__(*([each[at] for at in private] for each in (indices, grads, weights)))
+
+    def _state_of(self, index: int, weight, stripes: Optional[Stripes]):
+        if index not in self.states:
+            weight = stripes.cut(weight) if stripes else weight
+            return self.optimizer.create_state_multi_precision(index, weight)
+        loaded = self.states[index]  # before the first step
+        if not stripes:
+            return loaded
+        return with_arrays(loaded, [stripes.cut(array) for array in arrays_of(loaded)])
+
+    def _whole(self, index: int, states):
+        place = self._weights.places.get(index)
+        if place is None or not place.stripes or states is not place.states:
+            return states
+        if not topology.is_initialized():
+            raise HvdliteValueError(_ELSEWHERE)
+        assert self._gradients is not None
+        stripes, leads = place.stripes, topology.local_rank() == 0
+        whole = []
+        for number, array in enumerate(arrays_of(states)):
+            own = stripes.own(array)
+            name = tensor_name("states", f"{self._gradients.name(index)}.{number}")
+            parts = collectives.allgather(own if leads else own[:0], name)
+            whole.append(stripes.join(parts, place.shared.shape))
+        return with_arrays(states, whole)
+
+    def _place_of(self, index: int, weight) -> Optional[Place]:
+        """Return where the parameter lies; give its place the states that were loaded since."""
+        place = self._weights.places.get(index)
+        if place is None:
+            return None
+        if not place.is_of(weight):
+            raise HvdliteValueError(
+                f"parameter {index} has been made anew (reset_ctx, cast or initialize) since the "
+                "trainer's first step: make a new trainer"
+            )
+        if self.states.get(index) is not place.states:
+            self._adopt(index, place)
+        return place
+
+    def _adopt(self, index: int, place: Place) -> None:
+        """Copy states from elsewhere into the memory; every rank writes the same ones."""
+        loaded, mine = arrays_of(self.states.get(index)), arrays_of(place.states)
+        if place.stripes and all(a.shape == place.shared.shape for a in loaded):
+            loaded = [place.stripes.cut(a) for a in loaded]
+        if [a.shape for a in loaded] != [a.shape for a in mine]:
+            raise HvdliteValueError(
+                f"the states of parameter {index} have other shapes than those of its optimizer: "
+                "make a new trainer and load the states before its first step"
+            )
+        for source, target in zip(loaded, mine):
+            source.astype(target.dtype, copy=False).copyto(target)
+            target.wait_to_read()
+        self.states[index], self.states_synced[index] = place.states, True
+
+    def _update_fused(self, indices: List[int], grads: List) -> None:
+        assert self._gradients is not None
+        by_index = dict(zip(indices, grads))
+        order = self._gradients.in_order(indices)
+        key = (*order, self.sums)
+        fused = self._fused.get(key)
+        rule = rule_of(self.optimizer)
+        assert rule is not None
+        if fused is None or not fused.is_for(rule.number, by_index):
+            reduction = self._gradients.reduction.of_arrays() if self.sums else _REDUCED
+            self._fused[key] = fused = ByRule(
+                rule.number, self._weights, self._gradients, reduction,
+                {index: by_index[index] for index in order},
+            )  # fmt: skip
+        fused.push(rule, rates_of(self.optimizer, order))
+
+    def _update_parts(self, indices: List[int], grads: List) -> None:
+        assert self._gradients is not None
+        if any(self._weights.places[index].stripes for index in indices):
+            raise HvdliteValueError(
+                "the states are dealt to the job's hosts, which the optimizer, as it is now, can't "
+                "use: make a new trainer with these settings"
+            )
+        if self._parts is None:
+            self._parts = ByParts(self._weights, self._gradients)
+        self._parts.update(self.optimizer, indices, grads)
+
+
+def _lists(index, grad, weight) -> Tuple[list, list, list]:
+    if isinstance(index, (list, tuple)):
+        return list(index), list(grad), list(weight)
+    return [index], [grad], [weight]
 
 
 class ShardedTrainer(DistributedTrainer):

@@ -1,5 +1,6 @@
-"""DistributedTrainer: gluon.Trainer with gradients averaged over ranks."""
+"""DistributedTrainer: gluon.Trainer with gradients averaged over ranks; its guard, and clipping."""
 
+import math
 import os
 import warnings
 from typing import Collection, Dict, Iterator, List, Optional, Set
@@ -10,16 +11,47 @@ import numpy as np
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
 from hvdlite.core.names import owner_name
-from hvdlite.core.process_set import global_process_set
+from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
-from hvdlite.mxnet.accumulation import Aside
-from hvdlite.mxnet.gradients import Gradients, common_order
-from hvdlite.mxnet.guard import Guard
+from hvdlite.mxnet.gradients import Aside, Gradients, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared
+from hvdlite.training import guards
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.guards import steps_from_environment
 from hvdlite.training.plan import Reduction, check_passes
+
+
+class Guard(guards.Guard):
+    """Looks every so many steps whether ranks have equal parameters, and for NaN and infinity.
+
+    Call ``step()`` between backward and the trainer's step. A ``DistributedTrainer`` does it by
+    itself where ``HVDLITE_GUARD_STEPS`` says how many steps lie between two looks. ::
+
+        guard = hvd.Guard(net.collect_params(), every=100)
+        ...
+        loss.backward()
+        guard.step()  # HvdliteError: ... parameter 'dense0_weight' differs between ranks: ...
+        trainer.step(batch_size)
+
+    :param params: a ParameterDict, a dict or a list of Parameters, in the same order on every rank.
+    :param every: steps between two looks, the first of which is before the first step.
+    :param process_set: the ranks that train together; a rank outside of it looks at nothing.
+    :raises ValueError: ``every`` is less than 1.
+    """
+
+    def __init__(
+        self, params, every: int = 100, process_set: ProcessSet = global_process_set
+    ) -> None:
+        self._params = list(params.values() if hasattr(params, "values") else params)
+        super().__init__(self._arrays, every, owner_name("guard"), process_set)
+
+    def _arrays(self) -> Iterator[guards.Guarded]:
+        for param in self._params:
+            if param._data is None:  # its shape is not known yet
+                continue
+            gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
+            yield guards.Guarded(param.name, param.list_data()[0].asnumpy(), gradient)
 
 
 def _leaves_sums() -> bool:
@@ -233,3 +265,44 @@ class DistributedTrainer(mx.gluon.Trainer):
                     grad = grad.as_nd_ndarray()
                     mx.nd.zeros_like(grad, out=grad)
                 data._fresh_grad = True
+
+
+def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:
+    """Scale arrays that are equal on all ranks so that their 2-norm together is at most max_norm.
+
+    What ``gluon.utils.clip_global_norm`` does, with its arguments, but each rank reads only its
+    part of the arrays for the norm, and arrays that need no scaling are not written. Collective.
+    For averaged gradients, between ``trainer.allreduce_grads()`` and ``trainer.update()``::
+
+        trainer.allreduce_grads()
+        hvd.clip_global_norm([p.grad() for p in params], 1.0 * batch_size)
+        trainer.update(batch_size)
+
+    :param arrays: NDArrays, equally many with equal shapes and values on all ranks.
+    :param check_isfinite: warn if the norm is infinite or not a number.
+    :return: the norm before, with the same bits on every rank.
+    :raises ValueError: there are no arrays.
+    """
+    if not arrays:
+        raise ValueError("arrays is empty: expected the gradients to clip")
+    squares = [_square(array) for array in arrays]
+    mine = math.fsum(square.asscalar() for square in squares)
+    total = collectives.allreduce(np.array([mine]), "clip_global_norm", op=Sum)
+    norm = math.sqrt(total[0])
+    if check_isfinite and not math.isfinite(norm):
+        warnings.warn("nan or inf is detected. Clipping results will be undefined.", stacklevel=2)
+    scale = max_norm / (norm + 1e-8)
+    if not scale >= 1:  # NaN spreads, as with Gluon's
+        for array in arrays:
+            array *= scale
+    return norm
+
+
+def _square(array):
+    """Return the squared norm of this rank's part."""
+    if array.stype != "default":  # rows differ in number: rank 0 measures them whole
+        return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
+    flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()
+    begin, end = flat.size * self_ // n, flat.size * (self_ + 1) // n
+    part = flat[begin:end] if begin < end else mx.nd.zeros((1,))
+    return mx.nd.dot(part, part)

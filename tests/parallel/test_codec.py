@@ -8,7 +8,7 @@ from codecs_model import CASES, SIZES, Model, gradient_of, gradients_of_all, one
 import hvdlite as hvd
 from hvdlite.core import native
 from hvdlite.mxnet.compression import from_params
-from hvdlite.mxnet.reducer import Reducer
+from hvdlite.mxnet.gradients import Reducer
 from hvdlite.training.codecs import Codec
 
 STEPS = 6

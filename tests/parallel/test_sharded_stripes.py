@@ -14,7 +14,7 @@ from versions import MXNET2
 import hvdlite as hvd
 from hvdlite.core.native import lib
 from hvdlite.core.shared_memory import own_host
-from hvdlite.mxnet.stripes import Stripes
+from hvdlite.mxnet.host_weights import Stripes
 
 pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 
