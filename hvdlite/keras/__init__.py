@@ -21,19 +21,15 @@ if keras.__version__[:2] in ("0.", "1.", "2."):
     raise ImportError(f"hvdlite's Keras names need Keras 3, not {keras.__version__}")
 
 _DEFINED_IN = {
-    "hvdlite.keras.compression": ("Compression",),
-    "hvdlite.keras.models": ("load_model",),
     "hvdlite.keras.ops": (
-        "allgather",
-        "allreduce",
-        "broadcast",
-        "broadcast_global_variables",
-        "broadcast_variables",
-        "reducescatter",
+        "Compression", "allgather", "allreduce", "broadcast", "broadcast_global_variables",
+        "broadcast_variables", "reducescatter",
     ),
-    "hvdlite.keras.optimizer": ("DistributedOptimizer", "PartialDistributedOptimizer"),
+    "hvdlite.keras.optimizer": (
+        "DistributedOptimizer", "PartialDistributedOptimizer", "load_model",
+    ),
     "hvdlite": (*NEUTRAL, "allgather_object", "broadcast_object"),
-}
+}  # fmt: skip
 
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names), "callbacks"]
 __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"callbacks": "hvdlite.keras.callbacks"})

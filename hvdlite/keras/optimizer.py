@@ -1,6 +1,6 @@
 """DistributedOptimizer: any optimizer of Keras 3, fed with gradients averaged over ranks."""
 
-from typing import Any
+from typing import Any, Dict, Optional, Sequence
 
 import keras
 
@@ -147,3 +147,26 @@ class _DistributedLossScale(_Distributed):
     def _of_step(self, grads, variables):
         grads = self._averaged(list(grads), variables or self._trainable_variables)
         return [grad if grad is None else grad * self._sum_of_passes for grad in grads]
+
+
+def load_model(
+    filepath, custom_optimizers: Optional[Sequence[type]] = None,
+    custom_objects: Optional[Dict[str, Any]] = None, compression=NoneCompressor, legacy_opts=False,
+):  # fmt: skip
+    """Return a model that was saved with a plain or a distributed optimizer, with the latter.
+
+    Its states, such as momentum, are those that were saved.
+
+    :param filepath: what ``keras.models.load_model`` takes.
+    :param custom_optimizers: classes of optimizers that are not Keras's own.
+    :param custom_objects: by name, other classes and functions of the model.
+    :param compression: for ``DistributedOptimizer``.
+    :param legacy_opts: ignored: Keras 3 has none.
+    :raises ValueError: the model was saved without an optimizer.
+    """
+    objects = {each.__name__: each for each in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, {**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(f"{filepath}: the model was saved without an optimizer: it has no state")
+    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    return model

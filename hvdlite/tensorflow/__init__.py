@@ -21,40 +21,22 @@ from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 _DEFINED_IN = {
     "hvdlite.tensorflow.compression": ("Compression",),
-    "hvdlite.tensorflow.objects": (
-        "allgather_object",
-        "broadcast_object",
-        "broadcast_object_fn",
+    "hvdlite.tensorflow.variables": (
+        "BroadcastGlobalVariablesHook", "allgather_object", "broadcast_",
+        "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
+        "broadcast_variables", "local_rank_op", "local_size_op", "process_set_included_op",
+        "rank_op", "size_op",
     ),
     "hvdlite.tensorflow.ops": (
-        "allgather",
-        "allreduce",
-        "alltoall",
-        "broadcast",
-        "grouped_allgather",
-        "grouped_allreduce",
-        "grouped_reducescatter",
-        "join",
-        "reducescatter",
+        "allgather", "allreduce", "alltoall", "broadcast", "grouped_allgather", "grouped_allreduce",
+        "grouped_reducescatter", "join", "reducescatter",
     ),
-    "hvdlite.tensorflow.optimizer": ("DistributedOptimizer",),
-    "hvdlite.tensorflow.queries": (
-        "local_rank_op",
-        "local_size_op",
-        "process_set_included_op",
-        "rank_op",
-        "size_op",
+    "hvdlite.tensorflow.tape": (
+        "DistributedGradientTape", "DistributedOptimizer", "PartialDistributedGradientTape",
     ),
     "hvdlite.tensorflow.sync_batch_norm": ("SyncBatchNormalization",),
-    "hvdlite.tensorflow.tape": ("DistributedGradientTape", "PartialDistributedGradientTape"),
-    "hvdlite.tensorflow.variables": (
-        "BroadcastGlobalVariablesHook",
-        "broadcast_",
-        "broadcast_global_variables",
-        "broadcast_variables",
-    ),
     "hvdlite": NEUTRAL,
-}
+}  # fmt: skip
 
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
 __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"keras": "hvdlite.tensorflow.keras"})

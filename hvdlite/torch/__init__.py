@@ -18,44 +18,19 @@ _DEFINED_IN = {
     "hvdlite.torch.ddp": ("AllreduceState", "allreduce_hook"),
     "hvdlite.torch.guard": ("Guard",),
     "hvdlite.torch.ops": (
-        "HorovodInternalError",
-        "allgather",
-        "allgather_async",
-        "allreduce",
-        "allreduce_",
-        "allreduce_async",
-        "allreduce_async_",
-        "alltoall",
-        "alltoall_async",
-        "broadcast",
-        "broadcast_",
-        "broadcast_async",
-        "broadcast_async_",
-        "grouped_allgather",
-        "grouped_allgather_async",
-        "grouped_allreduce",
-        "grouped_allreduce_",
-        "grouped_allreduce_async",
-        "grouped_allreduce_async_",
-        "grouped_reducescatter",
-        "grouped_reducescatter_async",
-        "join",
-        "reducescatter",
-        "reducescatter_async",
-    ),  # fmt: skip
+        "HorovodInternalError", "allgather", "allgather_async", "allreduce", "allreduce_",
+        "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "broadcast",
+        "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allgather",
+        "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
+        "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+        "grouped_reducescatter_async", "join", "reducescatter", "reducescatter_async",
+    ),
     "hvdlite.torch.optimizer": ("DistributedOptimizer",),
     "hvdlite.torch.sparse": ("sparse_allreduce_async",),
     "hvdlite.torch.states": ("broadcast_optimizer_state", "broadcast_parameters"),
     "hvdlite.torch.sync_batch_norm": ("SyncBatchNorm",),
-    "hvdlite": (
-        *NEUTRAL,
-        "Handle",
-        "allgather_object",
-        "broadcast_object",
-        "poll",
-        "synchronize",
-    ),  # fmt: skip
-}
+    "hvdlite": (*NEUTRAL, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
+}  # fmt: skip
 
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
 __getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"elastic": "hvdlite.torch.elastic"})
