@@ -5,7 +5,8 @@ import shlex
 import shutil
 import signal
 import sys
-from typing import Dict, List, Optional
+from dataclasses import fields
+from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
 from hvdlite.launch import (
@@ -62,48 +63,39 @@ def _main(argv: List[str]) -> int:
 
 
 def job_of(args, argv: List[str]) -> Job:
-    """Return the job that the options describe."""
-    command = _command(args.command[args.command[:1] == ["--"] :], args.module)
+    """Return the job that the options describe; an option fills the field of its name."""
     given = _hosts(args)
     mode = args.mode or ("ps" if args.servers else "mpi")
-    job = Job(
-        command=command,
-        workers=_workers(args, given),
-        launcher=args.launcher or default(bool(given)),
-        mode=mode,
-        hosts=given,
-        env=_environment(args),
-        env_of={
+    workers = _workers(args, given)
+    servers = workers if args.servers is None else args.servers
+    made: Dict[str, Any] = {
+        "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
+        "workers": workers,
+        "launcher": args.launcher or default(bool(given)),
+        "mode": mode,
+        "servers": servers if mode == "ps" else 0,
+        "hosts": given,
+        "env": {**options.variables(args), **environment.parse_assignments(args.env, "--env")},
+        "env_of": {
             "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
             "server": environment.parse_assignments(args.env_server, "--env-server"),
         },
-        sync_dir=args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
-        interfaces=(args.interfaces or "").split(",") if args.interfaces else [],
-        ssh=SSH(
+        "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
+        "interfaces": args.interfaces.split(",") if args.interfaces else [],
+        "ssh": SSH(
             shlex.split(os.environ.get("HVDLITE_SSH", "ssh")),
             args.ssh_port,
             args.ssh_identity_file,
         ),
-        mpi_args=shlex.split(args.mpi_args),
-        binding=shlex.split(args.binding_args),
-        start_timeout=args.start_timeout,
-        host_timeout=args.host_timeout,
-        restarts=args.restarts,
-        elastic=args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},
-        output_dir=args.output_filename,
-        timestamps=args.prefix_output_with_timestamp,
-        verbose=args.verbose,
-        name=args.jobname,
-        queue=args.queue,
-        parallel_environment=args.pe,
-        batch=args.batch,
-        image=args.image,
-        arguments=argv[: len(argv) - len(args.command)],
-    )
-    job.fewest = 1 if args.min_np is None else args.min_np
-    job.most = job.workers if args.max_np is None else args.max_np
-    if mode == "ps":
-        job.servers = job.workers if args.servers is None else args.servers
+        "mpi_args": shlex.split(args.mpi_args),
+        "binding": shlex.split(args.binding_args),
+        "elastic": args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},
+        "fewest": 1 if args.min_np is None else args.min_np,
+        "most": workers if args.max_np is None else args.max_np,
+        "arguments": argv[: len(argv) - len(args.command)],
+    }
+    as_given = {one.name: getattr(args, one.name) for one in fields(Job) if one.name in args}
+    job = Job(**{**as_given, **made})
     _refuse_nonsense(job, args)
     return job
 
@@ -154,20 +146,6 @@ def _workers(args, given: List[hosts.Host]) -> int:
     if args.workers is None and given:
         return sum(host.slots or 1 for host in given)
     return 1 if args.workers is None else args.workers
-
-
-def _environment(args) -> Dict[str, str]:
-    env = {}
-    for row in options.TUNING:
-        value = getattr(args, row.option.lstrip("-").replace("-", "_"))
-        if value is not None and value is not False:
-            number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
-            env[row.variable] = str(number)
-    if args.as_horovod:
-        env["HVDLITE_AS_HOROVOD"] = "1"
-    if args.p3:
-        env["DMLC_PS_VAN_TYPE"] = "p3"
-    return {**env, **environment.parse_assignments(args.env, "--env")}
 
 
 def _refuse_nonsense(job: Job, args) -> None:

@@ -2,7 +2,8 @@
 
 import argparse
 import difflib
-from typing import List, NamedTuple, Optional
+import itertools
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.launch.config import ConfigAction
 from hvdlite.lifecycle.variables import RESETS
@@ -16,67 +17,121 @@ hvdliterun --check -H hosts                            what every host has
 """
 
 
-class Tuning(NamedTuple):
-    """An option of horovodrun that becomes a variable of every rank."""
+class Option(NamedTuple):
+    """One option: a row here is all that the parser needs."""
 
-    option: str
-    variable: str
-    kind: type
+    names: str  # with blanks between
     help: str
-    factor: int = 1
-    constant: Optional[str] = None  # the value that a plain flag stands for
+    kind: type = bool  # bool: a flag; list: text that may be given several times
+    metavar: Optional[str] = None  # default: N or TEXT
+    dest: Optional[str] = None  # default: its first long name
+    default: Any = None
+    variable: Optional[str] = None  # every rank gets the value by this variable
+    factor: int = 1  # of the variable's value
+    constant: Optional[str] = None  # the variable's value that a flag stands for
+    choices: Optional[Sequence[str]] = None
 
     @property
-    def metavar(self) -> str:
-        return "TEXT" if self.kind is str else "N"
+    def attribute(self) -> str:
+        """Return the name under which the parser has its value."""
+        long = next(name for name in self.names.split() if name.startswith("--"))
+        return self.dest or long[2:].replace("-", "_")
 
 
-TUNING = (
-    Tuning(
-        "--fusion-threshold-mb",
-        "HVDLITE_FUSION_THRESHOLD",
-        float,
-        "the largest batch of fused tensors, in MiB",
-        1 << 20,
+# By the headings of --help.
+# fmt: off
+OPTIONS = {
+    None: (
+        Option("--as-horovod", "let `import horovod` find hvdlite in the ranks",
+               variable="HVDLITE_AS_HOROVOD", constant="1"),
+        Option("-n -np --np --num-proc --num-workers",
+               "ranks to start (default: all slots of the hosts, else 1)", int, dest="workers"),
+        Option("--nproc-per-node --nproc_per_node",
+               "ranks to start on each host, as in torchrun", int, dest="ranks_per_host"),
+        Option("--nnodes", "the number of hosts, to compare", int),
+        Option("-m --module", "the command is a Python module and its arguments"),
+        Option("--env -x", "a variable for every rank; without a value, your own",
+               list, "NAME[=VALUE]"),
+        Option("--start-timeout", "fail if a rank has not started by then (default: 30)",
+               float, "SECONDS", default=30),
+        Option("--host-timeout",
+               "give a host up that has answered nothing for so long (default: 60)",
+               float, "SECONDS", default=60),
+        Option("--restarts", "start a failed job again, at most N times (default: 0)",
+               int, default=0),
+        Option("--sync-dst-dir", "copy the current folder there on all hosts, with rsync",
+               str, "DIR"),
+        Option("-H --hosts", "a host file, or server1:4,server2:4", str, "HOSTS"),
+        Option("-hostfile --hostfile --host-file", "a host file", str, "FILE"),
+        Option("-p --ssh-port", "the port of sshd on the hosts", int, "PORT"),
+        Option("-i --ssh-identity-file", "a file with ssh's private key", str, "FILE"),
+        Option("--network-interfaces --network-interface",
+               "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
+               str, "NAMES", "interfaces"),
+        Option("--output-filename",
+               "write what each rank prints to files in this folder, not to the screen",
+               str, "DIR", "output_dir"),
+        Option("--prefix-output-with-timestamp",
+               "print the time before each line, beside the rank", dest="timestamps"),
+        Option("--verbose", "say what is run"),
+        Option("--dry-run", "print what would be run"),
+        Option("--mpi-args", "more options for mpirun, quoted as one word",
+               str, "ARGS", default=""),
+        Option("--binding-args", "options for mpirun in place of --bind-to none and the like",
+               str, "ARGS", default=""),
+        Option("--check", "print what every host has"),
+        Option("-cb --check-build", "print what this build has"),
+        Option("-v --version", "print hvdlite's version"),
     ),
-    Tuning(
-        "--cache-capacity", "HVDLITE_CACHE_CAPACITY", int, "how many tensors the ranks remember"
+    "elastic training": (
+        Option("--elastic",
+               "when a rank dies, the others go on, and a new one takes its place (Open MPI 5)"),
+        Option("--min-np --min-num-proc",
+               "end the job when fewer ranks are left (default: 1)", int),
+        Option("--max-np --max-num-proc", "new ranks come up to so many in all (default: -n)", int),
+        Option("--reset-limit", "end an elastic job when its ranks have died more often",
+               int, variable=RESETS),
     ),
-    Tuning(
-        "--disable-cache",
-        "HVDLITE_CACHE_CAPACITY",
-        int,
-        "the same as --cache-capacity 0",
-        constant="0",
+    "MXNet's parameter server": (
+        Option("--mode", "who adds gradients up: ranks or servers (default: ps if -s is given, "
+               "else mpi)", str, choices=("mpi", "ps")),
+        Option("-s --num-servers", "servers, beside the ranks of -n, which are its workers "
+               "(default: none in mode mpi, as many as workers in mode ps)", int, dest="servers"),
+        Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
+        Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
+        Option("--p3", "use its priority-based transport",
+               variable="DMLC_PS_VAN_TYPE", constant="p3"),
     ),
-    Tuning(
-        "--timeline-filename",
-        "HVDLITE_TIMELINE",
-        str,
-        "write a timeline of all operations to this file",
+    "batch systems": (
+        Option("--batch", "submit, and do not wait (slurm, sge)"),
+        Option("--jobname", "default: hvdlite", str, "NAME", "name", "hvdlite"),
+        Option("--queue", "queue or partition", str, "NAME"),
+        Option("--pe", "parallel environment of Grid Engine", str, "NAME",
+               "parallel_environment"),
+        Option("--image", "container image for k8s", str, "NAME"),
     ),
-    Tuning(
-        "--stall-check-warning-time-seconds",
-        "HVDLITE_STALL_CHECK_TIME_SECONDS",
-        float,
-        "report a tensor that has waited so long, and the ranks that it waits for (seconds)",
+    "tuning, as in horovodrun": (
+        Option("--fusion-threshold-mb", "the largest batch of fused tensors, in MiB",
+               float, variable="HVDLITE_FUSION_THRESHOLD", factor=1 << 20),
+        Option("--cache-capacity", "how many tensors the ranks remember",
+               int, variable="HVDLITE_CACHE_CAPACITY"),
+        Option("--disable-cache", "the same as --cache-capacity 0",
+               variable="HVDLITE_CACHE_CAPACITY", constant="0"),
+        Option("--timeline-filename", "write a timeline of all operations to this file",
+               str, variable="HVDLITE_TIMELINE"),
+        Option("--stall-check-warning-time-seconds", "report a tensor that has waited so long, "
+               "and the ranks that it waits for (seconds)",
+               float, variable="HVDLITE_STALL_CHECK_TIME_SECONDS"),
+        Option("--stall-check-shutdown-time-seconds",
+               "fail a tensor that has waited so long (seconds)",
+               float, variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"),
+        Option("--no-stall-check", "never report a tensor that waits",
+               variable="HVDLITE_STALL_CHECK_TIME_SECONDS", constant="0"),
+        Option("--log-level", "trace, debug, info, warning, error or fatal",
+               str, variable="HVDLITE_LOG_LEVEL"),
     ),
-    Tuning(
-        "--stall-check-shutdown-time-seconds",
-        "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
-        float,
-        "fail a tensor that has waited so long (seconds)",
-    ),
-    Tuning("--reset-limit", RESETS, int, "end an elastic job when its ranks have died more often"),
-    Tuning(
-        "--no-stall-check",
-        "HVDLITE_STALL_CHECK_TIME_SECONDS",
-        float,
-        "never report a tensor that waits",
-        constant="0",
-    ),
-    Tuning("--log-level", "HVDLITE_LOG_LEVEL", str, "trace, debug, info, warning, error or fatal"),
-)
+}
+# fmt: on
 
 # Horovod's switches for things that hvdlite decides itself; the second value: takes an argument.
 WITHOUT_EFFECT = {
@@ -148,55 +203,10 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for add in (_add_job, _add_elastic, _add_hosts, _add_ps, _add_output, _add_mpi):
-        add(new)
-    for add in (_add_batch, _add_questions):
-        add(new)
-    new.add_argument(
-        "--launcher",
-        choices=launchers,
-        help="the backend that starts the ranks; the command for yarn and the manifest for k8s "
-        "are generated, and have never been run on a cluster",
-    )
-    _add_tuning(new.add_argument_group("tuning, as in horovodrun"))
-    new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
-    return new
-
-
-def _add_job(new: argparse.ArgumentParser) -> None:
-    names = ("-n", "-np", "--np", "--num-proc", "--num-workers")
-    new.add_argument(
-        "--as-horovod",
-        action="store_true",
-        help="let `import horovod` find hvdlite in the ranks",
-    )
-    new.add_argument(
-        *names,
-        dest="workers",
-        type=int,
-        metavar="N",
-        help="ranks to start (default: all slots of the hosts, else 1)",
-    )
-    new.add_argument(
-        *("--nproc-per-node", "--nproc_per_node"),
-        dest="ranks_per_host",
-        type=int,
-        metavar="N",
-        help="ranks to start on each host, as in torchrun",
-    )
-    new.add_argument("--nnodes", type=int, metavar="N", help="the number of hosts, to compare")
-    new.add_argument(
-        *("-m", "--module"),
-        action="store_true",
-        help="the command is a Python module and its arguments",
-    )
-    new.add_argument(
-        *("--env", "-x"),
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable for every rank; without a value, your own",
-    )
+    for heading, rows in OPTIONS.items():
+        group = new.add_argument_group(heading) if heading else new
+        for row in rows:
+            _add(group, row)
     new.add_argument(
         "--config-file",
         action=ConfigAction,
@@ -204,144 +214,41 @@ def _add_job(new: argparse.ArgumentParser) -> None:
         help="read options from a YAML file like horovodrun's",
     )
     new.add_argument(
-        *("--start-timeout",),
-        type=float,
-        default=30,
-        metavar="SECONDS",
-        help="fail if a rank has not started by then (default: 30)",
+        "--launcher",
+        choices=launchers,
+        help="the backend that starts the ranks; the command for yarn and the manifest for k8s "
+        "are generated, and have never been run on a cluster",
     )
-    new.add_argument(
-        *("--host-timeout",),
-        type=float,
-        default=60,
-        metavar="SECONDS",
-        help="give a host up that has answered nothing for so long (default: 60)",
-    )
-    new.add_argument(
-        "--restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="start a failed job again, at most N times (default: 0)",
-    )
-    new.add_argument(
-        "--sync-dst-dir",
-        metavar="DIR",
-        help="copy the current folder there on all hosts, with rsync",
-    )
-
-
-def _add_elastic(new: argparse.ArgumentParser) -> None:
-    group = new.add_argument_group("elastic training")
-    group.add_argument(
-        "--elastic",
-        action="store_true",
-        help="when a rank dies, the others go on, and a new one takes its place (Open MPI 5)",
-    )
-    for names, what in (
-        (("--min-np", "--min-num-proc"), "end the job when fewer ranks are left (default: 1)"),
-        (("--max-np", "--max-num-proc"), "new ranks come up to so many in all (default: -n)"),
-    ):
-        group.add_argument(
-            *names, type=int, metavar="N", dest=names[0][2:].replace("-", "_"), help=what
-        )
-
-
-def _add_hosts(new: argparse.ArgumentParser) -> None:
-    new.add_argument("-H", "--hosts", metavar="HOSTS", help="a host file, or server1:4,server2:4")
-    new.add_argument("-hostfile", "--hostfile", "--host-file", metavar="FILE", help="a host file")
-    new.add_argument(
-        "-p", "--ssh-port", type=int, metavar="PORT", help="the port of sshd on the hosts"
-    )
-    new.add_argument(
-        "-i", "--ssh-identity-file", metavar="FILE", help="a file with ssh's private key"
-    )
-    new.add_argument(
-        *("--network-interfaces", "--network-interface"),
-        dest="interfaces",
-        metavar="NAMES",
-        help="the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
-    )
-
-
-def _add_ps(new: argparse.ArgumentParser) -> None:
-    group = new.add_argument_group("MXNet's parameter server")
-    group.add_argument(
-        "--mode",
-        choices=["mpi", "ps"],
-        help="who adds gradients up: ranks or servers (default: ps if -s is given, else mpi)",
-    )
-    group.add_argument(
-        *("-s", "--num-servers"),
-        dest="servers",
-        type=int,
-        metavar="N",
-        help="servers, beside the ranks of -n, which are its workers (default: none in mode mpi, "
-        "as many as workers in mode ps)",
-    )
-    for kind in ("worker", "server"):
-        group.add_argument(
-            f"--env-{kind}",
-            action="append",
-            default=[],
-            metavar="NAME:VALUE",
-            help=f"a variable for every {kind}",
-        )
-    group.add_argument("--p3", action="store_true", help="use its priority-based transport")
-
-
-def _add_output(new: argparse.ArgumentParser) -> None:
-    new.add_argument(
-        *("--output-filename",),
-        metavar="DIR",
-        help="write what each rank prints to files in this folder, not to the screen",
-    )
-    new.add_argument(
-        *("--prefix-output-with-timestamp",),
-        action="store_true",
-        help="print the time before each line, beside the rank",
-    )
-    new.add_argument("--verbose", action="store_true", help="say what is run")
-    new.add_argument("--dry-run", action="store_true", help="print what would be run")
-
-
-def _add_mpi(new: argparse.ArgumentParser) -> None:
-    new.add_argument(
-        "--mpi-args", default="", metavar="ARGS", help="more options for mpirun, quoted as one word"
-    )
-    new.add_argument(
-        "--binding-args",
-        default="",
-        metavar="ARGS",
-        help="options for mpirun in place of --bind-to none and the like",
-    )
-
-
-def _add_batch(new: argparse.ArgumentParser) -> None:
-    group = new.add_argument_group("batch systems")
-    group.add_argument("--batch", action="store_true", help="submit, and do not wait (slurm, sge)")
-    group.add_argument("--jobname", default="hvdlite", metavar="NAME", help="default: hvdlite")
-    group.add_argument("--queue", metavar="NAME", help="queue or partition")
-    group.add_argument("--pe", metavar="NAME", help="parallel environment of Grid Engine")
-    group.add_argument("--image", metavar="NAME", help="container image for k8s")
-
-
-def _add_questions(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--check", action="store_true", help="print what every host has")
-    new.add_argument("-cb", "--check-build", action="store_true", help="print what this build has")
-    new.add_argument("-v", "--version", action="store_true", help="print hvdlite's version")
-
-
-def _add_tuning(group) -> None:
-    for row in TUNING:
-        if row.constant is None:
-            group.add_argument(row.option, type=row.kind, metavar=row.metavar, help=row.help)
-        else:
-            group.add_argument(row.option, action="store_true", help=row.help)
-    group.set_defaults(without_effect=[])
+    new.set_defaults(without_effect=[])
     for option, takes_one in WITHOUT_EFFECT.items():
-        group.add_argument(
+        new.add_argument(
             option, action=_NoEffect, nargs=None if takes_one else 0, help=argparse.SUPPRESS
         )
     for option in REFUSED:
-        group.add_argument(option, action=_Refuse, nargs="?", help=argparse.SUPPRESS)
+        new.add_argument(option, action=_Refuse, nargs="?", help=argparse.SUPPRESS)
+    new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    return new
+
+
+def _add(group, row: Option) -> None:
+    names = row.names.split()
+    how: Dict[str, Any] = {"dest": row.attribute, "help": row.help}
+    if row.kind is bool:
+        group.add_argument(*names, action="store_true", **how)
+    elif row.kind is list:
+        group.add_argument(*names, action="append", default=[], metavar=row.metavar, **how)
+    else:
+        metavar = row.metavar or ("TEXT" if row.kind is str else "N")
+        how.update(type=row.kind, default=row.default, choices=row.choices)
+        group.add_argument(*names, metavar=None if row.choices else metavar, **how)
+
+
+def variables(args: argparse.Namespace) -> Dict[str, str]:
+    """Return the variables of every rank that the options stand for."""
+    found = {}
+    for row in itertools.chain.from_iterable(OPTIONS.values()):
+        value = getattr(args, row.attribute)
+        if row.variable and value is not None and value is not False:
+            number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
+            found[row.variable] = str(number)
+    return found

@@ -10,7 +10,7 @@ from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.options import TUNING, parser
+from hvdlite.launch.options import OPTIONS, parser
 from tests.jobs import ROOT
 
 PACKAGE = ROOT / "hvdlite"
@@ -86,7 +86,8 @@ def test_the_defaults_in_the_docs_are_those_of_the_engine():
 
 def test_the_launchers_options_of_the_engine_have_their_rows():
     rows = set(re.findall(r"^\| `(HVDLITE_\w+)`", DOCS["environment.md"], re.M))
-    assert {row.variable for row in TUNING} <= rows
+    set_by_options = {row.variable for group in OPTIONS.values() for row in group} - {None}
+    assert set_by_options - INTERNAL - {"DMLC_PS_VAN_TYPE"} <= rows
 
 
 def test_every_option_of_the_launcher_is_in_the_docs():
