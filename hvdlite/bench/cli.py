@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
+from hvdlite.core import files
 
 SIZES = "4K,64K,1M,4M,16M,64M"
 MEMORIES = ("private", "trainer", "zero-copy", "sharded")
@@ -189,18 +190,32 @@ def show(rows: List[Dict], about: Dict) -> None:
 
 
 def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
-    if args.csv:
-        report.write_csv(args.csv, rows)
-    if args.json:
-        report.write_json(args.json, rows, **about)
-    if args.plots:
+    """Write the files that are wanted; one that can't be written keeps no other from it."""
+    writers = (
+        (args.csv, lambda path: report.write_csv(path, rows)),
+        (args.json, lambda path: report.write_json(path, rows, **about)),
+        (args.plots, lambda path: _draw(rows, path)),
+    )
+    troubles = []
+    for path, write in writers:
         try:
-            from hvdlite.bench import plots
+            with files.writing(path):
+                if path:
+                    write(path)
+        except files.NotWritten as why:
+            troubles.append(f"hvdlite-bench: {why}")
+    if troubles:
+        sys.exit("\n".join(troubles))
 
-            drawn = plots.draw(rows, args.plots)
-        except ImportError as error:
-            sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install matplotlib`")
-        print(f"pictures: {', '.join(str(path) for path in drawn) or 'none: too few sizes'}")
+
+def _draw(rows: List[Dict], folder: Path) -> None:
+    try:
+        from hvdlite.bench import plots
+
+        drawn = plots.draw(rows, folder)
+    except ImportError as error:
+        sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install matplotlib`")
+    print(f"pictures: {', '.join(str(path) for path in drawn) or 'none: too few sizes'}")
 
 
 if __name__ == "__main__":

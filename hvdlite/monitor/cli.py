@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Optional, Sequence
 
+from hvdlite.core import files
 from hvdlite.monitor import traces
 from hvdlite.monitor.page import page
 
@@ -24,10 +25,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return _fail("matplotlib draws the page: pip install matplotlib")
     try:
         trace = traces.read(options.traces)
-        with open(options.trace, "w") as out:
+        with files.writing(options.trace), open(options.trace, "w") as out:
             json.dump(trace.events, out)
-        Path(options.output).write_text(page(trace, options.title))
-    except (traces.BadTrace, OSError) as why:
+        with files.writing(options.output):
+            Path(options.output).write_text(page(trace, options.title))
+    except (traces.BadTrace, files.NotWritten) as why:
         return _fail(str(why))
     print(f"{options.output}, and {options.trace} for https://ui.perfetto.dev")
     return 0

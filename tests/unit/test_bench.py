@@ -136,6 +136,18 @@ def test_files_can_be_read_back(tmp_path):
     assert json.loads((tmp_path / "rows.json").read_text()) == {"cores": "2", "rows": rows}
 
 
+def test_a_file_that_can_not_be_written_is_named_and_keeps_no_other_from_it(tmp_path):
+    rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
+    words = ["--csv=/dev/full", f"--json={good}", f"--plots={good}/pictures"]
+    with pytest.raises(SystemExit) as ended:
+        cli.save(rows, {"cores": "2"}, cli.parse_args(words))
+    assert ended.value.code == (
+        "hvdlite-bench: /dev/full can't be written: No space left on device\n"
+        f"hvdlite-bench: {good}/pictures can't be written: Not a directory"
+    )
+    assert json.loads(good.read_text())["rows"] == rows
+
+
 def test_pictures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     from hvdlite.bench import plots

@@ -122,6 +122,17 @@ def test_one_rank_twice_is_refused(tmp_path):
         traces.read([path, str(tmp_path / "again.json")])
 
 
+@pytest.mark.parametrize("option", ["--trace", "--output"])
+@pytest.mark.parametrize("where, why", [("/dev/full", "No space left"), ("/proc/x", "No such")])
+def test_a_file_that_can_not_be_written_is_named(tmp_path, monkeypatch, capsys, option, where, why):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    path = timeline(tmp_path, 0, steps_of_rank(0, 0))
+    assert cli.main([path, option, where]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"hvdlite-report: {where} can't be written: {why}")
+
+
 def test_the_page_stands_alone(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
