@@ -1,10 +1,14 @@
 """Shows the output of ranks, labelled or split into files, and keeps the last lines."""
 
+import contextlib
 import os
+import sys
 import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
+
+from hvdlite.launch.job import LaunchError
 
 LAST_LINES = 20
 STDOUT, STDERR = 0, 1
@@ -34,7 +38,8 @@ def _shown(line: bytes) -> str:
 class Console:
     """Prints lines with the label of their rank in front.
 
-    If the reader is gone, the first line raises BrokenPipeError and later lines are dropped.
+    If the reader is gone, the first line raises BrokenPipeError and later lines are dropped. On a
+    full disk the user is told, the lines of that stream are dropped and the job goes on.
     """
 
     def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):
@@ -48,9 +53,12 @@ class Console:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
         try:
             print(prefix, line, file=self._streams[stream], flush=True)
-        except BrokenPipeError:
+        except OSError as error:
             _silence(self._streams[stream])
-            raise
+            if isinstance(error, BrokenPipeError):
+                raise
+            name = ("stdout", "stderr")[stream]
+            _tell(f"{name} can't be written: {error.strerror}: the job goes on without it")
 
 
 def _silence(stream: TextIO) -> None:
@@ -63,24 +71,44 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"hvdliterun: {text}", file=sys.stderr, flush=True)
+
+
 class Files:
-    """Writes FOLDER/rank.N/stdout and stderr, as Horovod does; bytes as they come."""
+    """Writes FOLDER/rank.N/stdout and stderr, as Horovod does; bytes as they come.
+
+    :raises LaunchError: there can be no such folder.
+    """
 
     def __init__(self, folder: str):
         self._folder = Path(folder)
-        self._open: Dict[str, BinaryIO] = {}
+        self._open: Dict[Path, BinaryIO] = {}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(f"--output-filename {folder}: {error.strerror}") from error
 
     def write(self, label: str, stream: int, data: bytes) -> None:
-        name = f"{file_label(label)}/{('stdout', 'stderr')[stream]}"
-        if name not in self._open:
-            path = self._folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._open[name] = open(path, "wb", buffering=0)  # noqa: SIM115
-        self._open[name].write(data)
+        """Append to a file; an OSError names it."""
+        path = self._folder / file_label(label) / ("stdout", "stderr")[stream]
+        try:
+            self._append(path, data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+    def _append(self, path: Path, data: bytes) -> None:
+        if path not in self._open:
+            path.parent.mkdir(exist_ok=True)
+            self._open[path] = open(path, "wb", buffering=0)  # noqa: SIM115
+        while data:  # a disk that is nearly full takes a part
+            data = data[self._open[path].write(data) :]
 
     def close(self) -> None:
         for file in self._open.values():
-            file.close()
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def file_label(label: str) -> str:
@@ -89,7 +117,7 @@ def file_label(label: str) -> str:
 
 
 class Output:
-    """The output of all ranks, to the console or to files."""
+    """The output of all ranks, to the console or to files; to the console if files fail."""
 
     def __init__(self, console: Console, files: Optional[Files] = None):
         self.console = console
@@ -99,9 +127,13 @@ class Output:
 
     def write(self, rank: int, label: str, stream: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).feed(data)
+        try:
+            if self._files:
+                self._files.write(label, stream, data)
+        except OSError as error:
+            _tell(f"{error.filename} can't be written: {error.strerror}: all output comes here now")
+            self.close()
         self._show(rank, label, stream, lines)
-        if self._files:
-            self._files.write(label, stream, data)
 
     def end(self, rank: int, label: str) -> None:
         """Print a rank's last line, which has no newline."""
@@ -115,6 +147,7 @@ class Output:
     def close(self) -> None:
         if self._files:
             self._files.close()
+            self._files = None
 
     def _show(self, rank: int, label: str, stream: int, lines: List[str]) -> None:
         self._last.setdefault(rank, deque(maxlen=LAST_LINES)).extend(lines)

@@ -14,6 +14,7 @@ from hvdlite.launch.failure import (
     report_standstill,
     who_stood_still,
 )
+from hvdlite.launch.job import LaunchError
 from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
 
 
@@ -76,6 +77,38 @@ def test_files_have_what_a_rank_wrote(tmp_path):
     assert (tmp_path / "rank.3" / "stdout").read_bytes() == b"a\xffb"
     assert (tmp_path / "server.0" / "stderr").read_bytes() == b"c\n"
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("stream", [STDOUT, STDERR])
+def test_on_a_full_disk_output_comes_to_the_screen_and_the_user_is_told_once(
+    stream, tmp_path, capsys
+):
+    name = ("stdout", "stderr")[stream]
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / name).symlink_to("/dev/full")
+    shown, *screen = output(files=Files(str(tmp_path)))
+    shown.write(0, "0", stream, b"kept\n")
+    for _ in range(2):
+        shown.write(1, "1", stream, b"more\n")
+    assert (tmp_path / "rank.0" / name).read_text() == "kept\n"
+    assert screen[stream].getvalue() == "[1] more\n" * 2
+    told = f"hvdliterun: {tmp_path}/rank.1/{name} can't be written: No space left on device: "
+    assert capsys.readouterr().err == f"{told}all output comes here now\n"
+
+
+def test_a_folder_for_output_that_can_not_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="--output-filename .*/file/logs: Not a directory"):
+        Files(str(tmp_path / "file" / "logs"))
+
+
+def test_a_screen_on_a_full_disk_is_told_once(capsys):
+    with open("/dev/full", "w") as out:
+        shown = Output(Console(out, io.StringIO()))
+        for _ in range(2):
+            shown.write(0, "0", STDOUT, b"x\n")
+    told = "stdout can't be written: No space left on device: the job goes on without it"
+    assert capsys.readouterr().err == f"hvdliterun: {told}\n"
 
 
 def test_the_last_twenty_lines_are_kept():
