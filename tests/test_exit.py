@@ -112,6 +112,21 @@ def test_a_killed_rank_raises_on_all_others_where_the_launcher_lets_them_live(de
         assert waiting.partition(", while tensor 'allreduce.lost' waited")[0] == later
 
 
+def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_checkpoint(tmp_path):
+    if not survives_a_death():
+        pytest.skip("this mpirun ends the job itself")
+    killed = script(3, "killed_in_save", str(tmp_path), "save", options=["--with-ft", "ulfm"])
+    assert killed.results().keys() == {1, 2}, killed.output
+    for result in killed.results().values():
+        assert result["begin"] == 0
+        assert f"the checkpoint {tmp_path}/00000002 may be unfinished" in result["text"]
+        assert ": rank 0 (process " in result["text"]
+        assert result["left"] == [".unfinished", "00000001"]
+    again = assert_passed(script(2, "killed_in_save", str(tmp_path), "go on"))
+    expected = {"begin": 1, "text": "", "left": ["00000002", "00000003"]}
+    assert again.results() == {0: expected, 1: expected}
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_all_have_pushed_is_done_before_the_end(ranks):
     job = assert_passed(script(ranks, "exits", "pushed_then_end"))

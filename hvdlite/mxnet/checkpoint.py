@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core.names import owner_name
+from hvdlite.core.native import RankFailedError
 from hvdlite.core.objects import agree, result_of_root
 from hvdlite.mxnet.states import pack_states, unpack_states, whole_states
 
@@ -67,11 +68,18 @@ class Checkpoint:
         :raises TypeError: JSON can't express ``extra``.
         :raises hvdlite.HvdliteError: on every rank, if rank 0 can't write the checkpoint, or the
             folder has a later one, or one of that epoch, already. Those before stay as they were.
+        :raises hvdlite.RankFailedError: rank 0 was killed. What it has written of the checkpoint is
+            no checkpoint for ``load()``, and the next ``save`` deletes it.
         """
         text = json.dumps(extra, default=_from_numpy)
         states = {n: whole_states(p) for n, p in self._parts.items() if _is_trainer(p)}
         meta = {"epoch": epoch, "extra": json.loads(text), "trainers": {}, "sha256": {}}
-        result_of_root(lambda: self._save(states, meta), 0, owner_name("checkpoint"))
+        try:
+            result_of_root(lambda: self._save(states, meta), 0, owner_name("checkpoint"))
+        except RankFailedError as error:
+            what = f"the checkpoint {self._path(epoch)} may be unfinished, those before it stay"
+            error.args = (f"{what}: {error}",)
+            raise
 
     def _save(self, states: Dict[str, Any], meta: Dict[str, Any]) -> None:
         newest = max(map(_epoch_of, self._finished()), default=-1)
@@ -80,7 +88,7 @@ class Checkpoint:
                 f"{self._folder} has a checkpoint of epoch {newest} already, and this is epoch "
                 f"{meta['epoch']}: load() it and go on from there, or take another folder"
             )
-        unfinished, path = self._folder / ".unfinished", self._folder / f"{meta['epoch']:08d}"
+        unfinished, path = self._folder / ".unfinished", self._path(meta["epoch"])
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
@@ -135,6 +143,9 @@ class Checkpoint:
             if name in files and hashlib.sha256(files[name]).hexdigest() != digest:
                 raise _damaged(folder / names[name])
         return meta, files
+
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"{epoch:08d}"
 
     def _finished(self) -> List[Path]:
         """Return the folders of whole checkpoints, the newest last."""

@@ -1,5 +1,6 @@
 """What scripts need around training: parts of the data, metrics, schedules, states, checkpoints."""
 
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -223,20 +224,36 @@ def test_every_rank_learns_that_a_checkpoint_is_not_written(shared_folder, rank,
         checkpoint.save(2)
 
 
-@pytest.mark.parametrize("kilobytes", [12, 16, 20, 24, 28])
-def test_a_full_disk_keeps_the_last_checkpoint(shared_folder, rank, kilobytes):
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "full", str(shared_folder)]
-    if rank == 0:
-        shared_folder.mkdir()
-    mounted = rank == 0 and not subprocess.run(mount, capture_output=True).returncode
-    if not hvd.broadcast_object(mounted):
-        pytest.skip("only root may mount a small disk")
+@contextlib.contextmanager
+def mounted(folder, rank, *options):
+    """Mount the folder on rank 0; where it may not, the test is skipped on every rank."""
+    mount = ["mount", *options, folder]
+    done = rank == 0 and not subprocess.run(mount, capture_output=True).returncode
+    if not hvd.broadcast_object(done):
+        pytest.skip("only root may mount")
     try:
-        fill(shared_folder)
+        yield
     finally:
         hvd.barrier()
-        if mounted:
-            subprocess.run(["umount", str(shared_folder)], check=True)
+        if done:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_read_only_folder_keeps_the_last_checkpoint(shared_folder, rank):
+    checkpoint = hvd.Checkpoint(shared_folder, net=dense())
+    checkpoint.save(1)
+    with mounted(shared_folder, rank, "--bind", "-o", "ro", shared_folder):
+        with pytest.raises(hvd.HvdliteError, match=f"{shared_folder}/00000002 .*Read-only file"):
+            checkpoint.save(2)
+        assert checkpoint.load()[0] == 1
+        assert [path.name for path in shared_folder.iterdir()] == ["00000001"]
+
+
+@pytest.mark.parametrize("kilobytes", [12, 16, 20, 24, 28])
+def test_a_full_disk_keeps_the_last_checkpoint(shared_folder, rank, kilobytes):
+    shared_folder.mkdir(exist_ok=True)
+    with mounted(shared_folder, rank, "-t", "tmpfs", "-o", f"size={kilobytes}k", "full"):
+        fill(shared_folder)
 
 
 def fill(folder) -> None:
