@@ -16,6 +16,9 @@ struct decision {
 
 struct scene {
     struct coordinator *c;
+    int size;          /* ranks */
+    double now;        /* seconds */
+    uint64_t ids[128]; /* [a name's first letter]: the id that it was last decided with */
     struct wire_writer out;
     struct decision got[MOST_DECIDED];
     int n;
@@ -23,6 +26,7 @@ struct scene {
 
 static inline void scene_open(struct scene *s, struct coordinator_config config) {
     memset(s, 0, sizeof *s);
+    s->size = config.size;
     s->c = coordinator_new(&config);
     REQUIRE(s->c != NULL);
 }
@@ -61,6 +65,7 @@ static inline int decide(struct scene *s, double now) {
         if (!CHECK_OK(wire_next(&r, &d->item, &more, &err), err) || !more) break;
         if ((d->item.type == WIRE_TENSOR || d->item.type == WIRE_FAIL) && d->item.nrows)
             memcpy(d->rows, d->item.rows, d->item.nrows * sizeof *d->rows);
+        if (d->item.type == WIRE_TENSOR) s->ids[d->item.request.name[0] & 127] = d->item.id;
         s->n++;
     }
     wire_reader_free(&r);
@@ -114,14 +119,79 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     return r->n;
 }
 
-/* Rank 0 has run a batch. */
-static inline void finishes(struct scene *s, double now) { coordinator_finished(s->c, now); }
+/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of 3. */
+static inline struct request request_in_short(const char *text) {
+    char name[32];
+    int rows = 3, columns = 0, priority = 0;
+    const char *count = strchr(text, ':'), *at = strchr(text, '@');
+    REQUIRE(sscanf(text, "%31[^:@]", name) == 1);
+    REQUIRE(!count || sscanf(count, ":%dx%d", &rows, &columns) >= 1);
+    REQUIRE(!at || sscanf(at, "@%d", &priority) == 1);
+    struct request r = columns ? gather_of(name, rows, columns) : request_of(name, rows);
+    r.priority = priority;
+    return r;
+}
 
-#define CHECK_DECIDES(scene, now, expected)                                                        \
+/* What one rank does, as of the word behind its number. */
+static inline void acts(struct scene *s, int rank, const char *what) {
+    if (*what == '+') return says(s, rank, request_in_short(what + 1), s->now);
+    if (*what == '#') return hits(s, rank, s->ids[what[1] & 127], s->now);
+    if (*what == 'j')
+        return says(s, rank, (struct request){.kind = HVD_JOIN, .name = "join", .dtype = HVD_INT64},
+                    s->now);
+    REQUIRE(*what == '-');
+    coordinator_leave(s->c, rank, "out of data");
+}
+
+/* A word of a story:
+ *     0+a   rank 0 submits a (request_in_short); *+a: each rank does
+ *     0#a   it submits a by the id that a was last decided with
+ *     0j    it joins
+ *     0-    it leaves, as it is "out of data"
+ *     f     rank 0 has finished a batch
+ *     t=9   it is second 9 from here on */
+static inline void happens(struct scene *s, const char *word) {
+    if (*word == 'f') return coordinator_finished(s->c, s->now);
+    if (*word == 't') {
+        REQUIRE(sscanf(word, "t=%lf", &s->now) == 1);
+        return;
+    }
+    char *what = NULL;
+    int first = *word == '*' ? 0 : (int)strtol(word, &what, 10);
+    for (int rank = first; rank <= (what ? first : s->size - 1); rank++)
+        acts(s, rank, what ? what : word + 1);
+}
+
+/* Plays sentences "words -> decisions ? error", each up to a semicolon: the decisions are those in
+ * short, `error` is a part of the first one's text. */
+static inline void story(const char *file, int line, struct scene *s, const char *text) {
+    char copy[1500], decided[1024], *rest, *next, *words, *word;
+    REQUIRE(strlen(text) < sizeof copy);
+    for (char *sentence = strtok_r(strcpy(copy, text), ";", &next); sentence;
+         sentence = strtok_r(NULL, ";", &next)) {
+        char *expected = strstr(sentence, "->"), *why = strchr(sentence, '?');
+        if (why) *why++ = 0;
+        if (expected) *expected = 0, expected += 2;
+        for (word = strtok_r(sentence, " ", &words); word; word = strtok_r(NULL, " ", &words))
+            happens(s, word);
+        if (!expected) continue;
+        for (rest = expected + strlen(expected); rest > expected && rest[-1] == ' ';) *--rest = 0;
+        expected += strspn(expected, " ");
+        decide(s, s->now);
+        check_same_text(file, line, in_short(s, decided, sizeof decided), expected);
+        if (why) check_part(file, line, s->got[0].item.error.text, why + strspn(why, " "));
+    }
+}
+
+#define STORY(scene, text) story(__FILE__, __LINE__, scene, text)
+
+/* The whole story of a coordinator. */
+#define CHECK_STORY(config, text)                                                                  \
     do {                                                                                           \
-        char decided_[1024];                                                                       \
-        decide(scene, now);                                                                        \
-        CHECK_TEXT(in_short(scene, decided_, sizeof decided_), expected);                          \
+        struct scene scene_;                                                                       \
+        scene_open(&scene_, config);                                                               \
+        STORY(&scene_, text);                                                                      \
+        scene_close(&scene_);                                                                      \
     } while (0)
 
 #endif

@@ -11,51 +11,32 @@ TEST(test_ready_when_all_have_submitted) {
         struct scene s;
         scene_open(&s, config_of(size));
         for (int rank = size - 1; rank >= 0; rank--) {
-            CHECK_DECIDES(&s, 0, "");
+            STORY(&s, "->");
             says(&s, rank, request_of("a", 3), 0);
         }
-        CHECK_DECIDES(&s, 0, "Ta R");
-        CHECK_DECIDES(&s, 0, "");
+        STORY(&s, "-> Ta R; ->");
         CHECK(s.out.size == 0);
         scene_close(&s);
     }
 }
 
+/* The first rank's priorities count. */
 TEST(test_order_of_priority_then_arrival) {
-    struct scene s;
     struct coordinator_config config = config_of(2);
     config.options.fusion_bytes = 0;
-    scene_open(&s, config);
-    static const char *const NAMES[] = {"a", "b", "c", "d", "e"};
-    static const int PRIORITIES[] = {-2, 5, -2, 7, 5};
-    for (int rank = 0; rank < 2; rank++) {
-        for (int i = 0; i < 5; i++) {
-            struct request r = request_of(NAMES[i], 3);
-            r.priority = rank ? 99 - i : PRIORITIES[i]; /* the first rank's counts */
-            says(&s, rank, r, 0);
-        }
-    }
-    CHECK_DECIDES(&s, 0, "Td R Tb R Te R Ta R Tc R");
-    scene_close(&s);
+    CHECK_STORY(config, "0+a@-2 0+b@5 0+c@-2 0+d@7 0+e@5 1+a@99 1+b@98 1+c@97 1+d@96 1+e@95"
+                        "-> Td R Tb R Te R Ta R Tc R");
 }
 
 TEST(test_fuses) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    all_say(&s, 2, request_of("a", 10));
-    all_say(&s, 2, gather_of("g", 10, 1));
-    all_say(&s, 2, request_of("b", 1000));
-    all_say(&s, 2, request_of("c", 10));
-    CHECK_DECIDES(&s, 0, "Ta Tc R Tg R Tb R");
-    scene_close(&s);
+    CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
 TEST(test_ids) {
     struct scene s;
     scene_open(&s, config_of(3));
-    all_say(&s, 3, request_of("a", 3));
-    CHECK_DECIDES(&s, 0, "Ta R");
-    uint64_t id = s.got[0].item.id;
+    STORY(&s, "*+a -> Ta R");
+    uint64_t id = s.ids['a'];
     CHECK(id > 0);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 3; i++) hits(&s, i, id, 0);
@@ -63,11 +44,8 @@ TEST(test_ids) {
         CHECK_INT(s.n, 2);
         CHECK(s.got[0].item.request.name[0] == 0 && s.got[0].item.id == id);
     }
-    hits(&s, 0, id, 0); /* one rank sends it whole: everybody hears the name and a new id */
-    says(&s, 1, request_of("a", 3), 0);
-    hits(&s, 2, id, 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
-    CHECK(s.got[0].item.id > id);
+    STORY(&s, "0#a 1+a 2#a -> Ta R"); /* one sends it whole: all hear the name and a new id */
+    CHECK(s.ids['a'] > id);
     scene_close(&s);
 }
 
@@ -77,8 +55,7 @@ TEST(test_no_cache) {
     config.options.cache_capacity = 0;
     scene_open(&s, config);
     for (int round = 0; round < 3; round++) {
-        all_say(&s, 2, request_of("a", 3));
-        CHECK_DECIDES(&s, 0, "Ta R");
+        STORY(&s, "*+a -> Ta R");
         CHECK_INT(s.got[0].item.id, 0);
     }
     scene_close(&s);
@@ -89,67 +66,45 @@ TEST(test_resend_after_eviction) {
     struct coordinator_config config = config_of(2);
     config.options.cache_capacity = 1;
     scene_open(&s, config);
-    all_say(&s, 2, request_of("a", 3));
-    decide(&s, 0);
-    uint64_t id = s.got[0].item.id;
-    hits(&s, 0, id, 0);
-    CHECK_DECIDES(&s, 0, "");
-    all_say(&s, 2, request_of("b", 3));
-    CHECK_DECIDES(&s, 0, "Tb R"); /* evicts a */
-    hits(&s, 1, id, 0);
-    CHECK_DECIDES(&s, 0, "S1");
+    STORY(&s, "*+a -> Ta R");
+    uint64_t id = s.ids['a'];
+    STORY(&s, "0#a ->; *+b -> Tb R; 1#a -> S1"); /* b evicts a */
     CHECK(s.got[0].item.id == id);
-    says(&s, 1, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
-    CHECK(s.got[0].item.id > id);
+    STORY(&s, "1+a -> Ta R");
+    CHECK(s.ids['a'] > id);
     hits(&s, 0, 12345, 0);
-    CHECK_DECIDES(&s, 0, "S0");
+    STORY(&s, "-> S0");
     scene_close(&s);
 }
 
 TEST(test_changed_after_being_cached) {
     struct scene s;
     scene_open(&s, config_of(2));
-    all_say(&s, 2, request_of("a", 3));
-    decide(&s, 0);
-    uint64_t id = s.got[0].item.id;
-    all_say(&s, 2, request_of("a", 4));
-    CHECK_DECIDES(&s, 0, "Ta R");
-    uint64_t newer = s.got[0].item.id;
-    CHECK(newer > id);
+    STORY(&s, "*+a -> Ta R");
+    uint64_t id = s.ids['a'];
+    STORY(&s, "*+a:4 -> Ta R");
+    CHECK(s.ids['a'] > id);
     hits(&s, 0, id, 0);
-    CHECK_DECIDES(&s, 0, "S0");
-    says(&s, 0, request_of("a", 5), 0);
-    hits(&s, 1, newer, 0);
-    CHECK_DECIDES(&s, 0, "Fa");
-    CHECK_HAS(s.got[0].item.error.text, "(5,)");
+    STORY(&s, "-> S0; 0+a:5 1#a -> Fa ? (5,)");
     CHECK_HAS(s.got[0].item.error.text, "(4,)");
-    hits(&s, 0, newer, 0); /* what was agreed on last still holds */
-    hits(&s, 1, newer, 0);
-    decide(&s, 0);
-    CHECK_INT(s.n, 2);
+    STORY(&s, "*#a"); /* what was agreed on last still holds */
+    CHECK_INT(decide(&s, 0), 2);
     scene_close(&s);
 }
 
 TEST(test_rows_of_an_allgather) {
     struct scene s;
     scene_open(&s, config_of(3));
-    for (int i = 0; i < 3; i++) says(&s, i, gather_of("g", i * 2, 5), 0);
-    CHECK_DECIDES(&s, 0, "Tg R");
+    STORY(&s, "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R");
     CHECK_INT(s.got[0].item.nrows, 3);
     for (int i = 0; i < 3; i++) CHECK_INT(s.got[0].rows[i], i * 2);
-    uint64_t id = s.got[0].item.id;
-    hits(&s, 0, id, 0); /* rank 1 brings other rows, the others the same */
-    hits(&s, 2, id, 0);
-    says(&s, 1, gather_of("g", 7, 5), 0);
-    CHECK_DECIDES(&s, 0, "Tg R");
+    STORY(&s, "0#g 2#g 1+g:7x5 -> Tg R"); /* rank 1 brings other rows, the others the same */
     CHECK_INT(s.got[0].rows[0], 0);
     CHECK_INT(s.got[0].rows[1], 7);
     CHECK_INT(s.got[0].rows[2], 4);
-    id = s.got[0].item.id;
-    for (int i = 0; i < 3; i++) hits(&s, i, id, 0);
-    decide(&s, 0);
-    CHECK(s.n == 2 && s.got[0].item.id == id);
+    uint64_t id = s.ids['g'];
+    STORY(&s, "*#g");
+    CHECK(decide(&s, 0) == 2 && s.got[0].item.id == id);
     scene_close(&s);
 }
 
@@ -163,7 +118,7 @@ static void check_conflict(const struct conflict *row, int odd_rank) {
     scene_open(&s, config_of(4));
     for (int i = 0; i < 4; i++) says(&s, i, i == odd_rank ? row->odd : row->usual, 0);
     all_say(&s, 4, request_of("good", 3));
-    CHECK_DECIDES(&s, 0, "Fw Tgood R");
+    STORY(&s, "-> Fw Tgood R");
     const hvd_error *why = &s.got[0].item.error;
     char odd[32], others[32];
     snprintf(odd, sizeof odd, "rank %d: %s", odd_rank, row->odd_value);
@@ -175,7 +130,7 @@ static void check_conflict(const struct conflict *row, int odd_rank) {
     CHECK_HAS(why->text, odd);
     CHECK_HAS(why->text, others);
     all_say(&s, 4, row->usual);
-    CHECK_DECIDES(&s, 0, "Tw R");
+    STORY(&s, "-> Tw R");
     scene_close(&s);
 }
 
@@ -204,15 +159,11 @@ TEST(test_conflicts) {
 
 /* Rows may differ among ranks; the text must give each rank the shape that it has. */
 TEST(test_conflict_of_allgather_tells_each_shape) {
+    static const char *const SHAPES[] = {"(3, 4)", "(5, 4)", "(3, 7)"};
     struct scene s;
     scene_open(&s, config_of(3));
-    says(&s, 0, gather_of("w", 3, 4), 0);
-    says(&s, 1, gather_of("w", 5, 4), 0);
-    says(&s, 2, gather_of("w", 3, 7), 0);
-    CHECK_DECIDES(&s, 0, "Fw");
-    CHECK_HAS(s.got[0].item.error.text, "(3, 4)");
-    CHECK_HAS(s.got[0].item.error.text, "(5, 4)");
-    CHECK_HAS(s.got[0].item.error.text, "(3, 7)");
+    STORY(&s, "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw");
+    for (int i = 0; i < 3; i++) CHECK_HAS(s.got[0].item.error.text, SHAPES[i]);
     scene_close(&s);
 }
 

@@ -7,13 +7,6 @@ static struct coordinator_config config_of(int size) {
         .options = {.fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60}};
 }
 
-static struct request join_of(void) {
-    struct request r = request_of("join", 1);
-    r.kind = HVD_JOIN;
-    r.dtype = HVD_INT64;
-    return r;
-}
-
 static void check_whole(const struct decision *d, const int64_t *joined, uint32_t n) {
     CHECK(d->item.whole);
     CHECK(!d->item.direct);
@@ -24,11 +17,7 @@ static void check_whole(const struct decision *d, const int64_t *joined, uint32_
 TEST(test_what_waited_goes_on_when_the_missing_rank_joins) {
     struct scene s;
     scene_open(&s, config_of(3));
-    says(&s, 0, request_of("a", 7), 0);
-    says(&s, 2, request_of("a", 7), 0);
-    CHECK_DECIDES(&s, 0, "");
-    says(&s, 1, join_of(), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
+    STORY(&s, "0+a:7 2+a:7 ->; 1j -> Ta R");
     check_whole(&s.got[0], (int64_t[]){1}, 1);
     CHECK_INT(s.got[0].item.request.dims[0], 7);
     CHECK_INT(s.got[0].item.request.dtype, HVD_FLOAT32);
@@ -38,10 +27,7 @@ TEST(test_what_waited_goes_on_when_the_missing_rank_joins) {
 TEST(test_later_ones_do_not_wait_for_joined_ranks) {
     struct scene s;
     scene_open(&s, config_of(3));
-    says(&s, 0, join_of(), 0);
-    says(&s, 2, join_of(), 0);
-    says(&s, 1, request_of("a", 7), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
+    STORY(&s, "0j 2j 1+a:7 -> Ta R");
     check_whole(&s.got[0], (int64_t[]){0, 2}, 2);
     scene_close(&s);
 }
@@ -49,13 +35,10 @@ TEST(test_later_ones_do_not_wait_for_joined_ranks) {
 TEST(test_by_id_the_joined_rank_is_told_all) {
     struct scene s;
     scene_open(&s, config_of(2));
-    all_say(&s, 2, request_of("a", 7));
-    CHECK_DECIDES(&s, 0, "Ta R");
-    uint64_t id = s.got[0].item.id;
-    says(&s, 0, join_of(), 0);
-    hits(&s, 1, id, 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
-    CHECK_INT(s.got[0].item.id, id);
+    STORY(&s, "*+a:7 -> Ta R");
+    uint64_t id = s.ids['a'];
+    STORY(&s, "0j 1#a -> Ta R");
+    CHECK_INT(s.ids['a'], id);
     check_whole(&s.got[0], (int64_t[]){0}, 1);
     scene_close(&s);
 }
@@ -63,42 +46,26 @@ TEST(test_by_id_the_joined_rank_is_told_all) {
 TEST(test_the_last_one_ends_it) {
     struct scene s;
     scene_open(&s, config_of(3));
-    says(&s, 0, join_of(), 0);
-    says(&s, 2, join_of(), 0);
-    CHECK_DECIDES(&s, 0, "");
-    says(&s, 1, join_of(), 0);
-    CHECK_DECIDES(&s, 0, "Tjoin R");
+    STORY(&s, "0j 2j ->; 1j -> Tjoin R");
     CHECK_INT(s.got[0].item.id, 0);
     CHECK_INT(s.got[0].rows[0], 1);
-    says(&s, 1, request_of("a", 7), 0);
-    CHECK_DECIDES(&s, 0, ""); /* waits for all again */
-    says(&s, 0, request_of("a", 7), 0);
-    says(&s, 2, request_of("a", 7), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
+    STORY(&s, "1+a:7 ->; 0+a:7 2+a:7 -> Ta R"); /* waits for all again */
     CHECK(!s.got[0].item.whole);
     scene_close(&s);
 }
 
 TEST(test_sums_over_other_ranks_are_not_fused) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    all_say(&s, 3, request_of("full", 7));
-    says(&s, 1, request_of("two", 7), 0);
-    says(&s, 2, request_of("two", 7), 0);
-    says(&s, 0, join_of(), 0);
-    CHECK_DECIDES(&s, 0, "Tfull R Ttwo R");
-    scene_close(&s);
+    CHECK_STORY(config_of(3), "*+full:7 1+two:7 2+two:7 0j -> Tfull R Ttwo R");
 }
 
 static void check_refused(struct request r, const char *what) {
     struct scene s;
     scene_open(&s, config_of(2));
-    says(&s, 1, join_of(), 0);
+    STORY(&s, "1j");
     says(&s, 0, r, 0);
-    CHECK_DECIDES(&s, 0, "Fx");
+    STORY(&s, "-> Fx ? 'x': rank 1 already joined");
     CHECK_INT(s.got[0].item.nrows, 1);
     CHECK_INT(s.got[0].rows[0], 0);
-    CHECK_HAS(s.got[0].item.error.text, "'x': rank 1 already joined");
     CHECK_HAS(s.got[0].item.error.text, what);
     scene_close(&s);
 }
@@ -114,11 +81,7 @@ TEST(test_what_zeros_can_not_stand_in_for) {
 TEST(test_a_disagreement_names_only_who_has_submitted) {
     struct scene s;
     scene_open(&s, config_of(4));
-    says(&s, 0, join_of(), 0);
-    says(&s, 1, request_of("a", 3), 0);
-    says(&s, 2, request_of("a", 4), 0);
-    says(&s, 3, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "0j 1+a 2+a:4 3+a -> Fa");
     CHECK_HAS(s.got[0].item.error.text, "shape: ranks 1, 3: (3,); rank 2: (4,).");
     scene_close(&s);
 }
@@ -127,7 +90,7 @@ TEST(test_a_join_is_no_stall) {
     struct scene s;
     struct reports r;
     scene_open(&s, config_of(2));
-    says(&s, 0, join_of(), 0);
+    STORY(&s, "0j");
     CHECK_INT(look(&s, 1000, &r), 0);
     scene_close(&s);
 }

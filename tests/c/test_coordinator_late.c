@@ -14,61 +14,21 @@ static struct coordinator_config config_of(size_t ahead) {
         .options = {.fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100}};
 }
 
-static struct request urgent_of(const char *name, int64_t n, int priority) {
-    struct request r = request_of(name, n);
-    r.priority = priority;
-    return r;
-}
-
 TEST(test_two_batches_at_a_time) {
-    struct scene s;
-    scene_open(&s, config_of(2000));
-    static const char *const NAMES[] = {"a", "b", "c", "d"};
-    for (int i = 0; i < 4; i++) all_say(&s, RANKS, request_of(NAMES[i], 250));
-    CHECK_DECIDES(&s, 0, "Ta R Tb R");
-    CHECK_DECIDES(&s, 0, "");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tc R");
-    finishes(&s, 2);
-    finishes(&s, 3);
-    finishes(&s, 4);
-    CHECK_DECIDES(&s, 4, "Td R");
-    scene_close(&s);
+    CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *+d:250 -> Ta R Tb R; ->;"
+                                 "t=1 f -> Tc R; t=2 f t=3 f t=4 f -> Td R");
 }
 
 TEST(test_the_front_layer_overtakes) {
-    struct scene s;
-    scene_open(&s, config_of(2000));
-    all_say(&s, RANKS, urgent_of("last", 250, -3));
-    CHECK_DECIDES(&s, 0, "Tlast R");
-    all_say(&s, RANKS, urgent_of("third", 250, -2));
-    all_say(&s, RANKS, urgent_of("second", 250, -1));
-    CHECK_DECIDES(&s, 0, "Tsecond R");
-    all_say(&s, RANKS, urgent_of("front", 250, 0));
-    CHECK_DECIDES(&s, 0, "");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tfront R");
-    finishes(&s, 2);
-    CHECK_DECIDES(&s, 2, "Tthird R");
-    scene_close(&s);
+    CHECK_STORY(config_of(2000), "*+last:250@-3 -> Tlast R;"
+                                 "*+third:250@-2 *+second:250@-1 -> Tsecond R;"
+                                 "*+front:250 ->; t=1 f -> Tfront R; t=2 f -> Tthird R");
 }
 
+/* c, d and e are more than a piece holds. */
 TEST(test_what_waits_is_fused) {
-    struct scene s;
-    scene_open(&s, config_of(2000));
-    all_say(&s, RANKS, request_of("a", 250));
-    all_say(&s, RANKS, request_of("b", 250));
-    CHECK_DECIDES(&s, 0, "Ta R Tb R");
-    all_say(&s, RANKS, request_of("c", 100));
-    CHECK_DECIDES(&s, 0, "");
-    all_say(&s, RANKS, request_of("d", 100));
-    CHECK_DECIDES(&s, 0, "");
-    all_say(&s, RANKS, request_of("e", 100)); /* more than a piece holds */
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tc Td R");
-    finishes(&s, 2);
-    CHECK_DECIDES(&s, 2, "Te R");
-    scene_close(&s);
+    CHECK_STORY(config_of(2000), "*+a:250 *+b:250 -> Ta R Tb R; *+c:100 ->; *+d:100 ->;"
+                                 "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
 }
 
 /* Else each would wait for a decision that goes to all ranks. */
@@ -78,80 +38,44 @@ TEST(test_small_tensors_that_cannot_be_fused) {
     config.options.fusion_bytes = 0;
     scene_open(&s, config);
     for (int i = 0; i < 12; i++) all_say(&s, RANKS, numbered_request(i, 25));
-    decide(&s, 0);
-    CHECK_INT(s.n, 20); /* 1000 bytes */
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Ttensor.10 R");
+    CHECK_INT(decide(&s, 0), 20); /* 1000 bytes */
+    STORY(&s, "f -> Ttensor.10 R");
     scene_close(&s);
 }
 
 TEST(test_a_large_tensor_is_cut) {
     struct scene s;
     scene_open(&s, config_of(256 * KIB));
-    all_say(&s, RANKS, request_of("a", 120000)); /* 480,000 bytes */
-    CHECK_DECIDES(&s, 0, "Ta:0-131072 R Ta:131072-262144 R");
+    STORY(&s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
     uint64_t id = s.got[0].item.id;
     CHECK_INT(s.got[2].item.id, 0); /* the id was given with the first piece */
-    all_say(&s, RANKS, urgent_of("front", 10, 1));
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tfront R");
-    finishes(&s, 2);
-    CHECK_DECIDES(&s, 2, "Ta:262144-393216 R");
-    finishes(&s, 3);
-    CHECK_DECIDES(&s, 3, "Ta:393216-480000 R");
-    finishes(&s, 4);
-    finishes(&s, 5);
-    CHECK_DECIDES(&s, 5, "");
+    STORY(&s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
+              "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
     for (int i = 0; i < RANKS; i++) hits(&s, i, id, 6);
-    decide(&s, 6);
-    CHECK_INT(s.n, 4);
+    CHECK_INT(decide(&s, 6), 4);
     CHECK(s.got[0].item.id == id && s.got[2].item.id == id);
     scene_close(&s);
 }
 
 /* Only a tensor of higher priority, once known, is worth pieces. */
 TEST(test_what_nothing_overtakes_is_not_cut) {
-    struct scene s;
-    scene_open(&s, config_of(AHEAD_MEASURED));
-    all_say(&s, RANKS, request_of("a", 1024 * KIB));
-    CHECK_DECIDES(&s, 0, "Ta R");
-    finishes(&s, 0);
-    all_say(&s, RANKS, urgent_of("front", 10, 1));
-    CHECK_DECIDES(&s, 0, "Tfront R");
-    finishes(&s, 0);
-    all_say(&s, RANKS, request_of("b", 300 * KIB));
-    all_say(&s, RANKS, urgent_of("c", 300 * KIB, 1));
-    CHECK_DECIDES(&s, 0, "Tc R Tb R");
-    finishes(&s, 0);
-    finishes(&s, 0);
-    all_say(&s, RANKS, request_of("d", 1024 * KIB));
-    CHECK_DECIDES(&s, 0, "Td:0-1048576 R Td:1048576-2097152 R");
-    scene_close(&s);
+    CHECK_STORY(config_of(AHEAD_MEASURED),
+                "*+a:1048576 -> Ta R; f *+front:10@1 -> Tfront R;"
+                "f *+b:307200 *+c:307200@1 -> Tc R Tb R;"
+                "f f *+d:1048576 -> Td:0-1048576 R Td:1048576-2097152 R");
 }
 
 /* The rest of a tensor shares its batch, and is no batch of its own if it is short. */
 TEST(test_the_rest_of_a_large_tensor) {
-    struct scene s;
-    scene_open(&s, config_of(256 * KIB));
-    all_say(&s, RANKS, request_of("a", 40 * KIB)); /* a piece and a quarter */
-    all_say(&s, RANKS, request_of("b", 52 * KIB)); /* a piece and five eighths */
-    all_say(&s, RANKS, request_of("c", 10));
-    CHECK_DECIDES(&s, 0, "Ta R Tb:0-131072 R");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tb:131072-212992 Tc R");
-    scene_close(&s);
+    /* a has a piece and a quarter, b a piece and five eighths */
+    CHECK_STORY(config_of(256 * KIB), "*+a:40960 *+b:53248 *+c:10 -> Ta R Tb:0-131072 R;"
+                                      "t=1 f -> Tb:131072-212992 Tc R");
 }
 
 /* A batch with room does not draw the end of a tensor past its beginning. */
 TEST(test_pieces_come_in_order) {
-    struct scene s;
-    scene_open(&s, config_of(256 * KIB));
-    all_say(&s, RANKS, request_of("small", 10));
-    all_say(&s, RANKS, request_of("a", 52 * KIB));
-    CHECK_DECIDES(&s, 0, "Tsmall R Ta:0-131072 R");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Ta:131072-212992 R");
-    scene_close(&s);
+    CHECK_STORY(config_of(256 * KIB), "*+small:10 *+a:53248 -> Tsmall R Ta:0-131072 R;"
+                                      "t=1 f -> Ta:131072-212992 R");
 }
 
 TEST(test_what_is_never_cut) {
@@ -172,40 +96,19 @@ TEST(test_what_is_never_cut) {
 /* Ranks that have joined make zeros for one batch. */
 TEST(test_a_tensor_that_a_joined_rank_lacks_is_not_cut) {
     struct scene s;
-    struct request joining = {.kind = HVD_JOIN, .dtype = HVD_INT64, .name = "join"};
     scene_open(&s, config_of(2));
-    says(&s, 1, joining, 0);
-    says(&s, 0, request_of("a", 100 * KIB), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
+    STORY(&s, "1j 0+a:102400 -> Ta R");
     CHECK(s.got[0].item.whole && !s.got[0].item.cut);
     scene_close(&s);
 }
 
 TEST(test_a_disagreement_is_told_at_once) {
-    struct scene s;
-    scene_open(&s, config_of(2000));
-    all_say(&s, RANKS, request_of("a", 250));
-    all_say(&s, RANKS, request_of("b", 250));
-    all_say(&s, RANKS, request_of("c", 250));
-    CHECK_DECIDES(&s, 0, "Ta R Tb R");
-    says(&s, 0, request_of("odd", 3), 0);
-    says(&s, 1, request_of("odd", 4), 0);
-    CHECK_DECIDES(&s, 0, "Fodd");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Tc R");
-    scene_close(&s);
+    CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 -> Ta R Tb R;"
+                                 "0+odd:3 1+odd:4 -> Fodd; t=1 f -> Tc R");
 }
 
 TEST(test_the_end_waits_for_what_is_ready) {
-    struct scene s;
-    scene_open(&s, config_of(2000));
-    for (int i = 0; i < 3; i++) all_say(&s, RANKS, numbered_request(i, 250));
-    for (int i = 0; i < RANKS; i++) coordinator_leave(s.c, i, "done");
-    CHECK_DECIDES(&s, 0, "Ttensor.0 R Ttensor.1 R");
-    CHECK_DECIDES(&s, 0, "");
-    finishes(&s, 1);
-    CHECK_DECIDES(&s, 1, "Ttensor.2 R B");
-    scene_close(&s);
+    CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *- -> Ta R Tb R; ->; t=1 f -> Tc R B");
 }
 
 /* ---- whatever comes in ---- */
@@ -267,7 +170,7 @@ static void tell(uint64_t seed) {
             all_say(&t.s, RANKS, t.of[said]);
             t.said[said++] = true;
         } else if (t.first < t.n) {
-            finishes(&t.s, 0);
+            coordinator_finished(t.s.c, 0);
             t.first++;
         }
         check_decided(&t);

@@ -21,39 +21,24 @@ static void check_left(const struct scene *s, const char *name, const char *rank
 TEST(test_leave_before_submission) {
     struct scene s;
     scene_open(&s, config_of(3));
-    says(&s, 0, request_of("waits", 3), 0);
-    CHECK_DECIDES(&s, 0, "");
-    coordinator_leave(s.c, 1, "out of data");
-    CHECK_DECIDES(&s, 0, "Fwaits");
+    STORY(&s, "0+waits ->; 1- -> Fwaits");
     check_left(&s, "'waits'", "rank 1");
-    says(&s, 2, request_of("new", 3), 0);
-    CHECK_DECIDES(&s, 0, "Fnew");
+    STORY(&s, "2+new -> Fnew");
     check_left(&s, "'new'", "rank 1");
-    CHECK_DECIDES(&s, 0, "");
+    STORY(&s, "->");
     scene_close(&s);
 }
 
-TEST(test_leave_after_submission) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    says(&s, 1, request_of("a", 3), 0);
-    says(&s, 0, request_of("a", 3), 0);
-    coordinator_leave(s.c, 1, "out of data");
-    CHECK_DECIDES(&s, 0, "");
-    says(&s, 2, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Ta R");
-    scene_close(&s);
-}
+TEST(test_leave_after_submission) { CHECK_STORY(config_of(3), "1+a 0+a 1- ->; 2+a -> Ta R"); }
 
 /* The first reason is told; later ones are mostly consequences. */
 TEST(test_first_reason) {
     struct scene s;
     scene_open(&s, config_of(3));
-    coordinator_leave(s.c, 1, "out of data");
+    STORY(&s, "1-");
     coordinator_leave(s.c, 2, "because rank 1 left");
     coordinator_leave(s.c, 2, "again");
-    says(&s, 0, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "0+a -> Fa");
     check_left(&s, "'a'", "rank 1 left");
     scene_close(&s);
 }
@@ -62,10 +47,9 @@ TEST(test_first_reason) {
 TEST(test_first_to_leave) {
     struct scene s;
     scene_open(&s, config_of(3));
-    coordinator_leave(s.c, 2, "out of data");
+    STORY(&s, "2-");
     coordinator_leave(s.c, 1, "again");
-    says(&s, 0, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "0+a -> Fa");
     check_left(&s, "'a'", "rank 2 left");
     scene_close(&s);
 }
@@ -75,10 +59,7 @@ TEST(test_first_to_leave) {
 TEST(test_error_names_its_ranks) {
     struct scene s;
     scene_open(&s, config_of(4));
-    says(&s, 3, request_of("a", 3), 0);
-    says(&s, 1, request_of("a", 3), 0);
-    coordinator_leave(s.c, 2, "out of data");
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "3+a 1+a 2- -> Fa");
     CHECK_INT(s.got[0].item.nrows, 2);
     CHECK(s.got[0].rows[0] == 1 && s.got[0].rows[1] == 3);
     scene_close(&s);
@@ -91,13 +72,9 @@ TEST(test_leave_before_answering_a_resend) {
     hvd_error err = {0};
     scene_open(&s, config_of(2));
     hits(&s, 1, 12345, 0);
-    coordinator_leave(s.c, 1, "out of data");
-    says(&s, 0, r, 0);
-    CHECK_DECIDES(&s, 0, "S1");
+    STORY(&s, "1- 0+a -> S1");
     CHECK_OK(coordinator_resent(s.c, 1, &r, 0, &err), err);
-    CHECK_DECIDES(&s, 0, "Ta R");
-    says(&s, 0, r, 0);
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "-> Ta R; 0+a -> Fa");
     scene_close(&s);
 }
 
@@ -105,12 +82,7 @@ TEST(test_leave_before_answering_a_resend) {
 TEST(test_left_after_its_submission) {
     struct scene s;
     scene_open(&s, config_of(4));
-    says(&s, 0, request_of("a", 3), 0);
-    says(&s, 1, request_of("a", 3), 0);
-    coordinator_leave(s.c, 1, "out of data");
-    CHECK_DECIDES(&s, 0, "");
-    coordinator_leave(s.c, 3, "out of data");
-    CHECK_DECIDES(&s, 0, "Fa");
+    STORY(&s, "0+a 1+a 1- ->; 3- -> Fa");
     check_left(&s, "'a'", "rank 3 left");
     scene_close(&s);
 }
@@ -122,32 +94,21 @@ TEST(test_long_reason) {
     reason[sizeof reason - 1] = 0;
     scene_open(&s, config_of(2));
     coordinator_leave(s.c, 1, reason);
-    says(&s, 0, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 0, "Fa");
-    CHECK_HAS(s.got[0].item.error.text, "rank 1");
+    STORY(&s, "0+a -> Fa ? rank 1");
     CHECK_HAS(s.got[0].item.error.text, "rrrrrrrr");
     scene_close(&s);
 }
 
 TEST(test_bye) {
-    for (int size = 1; size <= 5; size++) {
-        struct scene s;
-        scene_open(&s, config_of(size));
-        all_say(&s, size, request_of("last", 3));
-        for (int i = 0; i < size; i++) coordinator_leave(s.c, i, "done");
-        CHECK_DECIDES(&s, 0, "Tlast R B");
-        CHECK_DECIDES(&s, 0, "");
-        scene_close(&s);
-    }
+    for (int size = 1; size <= 5; size++)
+        CHECK_STORY(config_of(size), "*+last *- -> Tlast R B; ->");
 }
 
 TEST(test_stall_warning_once) {
     struct scene s;
     struct reports r;
     scene_open(&s, config_of(3));
-    says(&s, 0, request_of("first", 3), 100);
-    says(&s, 2, request_of("first", 3), 105);
-    says(&s, 1, request_of("second", 3), 108);
+    STORY(&s, "t=100 0+first t=105 2+first t=108 1+second");
     CHECK_INT(look(&s, 109, &r), 0);
     CHECK_INT(look(&s, 111, &r), 1);
     CHECK_TEXT(r.text[0],
@@ -158,8 +119,7 @@ TEST(test_stall_warning_once) {
     CHECK_HAS(r.text[0], "'second'");
     CHECK_HAS(r.text[0], "waits for 'first'");
     CHECK_INT(look(&s, 159, &r), 0);
-    says(&s, 1, request_of("first", 3), 159);
-    CHECK_DECIDES(&s, 159, "Tfirst R");
+    STORY(&s, "t=159 1+first -> Tfirst R");
     scene_close(&s);
 }
 
@@ -208,15 +168,10 @@ TEST(test_many_stall_at_once) {
 TEST(test_stall_failure) {
     struct scene s;
     scene_open(&s, config_of(2));
-    says(&s, 0, request_of("stuck", 3), 100);
-    CHECK_DECIDES(&s, 160, "");
-    CHECK_DECIDES(&s, 160.5, "Fstuck");
+    STORY(&s, "t=100 0+stuck t=160 ->; t=160.5 -> Fstuck ? 'stuck'");
     CHECK_INT(s.got[0].item.error.code, HVD_STALLED);
-    CHECK_HAS(s.got[0].item.error.text, "'stuck'");
     CHECK_HAS(s.got[0].item.error.text, "not by rank 1");
-    CHECK_DECIDES(&s, 500, "");
-    all_say(&s, 2, request_of("stuck", 3));
-    CHECK_DECIDES(&s, 500, "Tstuck R"); /* late, but by all */
+    STORY(&s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but by all */
     scene_close(&s);
 }
 
@@ -226,8 +181,7 @@ TEST(test_never_stalls) {
     struct coordinator_config config = config_of(2);
     config.options.stall_warning = config.options.stall_failure = 0;
     scene_open(&s, config);
-    says(&s, 0, request_of("a", 3), 0);
-    CHECK_DECIDES(&s, 1e9, "");
+    STORY(&s, "0+a t=1e9 ->");
     CHECK_INT(look(&s, 1e9, &r), 0);
     scene_close(&s);
 }
