@@ -11,18 +11,15 @@ are kept in build/compression.json; those of other hosts, links and epochs take 
 """
 
 import argparse
-import json
 import math
 import time
-from pathlib import Path
 from typing import Dict, List
 
-from benchmarks import plan
-from benchmarks.pages import parser_of, show
+from benchmarks import harness
+from benchmarks.harness import Kept, markdown, parser_of, show
 
 ROWS = 24  # of one rank in one step
 TRAINED = 1440  # images; the others tell the accuracy
-KEPT = plan.ROOT / "build" / "compression.json"
 RATE = 0.05  # of learning, the same for all
 
 CASES = {
@@ -104,13 +101,11 @@ def train(params: dict, epochs: int) -> Dict[str, float]:
     }
 
 
-def be_a_rank(out: str, cases: List[str], epochs: int) -> None:
+def be_a_rank(folder: str, cases: List[str], epochs: int) -> None:
     import hvdlite as hvd
 
     hvd.init()
-    results = {name: train(CASES[name], epochs) for name in cases}
-    if hvd.rank() == 0:
-        Path(out).write_text(json.dumps(results))
+    harness.write(folder, hvd.rank(), {name: train(CASES[name], epochs) for name in cases})
 
 
 # ---- on the machine ----
@@ -119,43 +114,42 @@ def be_a_rank(out: str, cases: List[str], epochs: int) -> None:
 def measure(hosts: int, rate: str, epochs: int, only: List[str]) -> Dict[str, dict]:
     """Make the hosts, run the ranks on them, and return rank 0's results of the cases."""
     arguments = [*(f"--only={name}" for name in only), f"--epochs={epochs}"]
-    return plan.measure_on_hosts("compression", arguments, hosts, rate)
+    return next(harness.results(harness.on_hosts(hosts, rate), "compression", arguments))
 
 
 def add_to_kept(settings: list, results: Dict[str, dict]) -> Dict[str, dict]:
     """Return all results with these settings, in the order of the cases."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    if kept.get("settings") == settings:
-        results = {**kept["results"], **results}
-    KEPT.parent.mkdir(exist_ok=True)
-    KEPT.write_text(json.dumps({"settings": settings, "results": results}))
+    kept = Kept("compression")
+    if kept.found.get("settings") == settings:
+        results = {**kept.found["results"], **results}
+    kept.found = {"settings": settings, "results": results}
+    kept.save()
     return {name: results[name] for name in CASES if name in results}
 
 
 def table(results: Dict[str, dict], hosts: int, rate: str, epochs: int) -> str:
     plain = results.get("none", {"bytes": math.nan, "seconds": math.nan})
     lines = [
-        f"{hosts} hosts, one rank each, links of {rate}, {epochs} epochs:",
-        "",
-        "| compression | bytes a step, each rank | of none | ms a step | speed-up | accuracy |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for name, row in results.items():
-        lines.append(
-            f"| {name} | {row['bytes']:,.0f} | {row['bytes'] / plain['bytes']:.3f} | "
-            f"{1e3 * row['seconds']:.1f} | {plain['seconds'] / row['seconds']:.1f} | "
-            f"{row['accuracy']:.3f} |"
-        )
-    return "\n".join([*lines, ""])
+        [
+            name, f"{row['bytes']:,.0f}", f"{row['bytes'] / plain['bytes']:.3f}",
+            f"{1e3 * row['seconds']:.1f}", f"{plain['seconds'] / row['seconds']:.1f}",
+            f"{row['accuracy']:.3f}",
+        ]
+        for name, row in results.items()
+    ]  # fmt: skip
+    header = ["compression", "bytes a step, each rank", "of none", "ms a step", "speed-up",
+              "accuracy"]  # fmt: skip
+    title = f"{hosts} hosts, one rank each, links of {rate}, {epochs} epochs:"
+    return f"{title}\n\n{markdown(header, lines)}\n"
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="200mbit", help="of each link, as tc writes it")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--only", action="append", choices=CASES, help="a case; more than once")
-    parser.add_argument("--rank", metavar="FILE", help=argparse.SUPPRESS)
+    parser = parser_of(__doc__, rate="200mbit")
+    add = parser.add_argument
+    add("--hosts", type=int, default=2)
+    add("--epochs", type=int, default=10)
+    add("--only", action="append", choices=CASES, help="a case; more than once")
+    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parser.parse_args()
     cases = args.only or list(CASES)
     if args.rank:

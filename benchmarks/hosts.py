@@ -8,31 +8,24 @@
 Float32 arrays, on hosts that tests/cluster.py makes of namespaces: as root, with iproute2 and
 OpenSSH. A round runs each library once on each layout, hosts x ranks; the next one begins with the
 last. hvdlite and MPI_Allreduce take turns in the same processes, a call each. The parameter server
-has a server on each host. What a run finds is kept in build/hosts.json; rounds add up until the
-file is deleted.
+has a server on each host. What a run finds is kept in build/hosts-RATE.json; rounds add up until
+the file is deleted.
 
 A time is the median of the slowest rank's. The bound is that of the links: a host has to send
 2(h-1)/h of the bytes, and of what a link carries, 95.6 % are not headers of Ethernet, IP and TCP. A
 late rank naps before it submits 4 KB; its own time counts from its submission on.
 """
 
-import argparse
-import json
-import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from tqdm import tqdm
+from benchmarks import harness, hosts_rank, plan
+from benchmarks.harness import UNLIMITED, Kept, markdown, parser_of, show
 
-from benchmarks import hosts_rank, plan
-from benchmarks.pages import parser_of, show
-
-KEPT = plan.ROOT / "build" / "hosts.json"
 PICTURE = "benchmarks/hosts.png"  # beside the page
 PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
 TIMEOUT = 240  # seconds, of one run
@@ -64,34 +57,28 @@ def bytes_a_second(rate: str) -> Optional[float]:
 
     :raises SystemExit: it is no such rate.
     """
-    if rate == plan.UNLIMITED:
+    if rate == UNLIMITED:
         return None
     match = re.fullmatch(r"(\d+)(mbit|gbit)", rate)
     if not match:
-        sys.exit(f"--rate {rate}: expected a whole number and mbit or gbit, or {plan.UNLIMITED}")
+        sys.exit(f"--rate {rate}: expected a whole number and mbit or gbit, or {UNLIMITED}")
     return int(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]] / 8 * PAYLOAD
 
 
 # ---- measuring ----
 
 
-def run(layout: Layout, library: str, sizes: List[int]) -> List[Dict]:
-    """Make the hosts, run the ranks on them, and return what each rank has measured.
-
-    :raises SystemExit: they have failed.
-    """
-    peers = plan.HOROVOD.python if library == "horovod" else sys.executable
-    servers = ["-s", str(layout.hosts)] if library == "ps" else []
-    with tempfile.TemporaryDirectory() as folder:
-        rank = [str(peers), "-m", "benchmarks.hosts_rank", folder, library, *map(str, sizes)]
-        done = subprocess.run(
-            [*plan.on_hosts(layout.hosts, layout.rate, layout.ranks), *servers, *rank],
-            cwd=plan.ROOT, timeout=TIMEOUT,
-            env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"},  # the hosts share the cores
-        )  # fmt: skip
-        if done.returncode:
-            sys.exit(f"{library}: no results: exit status {done.returncode}")
-        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir())]
+def run(rate: str, sizes: List[int], text: str, library: str) -> Dict[str, Dict]:
+    """Make the hosts of a layout, run the ranks on them, and return what :func:`joined` does."""
+    layout, python = Layout(text, rate), plan.HOROVOD.python
+    start = harness.on_hosts(layout.hosts, rate, layout.ranks)
+    ranks = harness.results(
+        [*start, *(["-s", str(layout.hosts)] if library == "ps" else [])],
+        "hosts_rank", [library, *map(str, sizes)], TIMEOUT,
+        python=python if library == "horovod" else Path(sys.executable),
+        OMPI_MCA_mpi_yield_when_idle="1",  # the hosts share the cores
+    )  # fmt: skip
+    return joined(list(ranks))
 
 
 def of_all(ranks: List[Calls]) -> Calls:
@@ -111,24 +98,6 @@ def joined(ranks: List[Dict]) -> Dict[str, Dict]:
         calls = {size: of_all([rank["sizes"][size][name] for rank in ranks]) for size in sizes}
         found[name] = {"sizes": calls, "late": late}
     return found
-
-
-def measure(layouts: List[str], args: argparse.Namespace) -> None:
-    """Add so many rounds to what is kept."""
-    kept = read()
-    for _ in tqdm(range(args.rounds), unit="round", disable=None):
-        for text in layouts:
-            runs = kept.setdefault(args.rate, {}).setdefault(text, [])
-            backwards = len(runs) // len(args.libraries) % 2 == 1
-            for library in args.libraries[:: -1 if backwards else 1]:
-                runs.append(joined(run(Layout(text, args.rate), library, args.sizes)))
-                KEPT.parent.mkdir(exist_ok=True)
-                KEPT.write_text(json.dumps(kept))
-
-
-def read() -> Dict[str, Dict[str, List[Dict]]]:
-    """Return what is kept: by rate and layout, a list of what runs have found."""
-    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
 
 
 # ---- the table ----
@@ -170,10 +139,6 @@ class Found:
         return busy and busy / (self.layout.hosts * self.layout.ranks * size / 1e9)
 
 
-def row(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
 def number(value: Optional[float], digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -182,44 +147,40 @@ def milliseconds(value: Optional[float]) -> str:
     return number(value and 1e3 * value, 2 if value and value < 0.1 else 0)
 
 
-def header(*left: str) -> List[str]:
-    return [row(*left, *SHOWN), row(*["---"] * len(left), *["--:"] * len(SHOWN))]
-
-
-def times(found: List[Found], sizes: List[int]) -> List[str]:
-    lines = header("hosts x ranks", "bytes")
+def times(found: List[Found], sizes: List[int]) -> str:
+    lines = []
     for one in found:
         for size in sizes:
             cells = []
             for name in SHOWN:
                 over, text = one.over(name, size), milliseconds(one.median(name, size))
                 cells.append(f"{text} ({over:.2f})" if over else text)
-            lines.append(row(one.text, f"{size:,}", *cells))
+            lines.append([one.text, f"{size:,}", *cells])
         late = f"{hosts_rank.LATE_BYTES:,}, a rank {1e3 * hosts_rank.LATE:.0f} ms late"
-        lines.append(row(one.text, late, *(milliseconds(one.late(name)) for name in SHOWN)))
-    return lines
+        lines.append([one.text, late, *(milliseconds(one.late(name)) for name in SHOWN)])
+    return markdown(["hosts x ranks", "bytes", *SHOWN], lines, texts=2)
 
 
-def costs(found: List[Found], size: int) -> List[str]:
-    lines = header("hosts x ranks", "")
+def costs(found: List[Found], size: int) -> str:
+    lines = []
     for one in found:
         sent = [number(one.sent(name, size)) for name in SHOWN]
         cpu = [number(one.cpu(name, size), 1) for name in SHOWN]
-        lines.append(row(one.text, "bytes sent by a host, over the least", *sent))
-        lines.append(row(one.text, "CPU seconds a GB", *cpu))
-    return lines
+        lines.append([one.text, "bytes sent by a host, over the least", *sent])
+        lines.append([one.text, "CPU seconds a GB", *cpu])
+    return markdown(["hosts x ranks", "", *SHOWN], lines, texts=2)
 
 
 def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
     """Return the tables of each rate."""
-    lines: List[str] = []
+    parts: List[str] = []
     for rate, layouts in kept.items():
         found = [Found(text, rate, runs) for text, runs in layouts.items()]
         limited = f"Links of {rate}, ms, and the time over the bound:"
-        lines += [limited if bytes_a_second(rate) else "Links without a limit, ms:", ""]
-        lines += [*times(found, sizes), ""]
-        lines += [f"The same calls of {max(sizes):,} bytes:", "", *costs(found, max(sizes)), ""]
-    return "\n".join(lines)
+        parts += [limited if bytes_a_second(rate) else "Links without a limit, ms:"]
+        parts += [times(found, sizes), f"The same calls of {max(sizes):,} bytes:"]
+        parts += [costs(found, max(sizes))]
+    return "\n\n".join(parts) + "\n"
 
 
 def draw(kept: Dict[str, Dict[str, List[Dict]]], rate: str, sizes: List[int], path: Path) -> None:
@@ -247,31 +208,29 @@ def draw(kept: Dict[str, Dict[str, List[Dict]]], rate: str, sizes: List[int], pa
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, rounds=2, rate=plan.RATE)
     add = parser.add_argument
     add("--layout", dest="layouts", action="append", help="hosts x ranks on each, more than once")
     add("--bytes", dest="sizes", type=int, action="append", help="of an array, more than once")
-    add(
-        "--rate",
-        default=plan.RATE,
-        help=f"of each link, as tc writes it (%(default)s), or {plan.UNLIMITED}",
-    )
-    add("--rounds", type=int, default=2, help="0: show what is kept (%(default)s)")
     add("--only", dest="libraries", choices=hosts_rank.LIBRARIES, action="append",
         help="this library, more than once")  # fmt: skip
     args = parser.parse_args()
-    args.sizes = args.sizes or SIZES
-    args.libraries = args.libraries or list(hosts_rank.LIBRARIES)
+    sizes = args.sizes or SIZES
     bytes_a_second(args.rate)
-    measure(args.layouts or LAYOUTS, args)
-    kept = read()
+    found = {}
+    for file in sorted(harness.BUILD.glob("hosts-*.json")):
+        found[file.stem[6:]] = Kept(file.stem).found
+    found[args.rate] = Kept(f"hosts-{args.rate}").add(
+        args.layouts or LAYOUTS, args.libraries or list(hosts_rank.LIBRARIES), args.rounds,
+        partial(run, args.rate, sizes),
+    )  # fmt: skip
     picture = ""
     if args.page:
         path = args.page.parent / PICTURE
         path.parent.mkdir(exist_ok=True)
-        draw(kept, args.rate, args.sizes, path)
+        draw(found, args.rate, sizes, path)
         picture = f"![Time over the bound of the links]({PICTURE})\n\n"
-    show(picture + table(kept, args.sizes), args.page)
+    show(picture + table(found, sizes), args.page)
 
 
 if __name__ == "__main__":

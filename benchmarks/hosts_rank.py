@@ -1,17 +1,18 @@
 """What each rank of benchmarks/hosts.py does: one library's allreduce, call by call.
 
-    python -m benchmarks.hosts_rank FOLDER LIBRARY BYTES ...
+    python -m benchmarks.hosts_rank --rank FOLDER LIBRARY BYTES ...
 
 The ranks of a call begin together. Each notes its own seconds; the bytes that its host has sent and
 the seconds that the cores were busy are those of all ranks there.
 """
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Callable, Dict, List
+
+from benchmarks import harness
 
 SECONDS = 2.0  # of calls of each size, about
 LEAST, MOST = 3, 50  # calls
@@ -21,21 +22,28 @@ LATE_BYTES = 4096
 Calls = Dict[str, Callable[[], object]]  # contestant -> one allreduce
 
 
-class Hvdlite:
-    """hvdlite and, in the same processes by turns, MPI_Allreduce."""
+class OverMPI:
+    """Ranks that MPI has started; it tells when they begin, apart from what is measured."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
 
-        import hvdlite as hvd
-
-        hvd.init()
+        self.module().init()
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.meet = self.comm.Barrier
 
     def mean(self, value: float) -> float:
         return self.comm.allreduce(value) / self.size
+
+
+class Hvdlite(OverMPI):
+    """hvdlite and, in the same processes by turns, MPI_Allreduce."""
+
+    def module(self):
+        import hvdlite as hvd
+
+        return hvd
 
     def calls(self, size: int) -> Calls:
         import numpy as np
@@ -50,24 +58,16 @@ class Hvdlite:
         }
 
 
-class Horovod:
-    def __init__(self) -> None:
+class Horovod(OverMPI):
+    def module(self):
         import horovod.mxnet as hvd
-        from mpi4py import MPI
 
-        hvd.init()
-        self.comm = MPI.COMM_WORLD
-        self.rank, self.size = self.comm.rank, self.comm.size
-        self.meet = self.comm.Barrier
-
-    def mean(self, value: float) -> float:
-        return self.comm.allreduce(value) / self.size
+        return hvd
 
     def calls(self, size: int) -> Calls:
-        import horovod.mxnet as hvd
         import mxnet as mx
 
-        x = mx.nd.ones((size // 4,))
+        x, hvd = mx.nd.ones((size // 4,)), self.module()
 
         def call() -> None:
             hvd.allreduce_(x, name=f"x{size}")
@@ -172,10 +172,10 @@ def late(library) -> Dict[str, List[float]]:
 
 def main() -> None:
     """Write what this rank has measured to a file of the folder, which all hosts share."""
-    folder, name, *sizes = sys.argv[1:]
+    _, folder, name, *sizes = sys.argv[1:]
     library = LIBRARIES[name]()
     found = {"sizes": {size: of_size(library, int(size)) for size in sizes}, "late": late(library)}
-    (Path(folder) / f"{library.rank:04}.json").write_text(json.dumps(found))
+    harness.write(folder, library.rank, found)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,15 @@ with ``--kvstore dist_sync_mpi``; the next round begins with the other one. What
 in build/kvstore.json; rounds add up until the file is deleted.
 """
 
-import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from statistics import median
 from typing import Dict, List
 
-from tqdm import tqdm
+from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
 
-from benchmarks.pages import parser_of, show
-
-ROOT = Path(__file__).resolve().parents[1]
-KEPT = ROOT / "build" / "kvstore.json"
 TIMEOUT = 120  # seconds, of one run
 RANKS = 2
 SERVERS, MPI = "dist_sync", "dist_sync_mpi"
@@ -43,8 +37,8 @@ SHOWN = {
 }
 
 
-def run(script: str, kvstore: str) -> float:
-    """Return the images/s that the script prints.
+def run(script: str, kvstore: str) -> Dict[str, float]:
+    """Return the images/s that the script prints, by kvstore.
 
     :raises subprocess.SubprocessError: it fails, or takes too long.
     """
@@ -54,49 +48,28 @@ def run(script: str, kvstore: str) -> float:
         line, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=TIMEOUT,
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
-    return float(re.search(r"([\d,.]+) images/s", done.stdout)[1].replace(",", ""))
-
-
-def measure(scripts: List[str], rounds: int) -> None:
-    """Add so many rounds to what is kept."""
-    kept = read()
-    for _ in tqdm(range(rounds), unit="round", disable=None):
-        for script in scripts:
-            runs = kept.setdefault(script, [])
-            both = [SERVERS, MPI] if len(runs) % 2 == 0 else [MPI, SERVERS]
-            runs.append({kvstore: run(script, kvstore) for kvstore in both})
-            KEPT.parent.mkdir(exist_ok=True)
-            KEPT.write_text(json.dumps(kept))
-
-
-def read() -> Dict[str, List[Dict[str, float]]]:
-    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    printed = re.search(r"([\d,.]+) images/s", done.stdout)[1]
+    return {kvstore: float(printed.replace(",", ""))}
 
 
 def table(kept: Dict[str, List[Dict[str, float]]]) -> str:
-    lines = [
-        f"Images/s on {RANKS} ranks of one host, medians of runs in turn; {RANKS} servers:",
-        "",
-        "| script | runs | `dist_sync` | `dist_sync_mpi` | ratio within a round |",
-        "|---|--:|--:|--:|--:|",
-    ]
+    lines = []
     for script, runs in kept.items():
         servers, mpi = (median(one[kvstore] for one in runs) for kvstore in (SERVERS, MPI))
         ratios = sorted(one[MPI] / one[SERVERS] for one in runs)
-        lines.append(
-            f"| {SHOWN[script]} | {len(runs)} | {servers:,.0f} | {mpi:,.0f} | "
-            f"**{median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
-        )
-    return "\n".join([*lines, ""])
+        ratio = f"**{median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        lines.append([SHOWN[script], str(len(runs)), f"{servers:,.0f}", f"{mpi:,.0f}", ratio])
+    header = ["script", "runs", "`dist_sync`", "`dist_sync_mpi`", "ratio within a round"]
+    title = f"Images/s on {RANKS} ranks of one host, medians of runs in turn; {RANKS} servers:"
+    return f"{title}\n\n{markdown(header, lines)}\n"
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--only", choices=SCRIPTS, help="run this script alone")
     args = parser.parse_args()
-    measure([args.only] if args.only else list(SCRIPTS), args.rounds)
-    show(table(read()), args.page)
+    scripts = [args.only] if args.only else list(SCRIPTS)
+    show(table(Kept("kvstore").add(scripts, [SERVERS, MPI], args.rounds, run)), args.page)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,13 @@ hidden. Communication is the time of all gradients submitted at once, in the fas
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
-from pathlib import Path
 from typing import Dict, List
 
-from benchmarks import plan
-from benchmarks.pages import parser_of, show
+from benchmarks import harness, plan
+from benchmarks.harness import in_turn, markdown, parser_of, show
 
 ELEMENT = 4  # bytes
 UNSET = "unset"
@@ -74,14 +72,14 @@ def be_a_rank(args: argparse.Namespace) -> None:
     from mpi4py import MPI
 
     arrays = [mx.nd.ones((args.bytes // ELEMENT,)) for _ in range(args.gradients)]
-    rows: List[Dict] = []
-    turns = [*args.ahead, *reversed(args.ahead)]  # a machine that gets slower is so to all
-    for ahead in turns:
-        for nap in (0.0, *args.naps):
-            for front, whole in measure(arrays, nap, ahead, args.rounds):
-                rows.append({"ahead": ahead, "nap": nap, "front": front, "whole": whole})
-    if MPI.COMM_WORLD.rank == 0:
-        Path(args.rank).write_text(json.dumps(rows))
+    turns = [ahead for number in range(2) for ahead in in_turn(args.ahead, number)]
+    rows = [
+        {"ahead": ahead, "nap": nap, "front": front, "whole": whole}
+        for ahead in turns
+        for nap in (0.0, *args.naps)
+        for front, whole in measure(arrays, nap, ahead, args.rounds)
+    ]
+    harness.write(args.rank, MPI.COMM_WORLD.rank, rows)
 
 
 # ---- on the machine ----
@@ -90,9 +88,8 @@ def be_a_rank(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> List[Dict]:
     """Make the hosts, run the ranks on them, and return what was measured."""
     arguments = [f"--ahead={ahead}" for ahead in args.ahead] + [f"--nap={n}" for n in args.naps]
-    arguments += [f"--gradients={args.gradients}", f"--bytes={args.bytes}"]
-    arguments += [f"--rounds={args.rounds}"]
-    return plan.measure_on_hosts("order", arguments, args.hosts, args.rate)
+    arguments += [f"--{name}={getattr(args, name)}" for name in ("gradients", "bytes", "rounds")]
+    return next(harness.results(harness.on_hosts(args.hosts, args.rate), "order", arguments))
 
 
 def table(rows: List[Dict], args: argparse.Namespace) -> str:
@@ -101,35 +98,33 @@ def table(rows: List[Dict], args: argparse.Namespace) -> str:
         return statistics.median(found)
 
     communication = min(median("whole", ahead, 0.0) for ahead in args.ahead)
-    lines = [
-        f"{args.hosts} hosts, one rank each, links of {args.rate}; {args.gradients} gradients of "
-        f"{args.bytes:,} bytes; ms, medians of {2 * args.rounds}:",
-        "",
-        "| a gradient every | `HVDLITE_BYTES_AHEAD` | compute | step | share | front layer's |",
-        "|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for nap in (0.0, *args.naps):
         for ahead in args.ahead:
             compute, whole = args.gradients * nap, median("whole", ahead, nap)
-            lines.append(
-                f"| {1e3 * nap:.0f} | {ahead} | {1e3 * compute:.0f} | {1e3 * whole:.0f} | "
-                f"{max(compute, communication) / whole:.2f} | "
-                f"{1e3 * median('front', ahead, nap):.0f} |"
-            )
-    return "\n".join([*lines, ""])
+            share = f"{max(compute, communication) / whole:.2f}"
+            times = [f"{1e3 * seconds:.0f}" for seconds in (nap, compute, whole)]
+            front = f"{1e3 * median('front', ahead, nap):.0f}"
+            lines.append([times[0], ahead, *times[1:], share, front])
+    header = ["a gradient every", "`HVDLITE_BYTES_AHEAD`", "compute", "step", "share",
+              "front layer's"]  # fmt: skip
+    title = (
+        f"{args.hosts} hosts, one rank each, links of {args.rate}; {args.gradients} gradients of "
+        f"{args.bytes:,} bytes; ms, medians of {2 * args.rounds}:"
+    )
+    return f"{title}\n\n{markdown(header, lines, texts=0)}\n"
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, rate=plan.RATE)
     add = parser.add_argument
     add("--hosts", type=int, default=plan.HOSTS)
-    add("--rate", default=plan.RATE, help="of each link, as tc writes it (%(default)s)")
     add("--gradients", type=int, default=40, help="(%(default)s)")
     add("--bytes", type=int, default=500_000, help="of each gradient (%(default)s)")
     add("--nap", dest="naps", type=float, action="append", help="seconds, more than once")
     add("--ahead", action="append", help="HVDLITE_BYTES_AHEAD, more than once; unset: measured")
     add("--rounds", type=int, default=3, help="of each setting, twice (%(default)s)")
-    add("--rank", metavar="FILE", help=argparse.SUPPRESS)
+    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.naps = args.naps or [0.04, 0.02]
     args.ahead = args.ahead or ["0", UNSET]

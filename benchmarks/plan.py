@@ -1,19 +1,15 @@
 """Who is measured, and how each is started."""
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.harness import ROOT
+
 CORES = len(os.sched_getaffinity(0))
 ROUNDS = 5
 RANKS = (2, 4)
 HOSTS, RATE = 4, "200mbit"  # made by tests/cluster.py, a rank on each; of their links
-UNLIMITED = "unlimited"  # the rate of links that are left as they are
 
 # The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
 # cores.
@@ -27,40 +23,6 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
     "MALLOC_TOP_PAD_": "256000000",
 }
-
-
-def on_hosts(hosts: int, rate: str, ranks: int = 1) -> List[str]:
-    """Return what starts ranks of hvdlite's on each of some hosts that tests/cluster.py makes.
-
-    :param rate: of their links, as tc writes it; UNLIMITED leaves them as they are.
-    :param ranks: on each host.
-    """
-    names = ",".join(f"h{i}:{ranks}" for i in range(hosts))
-    links = [] if rate == UNLIMITED else ["--rate", rate]
-    cluster = [str(ROOT / "tests" / "cluster.py"), "--hosts", str(hosts), *links, "--"]
-    launch = ["-m", "hvdlite.launch", "-n", str(hosts * ranks), "-H", names]
-    return [sys.executable, *cluster, sys.executable, *launch]
-
-
-def measure_on_hosts(
-    module: str, arguments: List[str], hosts: int, rate: str, ranks: int = 1,
-    python: Path = Path(sys.executable), **environment: str,
-):  # fmt: skip
-    """Run a module of benchmarks as the ranks on some hosts; return what rank 0 writes as JSON.
-
-    :param arguments: of the module, which also gets ``--rank FILE``.
-    :param hosts: and ``rate``, ``ranks``: as for :func:`on_hosts`.
-    :param python: of the ranks.
-    :raises SystemExit: the ranks have failed.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        rank = [str(python), "-m", f"benchmarks.{module}", "--rank", str(out), *arguments]
-        command = [*on_hosts(hosts, rate, ranks), *rank]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment})
-        if done.returncode:
-            sys.exit(f"no results: exit status {done.returncode}")
-        return json.loads(out.read_text())
 
 
 class Contestant(NamedTuple):

@@ -12,26 +12,27 @@ processes at once that tell each other nothing. Horovod, if `make peers` could b
 work every 0.1 ms.
 
 The systems take turns, a step each, in the same processes: what else the machine does disturbs
-them alike. Horovod, which has an environment of its own, takes its turn by rounds. A figure is the
-median over rounds of the slowest rank's median step. "alone, the slower" is the median of what the
-slower process of each step took: no less can a step take that waits for both.
+them alike. Horovod, which has an environment of its own, takes its turn by rounds. Rounds add up in
+build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds of the slowest
+rank's median step. "alone, the slower" is the median of what the slower process of each step took:
+no less can a step take that waits for both.
 """
 
 import argparse
-import json
 import os
 import socket
 import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Optional, Sequence
+from typing import Callable, Dict, List, Sequence
 
-from benchmarks import plan
+from benchmarks import harness, plan
+from benchmarks.harness import Kept, markdown, parser_of, show
 from benchmarks.libraries import free_port
-from benchmarks.pages import parser_of, show
 
 MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
@@ -119,11 +120,8 @@ def begin(systems: Sequence[str], comm) -> None:
     dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
 
 
-def measure(name: str, systems: Sequence[str], steps: int, out: Optional[Path]) -> None:
-    """Give out for each system the slowest rank's median step in ms, and whether weights are equal.
-
-    :param out: a file for JSON; None: lines on stdout.
-    """
+def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
+    """Write for each system the slowest rank's median step in ms, and whether weights are equal."""
     import torch
     from mpi4py import MPI
 
@@ -155,11 +153,7 @@ def measure(name: str, systems: Sequence[str], steps: int, out: Optional[Path]) 
         found.append([system, slowest * 1e3, equal])
         if system == "alone":
             found.append([SLOWER, statistics.median(map(max, zip(*of_ranks))) * 1e3, equal])
-    if comm.rank == 0 and out:
-        out.write_text(json.dumps(found))
-    elif comm.rank == 0:
-        for each in found:
-            print("RESULT", json.dumps(each), flush=True)
+    harness.write(folder, comm.rank, found)
 
 
 def _own_address() -> str:
@@ -179,62 +173,53 @@ def has_horovod() -> bool:
     )
 
 
-def run_with(python: Path, name: str, systems: Sequence[str], ranks: int, settings: Dict) -> Dict:
-    rank = [str(python), "-m", "benchmarks.pytorch", "--measure", name, "--systems", *systems]
-    done = subprocess.run(
-        [str(python.with_name("mpirun")), "-n", str(ranks), *rank],
-        cwd=plan.ROOT, env=settings, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or len(lines) < len(systems):
-        sys.exit(f"{name}: {done.stderr[-2000:]}")
-    return checked(name, map(json.loads, lines))
+def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dict[str, str]):
+    """Return the ms of each system's step; weights that differ end the benchmark.
+
+    :param start: takes the ranks' Python; returns what starts them.
+    """
+    groups = [(Path(sys.executable), SYSTEMS, {})]
+    if has_horovod():
+        groups.append((plan.HOROVOD.python, [HOROVOD], plan.HOROVOD_TUNED.environment))
+    found: Dict[str, float] = {}
+    for python, systems, own in groups:
+        arguments = ["--measure", name, "--steps", str(steps), "--systems", *systems]
+        ranks = harness.results(
+            start(python), "pytorch", arguments, 300, python, **settings, **own
+        )  # fmt: skip
+        for system, milliseconds, equal in next(ranks):
+            if equal == (system in ("alone", SLOWER)):
+                sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
+            found[system] = milliseconds
+    return found
 
 
-def run(name: str, ranks: int, shared: bool) -> Dict[str, float]:
-    """Return the ms of each system's step; weights that differ end the benchmark."""
-    settings = {**os.environ, **plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
+def run_here(ranks: int, name: str, shared: bool) -> Dict[str, Dict[str, float]]:
+    """Return what :func:`run` does for ranks on this machine, by how Gloo is set."""
+    settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)
-    found = run_with(Path(sys.executable), name, SYSTEMS, ranks, settings)
-    if has_horovod():
-        settings.update(plan.HOROVOD_TUNED.environment)
-        found.update(run_with(plan.HOROVOD.python, name, [HOROVOD], ranks, settings))
+    found = run(name, lambda python: [str(python.with_name("mpirun")), "-n", str(ranks)],
+                MODELS[name], settings)  # fmt: skip
     print(f"{name}, LOCAL_WORLD_SIZE {'' if shared else 'not '}set: {found}", flush=True)
-    return found
+    return {SHARED if shared else "Gloo": found}
 
 
 def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, float]:
     """Return the same for a rank on each of some hosts, and the ratios."""
-    arguments = ["--measure", name, "--steps", str(STEPS_ON_HOSTS)]
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
-    found = checked(name, plan.measure_on_hosts("pytorch", arguments, hosts, rate, **settings))
-    if has_horovod():
-        settings.update(plan.HOROVOD_TUNED.environment)
-        arguments += ["--systems", HOROVOD]
-        python = plan.HOROVOD.python
-        found.update(checked(name, plan.measure_on_hosts(
-            "pytorch", arguments, hosts, rate, python=python, **settings)))  # fmt: skip
+    start = harness.on_hosts(hosts, rate)
+    found = run(name, lambda python: start, STEPS_ON_HOSTS, settings)
+    if HOROVOD in found:
         found["Horovod / hvdlite"] = found[HOROVOD] / found["hvdlite"]
     found["Gloo / hvdlite"] = found["Gloo"] / found["hvdlite"]
     found["hvdlite / alone"] = found["hvdlite"] / found["alone"]
     return found
 
 
-def checked(name: str, results: Iterable) -> Dict[str, float]:
-    """Return the ms of each system; weights that differ end the benchmark."""
-    found = {}
-    for system, milliseconds, equal in results:
-        if equal == (system in ("alone", SLOWER)):
-            sys.exit(f"{system}, {name}: the ranks' weights are {'' if equal else 'not '}equal")
-        found[system] = milliseconds
-    return found
-
-
-def compare(name: str, ranks: int, rounds: int) -> Dict[str, float]:
+def compare(rounds: List[Dict[str, Dict[str, float]]]) -> Dict[str, float]:
     """Return the medians over rounds, and of what hvdlite saves in each."""
-    plain = [run(name, ranks, shared=False) for _ in range(rounds)]
-    shared = [run(name, ranks, shared=True) for _ in range(rounds)]
+    plain, shared = ([each[kind] for each in rounds] for kind in ("Gloo", SHARED))
 
     def median(runs, value: Callable) -> float:
         return statistics.median(value(run) for run in runs)
@@ -254,41 +239,39 @@ def compare(name: str, ranks: int, rounds: int) -> Dict[str, float]:
 
 def table(results: Dict[str, Dict[str, float]]) -> str:
     titles = list(next(iter(results.values())))
-    lines = [f"| | {' | '.join(results)} |", f"|---|{'---:|' * len(results)}"]
+    lines = []
     for title in titles:
         form = "{:.2f}" if "/" in title else "{:.1f} ms"
-        lines.append(f"| {title} | {' | '.join(form.format(r[title]) for r in results.values())} |")
-    return "\n".join(lines) + "\n"
+        lines.append([title, *(form.format(found[title]) for found in results.values())])
+    return markdown(["", *results], lines) + "\n"
 
 
 def main() -> None:
     args = parse_args()
     if args.measure:
-        measure(args.measure, args.systems, args.steps or MODELS[args.measure], args.rank)
+        measure(args.measure, args.systems, args.steps, args.rank)
         return
-    names = [args.only] if args.only else list(MODELS)
     if args.hosts:
-        names = [args.only or "mlp"]
-        results = {name: run_on_hosts(name, args.hosts, args.rate) for name in names}
+        name = args.only or "mlp"
+        results = {name: run_on_hosts(name, args.hosts, args.rate)}
     else:
-        results = {name: compare(name, args.ranks, args.rounds) for name in names}
+        names = [args.only] if args.only else list(MODELS)
+        kept = Kept(f"pytorch-{args.ranks}")
+        found = kept.add(names, [False, True], args.rounds, partial(run_here, args.ranks))
+        results = {name: compare(found[name]) for name in names}
     show(table(results), args.page)
 
 
 def parse_args() -> argparse.Namespace:
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, rounds=3, rate=plan.RATE)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--rounds", type=int, default=3, help="(%(default)s)")
     add("--only", choices=MODELS, help="one model")
-    add(
-        "--hosts", type=int, help="so many, a rank on each; the model is mlp if --only has no other"
-    )
-    add("--rate", default=plan.RATE, help="of their links, as tc writes it (%(default)s)")
+    add("--hosts", type=int, help="so many, a rank on each; one model (mlp)")
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)  # on a rank
     add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)
     add("--steps", type=int, help=argparse.SUPPRESS)
-    add("--rank", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -8,11 +8,12 @@ from string import Template
 from typing import Optional
 
 from benchmarks import pictures, plan, shown, suites
+from benchmarks.harness import ROOT, markdown
 from benchmarks.results import Results
 from benchmarks.run import KEPT
 from benchmarks.shown import private
 from hvdlite.bench import cases
-from hvdlite.bench.report import markdown, size_text
+from hvdlite.bench.report import size_text
 
 PAGE = Path(__file__).with_name("page.md")
 OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
@@ -216,4 +217,4 @@ def write(results: Results, docs: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(write(Results(KEPT), plan.ROOT / "docs"))
+    print(write(Results(KEPT), ROOT / "docs"))

@@ -17,10 +17,11 @@ from typing import Dict, Iterator, NamedTuple, Optional
 
 from tqdm import tqdm
 
-from benchmarks import plan
+from benchmarks import harness, plan
+from benchmarks.harness import ROOT
 from benchmarks.plan import Contestant
 
-KEPT = plan.ROOT / "build" / "bench"
+KEPT = ROOT / "build" / "bench"
 
 
 class Job(NamedTuple):
@@ -86,14 +87,14 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
 def launcher(job: Job, processes: int) -> list:
     """Return what starts the processes: all here, or each on a host."""
     if job.suite == "hosts":
-        return plan.on_hosts(processes, plan.RATE)
+        return harness.on_hosts(processes, plan.RATE)
     return [job.contestant.python.with_name("mpirun"), "-n", processes]
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:
     """Run a command; return why it failed, or None. It is ended after ``timeout`` seconds."""
     process = subprocess.Popen(
-        command, cwd=plan.ROOT, env={**os.environ, **settings}, start_new_session=True,
+        command, cwd=ROOT, env={**os.environ, **settings}, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace",
     )  # fmt: skip

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
 from benchmarks import plan, suites
-from benchmarks.pages import parser_of, show
+from benchmarks.harness import markdown, parser_of, show
 from benchmarks.report import milliseconds, percent, times
 from benchmarks.results import Results
 from benchmarks.run import KEPT
 from hvdlite.bench import cases
 from hvdlite.bench.plots import figure
-from hvdlite.bench.report import markdown
 
 RANKS = 2
 TITLES = {"lenet": "LeNet", "resnet50": "ResNet-50", "vgg16": "VGG-16", "bert-base": "BERT-base"}

@@ -11,8 +11,7 @@ import pytest
 from jobs import ROOT, assert_passed, mpirun
 from versions import no_module
 
-from benchmarks import hosts, kvstore, plan, report, shown, suites, update
-from benchmarks.pages import put_table
+from benchmarks import harness, hosts, kvstore, plan, report, shown, suites, update
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
 from hvdlite.bench import cases
@@ -183,7 +182,7 @@ def test_techniques_between_hosts(tmp_path):
 @no_module
 @pytest.mark.parametrize("store", [kvstore.SERVERS, kvstore.MPI])
 def test_a_script_with_servers_and_without(store):
-    assert kvstore.run("lenet", store) > 10
+    assert kvstore.run("lenet", store)[store] > 10
 
 
 def test_rounds_of_scripts_take_turns_and_add_up(tmp_path, monkeypatch):
@@ -191,26 +190,25 @@ def test_rounds_of_scripts_take_turns_and_add_up(tmp_path, monkeypatch):
 
     def run(script, store):
         runs.append(store)
-        return {kvstore.SERVERS: 100.0, kvstore.MPI: 150.0}[store] + len(runs)
+        return {store: {kvstore.SERVERS: 100.0, kvstore.MPI: 150.0}[store] + len(runs)}
 
-    monkeypatch.setattr(kvstore, "run", run)
-    monkeypatch.setattr(kvstore, "KEPT", tmp_path / "build" / "kvstore.json")
-    kvstore.measure(["lenet"], 2)
-    kvstore.measure(["lenet"], 1)
-    servers_first, mpi_first = [kvstore.SERVERS, kvstore.MPI], [kvstore.MPI, kvstore.SERVERS]
-    assert runs == servers_first + mpi_first + servers_first
-    row = kvstore.table(kvstore.read()).splitlines()[-1]
+    monkeypatch.setattr(harness, "BUILD", tmp_path / "build")
+    stores = [kvstore.SERVERS, kvstore.MPI]
+    harness.Kept("kvstore").add(["lenet"], stores, 2, run)
+    kept = harness.Kept("kvstore").add(["lenet"], stores, 1, run)
+    assert runs == stores + stores[::-1] + stores
+    row = kvstore.table(kept).splitlines()[-1]
     assert row.endswith("| 3 | 104 | 153 | **1.49** (1.47 to 1.50) |")
 
 
 def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table -->\nold\n<!-- end -->\nb\n")
-    put_table(page, "new\\1\n")
+    harness.show("new\\1\n", page)
     assert page.read_text() == "a\n<!-- table -->\nnew\\1\n<!-- end -->\nb\n"
     page.write_text("no marks")
     with pytest.raises(ValueError, match="page.md: expected .* once, got 0"):
-        put_table(page, "new")
+        harness.show("new", page)
 
 
 def test_every_work_of_the_report_is_measured():

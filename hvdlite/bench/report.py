@@ -3,7 +3,7 @@
 import csv
 import json
 from pathlib import Path
-from typing import Dict, Iterable, List, Sequence
+from typing import Dict, List, Sequence
 
 COLUMNS = {
     "library": lambda row: row["library"],
@@ -76,12 +76,6 @@ def in_columns(lines: Sequence[Sequence[str]]) -> str:
         "  ".join(f(cell, width) for f, cell, width in zip(adjust, line, widths)).rstrip()
         for line in lines
     )
-
-
-def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table whose first column is text, the others numbers."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
 
 
 def write_csv(path: Path, rows: Sequence[Dict]) -> None:
