@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays
-from hvdlite.launch import ps
+from hvdlite.launch import ranks
 
 
 def open_hvdlite(comm):
@@ -114,9 +114,9 @@ def open_ps(comm):
     """One scheduler, and as many servers as workers; a server never returns from the import."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
-    places = [ps.Place("localhost", "127.0.0.1", rank) for rank in range(comm.size)]
-    role = ps.assign(places, workers)[comm.rank]
-    os.environ.update(ps.environment(role, workers, workers, "127.0.0.1", port))
+    places = [ranks.Place("localhost", "127.0.0.1", rank) for rank in range(comm.size)]
+    role = ranks.assign(places, workers)[comm.rank]
+    os.environ.update(ranks.role_environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx
 

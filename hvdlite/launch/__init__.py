@@ -1,7 +1,7 @@
 """``hvdliterun`` starts a job on many hosts, watches it and ends it as a whole.
 
     cli        turns options and the config file into a job
-    backends/  one a file (local, ssh, mpi, slurm, ...): turns the job into a backend's command
+    backends/  turns the job into the command of local, ssh, mpi, slurm, ...
     watch      runs that command and listens to every rank       (channel, output, failure)
     agent      the backend starts one for each rank; it runs and watches the user's program
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from hvdlite.launch import channel, daemons, environment, flights, probe, processes, shared_memory
-from hvdlite.lifecycle import variables, watched
+from hvdlite.lifecycle import watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -68,7 +68,7 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
 def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
     """Return the facts that the launcher checks before it starts the job."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
-    if variables.NEWCOMER in os.environ:  # its number is one of another job of MPI's
+    if watched.NEWCOMER in os.environ:  # its number is one of another job of MPI's
         rank = "-1"
     with socket.socket() as spare:
         spare.bind(("", 0))
@@ -184,9 +184,9 @@ class Agent:
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = daemons.without({**own, **order["env"]})
-        self._elastic = environ.get(variables.ELASTIC) == "1"
+        self._elastic = environ.get(watched.ELASTIC) == "1"
         if self._elastic:  # ranks start others
-            environ[variables.COMMAND] = json.dumps([*START, *sys.argv[1:]])
+            environ[watched.COMMAND] = json.dumps([*START, *sys.argv[1:]])
         else:
             environ.pop(channel.VARIABLE, None)
         # A path, not a descriptor: a program started by another one inherits no descriptors.

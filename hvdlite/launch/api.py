@@ -1,11 +1,14 @@
 """``hvdlite.run`` calls a Python function on many ranks, from a script or a notebook."""
 
 import argparse
+import os
 import pickle
 import sys
+from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
 
 from hvdlite.launch import options as known
+from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.cli import job_of, prepared
 from hvdlite.launch.job import Job
@@ -62,7 +65,7 @@ def run(
         raise ValueError("run(use_gloo=True): hvdlite runs over MPI only; leave use_gloo out")
     options["num_proc"] = np if num_proc is None else num_proc
     options["env"] = [f"{name}={value}" for name, value in (env or {}).items()]
-    job = _job([executable or sys.executable, "-m", "hvdlite.launch.task"], options)
+    job = _job([executable or sys.executable, "-m", "hvdlite.launch.api"], options)
     task = pack(function, args, kwargs or {})
     plan = BACKENDS[job.launcher].plan(job)
     outcome = prepared(job, plan, Console(sys.stdout, sys.stderr), task)
@@ -96,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Return the bytes for hvdlite.launch.task: the module search path and the pickled call."""
+    """Return the bytes for ``run_task``: the module search path and the pickled call."""
     call = (function, tuple(args), dict(kwargs))
     cloudpickle = _cloudpickle()
     if cloudpickle:
@@ -119,3 +122,21 @@ def _cloudpickle() -> Any:
     except ImportError:
         return None
     return cloudpickle
+
+
+def run_task() -> None:
+    """Read the call, make it, write the result: the program of a rank."""
+    path = os.environ[DATA_VARIABLE]
+    with open(path, "rb") as file:
+        search_path, script, pickled = pickle.load(file)
+    sys.path[:] = [*search_path, *(p for p in sys.path if p not in search_path)]
+    if script:  # provides the names that were pickled as __main__.NAME
+        spawn.prepare({"init_main_from_path": script})
+    function, args, kwargs = pickle.loads(pickled)
+    result = function(*args, **kwargs)
+    with open(path + ".result", "wb") as file:
+        pickle.dump(result, file)
+
+
+if __name__ == "__main__":
+    run_task()

@@ -14,7 +14,7 @@ import struct
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import encryption
-from hvdlite.lifecycle import variables
+from hvdlite.lifecycle import watched
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
 LOST, SIGN = 12, 13  # the name of a host that has vanished; whom a failure is due to
@@ -34,7 +34,7 @@ MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself gives up after 127 ques
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
 # One variable carries it all: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
-VARIABLE = variables.LAUNCHER
+VARIABLE = watched.LAUNCHER
 
 Frame = Tuple[int, bytes]
 

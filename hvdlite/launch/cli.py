@@ -9,18 +9,7 @@ from dataclasses import fields
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.launch import (
-    build,
-    channel,
-    check,
-    environment,
-    hosts,
-    limits,
-    network,
-    options,
-    submit,
-    sync,
-)
+from hvdlite.launch import channel, check, door, environment, hosts, options, remote, submit
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
 from hvdlite.launch.output import Console, Files, Output
@@ -47,7 +36,7 @@ def _main(argv: List[str]) -> int:
         print(__version__)
         return 0
     if args.check_build:
-        return build.show()
+        return check.show_build()
     job = job_of(args, argv)
     if args.check:
         reports = check.ask_all(job, load=True)
@@ -173,7 +162,7 @@ def _refuse_nonsense(job: Job, args) -> None:
     least, most = channel.LATE, channel.MOST_SILENCE
     if not least <= job.host_timeout <= most:
         raise ValueError(f"--host-timeout {job.host_timeout:g}: expected {least} to {most} seconds")
-    unknown = network.unknown_interface(job.interfaces)
+    unknown = door.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(f"--network-interfaces: this host has no {unknown}")
 
@@ -185,7 +174,7 @@ def show(job: Job, plan: Plan) -> None:
             print(f"# {who} gets {name}={shlex.quote(value)}")
     for note in plan.notes:
         print(f"# {note}")
-    for argv in sync.commands(job) if job.sync_dir else []:
+    for argv in remote.copy_commands(job) if job.sync_dir else []:
         print(shlex.join(argv))
     if plan.script:
         print(f"# the input of: {shlex.join(plan.argv)}")
@@ -221,11 +210,11 @@ def start(job: Job, plan: Plan) -> int:
 
 def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = None) -> Outcome:
     """Run the job, after checks and copies are done."""
-    limits.prepare(job)
+    check.prepare_host(job)
     if job.launcher == "ssh":
         check.before_start(job)
     if job.sync_dir:
-        sync.run(job)
+        remote.copy_folder(job)
     if job.verbose:
         show(job, plan)
     output = Output(console, Files(job.output_dir) if job.output_dir else None)

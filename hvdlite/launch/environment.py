@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping
 
 from hvdlite.core import listening
 from hvdlite.launch.job import Job
-from hvdlite.lifecycle import variables
+from hvdlite.lifecycle import watched
 
 # Belong to a login on one host, or to one process of a backend: never forwarded.
 _OWN = {
@@ -62,14 +62,14 @@ def added(job: Job) -> Dict[str, str]:
         # A failed rank tells the others and waits this long for them, so that the job ends within 5
         # seconds.
         "HVDLITE_EXIT_TIMEOUT_SECONDS": "2",
-        variables.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
+        watched.FOLD: "0" if job.output_dir else "1",  # files have whole tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
     elastic = {
-        variables.ELASTIC: "1",
-        variables.FEWEST: str(job.fewest),
-        variables.MOST: str(job.most),
+        watched.ELASTIC: "1",
+        watched.FEWEST: str(job.fewest),
+        watched.MOST: str(job.most),
     }
     mode.update(elastic if job.elastic else {})
     interfaces = {listening.INTERFACES: ",".join(job.interfaces)} if job.interfaces else {}

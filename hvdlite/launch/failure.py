@@ -4,7 +4,7 @@ import signal
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.launch.channel import BadFrame
-from hvdlite.lifecycle.variables import TOO_LATE
+from hvdlite.lifecycle.watched import TOO_LATE
 
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0

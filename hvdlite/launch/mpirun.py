@@ -12,6 +12,7 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 
 from hvdlite.launch import channel, daemons, probe
 from hvdlite.launch.agent import START
+from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, LaunchError, Plan
 from hvdlite.launch.ranks import placement
 
@@ -132,6 +133,17 @@ def plan(job: Job, where: str) -> Plan:
     argv += dialect.interfaces(job.interfaces) if job.interfaces else []
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
+
+
+def plan_over_ssh(job: Job) -> Plan:
+    """Return the mpirun command for hosts that ssh reaches."""
+    if not job.hosts:
+        raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
+    return plan(job, "here" if all(_loopback(host.name) for host in job.hosts) else "ssh")
+
+
+def _loopback(name: str) -> bool:
+    return name in ("localhost", "127.0.0.1") and is_here(name)
 
 
 def _forwarded(where: str) -> List[str]:

@@ -1,9 +1,119 @@
-"""How an agent parts from its backend, and its program from the agent."""
+"""The running command of a backend (mpirun, srun, ...), its own output and its end.
 
+At the end of this file: how an agent parts from its backend, and its program from the agent.
+"""
+
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Dict, List, Set, Tuple
+
+from hvdlite.launch import environment
+from hvdlite.launch.job import LaunchError, Plan
+from hvdlite.launch.output import Lines
+
+HOLD_BACK = 0.5  # seconds: the report about a failed rank says more than the backend's lines
+HEIRS = 1.0  # seconds after its end; a healthy ssh ends with it
+_NOISE = ("plm:ssh: Warning: setpgid",)  # Open MPI 5: a harmless race of parent and child
+
+# Folders of mpirun's files on this host (Open MPI 5 and 4); a killed mpirun leaves them behind.
+_SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
+
+
+class BackendProcess:
+    """Starts in its own process group, so that Ctrl-C on the terminal does not reach it."""
+
+    def __init__(self, plan: Plan, extra_env: Dict[str, str]):
+        self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
+        env = {**plan.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
+        try:
+            self._process = subprocess.Popen(
+                plan.argv,
+                env=environment.for_backend(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=os.setpgrp,
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+        self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
+        self._heirs_end = float("inf")
+        self._held: List[Tuple[float, str]] = []
+
+    @property
+    def sign(self) -> str:
+        """What the command lines of its daemons have in them, on other hosts, too."""
+        return os.path.basename(self._folder.name)
+
+    @property
+    def pipes(self) -> List[IO[bytes]]:
+        return [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe]
+
+    def read(self, pipe: IO[bytes]) -> bool:
+        """Read from a pipe without waiting; return False at its end."""
+        data = os.read(pipe.fileno(), 1 << 16)
+        lines = self._pipes[pipe].feed(data) if data else self._pipes.pop(pipe).end()
+        now = time.monotonic()
+        self._held += [(now, line) for line in lines if not any(n in line for n in _NOISE)]
+        return bool(data)
+
+    def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
+        """Return the lines that it printed, except those of the last ``hold_back`` seconds."""
+        until = time.monotonic() - hold_back
+        due = [line for when, line in self._held if when <= until]
+        del self._held[: len(due)]
+        return due
+
+    def exit_code(self) -> int:
+        """Wait for the end; return the exit code."""
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def over(self) -> bool:
+        return not self.running() and not self._pipes
+
+    def end_heirs(self) -> None:
+        """End what holds its pipes long after its end: an ssh to a host that has vanished."""
+        now = time.monotonic()
+        self._heirs_end = min(self._heirs_end, now + HEIRS)
+        if now < self._heirs_end:
+            return
+        ends = {f"pipe:[{os.fstat(pipe.fileno()).st_ino}]" for pipe in self._pipes}
+        for pid in _holders(ends):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        if self.running():
+            os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in self.pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+
+def _holders(pipes: Set[str]) -> List[int]:
+    """Return the other processes that have one of these pipes open, by its name in /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if pipes & {os.readlink(file) for file in folder.iterdir()}:
+                found.append(int(folder.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
+
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

@@ -1,10 +1,14 @@
-"""Runs commands on all hosts at once, over ssh."""
+"""Runs commands on all hosts at once, over ssh, and gives them a copy of the folder, by rsync."""
 
+import os
+import shlex
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, Iterable, List, TypeVar
+from typing import Callable, Iterable, List, Optional, TypeVar
 
-from hvdlite.launch.job import SSH
+from hvdlite.launch.hosts import is_here
+from hvdlite.launch.job import SSH, Job, LaunchError
 
 AT_ONCE = 32
 T = TypeVar("T")
@@ -31,3 +35,51 @@ def reason(done: subprocess.CompletedProcess) -> str:
     """Return the last line that a failed command printed to stderr."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit code {done.returncode}"
+
+
+def copy_commands(job: Job) -> List[List[str]]:
+    """Return one rsync command a host."""
+    names = [host.name for host in job.hosts] or ["localhost"]
+    return [_rsync(job, name) for name in names]
+
+
+def _target(job: Job) -> str:
+    assert job.sync_dir is not None  # otherwise nothing is copied
+    return job.sync_dir
+
+
+def _rsync(job: Job, host: str) -> List[str]:
+    folder = _target(job).rstrip("/") + "/"
+    # The remote side makes the folder's parents first, which rsync itself does not.
+    make = f"mkdir -p {shlex.quote(folder)} && rsync"
+    argv = ["rsync", "-az", "--rsync-path", make]
+    if is_here(host):
+        return [*argv[:2], "./", folder]
+    return [*argv, f"--rsh={shlex.join(job.ssh.command())}", "./", f"{host}:{folder}"]
+
+
+def copy_folder(job: Job) -> None:
+    """Copy the folder to all hosts; LaunchError names the first host that failed."""
+    if not shutil.which("rsync"):
+        raise LaunchError("--sync-dst-dir needs rsync here: run `apt-get install rsync`")
+    names = [host.name for host in job.hosts] or ["localhost"]
+    for text in on_each(lambda name: _copy_to(job, name), names):
+        if text:
+            raise LaunchError(text)
+
+
+def _copy_to(job: Job, host: str) -> Optional[str]:
+    if is_here(host):
+        if os.path.realpath(_target(job)) == os.getcwd():
+            return None
+        os.makedirs(_target(job), exist_ok=True)
+    done = subprocess.run(_rsync(job, host), capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    if "rsync: command not found" in done.stderr or "rsync: not found" in done.stderr:
+        return f"{host} has no rsync, which --sync-dst-dir needs: run `apt-get install rsync` there"
+    return f"{host} cannot be given a copy in {job.sync_dir}: {_first_line(done.stderr)}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0]

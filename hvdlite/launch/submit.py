@@ -1,11 +1,12 @@
 """Submits a job to a batch backend, which starts hvdliterun again on the job's hosts."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from typing import Optional
+from typing import List, Optional
 
 from hvdlite.launch.job import Job, LaunchError, Plan
 
@@ -69,3 +70,17 @@ def _print_from(log: str, position: int) -> int:
         sys.stdout.write(text.decode(errors="replace"))
         sys.stdout.flush()
     return position + len(text or b"")
+
+
+_FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")  # job.command has python -m
+
+
+def command_inside(job: Job, *more: str) -> List[str]:
+    """Return the command_inside that runs this job inside the batch job; ``more`` options win."""
+    options = [word for word in job.arguments if word not in _FOR_OUTSIDE]
+    return [sys.executable, "-m", "hvdlite.launch", *options, *more, *job.command]
+
+
+def script(directives: List[str], argv: List[str]) -> str:
+    """Return a shell script whose comments are the backend's directives."""
+    return "\n".join(["#!/bin/sh", *directives, shlex.join(argv), ""])

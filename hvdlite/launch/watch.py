@@ -16,19 +16,19 @@ from typing import Callable, Dict, List, Optional, Tuple
 from hvdlite.launch import (
     channel,
     check,
+    door,
     encryption,
     failure,
     flights,
-    network,
     probe,
     ranks,
     shared_memory,
 )
-from hvdlite.launch.backend_process import BackendProcess
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
 from hvdlite.launch.output import Output
+from hvdlite.launch.processes import BackendProcess
 
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
 BACKEND_EXIT = 1.5  # for the backend to end after its processes
@@ -120,7 +120,7 @@ class Watch:
     def _open_door(self) -> Door:
         job, remote = self._job, self._plan.remote
         hosts = [host.name for host in job.hosts]
-        addresses = network.listening_addresses(remote, job.interfaces, hosts)
+        addresses = door.listening_addresses(remote, job.interfaces, hosts)
         key = encryption.new_key() if remote else None
         if remote and not key:
             _print([NOT_ENCRYPTED])

@@ -25,7 +25,7 @@ from hvdlite.lifecycle import (
     watched,
 )
 from hvdlite.lifecycle.arrivals import Arrivals
-from hvdlite.lifecycle.variables import FOLD
+from hvdlite.lifecycle.watched import FOLD
 
 
 def _seconds(variable: str, default: float) -> float:

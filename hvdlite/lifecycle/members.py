@@ -16,7 +16,7 @@ from typing import Any, Callable, List
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle import mpi_life, script_end
-from hvdlite.lifecycle.variables import ELASTIC, FEWEST, NEWCOMER, PATIENCE, RESETS
+from hvdlite.lifecycle.watched import ELASTIC, FEWEST, NEWCOMER, PATIENCE, RESETS
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores

@@ -25,7 +25,7 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Max
 from hvdlite.lifecycle import members, watched
-from hvdlite.lifecycle.variables import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
+from hvdlite.lifecycle.watched import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
 from hvdlite.numpy import allreduce
 
 ATTEMPTS = 3  # to start newcomers that die before they are ready

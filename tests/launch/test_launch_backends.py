@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from hvdlite.launch import cli, mpirun, probe, ps
+from hvdlite.launch import cli, mpirun, probe, ranks
 from hvdlite.launch.backends import k8s, sge
 from hvdlite.launch.hosts import Host
 from hvdlite.launch.job import Job, LaunchError
@@ -176,12 +176,12 @@ def test_the_manifest_is_yaml(capsys):
 
 def places(hosts: str) -> list:
     """Return the places of processes on hosts a and b: a host, its address, a port each."""
-    return [ps.Place(host, f"10.0.0.{ord(host)}", port) for port, host in enumerate(hosts, 9000)]
+    return [ranks.Place(host, f"10.0.0.{ord(host)}", port) for port, host in enumerate(hosts, 9000)]
 
 
 def test_parts_of_a_parameter_server_go_around_the_hosts():
     hosts = "aaaabbb"
-    roles = ps.assign(places(hosts), 2)
+    roles = ranks.assign(places(hosts), 2)
     assert [role.kind for role in roles].count("worker") == 4
     servers = [host for host, role in zip(hosts, roles) if role.kind == "server"]
     assert servers == ["a", "b"]
@@ -189,7 +189,7 @@ def test_parts_of_a_parameter_server_go_around_the_hosts():
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 def test_every_part_is_there_once(servers):
-    roles = ps.assign(places("aaaabbbb"), servers)
+    roles = ranks.assign(places("aaaabbbb"), servers)
     assert len(set(roles)) == 8
     assert roles[0].kind == "scheduler"
     assert sum(role.kind == "server" for role in roles) == servers

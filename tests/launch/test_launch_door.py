@@ -11,7 +11,7 @@ import time
 import pytest
 from launching import SCRIPTS, call
 
-from hvdlite.launch import channel, door, encryption, network
+from hvdlite.launch import channel, door, encryption
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 
 HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": {}}
@@ -196,10 +196,10 @@ def test_without_openssl_it_says_so(monkeypatch):
 
 
 def test_it_listens_where_ranks_come_from():
-    assert network.listening_addresses(False, [], []) == ["127.0.0.1"]
-    assert network.listening_addresses(True, [], ["localhost"]) == ["127.0.0.1"]
-    everywhere = network.listening_addresses(True, [], ["a-name-that-only-ssh-knows"])
-    assert everywhere == network.listening_addresses(True, [], [])
+    assert door.listening_addresses(False, [], []) == ["127.0.0.1"]
+    assert door.listening_addresses(True, [], ["localhost"]) == ["127.0.0.1"]
+    everywhere = door.listening_addresses(True, [], ["a-name-that-only-ssh-knows"])
+    assert everywhere == door.listening_addresses(True, [], [])
     assert "0.0.0.0" not in everywhere
 
 

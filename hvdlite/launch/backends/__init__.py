@@ -1,8 +1,10 @@
 """The backends that place and start processes, one a file; adding one is a file and a row here."""
 
+from functools import partial
 from typing import Callable, Dict, NamedTuple
 
-from hvdlite.launch.backends import k8s, local, mpi, sge, slurm, ssh, yarn
+from hvdlite.launch import mpirun
+from hvdlite.launch.backends import k8s, sge, slurm, yarn
 from hvdlite.launch.job import Job, Plan
 
 
@@ -15,9 +17,10 @@ class Backend(NamedTuple):
 
 
 BACKENDS: Dict[str, Backend] = {
-    "local": Backend(local.plan, takes_hosts=False),
-    "ssh": Backend(ssh.plan, takes_hosts=True),
-    "mpi": Backend(mpi.plan, takes_hosts=True),
+    "local": Backend(partial(mpirun.plan, where="here"), takes_hosts=False),
+    "ssh": Backend(mpirun.plan_over_ssh, takes_hosts=True),
+    # With the site's own settings: mpirun finds the hosts itself, or takes the given ones.
+    "mpi": Backend(partial(mpirun.plan, where=""), takes_hosts=True),
     "slurm": Backend(slurm.plan, takes_hosts=False, inside=slurm.inside),
     "sge": Backend(sge.plan, takes_hosts=False, inside=sge.inside),
     "yarn": Backend(yarn.plan, takes_hosts=False),

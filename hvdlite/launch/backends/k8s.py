@@ -7,7 +7,7 @@ the host file that mpirun is given there by the environment.
 import json
 from typing import Any, Dict, List
 
-from hvdlite.launch import again
+from hvdlite.launch import submit
 from hvdlite.launch.job import Job, LaunchError, Plan
 
 
@@ -19,7 +19,7 @@ def plan(job: Job) -> Plan:
 
 def manifest(job: Job) -> Dict[str, Any]:
     """Return the MPIJob: a launcher, and a worker pod for each process."""
-    inner = ["python", *again.command(job, "--launcher", "mpi")[1:]]
+    inner = ["python", *submit.command_inside(job, "--launcher", "mpi")[1:]]
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import List
 
-from hvdlite.launch import again, mpirun
+from hvdlite.launch import mpirun, submit
 from hvdlite.launch.hosts import Host, is_here
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
 
@@ -57,5 +57,5 @@ def _submit(job: Job) -> Plan:
     argv += ["-pe", job.parallel_environment, str(job.processes)]
     argv += ["-q", job.queue] if job.queue else []
     argv += [] if job.batch else ["-sync", "y"]
-    script = again.script([], again.command(job))
+    script = submit.script([], submit.command_inside(job))
     return Plan(argv, script=script, watched=False, log=log, cancel=["qdel"])

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from hvdlite.launch import again, mpirun
+from hvdlite.launch import mpirun, submit
 from hvdlite.launch.job import Job, Plan
 
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
@@ -27,7 +27,7 @@ def plan(job: Job) -> Plan:
         return Plan(["sbatch"], script=_script(job), watched=False)
     options = [f"--ntasks={job.processes}", f"--job-name={job.name}"]
     options += [f"--partition={job.queue}"] if job.queue else []
-    return Plan(["salloc", *options, *again.command(job)], watched=False)
+    return Plan(["salloc", *options, *submit.command_inside(job)], watched=False)
 
 
 def _inside(job: Job) -> Plan:
@@ -66,4 +66,4 @@ def _script(job: Job) -> str:
     lines = [f"#SBATCH --job-name={job.name}", f"#SBATCH --ntasks={job.processes}"]
     lines += [f"#SBATCH --partition={job.queue}"] if job.queue else []
     lines += [f"#SBATCH --output={job.name}-%j.out"]
-    return again.script(lines, again.command(job))
+    return submit.script(lines, submit.command_inside(job))

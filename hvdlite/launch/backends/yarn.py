@@ -8,7 +8,7 @@ several, but takes one too.
 import os
 import shlex
 
-from hvdlite.launch import again
+from hvdlite.launch import submit
 from hvdlite.launch.job import Job, Plan
 
 _JAR = "share/hadoop/yarn/hadoop-yarn-applications-distributedshell-*.jar"
@@ -20,7 +20,7 @@ def plan(job: Job) -> Plan:
     jar = f"{os.environ.get('HADOOP_HOME', '$HADOOP_HOME')}/{_JAR}"
     options = [
         *("-appname", job.name),
-        *("-shell_command", shlex.join(again.command(job, "--launcher", "local"))),
+        *("-shell_command", shlex.join(submit.command_inside(job, "--launcher", "local"))),
         *("-num_containers", "1"),
         *("-container_vcores", str(job.processes)),
         *("-container_memory", str(job.processes * MEMORY_PER_PROCESS)),
