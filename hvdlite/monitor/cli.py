@@ -1,15 +1,18 @@
 """The program hvdlite-report."""
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
 
+from hvdlite import cli
 from hvdlite.core import files
 from hvdlite.monitor import traces
 from hvdlite.monitor.page import page
 
+PROGRAM = "hvdlite-report"
 EPILOG = """\
 HVDLITE_TIMELINE='trace-{rank}.json' mpirun -n 4 python train.py
 hvdlite-report trace-*.json        report.html, and trace.json for ui.perfetto.dev
@@ -19,10 +22,8 @@ hvdlite-report trace-*.json        report.html, and trace.json for ui.perfetto.d
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return _fail("matplotlib draws the page: pip install matplotlib")
+    if not importlib.util.find_spec("matplotlib"):
+        return cli.fail(PROGRAM, "matplotlib draws the page: pip install matplotlib")
     try:
         trace = traces.read(options.traces)
         with files.writing(options.trace), open(options.trace, "w") as out:
@@ -30,28 +31,19 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         with files.writing(options.output):
             Path(options.output).write_text(page(trace, options.title))
     except (traces.BadTrace, files.NotWritten) as why:
-        return _fail(str(why))
+        return cli.fail(PROGRAM, str(why))
     print(f"{options.output}, and {options.trace} for https://ui.perfetto.dev")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(
-        prog="hvdlite-report",
-        description="Put the timelines of all ranks together: one trace, and one page about it.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = "Put the timelines of all ranks together: one trace, and one page about it."
+    new = cli.parser(PROGRAM, what, EPILOG)
     new.add_argument("traces", nargs="+", metavar="FILE", help="the timeline of each rank")
     new.add_argument("-o", "--output", default="report.html", help="default: report.html")
     new.add_argument("--trace", default="trace.json", help="default: trace.json")
     new.add_argument("--title", default="hvdlite", help="of the page")
     return new
-
-
-def _fail(why: str) -> int:
-    print(f"hvdlite-report: {why}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import itertools
 import os
 import shlex
@@ -9,9 +10,11 @@ import sys
 import time
 from typing import Dict, List, Literal, Optional, Sequence, Union
 
+from hvdlite import cli
 from hvdlite.monitor import live, memory, watching
 from hvdlite.monitor.memory import Snapshot
 
+PROGRAM = "hvdlite-top"
 EPILOG = """\
 hvdlite-top                      the only job on this host
 hvdlite-top 4711                 the job that process 4711 is a rank of
@@ -34,14 +37,12 @@ COLUMNS = (  # name, is a number
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
-    if not options.json:
-        missing = _missing_library()
-        if missing:
-            return _fail(missing)
+    if not options.json and not importlib.util.find_spec("rich"):
+        return cli.fail(PROGRAM, "the library rich draws the table: pip install rich")
     try:
         job = watching.job_of(options.job)
     except memory.NoRecorder as why:
-        return _fail(str(why))
+        return cli.fail(PROGRAM, str(why))
     ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
     hosts = [host for host in options.hosts.split(",") if host]
     sources: List[Union[watching.Here, watching.There]] = [watching.Here(job)]
@@ -56,31 +57,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    new = argparse.ArgumentParser(
-        prog="hvdlite-top",
-        description="Show what each rank of a running job does.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    new = cli.parser(PROGRAM, "Show what each rank of a running job does.", EPILOG)
     new.add_argument("job", nargs="?", help="a rank's process id, or the begin of a job's number")
     new.add_argument("-H", "--hosts", default="", help="other hosts of the job: node1,node2")
     new.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="default: 1")
     new.add_argument("--once", action="store_true", help="print one table, and end")
     new.add_argument("--json", action="store_true", help="print what was read, a line each time")
     return new
-
-
-def _fail(why: str) -> int:
-    print(f"hvdlite-top: {why}", file=sys.stderr)
-    return 2
-
-
-def _missing_library() -> Optional[str]:
-    try:
-        import rich  # noqa: F401
-    except ImportError:
-        return "the library rich draws the table: pip install rich"
-    return None
 
 
 def _all(sources) -> List[Snapshot]:

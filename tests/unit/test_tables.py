@@ -4,8 +4,11 @@ import argparse
 import re
 import shlex
 
+import pytest
+
 import hvdlite as hvd
 import hvdlite.numpy
+from hvdlite import cli
 from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
@@ -115,3 +118,25 @@ def test_the_launchers_lines_in_the_docs_have_options_that_it_has(capsys):
             parser(list(BACKENDS)).parse_args([word for word in words if word != "\n"])
         except SystemExit:
             raise AssertionError(f"{page}: {words}: {capsys.readouterr().err}") from None
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_is_the_program_of_its_older_name(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([name, "--help"])
+    assert end.value.code == 0
+    assert re.match(r"usage: hvdlite(run|-\w+) ", capsys.readouterr().out)
+
+
+def test_a_command_that_there_is_not_names_those_that_there_are(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["nonsense"])
+    assert end.value.code == 2
+    assert "'run', 'check', 'bench', 'top', 'report'" in capsys.readouterr().err
+
+
+def test_the_words_after_a_command_are_its_own(capsys):
+    assert cli.main(["run", "--version"]) == 0
+    assert capsys.readouterr().out.strip() == hvd.__version__
+    assert cli.main(["report", "none.json"]) == 2
+    assert "none.json can't be read" in capsys.readouterr().err

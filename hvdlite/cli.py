@@ -1,0 +1,41 @@
+"""The command ``hvdlite``: all programs of the package by one name, and what they share."""
+
+import argparse
+import importlib
+import sys
+from typing import Optional, Sequence
+
+COMMANDS = {  # name: module with main(), words before the user's, help
+    "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
+    "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
+    "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
+    "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
+    "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
+}
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Run the command that the first word names; return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    lines = [f"  {name:<8} {text}" for name, (_, _, text) in COMMANDS.items()]
+    new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join(lines))
+    new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
+    new.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
+    module, first, _ = COMMANDS[new.parse_args(words[:1]).command]
+    return importlib.import_module(module).main([*first, *words[1:]])
+
+
+def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser that prints the epilog as it is."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def fail(prog: str, why: str) -> int:
+    """Print why the program can't do its work; return its exit code."""
+    print(f"{prog}: {why}", file=sys.stderr)
+    return 2
