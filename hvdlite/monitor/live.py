@@ -2,7 +2,9 @@
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
+from hvdlite.monitor import steps
 from hvdlite.monitor.memory import Op, Snapshot
+from hvdlite.monitor.traces import Tensor
 
 _MOST_RANKS = 1 << 20  # a damaged recorder may say any number
 
@@ -55,24 +57,24 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
     return [rank for rank in range(size) if rank not in have]
 
 
-def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
-    """Return for each rank how many seconds the others waited for it alone, in the last operations.
+def tensors_of(one: Snapshot) -> List[Tensor]:
+    """Return the operations of all ranks that this one has agreed on, by rank 0's clock."""
+    clock = one.head["clock_offset"]
+    return [
+        Tensor(
+            one.rank,
+            *(op[name] for name in ("name", "kind", "bytes", "batch")),
+            *(op[name] + clock for name in ("submitted", "agreed", "started", "ended")),
+        )
+        for op in one.ops
+        if op["batch"] and all_ranks(op)
+    ]
 
-    Of each operation these are the seconds between the last but one submission and the last. Times
-    are compared on rank 0's clock. An operation counts if every rank still has it.
-    """
-    times: Dict[tuple, Dict[int, float]] = {}
-    for one in ranks:
-        for op in one.ops:
-            if op["batch"] and all_ranks(op):
-                moment = op["submitted"] + one.head["clock_offset"]
-                times.setdefault((op["batch"], op["name"]), {})[one.rank] = moment
-    late = {one.rank: 0.0 for one in ranks}
-    for moments in times.values():
-        if len(moments) == len(late) > 1:
-            *_, previous, last = sorted(moments, key=moments.__getitem__)
-            late[last] += moments[last] - moments[previous]
-    return late
+
+def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
+    """Return for each rank how many seconds the others waited for it alone, lately."""
+    tensors = [tensor for one in ranks for tensor in tensors_of(one)]
+    return steps.lateness(tensors, [one.rank for one in ranks])
 
 
 class Rates(NamedTuple):

@@ -1,7 +1,7 @@
 """Finds the steps of a training in a trace, and where their time goes."""
 
 import statistics
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.monitor.traces import Tensor
 
@@ -104,13 +104,16 @@ def slowest(tensors: Sequence[Tensor], most: int = 15) -> List[Slow]:
     return sorted(rows, key=lambda row: -row.seconds)[:most]
 
 
-def lateness(tensors: Sequence[Tensor]) -> Dict[int, float]:
+def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, float]:
     """Return for each rank how many seconds the others waited for it alone.
 
-    Of each tensor these are the seconds between the last but one submission and the last.
+    Of each tensor these are the seconds between the last but one submission and the last. It counts
+    if every rank has it.
+
+    :param ranks: all ranks, if one may have no tensor.
     """
     moments: Dict[tuple, Dict[int, float]] = {}
-    late: Dict[int, float] = {}
+    late = dict.fromkeys(ranks, 0.0)
     for tensor in tensors:
         late.setdefault(tensor.rank, 0.0)
         if tensor.batch:
