@@ -14,17 +14,16 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.core import frameworks
+from hvdlite.core import frameworks, rows
 from hvdlite.core.arguments import op_of
-from hvdlite.core.collectives import DTYPES, Started, is_known, run, start_all, start_gathering
+from hvdlite.core.collectives import Started, dense, run, start_all
 from hvdlite.core.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import NAMES, Adasum, Average, Max, Min, Product, Sum  # noqa: F401
-from hvdlite.core.rows import part_shape, rows_of, staged_alltoall
-from hvdlite.core.stages import staged
+from hvdlite.core.rows import part_shape, rows_of
 
 
 @waiting
@@ -123,7 +122,7 @@ def broadcast(
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
-    array, name = _dense(array), tensor_name("broadcast", name, process_set)
+    array, name = dense(array), tensor_name("broadcast", name, process_set)
     check_out(name, out, array.shape, array.dtype)
     result = result_array(out, array.shape, array, in_place=True)
     root, group = process_set.number_of(root_rank), group_of(process_set)
@@ -149,7 +148,7 @@ def allgather(
     """
     name = tensor_name("allgather", name, process_set)
     outs = None if out is None else [out]
-    return _gather(name, [name], [array], process_set, outs).then(_first)
+    return _gather([name], [array], process_set, outs).then(_first)
 
 
 @waiting
@@ -160,9 +159,8 @@ def grouped_allgather(
     out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:
     """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
-    name = tensor_name("allgather", name, process_set)
-    names = group_names(name, arrays)
-    return _gather(name, names, arrays, process_set, out)
+    names = group_names(tensor_name("allgather", name, process_set), arrays)
+    return _gather(names, arrays, process_set, out)
 
 
 @waiting
@@ -183,20 +181,10 @@ def alltoall(
         ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
-    array, name = _dense(array), tensor_name("alltoall", name, process_set)
+    array, name = dense(array), tensor_name("alltoall", name, process_set)
     check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    group = group_of(process_set)
-
-    def begin(matrix: np.ndarray) -> Any:
-        received = matrix[:, process_set.rank()].copy()
-        rows = int(received.sum())
-        result = result_array(out, (rows, *array.shape[1:]), array)
-        members = {"out_rows": rows, "splits": matrix, "group": group}
-        started = start_all(lib.HVD_ALLTOALL, [name], [array], [result], [members])
-        handle = _handle(started, [name], [result], [out]).then(_first)
-        return handle if splits is None else handle.then(lambda result: (result, received))
-
-    return staged_alltoall(array.shape, splits, name, process_set, begin)
+    handle = rows.exchange(name, array, splits, process_set, out)
+    return handle.then(_first) if splits is None else handle
 
 
 allreduce_async = allreduce.start
@@ -246,7 +234,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 
 
 def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
-    arrays = [_dense(array) for array in arrays]
+    arrays = [dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     if kind == lib.HVD_REDUCESCATTER:
         shapes = [part_shape(shape, process_set) for shape in shapes]
@@ -258,19 +246,13 @@ def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
     return _start_all(kind, names, arrays, shapes, outs, details)
 
 
-def _gather(name, names, arrays, process_set, outs) -> Any:
-    arrays = [_dense(array) for array in arrays]
+def _gather(names, arrays, process_set, outs) -> Any:
+    arrays = [dense(array) for array in arrays]
     outs = check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return ended([])
-    details = {"group": group_of(process_set)}
-    started, rows = start_gathering([rows_of(a.shape) for a in arrays], name, process_set)
-
-    def begin() -> Handle:
-        shapes = [(int(n), *array.shape[1:]) for n, array in zip(rows.sum(axis=0), arrays)]
-        return _start_all(lib.HVD_ALLGATHER, names, arrays, shapes, outs, details)
-
-    return staged(started, begin)
+    handle = rows.gather(names, arrays, process_set, outs)
+    return handle.then(lambda pairs: [gathered for gathered, _came in pairs])
 
 
 def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
@@ -295,11 +277,3 @@ def _handle(started: Started, names, results, outs) -> Any:
 
 def _first(results: list):
     return results[0]
-
-
-def _dense(array: np.ndarray) -> np.ndarray:
-    array = np.asarray(array, order="C")
-    if not is_known(array.dtype):
-        known = ", ".join(str(dtype) for dtype in DTYPES)
-        raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
-    return array

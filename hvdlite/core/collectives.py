@@ -2,7 +2,7 @@
 
 from collections import deque
 from contextlib import suppress
-from typing import Any, Deque, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -38,10 +38,11 @@ class Memory(NamedTuple):
 _abandoned: Deque["_Work"] = deque()  # that nobody waits for: C may still write to their memory
 
 
-def describe(kind: int, name: str, splits=None, **members):
+def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
     """Return an ``hvd_tensor *``, and what it points to; the caller keeps both alive.
 
-    :param splits: an int64 matrix: ``splits[i, j]`` rows go from rank i to rank j.
+    :param splits: an int64 array: how many rows go to each rank; None: equally many.
+    :param failed: why this rank has no data; then the collective fails so on every rank.
     :param members: more members of ``hvd_tensor``.
     :raises ValueError: one that a user has given is no number of its kind.
     """
@@ -52,6 +53,9 @@ def describe(kind: int, name: str, splits=None, **members):
     if splits is not None:
         alive.append(ffi.from_buffer("int64_t[]", splits))
         members.update(splits=alive[1], nsplits=splits.size)
+    if failed is not None:
+        alive.append(ffi.new("char[]", failed.encode()))
+        members.update(failed=alive[-1])
     try:
         return ffi.new("hvd_tensor *", members), alive
     except (TypeError, OverflowError):
@@ -65,9 +69,16 @@ def memory_of(array: np.ndarray) -> Memory:
     return Memory(array.ctypes.data, dtype, array.shape, array)
 
 
-def is_known(dtype: np.dtype) -> bool:
-    """Tell whether the C library has the element type; ml_dtypes' bfloat16 is found by name."""
-    return dtype in DTYPES or dtype.name == "bfloat16"
+def dense(array) -> np.ndarray:
+    """Return the array with its elements in C's order: itself, or a copy.
+
+    :raises ValueError: the C library lacks its dtype; ml_dtypes' bfloat16 is found by name.
+    """
+    array = np.asarray(array, order="C")
+    if array.dtype not in DTYPES and array.dtype.name != "bfloat16":
+        known = ", ".join(str(dtype) for dtype in DTYPES)
+        raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
+    return array
 
 
 def run(kind: int, name: str, array: np.ndarray, out: np.ndarray, **members) -> None:
@@ -87,8 +98,9 @@ def run_all(
 
 
 def start_all(kind, names, arrays, outs, members) -> "Started":
-    """Start several at once, on NumPy arrays; arguments as for :func:`run_all`."""
-    return Started(kind, names, list(map(memory_of, arrays)), list(map(memory_of, outs)), members)
+    """Start several at once, on NumPy arrays; arguments as for :class:`Started`."""
+    memories = [None if out is None else memory_of(out) for out in outs]
+    return Started(kind, names, list(map(memory_of, arrays)), memories, members)
 
 
 class _Work(NamedTuple):
@@ -108,7 +120,8 @@ class Started:
 
     :param kind: one of lib.HVD_ALLREDUCE, ...
     :param names: one a tensor; unique among the tensors in work.
-    :param arrays: and ``outs``: a :class:`Memory` for each.
+    :param arrays: and ``outs``: a :class:`Memory` for each. An out is None where the C library
+        makes the memory, with ``open`` 1 among the members: see :meth:`result`.
     :param members: more members of ``hvd_tensor`` for each.
     """
 
@@ -140,6 +153,20 @@ class Started:
                 errors[number] = exception_of(error)
         _raise(errors)
 
+    def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
+        """Return what an open one has brought, after :meth:`finish`: memory, and rows by rank.
+
+        The memory is a buffer, which lives as long as somebody has it; None: it is that of ``out``.
+        """
+        handle, rows = self._work.handles[number], ffi.new("int64_t **")
+        memory = lib.hvd_result(handle, rows)
+        came = np.array(ffi.unpack(rows[0], ranks), np.int64)
+        out = self._work.memory[1][number]
+        if out is not None and memory == ffi.cast("void *", out.address):
+            return None, came
+        kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # the memory is the handle's
+        return ffi.buffer(kept, int(came.sum()) * row_bytes), came
+
     def __del__(self) -> None:
         if not self.done():
             _abandoned.append(self._work)
@@ -167,46 +194,29 @@ def _raise(of: Dict[int, Exception]) -> None:
         raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
 
 
-def _describe(kind: int, name: str, array: Memory, out: Memory, members: dict):
-    dims = ffi.new("int64_t[]", array.shape or [0])
+def _describe(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
+    shape = [0] if members.get("failed") else array.shape  # which may be what is wrong with it
+    dims = ffi.new("int64_t[]", shape or [0])
     memory = {
         "in": ffi.cast("void *", array.address),
-        "out": ffi.cast("void *", out.address),
+        "out": ffi.NULL if out is None else ffi.cast("void *", out.address),
     }
-    shape = {"dtype": array.dtype, "ndim": len(array.shape), "dims": dims}
+    of_array = {"dtype": array.dtype, "ndim": len(shape), "dims": dims}
     tensor, alive = describe(
-        kind, name, **{"prescale": 1, "postscale": 1, **members}, **memory, **shape
+        kind, name, **{"prescale": 1, "postscale": 1, **members}, **memory, **of_array
     )
     return tensor, [*alive, dims]
 
 
 def gather_numbers(
-    numbers: Sequence, name: str, process_set: ProcessSet = global_process_set
+    numbers: Sequence, name: str, process_set: ProcessSet = global_process_set, **members
 ) -> np.ndarray:
-    """Gather ``numbers``, equally many on every rank, into one row a rank."""
-    started, everyone = start_gathering(numbers, name, process_set)
-    started.finish()
-    return everyone
+    """Gather ``numbers``, equally many on every rank, into one row a rank.
 
-
-def start_gathering(
-    numbers: Sequence, name: str, process_set: ProcessSet
-) -> Tuple[Started, np.ndarray]:
-    """Start what :func:`gather_numbers` does; the array is filled when it has ended."""
+    :param members: more arguments of :func:`describe`.
+    """
     mine = np.array([numbers], np.int64)
     everyone = np.empty((process_set.size(), *mine.shape[1:]), np.int64)
-    members = {"out_rows": len(everyone), "group": group_of(process_set)}
-    return start_all(lib.HVD_ALLGATHER, [f"{name}.rows"], [mine], [everyone], [members]), everyone
-
-
-def gather_bytes(
-    data: bytes, name: str, process_set: ProcessSet = global_process_set
-) -> List[bytes]:
-    """Gather ``data`` of every rank, in the order of ranks."""
-    lengths = gather_numbers([len(data)], name, process_set)[:, 0]
-    mine, everyone = np.frombuffer(data, np.uint8), np.empty(lengths.sum(), np.uint8)
-    run(
-        lib.HVD_ALLGATHER, name, mine, everyone,
-        out_rows=len(everyone), group=group_of(process_set),
-    )  # fmt: skip
-    return [part.tobytes() for part in np.split(everyone, np.cumsum(lengths)[:-1])]
+    members.update(out_rows=len(everyone), group=group_of(process_set))
+    run(lib.HVD_ALLGATHER, f"{name}.rows", mine, everyone, **members)
+    return everyone

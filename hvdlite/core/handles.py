@@ -17,31 +17,22 @@ class Handle:
     :param poll: tells whether the collective has ended.
     :param finish: waits for the end, and returns the result or raises the error; is called once,
         and again where Ctrl-C interrupts it.
-    :param keep: sees to it that the collective gets ahead while nobody waits; None: it does so.
     """
 
     def __init__(
         self,
         poll: Callable[[], bool],
         finish: Callable[[], Any],
-        keep: Optional[Callable[[], None]] = None,
     ) -> None:
         self._poll = poll
         self._finish = finish
-        self._keep = keep
         self._lock = threading.RLock()  # of the thread that finishes: a signal handler may come in
         self._outcome: Optional[_Outcome] = None
         self._process = os.getpid()
 
     def then(self, function: Callable[[Any], Any]) -> "Handle":
         """Return a handle whose result is ``function(result of this handle)``."""
-        return Handle(self.poll, lambda: function(self.synchronize()), self._keep)
-
-    def kept(self) -> "Handle":
-        """Return this handle, as its user may do other things before waiting for it."""
-        if self._keep is not None:
-            self._keep()
-        return self
+        return Handle(self.poll, lambda: function(self.synchronize()))
 
     def poll(self) -> bool:
         """Return at once whether the collective has ended, with a result or an error."""
@@ -91,15 +82,6 @@ def ended(result) -> Handle:
     return Handle(lambda: True, lambda: result)
 
 
-def failed(error: Exception) -> Handle:
-    """Return the handle of a collective that has failed."""
-
-    def finish():
-        raise error
-
-    return Handle(lambda: True, finish)
-
-
 def poll(handle: Handle) -> bool:
     """Return at once whether a collective has ended, with a result or an error.
 
@@ -124,7 +106,7 @@ def started(function: Callable, begin: Callable) -> Callable:
 
     @functools.wraps(function, updated=())
     def start(*args, **kwargs) -> Handle:
-        return begin(*args, **kwargs).kept()
+        return begin(*args, **kwargs)
 
     start.__name__ = start.__qualname__ = f"{name}_async{in_place}"
     start.__annotations__ = {**function.__annotations__, "return": Handle}

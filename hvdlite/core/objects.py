@@ -6,12 +6,12 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite import numpy as collectives
 from hvdlite.core import topology
-from hvdlite.core.collectives import gather_bytes
+from hvdlite.core.collectives import run
 from hvdlite.core.names import tensor_name
-from hvdlite.core.native import HvdliteError
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.native import HvdliteError, lib
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
+from hvdlite.core.rows import gather_bytes
 
 
 def broadcast_object(
@@ -37,12 +37,13 @@ def broadcast_object(
     """
     name = tensor_name("object", name, process_set)
     is_root = topology.rank() == root_rank
-    data = np.frombuffer(_dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
-    lengths = np.array([len(data)])
-    length = collectives.broadcast(lengths, root_rank, f"{name}.length", process_set)[0]
+    data = np.frombuffer(_dumps(obj) if is_root else b"", np.uint8).copy()
+    length = np.array([len(data)])
+    of_root = {"root": process_set.number_of(root_rank), "group": group_of(process_set)}
+    run(lib.HVD_BROADCAST, f"{name}.length", length, length, **of_root)
     if not is_root:
         data = np.empty(length, np.uint8)
-    data = collectives.broadcast(data, root_rank, name, process_set)
+    run(lib.HVD_BROADCAST, name, data, data, **of_root)
     return obj if is_root else pickle.loads(data.tobytes())
 
 
@@ -102,9 +103,9 @@ def agree(
     :param words: what the error shows for each line, where the line itself would say too little.
     :param remedy: what the error tells the user to do.
     """
-    digest = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest(), np.uint8)
-    digests = collectives.allgather(digest[None], f"check.{what}", process_set)
-    if (digests == digests[0]).all():
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    name = tensor_name("allgather", f"check.{what}", process_set)
+    if len(set(gather_bytes(digest, name, process_set))) == 1:
         return
     everyone = allgather_object([list(lines), list(words or lines)], f"check.{what}", process_set)
     nothing = ["nothing"] * max(len(theirs) for theirs, _ in everyone)

@@ -59,6 +59,12 @@ def result_array(out, shape: tuple, array: np.ndarray, in_place: bool = False) -
     return out if same or not np.may_share_memory(out, array) else np.empty(shape, array.dtype)
 
 
+def room(out, array: np.ndarray):
+    """Return ``out`` if the C library can write rows of others to it, beside ``array``; or None."""
+    fits = out is not None and out.flags.carray and not np.may_share_memory(out, array)
+    return out if fits else None
+
+
 def deliver(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result

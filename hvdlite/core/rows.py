@@ -1,15 +1,20 @@
-"""Which rows of an array go to which rank, and the row counts that ranks exchange first."""
+"""Which rows of an array go to which rank; what gathers and exchanges rows of NumPy arrays.
+
+How many rows come is known when all ranks have made the call: then the C library makes the memory.
+"""
 
 import zlib
-from typing import Callable, NamedTuple, Sequence, Tuple
+from typing import Any, List, Sequence
 
 import numpy as np
 
-from hvdlite.core.collectives import Started, gather_bytes, start_gathering
+from hvdlite.core.collectives import start_all
 from hvdlite.core.handles import Handle
-from hvdlite.core.native import HvdliteValueError
-from hvdlite.core.process_set import ProcessSet
-from hvdlite.core.stages import staged
+from hvdlite.core.native import HvdliteValueError, lib
+from hvdlite.core.outs import are_apart, deliver, room
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
+
+COPIED = 4096  # bytes: smaller results do not keep the C library's memory, of 2 KB, alive
 
 
 def rows_of(shape: Sequence[int]) -> int:
@@ -71,6 +76,67 @@ def _is_count(number) -> bool:
     return is_number and number >= 0 and number % 1 == 0
 
 
+def dealt(shape: Sequence[int], splits, name: str, process_set: ProcessSet) -> dict:
+    """Return the members of an alltoall's ``hvd_tensor`` by what a user gives as splits.
+
+    Wrong splits fail the alltoall on every rank, with one text.
+    """
+    try:
+        rows = split_rows(shape, splits, name, process_set)
+        return {} if splits is None else {"splits": rows}
+    except HvdliteValueError as error:
+        return {"failed": str(error)}
+
+
+def gather(names: Sequence[str], arrays: Sequence, process_set: ProcessSet, outs: Sequence) -> Any:
+    """Start allgathers; the handle's result is a list of pairs: rows, how many of each rank."""
+    details = [{"group": group_of(process_set)}] * len(names)
+    return _start(lib.HVD_ALLGATHER, names, arrays, details, process_set, outs)
+
+
+def exchange(name: str, array: np.ndarray, splits, process_set: ProcessSet, out=None) -> Any:
+    """Start an alltoall; the handle's result is a pair: rows, how many of each rank."""
+    details = {"group": group_of(process_set), **dealt(array.shape, splits, name, process_set)}
+    handle = _start(lib.HVD_ALLTOALL, [name], [array], [details], process_set, [out])
+    return handle.then(lambda pairs: pairs[0])
+
+
+def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handle:
+    apart = len(arrays) == 1 or are_apart(outs, arrays)
+    rooms = [room(out, array) if apart else None for out, array in zip(outs, arrays)]
+    members = [
+        {**of, "open": 1, "out_rows": 0 if into is None else len(into)}
+        for of, into in zip(details, rooms)
+    ]
+    started = start_all(kind, names, arrays, rooms, members)
+
+    def finish() -> list:
+        started.finish()
+        pairs = []
+        for number, (name, array, out) in enumerate(zip(names, arrays, outs)):
+            row = array.shape[1:]
+            row_bytes = int(np.prod(row, dtype=np.int64)) * array.itemsize
+            memory, came = started.result(number, process_set.size(), row_bytes)
+            if memory is None:
+                pairs.append((out, came))
+                continue
+            made: np.ndarray = np.ndarray((came.sum(), *row), array.dtype, memory)
+            made = made.copy() if made.nbytes < COPIED else made
+            pairs.append((deliver(name, made, out), came))
+        return pairs
+
+    return Handle(started.done, finish)
+
+
+def gather_bytes(
+    data: bytes, name: str, process_set: ProcessSet = global_process_set
+) -> List[bytes]:
+    """Gather ``data`` of every rank, in the order of ranks."""
+    mine = np.frombuffer(data, np.uint8)
+    ((everyone, lengths),) = gather([name], [mine], process_set, [None]).synchronize()
+    return [part.tobytes() for part in np.split(everyone, np.cumsum(lengths)[:-1])]
+
+
 def fingerprint(*facts) -> int:
     """Return a number that differs between ranks whose facts (dtype, columns) differ.
 
@@ -82,67 +148,3 @@ def fingerprint(*facts) -> int:
 def alike(gathered: np.ndarray) -> bool:
     """Tell whether all rows of ``gathered``, one a rank, are equal."""
     return bool((gathered == gathered[0]).all())
-
-
-def all_splits(
-    shape: Sequence[int], splits, name: str, process_set: ProcessSet, facts: int = 0
-) -> Tuple[np.ndarray, bool]:
-    """Return the matrix of row counts: ``matrix[i, j]`` rows go from rank i to j. Collective.
-
-    :param facts: a fingerprint; the second value tells whether it is equal on all ranks.
-    :raises HvdliteValueError: on every rank, with one text, if some rank's splits are wrong.
-    """
-    started, counts = start_splits(shape, splits, name, process_set, facts)
-    started.finish()
-    return counts.matrix(), alike(counts.gathered[:, -1])
-
-
-class Counts(NamedTuple):
-    """The row counts of an alltoall, complete when their exchange has ended."""
-
-    gathered: np.ndarray  # of each rank what it sends to each, and its facts
-    wrong: str  # what is wrong with this rank's splits
-    name: str
-    process_set: ProcessSet
-
-    def are_wrong(self) -> bool:
-        """Tell whether some rank's splits are; then :meth:`matrix` is a collective, and raises."""
-        return bool((self.gathered[:, :-1] < 0).any())
-
-    def matrix(self) -> np.ndarray:
-        """Return what :func:`all_splits` does."""
-        if self.are_wrong():
-            texts = gather_bytes(self.wrong.encode(), f"{self.name}.splits", self.process_set)
-            blamed = [(r, text.decode()) for r, text in zip(self.process_set.ranks, texts) if text]
-            raise HvdliteValueError("; ".join(f"rank {r}: {text}" for r, text in blamed))
-        return np.ascontiguousarray(self.gathered[:, :-1])
-
-
-def start_splits(
-    shape: Sequence[int], splits, name: str, process_set: ProcessSet, facts: int = 0
-) -> Tuple[Started, Counts]:
-    """Start what :func:`all_splits` does."""
-    try:
-        own, wrong = split_rows(shape, splits, name, process_set).tolist(), ""
-    except HvdliteValueError as error:
-        own, wrong = [-1] * process_set.size(), str(error)
-    started, gathered = start_gathering([*own, facts], name, process_set)
-    return started, Counts(gathered, wrong, name, process_set)
-
-
-def staged_alltoall(
-    shape: Sequence[int], splits, name: str, process_set: ProcessSet,
-    begin: Callable[[np.ndarray], Handle],
-) -> Handle:  # fmt: skip
-    """Return the handle of an alltoall, whose row counts are under way when this returns.
-
-    :param begin: starts it, by the matrix of row counts.
-    """
-    started, counts = start_splits(shape, splits, name, process_set)
-
-    def second() -> Handle:
-        if counts.are_wrong():  # told to the others in the call that waits: each rank makes one
-            return Handle(lambda: True, counts.matrix)
-        return begin(counts.matrix())
-
-    return staged(started, second)

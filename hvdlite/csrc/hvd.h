@@ -39,12 +39,15 @@ typedef struct hvd_tensor {
     /* allgather: the sum of all ranks' first dimensions. reducescatter: the rows of this rank's
      * part; the first parts may have one row more. alltoall: the rows that this rank receives. */
     int64_t out_rows;
-    /* alltoall: [from * n + to]: rows that rank `from` sends to rank `to`, in the order in which
-     * they lie in `in`. Equal on all n ranks. */
+    /* 1: an allgather's or alltoall's out_rows is a guess. If it is wrong, or `out` is NULL, the
+     * output is memory of the handle's; see hvd_result. Only for hvd_start. */
+    int open;
+    /* alltoall: [to]: rows for that rank, in the order in which they lie in `in`; rows left over
+     * are not sent. NULL: equally many for each of n ranks. */
     const int64_t *splits;
-    size_t nsplits; /* n * n; else 0 */
-    int codec;      /* hvd_codec; an allreduce of float32 may have one */
-    int failed;     /* 1: this rank has no data; the tensor fails on every rank */
+    size_t nsplits;     /* n; 0: NULL */
+    int codec;          /* hvd_codec; an allreduce of float32 may have one */
+    const char *failed; /* why this rank has no data, for the error of every rank; NULL: it has */
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;
     /* 2bit, 1bit, topk: what the codec left out, carried from call to call. As large as `in`,
@@ -82,6 +85,9 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
  * 0: not yet. Any threads, any number of times, also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+/* Of an open tensor that hvd_finish has found well: its output, and how many of the rows came from
+ * each rank. Both are the handle's, but for an output of the caller's that fits. Else NULL. */
+void *hvd_result(hvd_handle *handle, const int64_t **rows);
 /* The last call with the handle; its tensor may be under way. */
 void hvd_drop(hvd_handle *handle);
 
@@ -169,7 +175,7 @@ void hvd_mpi_loaded(char *text, size_t size);
 
 struct tensor;
 /* For C callers that keep the tensor until it completes: checks `from` and fills in `to`. The
- * caller frees to->splits, a copy, unless this fails. The caller then sets the completion, and
+ * caller frees to->splits and to->why, copies, unless this fails. The caller then sets the completion, and
  * memory that was not known before. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 

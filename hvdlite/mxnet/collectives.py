@@ -1,6 +1,7 @@
 """Collectives on MXNet arrays, pushed to MXNet's engine; tensors come by their full names.
 
-The caller has already gathered what a collective needs from other ranks, such as their row counts.
+The caller has already gathered what a collective needs from other ranks, such as their row counts:
+an NDArray needs its shape when the call returns, so MXNet alone exchanges row counts first.
 """
 
 from typing import List, Sequence, Tuple
@@ -9,9 +10,9 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core.collectives import gather_numbers
-from hvdlite.core.native import lib
+from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of
+from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of, split_rows
 from hvdlite.mxnet.push import (
     Settings,
     describe_allreduce,
@@ -111,13 +112,29 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
     return outs
 
 
+def all_splits(name: str, tensor, splits, process_set: ProcessSet) -> Tuple[np.ndarray, bool]:
+    """Return the matrix of row counts: ``matrix[i, j]`` rows go from rank i to j. Collective.
+
+    The second value tells whether dtype and all other dimensions are equal on all ranks.
+
+    :raises HvdliteValueError: on every rank, with one text, if some rank's splits are wrong.
+    """
+    own, wrong = [0] * process_set.size(), {}
+    try:
+        own = split_rows(tensor.shape, splits, name, process_set).tolist()
+    except HvdliteValueError as error:
+        wrong = {"failed": str(error)}
+    gathered = gather_numbers([*own, columns(tensor)], name, process_set, **wrong)
+    return np.ascontiguousarray(gathered[:, :-1]), alike(gathered[:, -1])
+
+
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
     """Exchange rows: ``matrix[i, j]`` of them go from rank i to rank j."""
     rows = int(matrix[:, process_set.rank()].sum())
     out = empty((rows, *tensor.shape[1:]), tensor)
     push(
         lib.HVD_ALLTOALL, name, out, tensor, priority=priority, out_rows=rows,
-        splits=matrix, group=group_of(process_set),
+        splits=matrix[process_set.rank()].copy(), group=group_of(process_set),
     )  # fmt: skip
     return out
 

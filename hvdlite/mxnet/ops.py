@@ -27,7 +27,6 @@ from hvdlite.core.names import call_name, group_names, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
-from hvdlite.core.rows import all_splits
 from hvdlite.mxnet import collectives, differentiable
 from hvdlite.mxnet.push import (
     Described,
@@ -283,7 +282,7 @@ def alltoall(
     group_of(process_set)  # raises on a rank outside of the set
     # before the other ranks wait for our splits
     validate(lib.HVD_ALLTOALL, name, tensor, priority=priority)
-    matrix, alike = all_splits(tensor.shape, splits, name, process_set, collectives.columns(tensor))
+    matrix, alike = collectives.all_splits(name, tensor, splits, process_set)
     function = differentiable.alltoall if is_recording() else collectives.alltoall
     out = function(name, tensor, matrix, priority, process_set)
     if not alike:

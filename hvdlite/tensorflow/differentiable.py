@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite.core import topology
+from hvdlite.core import rows, topology
+from hvdlite.core.collectives import dense
 from hvdlite.core.handles import Handle
+from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.core.rows import part_shape
@@ -109,7 +111,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
     @tf.custom_gradient
     def exchange(tensor):
         shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])
-        rows, received = run(
+        arrived, received = run(
             start, [tensor, splits], [tensor.dtype, tf.int64], [shape, [process_set.size()]]
         )
 
@@ -119,13 +121,13 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
             rest = tf.zeros(tf.concat([[left], tf.shape(tensor)[1:]], 0), back.dtype)
             return tf.reshape(tf.concat([back, rest], 0), tf.shape(tensor))
 
-        return (rows, received), gradient
+        return (arrived, received), gradient
 
     def start(arrays):
-        rows, given = arrays
-        if is_even and len(rows) % process_set.size():
-            given = None  # which all ranks are told is wrong
-        return collectives.alltoall_async(rows, given, name, process_set).then(list)
+        array, given = arrays
+        full = tensor_name("alltoall", name, process_set)
+        given = None if is_even else given
+        return rows.exchange(full, dense(array), given, process_set).then(list)
 
     return exchange(tensor)
 

@@ -8,7 +8,6 @@ What has ``forward`` and ``backward`` here takes tensors by their full names, se
 
 from typing import List, Sequence
 
-import numpy as np
 import torch
 from torch.autograd import Function
 
@@ -63,53 +62,53 @@ class Broadcast(Function):
 
 class Allgather(Function):
     @staticmethod
-    def forward(ctx, names, rows: np.ndarray, process_set: ProcessSet, *tensors):
-        ctx.how = names, rows, process_set, [tensor.shape for tensor in tensors]
-        handle = exchange.allgather(names, tensors, rows.sum(axis=0), process_set)
-        return tuple(handle.synchronize())
+    def forward(ctx, names, process_set: ProcessSet, *tensors):
+        pairs = exchange.allgather(names, tensors, process_set).synchronize()
+        ctx.how = names, process_set, [(came, t.shape) for (_, came), t in zip(pairs, tensors)]
+        return tuple(rows for rows, _ in pairs)
 
     @staticmethod
     def backward(ctx, *grads):
-        names, rows, process_set, shapes = ctx.how
+        names, process_set, ranks_and_shapes = ctx.how
         totals = _reduced(names, grads, Average, _NO_SCALES, process_set)
-        starts = rows[: process_set.rank()].sum(axis=0)
-        own = rows[process_set.rank()]
         parts = [
-            total[start : start + n].reshape(shape)
-            for total, start, n, shape in zip(totals, starts, own, shapes)
+            total.split(came.tolist())[process_set.rank()].reshape(shape)
+            for total, (came, shape) in zip(totals, ranks_and_shapes)
         ]
-        return (None, None, None, *parts)
+        return (None, None, *parts)
 
 
 class Reducescatter(Function):
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):
-        ctx.how = names, op, scales, process_set, [tensor.shape[0] for tensor in tensors]
+        ctx.how = names, op, scales, process_set
         handle = exchange.reducescatter(names, tensors, op, scales, process_set)
         return tuple(handle.synchronize())
 
     @staticmethod
     def backward(ctx, *grads):
-        names, op, scales, process_set, rows = ctx.how
+        names, op, scales, process_set = ctx.how
         check_linear(names[0], op)
         factor = scatter_gradient_scale(op, scales, process_set.size())
         scaled = [grad * factor for grad in grads]
-        handle = exchange.allgather(_of_grads(names), scaled, rows, process_set)
-        return (None,) * 4 + tuple(handle.synchronize())
+        handle = exchange.allgather(_of_grads(names), scaled, process_set)
+        return (None,) * 4 + tuple(rows for rows, _ in handle.synchronize())
 
 
 class Alltoall(Function):
     @staticmethod
-    def forward(ctx, name: str, matrix: np.ndarray, process_set: ProcessSet, tensor):
-        ctx.how = name, matrix, process_set, tensor.shape
-        (out,) = exchange.alltoall(name, tensor, matrix, process_set).synchronize()
-        return out
+    def forward(ctx, name: str, splits, process_set: ProcessSet, tensor):
+        ((rows, came),) = exchange.alltoall(name, tensor, splits, process_set).synchronize()
+        received = torch.from_numpy(came)
+        ctx.how = name, came, process_set, tensor.shape
+        ctx.mark_non_differentiable(received)
+        return rows, received
 
     @staticmethod
-    def backward(ctx, grad):
-        name, matrix, process_set, shape = ctx.how
-        back = np.ascontiguousarray(matrix.T)
-        (sent,) = exchange.alltoall(*_of_grads([name]), grad, back, process_set).synchronize()
+    def backward(ctx, grad, _):
+        name, came, process_set, shape = ctx.how
+        (full,) = _of_grads([name])
+        ((sent, _came),) = exchange.alltoall(full, grad, came, process_set).synchronize()
         unsent = grad.new_zeros((shape[0] - len(sent), *shape[1:]))
         return None, None, None, torch.cat([sent, unsent])
 

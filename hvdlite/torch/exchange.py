@@ -3,18 +3,16 @@
 Each returns a handle whose result is the list of what the tensors become.
 """
 
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 import numpy as np
 import torch
 
-from hvdlite.core import rows
-from hvdlite.core.collectives import Started, start_gathering
+from hvdlite.core.collectives import Started
 from hvdlite.core.handles import Handle
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.core.rows import all_splits, part_shape, rows_of
-from hvdlite.core.stages import staged
+from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import check, memories_of, plain
 
 
@@ -35,32 +33,10 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place:
     return _start(lib.HVD_BROADCAST, names, ins, outs, details, tensors, in_place)
 
 
-def rows_of_all(name: str, names, tensors, process_set: ProcessSet) -> np.ndarray:
-    """Return how many rows each rank (a row) brings of each tensor (a column). Collective."""
-    started, rows = _start_rows(name, names, tensors, process_set)
-    started.finish()
-    return rows
-
-
-def _start_rows(name: str, names, tensors, process_set: ProcessSet):
-    group_of(process_set)  # only its ranks may go on
-    for own, tensor in zip(names, tensors):
-        check(own, tensor)  # before the other ranks wait for our rows
-    return start_gathering([rows_of(tensor.shape) for tensor in tensors], name, process_set)
-
-
-def staged_allgather(name: str, names, tensors, process_set: ProcessSet) -> Handle:
-    """Gather tensors; how many rows come is found out first, while the caller goes on."""
-    started, rows = _start_rows(name, names, tensors, process_set)
-    return staged(started, lambda: allgather(names, tensors, rows.sum(axis=0), process_set))
-
-
-def allgather(names, tensors, rows: Sequence[int], process_set: ProcessSet) -> Handle:
-    """Gather tensors whose ranks have so many rows in all."""
-    ins = _inputs(names, tensors)
-    outs = [each.new_empty((int(n), *each.shape[1:])) for n, each in zip(rows, ins)]
-    details = [{"group": group_of(process_set), "out_rows": int(n)} for n in rows]
-    return _start(lib.HVD_ALLGATHER, names, ins, outs, details)
+def allgather(names, tensors, process_set: ProcessSet) -> Handle:
+    """Gather; the results are pairs: rows, and how many came from each rank."""
+    details = [{"group": group_of(process_set)}] * len(names)
+    return _start_open(lib.HVD_ALLGATHER, names, tensors, details, process_set)
 
 
 def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle:
@@ -73,39 +49,12 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
     return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details)
 
 
-def splits_of_all(name: str, tensor, splits, process_set: ProcessSet) -> np.ndarray:
-    """Return how many rows go from each rank (a row) to each other (a column). Collective."""
-    group_of(process_set)  # only its ranks may go on
-    check(name, tensor)  # before the other ranks wait for our splits
-    return all_splits(tensor.shape, splits, name, process_set)[0]
-
-
-def staged_alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
-    """Exchange rows; how many come is found out first, while the caller goes on.
-
-    The result is a pair: a list of the rows, and the matrix of row counts.
-    """
-    group_of(process_set)
+def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
+    """Exchange rows; the only result is a pair: rows, and how many came from each rank."""
+    group = group_of(process_set)  # only its ranks may go on
     check(name, tensor)
-
-    def begin(matrix: np.ndarray) -> Handle:
-        return alltoall(name, tensor, matrix, process_set).then(lambda outs: (outs, matrix))
-
-    return rows.staged_alltoall(tensor.shape, splits, name, process_set, begin)
-
-
-def received(matrix: np.ndarray, process_set: ProcessSet) -> torch.Tensor:
-    """Return how many rows come from each rank, as int32."""
-    return torch.tensor(matrix[:, process_set.rank()], dtype=torch.int32)
-
-
-def alltoall(name: str, tensor, matrix: np.ndarray, process_set: ProcessSet) -> Handle:
-    """Exchange rows: so many from each rank (a row of the matrix) to each other (a column)."""
-    (given,) = _inputs([name], [tensor])
-    rows = int(matrix[:, process_set.rank()].sum())
-    details = {"group": group_of(process_set), "out_rows": rows, "splits": matrix}
-    out = given.new_empty((rows, *given.shape[1:]))
-    return _start(lib.HVD_ALLTOALL, [name], [given], [out], [details])
+    details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
+    return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
 
 
 def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict:
@@ -128,6 +77,28 @@ def _start(kind, names, ins, outs, details, given=(), in_place: bool = False) ->
         return [_deliver(*each) for each in zip(given, outs)] if in_place else outs
 
     return Handle(started.done, finish)
+
+
+def _start_open(kind, names, tensors, details, process_set: ProcessSet) -> Handle:
+    ins = _inputs(names, tensors)
+    members = [{**each, "open": 1} for each in details]
+    started = Started(kind, names, memories_of(ins), [None] * len(ins), members)
+
+    def finish() -> List[Tuple[torch.Tensor, np.ndarray]]:
+        started.finish()
+        return [_made(started, number, each, process_set) for number, each in enumerate(ins)]
+
+    return Handle(started.done, finish)
+
+
+def _made(started: Started, number: int, like: torch.Tensor, process_set: ProcessSet):
+    row = like.shape[1:]
+    memory, came = started.result(number, process_set.size(), row.numel() * like.element_size())
+    shape = (int(came.sum()), *row)
+    if not len(memory):  # which frombuffer refuses
+        return like.new_empty(shape), came
+    made = torch.frombuffer(memory, dtype=like.dtype).reshape(shape)
+    return (made.clone() if len(memory) < COPIED else made), came
 
 
 @torch.no_grad()

@@ -188,15 +188,13 @@ def alltoall(
     """
     (full,) = _one_name("alltoall", name, process_set)
     if differentiable.is_recorded([tensor]):
-        matrix = exchange.splits_of_all(full, tensor, splits, process_set)
-        out = differentiable.Alltoall.apply(full, matrix, process_set, tensor)
-        handle = ended(([out], matrix))
+        handle = ended([differentiable.Alltoall.apply(full, splits, process_set, tensor)])
     else:
-        handle = exchange.staged_alltoall(full, tensor, splits, process_set)
+        handle = exchange.alltoall(full, tensor, splits, process_set)
 
-    def result(found):
-        (out,), matrix = found
-        return out if splits is None else (out, exchange.received(matrix, process_set))
+    def result(pairs):
+        ((rows, came),) = pairs
+        return rows if splits is None else (rows, torch.as_tensor(came).int())
 
     return handle.then(result)
 
@@ -323,9 +321,9 @@ def _allgather(names, tensors, process_set) -> Any:
     if not names:
         return ended([])
     if differentiable.is_recorded(tensors):
-        rows = exchange.rows_of_all(names[0], names, tensors, process_set)
-        return ended(list(differentiable.Allgather.apply(names, rows, process_set, *tensors)))
-    return exchange.staged_allgather(names[0], names, tensors, process_set)
+        return ended(list(differentiable.Allgather.apply(names, process_set, *tensors)))
+    handle = exchange.allgather(names, tensors, process_set)
+    return handle.then(lambda pairs: [rows for rows, _came in pairs])
 
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:

@@ -20,7 +20,7 @@ def sparse_allreduce_async(
     :return: a handle, whose result is a coalesced sparse COO tensor.
     :raises ValueError: another op, or the tensor is dense.
     """
-    return _start(tensor, name, op, process_set).kept()
+    return _start(tensor, name, op, process_set)
 
 
 def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None:
@@ -42,11 +42,11 @@ def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
     parts = [tensor.indices().t(), tensor.values()]
 
     def join(parts):
-        indices, values = parts
+        (indices, _), (values, _) = parts
         if op == Average:
             values = values / process_set.size()
         return torch.sparse_coo_tensor(
             indices.t(), values, tensor.shape, check_invariants=True
         ).coalesce()
 
-    return exchange.staged_allgather(full, names, parts, process_set).then(join)
+    return exchange.allgather(names, parts, process_set).then(join)

@@ -27,7 +27,7 @@ struct work {
     unsigned char *in, *out; /* the same memory for work in place */
     size_t in_bytes, out_bytes;
     size_t part_end[MOST_RANKS];
-    int64_t splits[MOST_RANKS * MOST_RANKS];
+    int64_t splits[MOST_RANKS];
     hvd_error error; /* how it ended */
     int completions;
 };
@@ -134,11 +134,12 @@ static inline int64_t work_out_rows(struct work *w) {
     }
     if (c->kind != HVD_ALLTOALL) return rows;
     for (int i = 0; i < ranks * ranks; i++) {
-        w->splits[i] = (int64_t)c->parts[i];
-        rows += i % ranks == rank ? w->splits[i] : 0;
+        if (i / ranks == rank) w->splits[i % ranks] = (int64_t)c->parts[i];
+        rows += i % ranks == rank ? (int64_t)c->parts[i] : 0;
     }
     w->tensor.splits = w->splits;
-    w->tensor.nsplits = (size_t)(ranks * ranks);
+    w->tensor.nsplits = (size_t)ranks;
+    w->tensor.request.uneven = true;
     return rows;
 }
 

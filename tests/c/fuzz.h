@@ -56,9 +56,11 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
     if (item->type > WIRE_LEAVE) return HVD_OK;
     HVD_TRY(tree_check(tree, from, item->rank, err));
     if (item->type == WIRE_LEAVE) coordinator_leave(c, item->rank, item->error.text);
+    if (item->type == WIRE_REQUEST && item->id)
+        return coordinator_resent(c, item->rank, &item->request, job->now, err);
     if (item->type == WIRE_REQUEST)
-        return item->id ? coordinator_resent(c, item->rank, &item->request, job->now, err)
-                        : coordinator_request(c, item->rank, &item->request, job->now, err);
+        return coordinator_refused(c, item->rank, &item->request,
+                                   item->request.failed ? item->error.text : "", job->now, err);
     if (item->type == WIRE_LEAVE) return HVD_OK;
     int many = item->type == WIRE_HITS ? tree->many[item->rank] : 1;
     for (int i = 0; i < many; i++)

@@ -183,6 +183,48 @@ TEST(test_long_conflict) {
     scene_close(&s);
 }
 
+/* All ranks get one text, in the order of ranks; the rank's shape does not matter. */
+TEST(test_a_rank_says_why_it_has_no_data) {
+    struct scene s;
+    struct request r = gather_of("a", 3, 2), wrong = request_of("a", 0);
+    hvd_error err = {0};
+    scene_open(&s, config_of(3));
+    wrong.kind = r.kind;
+    wrong.ndim = 0;
+    wrong.failed = true;
+    CHECK_OK(coordinator_refused(s.c, 2, &wrong, "splits are bad", 0, &err), err);
+    says(&s, 1, r, 0);
+    CHECK_OK(coordinator_refused(s.c, 0, &wrong, "splits are worse", 0, &err), err);
+    CHECK_INT(decide(&s, 0), 1);
+    CHECK_INT(s.got[0].item.type, WIRE_FAIL);
+    CHECK_INT(s.got[0].item.error.code, HVD_INVALID);
+    CHECK_TEXT(s.got[0].item.error.text, "rank 0: splits are worse; rank 2: splits are bad");
+    CHECK_INT(s.got[0].item.error.nblamed, 2);
+    scene_close(&s);
+}
+
+/* Also from the cache, until a rank's request changes. */
+TEST(test_one_rank_chooses_its_splits) {
+    struct scene s;
+    struct request even = gather_of("a", 4, 2), own = even;
+    even.kind = own.kind = HVD_ALLTOALL;
+    own.uneven = true;
+    scene_open(&s, config_of(2));
+    says(&s, 0, even, 0);
+    says(&s, 1, own, 0);
+    CHECK_INT(decide(&s, 0), 2);
+    CHECK(s.got[0].item.uneven);
+    uint64_t id = s.got[0].item.id;
+    hits(&s, 0, id, 0);
+    hits(&s, 1, id, 0);
+    CHECK_INT(decide(&s, 0), 2);
+    CHECK(s.got[0].item.uneven && s.got[0].item.id == id);
+    all_say(&s, 2, even);
+    CHECK_INT(decide(&s, 0), 2);
+    CHECK(!s.got[0].item.uneven);
+    scene_close(&s);
+}
+
 TEST(test_submitted_twice) {
     struct scene s;
     struct request r = request_of("a", 3);

@@ -1,5 +1,6 @@
 /* One handle, several threads: each learns how the tensor ended; nothing is freed too early. */
 #include "engine_case.h"
+#include "requests.h"
 
 #include "engine/handle.h"
 
@@ -88,6 +89,64 @@ static void dropped_main(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_a_handle_dropped_under_way) { ranks_run(2, dropped_main, NULL); }
+
+/* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
+static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
+                                     int64_t out_rows, const char *name) {
+    hvd_error err = {0};
+    struct hvd_handle *h = handle_new(&err);
+    REQUIRE(h != NULL);
+    int rows = kind == HVD_ALLGATHER ? me->rank + 1 : me->ranks->size;
+    h->tensor = (struct tensor){.in = in, .out = out, .out_rows = out_rows, .open = true};
+    h->tensor.request = gather_of(name, rows, 3);
+    h->tensor.request.kind = kind;
+    for (int i = 0; i < 3 * rows; i++) in[i] = (float)me->rank;
+    handle_lend(h);
+    REQUIRE(engine_submit(me->engine, &h->tensor, &err) == HVD_OK);
+    return h;
+}
+
+static void check_open(struct hvd_handle *h, int ranks, bool gathers, const float *expected) {
+    hvd_error err = {0};
+    const int64_t *rows;
+    int64_t at = 0;
+    CHECK(handle_finish(h, PATIENCE, &err));
+    CHECK_CODE(err.code, HVD_OK, err);
+    const float *out = handle_result(h, &rows);
+    REQUIRE(out && rows);
+    if (expected) CHECK(out == expected);
+    for (int r = 0; r < ranks; r++) {
+        CHECK_INT(rows[r], gathers ? r + 1 : 1);
+        for (int64_t end = at + 3 * rows[r]; at < end; at++) CHECK_INT(out[at], r);
+    }
+}
+
+static void open_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    float in[5][3 * MOST_RANKS], room[3 * MOST_RANKS * MOST_RANKS];
+    int n = ranks->size, all = n * (n + 1) / 2;
+    (void)arg;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    struct hvd_handle *kept = start_open(&me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
+                      *fits = start_open(&me, HVD_ALLGATHER, in[1], room, all, "fits"),
+                      *wrong = start_open(&me, HVD_ALLGATHER, in[2], in[4], 1 + all, "wrong"),
+                      *dealt = start_open(&me, HVD_ALLTOALL, in[3], NULL, 0, "dealt");
+    check_open(kept, n, true, NULL);
+    check_open(fits, n, true, room);
+    check_open(wrong, n, true, NULL);
+    check_open(dealt, n, false, NULL);
+    handle_drop(start_open(&me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
+    engine_rank_end(&me);
+    check_open(kept, n, true, NULL); /* without an engine */
+    handle_drop(kept);
+    handle_drop(fits);
+    handle_drop(wrong);
+    handle_drop(dealt);
+}
+
+TEST(test_an_output_that_the_engine_makes) {
+    for (int p = 1; p <= 3; p++) ranks_run(p, open_main, NULL);
+}
 
 /* Its process is another one, and its monitor may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {

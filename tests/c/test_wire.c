@@ -18,6 +18,7 @@ static void make_items(struct wire_item *items) {
     items[1].type = WIRE_REQUEST;
     items[1].request = broadcast_of("", 0, INT32_MAX);
     items[1].request.failed = true;
+    snprintf(items[1].error.text, sizeof items[1].error.text, "splits are wrong");
     memset(items[1].request.name, 'n', HVD_MAX_NAME - 1);
     items[1].request.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) items[1].request.dims[i] = i * 1000003;
@@ -26,6 +27,7 @@ static void make_items(struct wire_item *items) {
     items[2].instead = UINT64_MAX - 1;
     items[2].request = request_of("scaled", 5);
     items[2].request.op = HVD_AVERAGE;
+    items[2].request.uneven = true;
     items[2].request.dtype = HVD_BOOL;
     items[2].request.ndim = 0;
     items[2].request.prescale = -0.1;
@@ -45,6 +47,7 @@ static void make_items(struct wire_item *items) {
     strcpy(items[5].error.host, "n7");
     items[6].type = WIRE_TENSOR;
     items[6].id = 77;
+    items[6].uneven = true;
     items[6].nrows = 4;
     items[6].rows = ROWS;
     items[7].type = WIRE_TENSOR;
@@ -105,7 +108,10 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
     CHECK_INT(got->rank, sent->rank);
     CHECK(got->instead == sent->instead);
     switch (sent->type) {
-    case WIRE_REQUEST: check_request(&got->request, &sent->request); break;
+    case WIRE_REQUEST:
+        check_request(&got->request, &sent->request);
+        if (sent->request.failed) CHECK_TEXT(got->error.text, sent->error.text);
+        break;
     case WIRE_SILENT: CHECK_INT(got->rank, sent->rank); /* fall through */
     case WIRE_LEAVE: CHECK_TEXT(got->error.text, sent->error.text); break;
     case WIRE_FAIL:
@@ -116,6 +122,7 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
     case WIRE_TENSOR:
         check_rows(got, sent);
         CHECK(got->direct == sent->direct && got->cut == sent->cut);
+        CHECK(got->uneven == sent->uneven);
         CHECK(!sent->cut || (got->begin == sent->begin && got->end == sent->end));
         break;
     default: break;

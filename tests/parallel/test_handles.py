@@ -12,9 +12,6 @@ from arrays import both_libraries, to_numpy
 from threads import outcomes
 
 import hvdlite as hvd
-from hvdlite.core.collectives import start_gathering
-from hvdlite.core.handles import ended
-from hvdlite.core.stages import staged
 
 ERRORS = (mx.MXNetError, hvd.HvdliteError)
 CALLS = {
@@ -178,18 +175,20 @@ def test_handles_outlive_their_job(rank, size):
     assert hvd.numpy.allgather(x, name="left").shape == (size * size, 2)
 
 
-def test_rows_of_one_job_begin_nothing_in_the_next(size):
-    """The rows were exchanged, and nobody had come to begin the collective itself."""
-    begun = []
-    first, _rows = start_gathering([1], "first", hvd.global_process_set)
-    handle = staged(first, lambda: begun.append(1) or ended(1))
-    while not first.done():
-        pass
+def test_what_a_call_brings_outlives_its_handle_and_job(rank, size):
+    """The C library has made the memory, and keeps it as long as the array lives."""
+    long = np.full((1000, size), float(rank))
+    gathered = hvd.numpy.allgather_async(long, name="long").synchronize()
+    part = hvd.numpy.alltoall_async(long, [1000 // size] * size, name="part").synchronize()[0]
+    view = gathered[1000 * rank :][:3]
+    del gathered
+    gc.collect()
     hvd.shutdown()
     hvd.init()
-    with pytest.raises(hvd.HvdliteError, match="the job has ended"):
-        handle.synchronize()
-    assert not begun
+    others = [hvd.numpy.allgather(long + 1, name=f"long{i}") for i in range(5)]
+    assert (view == rank).all()
+    assert part[:, 0].tolist() == list(np.arange(size).repeat(1000 // size))
+    assert all((other.reshape(size, -1) == np.arange(size)[:, None] + 1).all() for other in others)
 
 
 @pytest.mark.usefixtures("asynchronous")

@@ -116,7 +116,7 @@ def start(one: Work, rank: int, size: int):
     if own.kind not in (ALLREDUCE, BROADCAST):
         members["out_rows"] = len(expected)
     if own.kind == ALLTOALL:
-        members["splits"] = np.ascontiguousarray(own.rows, np.int64)
+        members["splits"] = np.ascontiguousarray(own.rows[rank], np.int64)
     name = f"work{one.number}"
     memory, out_memory = collectives.memory_of(array), collectives.memory_of(out)
     started = collectives.Started(own.kind, [name], [memory], [out_memory], [members])

@@ -12,8 +12,10 @@ static int take_hits(struct negotiation *n, const struct wire_item *item, hvd_er
 }
 
 static int take_request(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    return (item->id ? coordinator_resent : coordinator_request)(n->coordinator, item->rank,
-                                                                 &item->request, n->now, err);
+    struct coordinator *c = n->coordinator;
+    if (item->id) return coordinator_resent(c, item->rank, &item->request, n->now, err);
+    const char *why = item->request.failed ? item->error.text : "";
+    return coordinator_refused(c, item->rank, &item->request, why, n->now, err);
 }
 
 static int take_report(struct negotiation *n, int from, const struct wire_item *item,

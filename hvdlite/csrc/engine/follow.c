@@ -28,6 +28,7 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     HVD_TRY(tensors_set_id(n->tensors, tensor, 0, err));
     struct wire_item item = {
         .type = WIRE_REQUEST, .id = asked, .instead = instead, .request = tensor->request};
+    if (tensor->why) error_set(&item.error, HVD_INVALID, "%s", tensor->why);
     return send_up(n, &item, err);
 }
 
@@ -103,6 +104,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return contradiction(r->name, err);
     tensor->direct = item->direct;
+    tensor->uneven = item->uneven;
     HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
     if (expected && !tensor->rows) return contradiction(r->name, err);
     if (*item->request.name && item->id)

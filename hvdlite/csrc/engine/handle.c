@@ -22,6 +22,8 @@ void handle_drop(struct hvd_handle *h) {
     if (atomic_fetch_sub(&h->holders, 1) > 1 || is_inherited(h)) return;
     monitor_destroy(&h->monitor);
     free((void *)h->tensor.splits);
+    free((void *)h->tensor.why);
+    free(h->tensor.made);
     free(h);
 }
 
@@ -39,6 +41,12 @@ void handle_lend(struct hvd_handle *h) {
     h->tensor.complete = complete;
     h->tensor.arg = h;
     atomic_fetch_add(&h->holders, 1);
+}
+
+void *handle_result(const struct hvd_handle *h, const int64_t **rows) {
+    bool good = atomic_load(&h->done) && !h->error.code && h->tensor.made;
+    *rows = good ? h->tensor.made : NULL;
+    return good ? h->tensor.out : NULL;
 }
 
 static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 struct hvd_handle {
-    struct tensor tensor; /* handle_drop frees its splits */
+    struct tensor tensor; /* handle_drop frees its splits, why and made */
     pid_t process;        /* whose engine completes it: a child forked from that has none */
     atomic_int holders;
     atomic_bool done; /* then `error` stays as it is */
@@ -25,6 +25,8 @@ void handle_lend(struct hvd_handle *h);
 
 /* Any thread, any number of times; see hvd_finish. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
+/* See hvd_result. */
+void *handle_result(const struct hvd_handle *h, const int64_t **rows);
 void handle_drop(struct hvd_handle *h);
 
 #endif

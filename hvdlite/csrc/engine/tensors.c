@@ -72,41 +72,32 @@ void tensors_free(struct tensors *t) {
 
 /* ---- checks ---- */
 
-/* Rows that rank `to` receives; -1: some splits are negative, or the sum overflows. */
-static int64_t received_rows(const struct tensor *tensor, int to, int size) {
-    const size_t n = (size_t)size;
-    int64_t sum = 0;
-    for (size_t from = 0; from < n; from++) {
-        int64_t rows = tensor->splits[from * n + (size_t)to];
-        if (rows < 0 || rows > INT64_MAX - sum) return -1;
-        sum += rows;
-    }
-    return sum;
+static int check_even(const struct request *r, int size, hvd_error *err) {
+    if (request_rows(r) % size == 0) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': %" PRId64
+                     " rows can't be dealt out evenly to %d ranks: expected "
+                     "a multiple of %d, or splits",
+                     r->name, request_rows(r), size, size);
 }
 
-static int check_splits(const struct tensor *tensor, int rank, int size, hvd_error *err) {
+static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
     const struct request *r = &tensor->request;
-    const size_t n = (size_t)size;
-    size_t row_bytes = request_row_bytes(r), limit = SIZE_MAX / 2 / (row_bytes ? row_bytes : 1);
-    int64_t total = 0, sent = 0; /* rows; no sum over ranks may overflow in bytes */
-    if (tensor->nsplits != n * n)
-        return error_set(err, HVD_INVALID,
-                         "tensor '%s': expected the splits of all %d ranks, %zu numbers, got %zu",
-                         r->name, size, n * n, tensor->nsplits);
+    int64_t left = request_rows(r);
+    if (!tensor->splits) return check_even(r, size, err);
+    if (tensor->nsplits != (size_t)size)
+        return error_set(err, HVD_INVALID, "tensor '%s': expected %d splits, one a rank, got %zu",
+                         r->name, size, tensor->nsplits);
     for (int to = 0; to < size; to++) {
-        int64_t rows = received_rows(tensor, to, size);
-        if (rows < 0 || (size_t)rows > limit - (size_t)total)
+        int64_t rows = tensor->splits[to];
+        if (rows < 0 || rows > left)
             return error_set(err, HVD_INVALID,
-                             "tensor '%s': the splits for rank %d are negative or too many",
-                             r->name, to);
-        total += rows;
-        sent += tensor->splits[(size_t)rank * n + (size_t)to];
+                             "tensor '%s': the splits up to that for rank %d are negative or more "
+                             "than %" PRId64 " rows, its first dimension",
+                             r->name, to, request_rows(r));
+        left -= rows;
     }
-    if (sent <= request_rows(r)) return HVD_OK;
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s': the splits of rank %d sum up to %" PRId64
-                     " rows: expected at most %" PRId64 ", its first dimension",
-                     r->name, rank, sent, request_rows(r));
+    return HVD_OK;
 }
 
 /* An update's tensor is in place: its own memory may get the result. */
@@ -124,17 +115,49 @@ static int check_update(const struct tensor *tensor, hvd_error *err) {
 
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err) {
     const struct request *r = &tensor->request;
-    int64_t expected = tensor->out_rows;
     HVD_TRY(check_update(tensor, err));
-    if (r->kind == HVD_REDUCESCATTER) expected = request_part_rows(r, rank, size);
-    if (r->kind == HVD_ALLTOALL) {
-        HVD_TRY(check_splits(tensor, rank, size, err));
-        expected = received_rows(tensor, rank, size);
-    }
-    if (tensor->out_rows == expected) return HVD_OK;
+    if (r->kind == HVD_ALLTOALL) return check_splits(tensor, size, err);
+    int64_t expected = request_part_rows(r, rank, size);
+    if (r->kind != HVD_REDUCESCATTER || tensor->out_rows == expected) return HVD_OK;
     return error_set(err, HVD_INVALID,
                      "tensor '%s': the output has room for %" PRId64 " rows: expected %" PRId64,
                      r->name, tensor->out_rows, expected);
+}
+
+static size_t aligned(size_t bytes) {
+    enum { LINE = 64 };
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* -1: a number is negative, or the bytes overflow. */
+static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row_bytes) {
+    const int64_t limit = INT64_MAX / 2 / (int64_t)(row_bytes ? row_bytes : 1);
+    int64_t rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (came[i * stride] < 0 || came[i * stride] > limit - rows) return -1;
+        rows += came[i * stride];
+    }
+    return rows;
+}
+
+int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
+                         hvd_error *err) {
+    size_t row_bytes = request_row_bytes(&tensor->request), counts = aligned(n * sizeof *came);
+    int64_t rows = sum_rows(came, stride, n, row_bytes);
+    bool fits = rows == tensor->out_rows && (tensor->out || !tensor->open);
+    if (rows < 0 || (!fits && !tensor->open))
+        return error_set(err, HVD_INTERNAL,
+                         "the output has room for %" PRId64
+                         " rows, which is not the sum of the ranks' rows",
+                         tensor->out_rows);
+    if (!tensor->open) return HVD_OK;
+    size_t bytes = counts + (fits ? 0 : (size_t)rows * row_bytes);
+    int64_t *made = tensor->made = aligned_alloc(aligned(1), aligned(bytes));
+    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for an output of %zu bytes", bytes);
+    for (size_t i = 0; i < n; i++) made[i] = came[i * stride];
+    if (!fits) tensor->out = (char *)made + counts;
+    tensor->out_rows = rows;
+    return HVD_OK;
 }
 
 /* ---- the table ---- */

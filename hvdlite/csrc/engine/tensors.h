@@ -28,8 +28,11 @@ struct tensor {
     hvd_update update;     /* of request.rule; allreduce */
     float *residual;       /* of its codec: as many values; used during the submission only */
     void *message;         /* the codec's encoding of `in`, freed by the table; NULL: no codec */
-    const int64_t *splits; /* alltoall: [from * ranks + to]: rows */
-    size_t nsplits;        /* ranks * ranks */
+    const int64_t *splits; /* alltoall: [to]: rows; NULL: equally many to each rank */
+    size_t nsplits;        /* ranks; 0: NULL */
+    const char *why;       /* of a failed request, for the error; NULL: no text */
+    bool open;             /* out_rows is a guess; see tensor_settle_output */
+    void *made; /* by tensor_settle_output: [from]: rows, then the output; the caller's */
     tensor_complete *complete;
     void *arg;
     const struct region *region; /* the one of request.region; NULL: none */
@@ -40,6 +43,7 @@ struct tensor {
     size_t agreed;           /* bytes that are in batches */
     uint64_t flight;         /* its number in the flight recorder; 0: none */
     bool direct;             /* it lies at the same offset of that region on every rank */
+    bool uneven;             /* some rank chooses its splits */
     int64_t *rows; /* of every rank, once agreed on, where they vary; freed by the table */
     /* The table sets: */
     uint64_t id;                  /* the cache id that it was sent by; 0: sent whole */
@@ -50,13 +54,19 @@ struct tensor {
     struct request request;       /* at the end: its used part has no fixed size */
 };
 
+/* Once it is known how many rows come from each of n ranks, came[rank * stride]: refuses an output
+ * that they do not fill. For an open one makes memory, which begins with the n numbers, and in which
+ * the output lies unless the caller's fits. */
+int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stride, size_t n,
+                         hvd_error *err);
+
 struct tensors;
 
 struct tensors *tensors_new(void);    /* NULL: no memory */
 void tensors_free(struct tensors *t); /* empty, except for zeros */
 
-/* Checks what request_check does not: that the splits and out_rows fit the request, and the
- * update. */
+/* Checks what request_check does not: that the splits, or the out_rows of a reducescatter, fit the
+ * request, and the update. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 
 /* Any thread. The table keeps the tensor until its completion is called; on an error the caller

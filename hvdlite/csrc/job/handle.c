@@ -21,4 +21,6 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return handle_finish(h, seconds, err);
 }
 
+void *hvd_result(hvd_handle *h, const int64_t **rows) { return handle_result(h, rows); }
+
 void hvd_drop(hvd_handle *h) { handle_drop(h); }

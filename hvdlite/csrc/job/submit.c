@@ -36,17 +36,19 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
         to->update = *from->update;
         r->rule = rule_of(from->update);
     }
-    r->failed = from->failed != 0;
+    r->failed = from->failed;
+    r->uneven = from->kind == HVD_ALLTOALL && from->splits;
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);
     to->in = from->in;
     to->out = from->out;
     to->out_rows = from->out_rows;
+    to->open = from->open != 0;
     to->residual = from->residual;
     return HVD_OK;
 }
 
-/* Checks the tensor and fills in `to`, without the splits. */
+/* Checks the tensor and fills in `to`, without copies. */
 static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));
@@ -57,15 +59,25 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
     return code;
 }
 
+/* Puts a copy into *to; nothing if there is nothing to copy. */
+static int copy(const void *from, size_t bytes, const void **to, const char *name, hvd_error *err) {
+    void *memory = bytes ? malloc(bytes) : NULL;
+    if (bytes && !memory) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", name);
+    *to = bytes ? memcpy(memory, from, bytes) : NULL;
+    return HVD_OK;
+}
+
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     if (check_and_translate(from, to, err)) return error_of(err, from->name);
-    if (!from->nsplits) return HVD_OK;
-    size_t bytes = from->nsplits * sizeof *from->splits;
-    int64_t *splits = malloc(bytes);
-    if (!splits) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", from->name);
-    to->splits = memcpy(splits, from->splits, bytes);
+    const void *splits, *why;
+    HVD_TRY(copy(from->splits, from->nsplits * sizeof *from->splits, &splits, from->name, err));
+    to->splits = splits;
     to->nsplits = from->nsplits;
-    return HVD_OK;
+    size_t text = from->failed ? strlen(from->failed) + 1 : 0;
+    int code = copy(from->failed, text, &why, from->name, err);
+    if (code) free((void *)splits);
+    to->why = code ? NULL : why;
+    return code;
 }
 
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {

@@ -71,7 +71,8 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
 
 /* `name`: the node of the request's name, hashed before. */
 static int submit(struct coordinator *c, int rank, const struct request *request,
-                  const struct map_node *name, uint64_t id, double now, hvd_error *err) {
+                  const struct map_node *name, uint64_t id, const char *why, double now,
+                  hvd_error *err) {
     struct pending *p = waiting_find(&c->waiting, name);
     if (!p) {
         HVD_TRY(waiting_add(&c->waiting, request, name, c->config.size, c->config.job_ranks, now,
@@ -79,15 +80,21 @@ static int submit(struct coordinator *c, int rank, const struct request *request
         p->turn = c->turns++;
     }
     HVD_TRY(pending_add(p, rank, request, id, err));
+    if (*why) HVD_TRY(pending_refused(p, rank, why, err));
     if (request->kind == HVD_JOIN) return join(c, rank, err);
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
 }
 
-int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
-                        hvd_error *err) {
+int coordinator_refused(struct coordinator *c, int rank, const struct request *request,
+                        const char *why, double now, hvd_error *err) {
     HVD_TRY(request_check(request, c->config.size, err));
     struct map_node name = map_node_of(request->name, NULL);
-    return submit(c, rank, request, &name, 0, now, err);
+    return submit(c, rank, request, &name, 0, why, now, err);
+}
+
+int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
+                        hvd_error *err) {
+    return coordinator_refused(c, rank, request, "", now, err);
 }
 
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
@@ -98,10 +105,10 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
         c->nowed++;
         return wire_put(out, &(struct wire_item){.type = WIRE_RESEND, .rank = rank, .id = id}, err);
     }
-    if (!entry->nrows) return submit(c, rank, &entry->request, &entry->node, id, now, err);
+    if (!entry->nrows) return submit(c, rank, &entry->request, &entry->node, id, "", now, err);
     struct request own = entry->request;
     if (own.ndim) own.dims[0] = entry->rows[rank];
-    return submit(c, rank, &own, &entry->node, id, now, err);
+    return submit(c, rank, &own, &entry->node, id, "", now, err);
 }
 
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,

@@ -29,6 +29,9 @@ void coordinator_free(struct coordinator *c);
  * until every rank has joined, no tensor waits for this rank. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
                         hvd_error *err);
+/* The same of a request that has failed; why: for the error of every rank. */
+int coordinator_refused(struct coordinator *c, int rank, const struct request *request,
+                        const char *why, double now, hvd_error *err);
 /* Where the id has been dropped, asks the rank through `out` for the whole request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
                     struct wire_writer *out, hvd_error *err);

@@ -13,7 +13,8 @@ struct pending *pending_new(const struct request *first, int size, const int *jo
                             double now) {
     struct pending *p;
     size_t n = (size_t)size;
-    size_t arrays = n * (sizeof *p->other + sizeof *p->rows + sizeof *p->submitted);
+    size_t arrays =
+        n * (sizeof *p->other + sizeof *p->why + sizeof *p->rows + sizeof *p->submitted);
     p = malloc(sizeof *p + arrays);
     if (!p) return NULL;
     memset(p, 0, offsetof(struct pending, request));
@@ -23,14 +24,18 @@ struct pending *pending_new(const struct request *first, int size, const int *jo
     p->job_ranks = job_ranks;
     p->since = now;
     p->other = (struct request **)(p + 1);
-    p->rows = (int64_t *)(p->other + n);
+    p->why = (char **)(p->other + n);
+    p->rows = (int64_t *)(p->why + n);
     p->submitted = (bool *)(p->rows + n);
     return p;
 }
 
 void pending_free(struct pending *p) {
     if (!p) return;
-    for (int i = 0; i < p->size; i++) free(p->other[i]);
+    for (int i = 0; i < p->size; i++) {
+        free(p->other[i]);
+        free(p->why[i]);
+    }
     free(p);
 }
 
@@ -52,6 +57,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
         *p->other[rank] = *request;
     }
     p->failed |= request->failed;
+    p->request.uneven |= request->uneven;
     p->conflict |= p->failed || p->other[rank];
     if (p->nsubmitted == 0) p->id = id;
     if (p->nsubmitted == 0) p->direct = request->region != 0;
@@ -60,6 +66,16 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
     p->rows[rank] = request_rows(request);
     p->submitted[rank] = true;
     p->nsubmitted++;
+    return HVD_OK;
+}
+
+int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err) {
+    size_t bytes = strlen(why) + 1;
+    p->why[rank] = malloc(bytes);
+    if (!p->why[rank])
+        return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", p->request.name);
+    memcpy(p->why[rank], why, bytes);
+    p->refused = true;
     return HVD_OK;
 }
 
@@ -128,6 +144,21 @@ static void own_text(const struct pending *p, int rank, enum request_field field
     field_text(&own, field, text, size);
 }
 
+static void explain_refused(const struct pending *p, hvd_error *err) {
+    char list[sizeof err->text] = "";
+    size_t used = 0;
+    for (int i = 0; i < p->size; i++) {
+        char piece[sizeof err->text];
+        if (!p->why[i]) continue;
+        snprintf(piece, sizeof piece, "%srank %d: %s", used ? "; " : "", job_rank(p->job_ranks, i),
+                 p->why[i]);
+        used = append(list, sizeof list, used, piece);
+    }
+    error_set(err, HVD_INVALID, "%s", list);
+    for (int i = 0; i < p->size; i++)
+        if (p->why[i]) error_blame(err, job_rank(p->job_ranks, i));
+}
+
 static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
     bool *failed = calloc((size_t)p->size, 1);
@@ -144,7 +175,7 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
 
 void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     if (p->failed) {
-        explain_failed(p, err);
+        (p->refused ? explain_refused : explain_failed)(p, err);
         return;
     }
     enum request_field field = conflicting_field(p);

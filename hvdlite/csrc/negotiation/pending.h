@@ -12,12 +12,13 @@ struct pending {
     struct request **other; /* [rank]: the request if it conflicts with the first, else NULL */
     int64_t *rows;          /* [rank]: its rows, where they vary */
     bool *submitted;        /* [rank] */
+    char **why;             /* [rank]: why it has no data; NULL: no text */
     int size, nsubmitted;   /* ranks; how many have submitted */
     const int *job_ranks;   /* [rank]: its rank in the job, for texts; NULL: the same */
     uint64_t id;            /* the cache id; 0: some rank so far sent a whole request */
     bool direct;            /* every rank's tensor so far lies at the same offset of a region */
     bool joined;            /* some ranks have joined instead of submitting it */
-    bool failed;            /* some rank has no data for it */
+    bool failed, refused;   /* some rank has no data for it; and has given a text */
     bool conflict;          /* `failed`, or some rank's request conflicts with the first */
     double since;           /* when the first rank submitted it */
     bool warned;            /* a stall was reported */
@@ -41,10 +42,13 @@ void pending_sort(struct pending **list, size_t n);
 int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
                 hvd_error *err);
 
+/* Keeps the text of a rank whose request has failed. */
+int pending_refused(struct pending *p, int rank, const char *why, hvd_error *err);
+
 /* The request of a rank that has submitted it. */
 struct request pending_of(const struct pending *p, int rank);
 
-/* "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
+/* "rank 1: ..." as it was refused; "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
  * 2: (17, 3); rank 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 

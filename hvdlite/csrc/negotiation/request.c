@@ -35,7 +35,7 @@ static int check_shape(const struct request *r, hvd_error *err) {
 /* A reducescatter or alltoall needs rows. */
 static int check_rows(const struct request *r, hvd_error *err) {
     bool deals = r->kind == HVD_REDUCESCATTER || r->kind == HVD_ALLTOALL;
-    if (!deals || r->ndim) return HVD_OK;
+    if (!deals || r->ndim || r->failed) return HVD_OK;
     return error_set(
         err, HVD_INVALID,
         "tensor '%s' is 0-d: expected at least one dimension, since %s splits the first "
@@ -188,7 +188,7 @@ bool request_same_offset(const struct request *a, const struct request *b) {
 }
 
 bool request_same(const struct request *a, const struct request *b) {
-    return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) &&
+    return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) && a->uneven == b->uneven &&
            request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
 }
 

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 9 };
+enum { WIRE_VERSION = 10 };
 
 /* Of a TENSOR. */
-enum { DIRECT = 1, WHOLE = 2, CUT = 4 };
+enum { DIRECT = 1, WHOLE = 2, CUT = 4, UNEVEN = 8 };
 
 /* ---- writing ---- */
 
@@ -46,6 +46,7 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, (uint64_t)r->op, 1);
     put_uint(w, (uint64_t)r->ndim, 1);
     put_uint(w, r->failed, 1);
+    put_uint(w, r->uneven, 1);
     put_uint(w, (uint32_t)r->root, 4);
     put_uint(w, (uint32_t)r->priority, 4);
     put_uint(w, (uint32_t)r->region, 4);
@@ -65,8 +66,8 @@ static void put_rows(struct wire_writer *w, const struct wire_item *item) {
 
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
-    unsigned flags =
-        (item->direct ? DIRECT : 0u) | (item->whole ? WHOLE : 0u) | (item->cut ? CUT : 0u);
+    unsigned flags = (item->direct ? DIRECT : 0u) | (item->whole ? WHOLE : 0u) |
+                     (item->cut ? CUT : 0u) | (item->uneven ? UNEVEN : 0u);
     put_uint(w, flags, 1);
     if (item->cut) {
         put_uint(w, item->begin, 8);
@@ -99,6 +100,7 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
         put_uint(w, item->id, 8);
         put_uint(w, item->instead, 8);
         put_request(w, &item->request);
+        if (item->request.failed) put_text(w, item->error.text);
         break;
     case WIRE_LEAVE:
     case WIRE_SILENT:
@@ -172,7 +174,7 @@ static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *e
 }
 
 static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim, offset, failed;
+    uint64_t dim, offset, failed, uneven;
     HVD_TRY(get_text(r, q->name, sizeof q->name, err));
     HVD_TRY(get_int(r, 1, &q->kind, err));
     HVD_TRY(get_int(r, 1, &q->dtype, err));
@@ -180,6 +182,8 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     HVD_TRY(get_int(r, 1, &q->ndim, err));
     HVD_TRY(get_uint(r, 1, &failed, err));
     q->failed = failed != 0;
+    HVD_TRY(get_uint(r, 1, &uneven, err));
+    q->uneven = uneven != 0;
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
     HVD_TRY(get_int(r, 4, &q->region, err));
@@ -223,10 +227,11 @@ static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *
     uint64_t flags;
     HVD_TRY(get_uint(r, 8, &item->id, err));
     HVD_TRY(get_uint(r, 1, &flags, err));
-    if (flags > (DIRECT | WHOLE | CUT)) return damaged(r, err);
+    if (flags > (DIRECT | WHOLE | CUT | UNEVEN)) return damaged(r, err);
     item->direct = flags & DIRECT;
     item->whole = flags & WHOLE;
     item->cut = flags & CUT;
+    item->uneven = flags & UNEVEN;
     if (item->cut) {
         HVD_TRY(get_uint(r, 8, &item->begin, err));
         HVD_TRY(get_uint(r, 8, &item->end, err));
@@ -288,7 +293,9 @@ int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_err
         HVD_TRY(get_int(r, 4, &item->rank, err));
         HVD_TRY(get_uint(r, 8, &item->id, err));
         HVD_TRY(get_uint(r, 8, &item->instead, err));
-        return get_request(r, &item->request, err);
+        HVD_TRY(get_request(r, &item->request, err));
+        if (!item->request.failed) return HVD_OK;
+        return get_text(r, item->error.text, sizeof item->error.text, err);
     case WIRE_LEAVE:
     case WIRE_SILENT:
         HVD_TRY(get_int(r, 4, &item->rank, err));

@@ -50,10 +50,12 @@ struct wire_item {
     bool whole;  /* TENSOR: with the whole request, for ranks that have joined */
     bool direct; /* TENSOR: it lies at the same offset of a region on every rank */
     bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
+    bool uneven; /* TENSOR: some rank chooses its splits */
     uint64_t begin, end;
     uint64_t instead; /* REQUEST */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
-    hvd_error error;  /* LEAVE, SILENT (text), ABORT, FAIL (without the tensor) */
+    /* LEAVE, SILENT, a REQUEST that has failed (text: why), ABORT, FAIL (without the tensor) */
+    hvd_error error;
     /* of `rows`: rows of every rank, where they vary; or ranks: the last to join (a join), those
      * that have joined (whole), those whose tensor fails (FAIL) */
     uint32_t nrows;
