@@ -10,7 +10,7 @@ import importlib
 import sys
 
 from hvdlite._version import __version__
-from hvdlite.core.lazy_names import lazy_names
+from hvdlite.core.lazy_names import OPS, lazy_names
 from hvdlite.lifecycle import forks as _forks  # noqa: F401 - sees children from here on
 from hvdlite.lifecycle import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
 from hvdlite.patches import mxnet_import
@@ -50,7 +50,7 @@ _DEFINED_IN = {
     "hvdlite.core.objects": ("allgather_object", "broadcast_object"),
     "hvdlite.core.process_set": ("ProcessSet", "global_process_set"),
     "hvdlite.core.registry": ("add_process_set", "remove_process_set"),
-    "hvdlite.core.reduce_ops": ("Adasum", "Average", "Max", "Min", "Product", "Sum"),
+    "hvdlite.core.reduce_ops": OPS,
     "hvdlite.core.topology": (
         "cross_rank", "cross_size", "is_homogeneous", "is_initialized", "local_rank", "local_size",
         "rank", "size",

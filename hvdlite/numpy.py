@@ -22,8 +22,10 @@ from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.reduce_ops import NAMES, Adasum, Average, Max, Min, Product, Sum  # noqa: F401
+from hvdlite.core.reduce_ops import NAMES, VALUES, Average, Sum
 from hvdlite.core.rows import part_shape, rows_of
+
+globals().update(VALUES)  # Min, Max, ... are names of this module, too
 
 
 @waiting

@@ -29,9 +29,12 @@ def lazy_names(
     return getattr_, lambda: sorted({*package, *module_of, *submodules})
 
 
+# The operations of reductions: hvd_op in csrc/base/types.h has their numbers.
+OPS = ("Adasum", "Average", "Max", "Min", "Product", "Sum")
+
 # What every package for a framework takes from hvdlite: these names have nothing to do with arrays.
 NEUTRAL = (
-    "Adasum", "Average", "HvdliteError", "Max", "Min", "ProcessSet", "Product", "Sum",
+    *OPS, "HvdliteError", "ProcessSet",
     "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",
     "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous",
     "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",

@@ -1,24 +1,19 @@
 """The operations of reductions: Sum, Average, ... for arrays of every library."""
 
-from typing import Sequence
+from typing import Dict, Sequence
 
+from hvdlite.core.lazy_names import OPS
 from hvdlite.core.native import lib
 
-Sum = lib.HVD_SUM
-Average = lib.HVD_AVERAGE
-Min = lib.HVD_MIN
-Max = lib.HVD_MAX
-Product = lib.HVD_PRODUCT
-Adasum = lib.HVD_ADASUM
+VALUES: Dict[str, int] = {name: getattr(lib, f"HVD_{name.upper()}") for name in OPS}
+NAMES = {value: name for name, value in VALUES.items()}
+Sum, Average = lib.HVD_SUM, lib.HVD_AVERAGE
 
-NAMES = {
-    Average: "Average",
-    Sum: "Sum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-    Adasum: "Adasum",
-}
+
+def __getattr__(name: str) -> int:
+    if name in VALUES:
+        return VALUES[name]
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def check_linear(name: str, op: int) -> None:

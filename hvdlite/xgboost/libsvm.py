@@ -8,7 +8,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from hvdlite.core import topology
-from hvdlite.numpy import Max, allreduce
+from hvdlite.core.reduce_ops import Max
+from hvdlite.numpy import allreduce
 
 _COMMENT = re.compile(rb"#[^\n]*")
 _EMPTY = re.compile(rb"^[ \t\r]*\n", re.M)

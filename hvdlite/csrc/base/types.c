@@ -11,7 +11,7 @@ const char *kind_name(int kind) {
 }
 
 const char *op_name(int op) {
-    NAMED(HVD_OPS, "Sum", "Average", "Min", "Max", "Product", "Adasum");
+    NAMED(HVD_OPS, OP_NAMES);
     return op >= 0 && op < HVD_OPS ? NAMES[op] : "?";
 }
 

@@ -94,6 +94,9 @@ typedef struct hvd_update {
 #define HVD_MAX_DIMS 32 /* NumPy's limit too */
 /* cdef end */
 
+/* Of hvd_op, in its order. */
+#define OP_NAMES "Sum", "Average", "Min", "Max", "Product", "Adasum"
+
 /* Names as the user writes them; "?" for a value out of range. */
 const char *kind_name(int kind);
 const char *dtype_name(int dtype);
