@@ -40,7 +40,8 @@ ON_SEVERAL = [CONTRACT, *parallel(
 )]  # fmt: skip
 
 # By messages, as between hosts.
-BY_MESSAGES = [CONTRACT, *parallel("grouped", "numpy", "numpy_out", "operations")]
+VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
+BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy", "numpy_out", "operations")]
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 CODECS_BY_MESSAGES = (NO_WINDOW, parallel("codec", "codec_training"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 LIBRARIES = []
-WANTED = os.environ.get("CONTRACT_OF", "numpy mxnet torch tensorflow").split()
+WANTED = os.environ.get("CONTRACT_OF", "numpy mxnet torch keras tensorflow").split()
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -12,7 +12,11 @@ from jobs import ROOT, assert_passed, assert_pieces_run, mpirun, rank_commands
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
 TOGETHER = {"torch": ("torch",), "tensorflow": ("keras", "tensorflow"), "keras": ("keras",)}
 
-CONTRACT_OF = {"torch": "numpy torch", "tensorflow": "tensorflow"}
+CONTRACT_OF = {
+    "torch": ("numpy torch", "tests/contract"),
+    "tensorflow": ("tensorflow keras", "tests/contract"),
+    "keras": ("keras", "tests/contract/test_trainers.py"),
+}
 
 pytestmark = pytest.mark.timeout(1000)  # jobs have their own, shorter ones
 
@@ -23,9 +27,9 @@ def framework_of(file: Path) -> str:
 
 def passed(framework: str, ranks: int, **env: str) -> None:
     files = [str(f.relative_to(ROOT)) for f in FILES if framework_of(f) in TOGETHER[framework]]
-    if framework in CONTRACT_OF:
-        files, env = ["tests/contract", *files], {"CONTRACT_OF": CONTRACT_OF[framework], **env}
-    job = assert_passed(mpirun(ranks, *rank_commands(files), timeout=900, env=env))
+    libraries, contract = CONTRACT_OF[framework]
+    env["CONTRACT_OF"] = libraries
+    job = assert_passed(mpirun(ranks, *rank_commands([contract, *files]), timeout=900, env=env))
     for line in job.output.splitlines():
         if "PARITY" in line or " passed" in line:
             print(f"{framework}, {ranks} ranks: {line}")

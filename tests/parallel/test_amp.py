@@ -59,29 +59,6 @@ def test_equals_training_without_scaling():
     assert_equal_on_all_ranks(weights(net))
 
 
-@pytest.mark.parametrize("bad", [np.inf, np.nan], ids=str)
-@pytest.mark.parametrize("flow", ["step", "update"])
-def test_overflow_on_one_rank_skips_the_step_on_all(bad, flow, rank, size):
-    net = dense_net()
-    trainer = make(net)
-    for step in range(6):
-        before, scale = weights(net), scale_of(trainer)
-        overflows = step in (1, 2)
-        factor = bad if overflows and rank == size - 1 else 1.0
-        scaled_backward(net, trainer, batch_of(rank, step), factor)
-        if flow == "step":
-            trainer.step(4)
-        else:
-            trainer.allreduce_grads()
-            trainer.update(4)
-        changed = any((before[name] != w).any() for name, w in weights(net).items())
-        assert changed == (not overflows)
-        assert scale_of(trainer) == (scale / 2 if overflows else scale)
-        assert all(np.isfinite(w).all() for w in weights(net).values())
-        assert_equal_on_all_ranks(weights(net))
-    assert set(hvd.allgather_object(scale_of(trainer))) == {2.0**14}
-
-
 def test_unscale_and_clip(size):
     """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
     net, alone = dense_net(), dense_net()

@@ -81,22 +81,6 @@ def test_a_plain_trainer_with_the_kvstore(on_store):
     assert_close(weights(net), trained_by_model(CASES["2bit"][1], steps=4), 1e-6)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("fp16", 3e-3), ("bf16", 3e-2)])
-@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-def test_casts_train_as_without(kind, dtype, tolerance):
-    net, alone = dense_net(), dense_net()
-    trained = train(
-        net,
-        make_trainer(
-            kind, net.collect_params(), momentum_sgd(), compression=getattr(hvd.Compression, dtype)
-        ),
-    )
-    assert_close(
-        trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True), tolerance
-    )
-    assert_equal_on_all_ranks(trained)
-
-
 @pytest.mark.parametrize("case", ["2bit", "1bit", "topk"])
 def test_a_step_is_skipped_on_all_ranks_or_on_none(case, size):
     """As MXNet's automatic mixed precision does it when one rank's gradient overflows."""

@@ -100,15 +100,6 @@ def test_several_contexts(count, update_on_kvstore, parity):
 
 
 @on_store
-def test_compression(update_on_kvstore):
-    module = fit("dist_sync_mpi", made_with={"compression_params": {"type": "fp16"}})
-    expected = weights_of(fit(None, joined=True))
-    assert_close(weights_of(module), expected, tolerance=2e-3)
-    with pytest.raises(AssertionError):  # it did go through float16
-        assert_close(weights_of(module), expected, tolerance=1e-7)
-
-
-@on_store
 def test_weights_are_in_step_before_the_first_forward(update_on_kvstore, rank):
     module = mx.mod.Module(lenet())
     data = iterator(joined=False)
@@ -120,18 +111,6 @@ def test_weights_are_in_step_before_the_first_forward(update_on_kvstore, rank):
     module.forward(data.next())
     for name, (array,) in zip(module._exec_group.param_names, module._exec_group.param_arrays):
         np.testing.assert_array_equal(array.asnumpy(), first[name])
-
-
-def test_gradients_are_divided_by_the_batch_of_all_ranks(size):
-    module = fit("dist_sync_mpi")
-    assert module._optimizer.rescale_grad == 1 / (ROWS * size)
-
-
-def test_frozen_parameters():
-    module = fit("dist_sync_mpi", made_with={"fixed_param_names": ["conv_weight"]}, seed=hvd.rank())
-    trained, start = weights_of(module), start_weights(seed=0)
-    np.testing.assert_array_equal(trained["conv_weight"], start["conv_weight"].asnumpy())
-    assert np.abs(trained["conv_bias"] - start["conv_bias"].asnumpy()).max() > 1e-3
 
 
 @on_store

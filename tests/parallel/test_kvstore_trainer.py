@@ -5,7 +5,6 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import amp
 from kvstores import expected_of, kv_trainer, sgd, train
 from mxnet import autograd, gluon
 from nets import (
@@ -31,27 +30,6 @@ on_store = pytest.mark.parametrize(
 NAMES = ["dist_sync_mpi", "horovod"]
 CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 BOUND = 1e-4  # of the relative difference from one process's weights
-
-
-@on_store
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kvstore", ["name", "object"])
-def test_training(kvstore, name, on_store, parity):
-    net = dense_net()
-    store = name if kvstore == "name" else mx.kv.create(name)
-    trainer = kv_trainer(net, kvstore=store, update_on_kvstore=on_store)
-    trained = train(net, trainer, (4, 4, 4))
-    assert trainer._update_on_kvstore == bool(on_store)
-    parity("Trainer", trained, expected_of(), BOUND)
-    assert_equal_on_all_ranks(trained)
-
-
-@on_store
-def test_batch_size_that_changes(on_store, parity):
-    """MXNet's own stores raise a UserWarning: their servers would not hear of it."""
-    net = dense_net()
-    trained = train(net, kv_trainer(net, update_on_kvstore=on_store), (4, 2, 7))
-    parity("Trainer, batches of other sizes", trained, expected_of((4, 2, 7)), BOUND)
 
 
 @pytest.mark.parametrize("name", ["adam", "nag", "signum", "adagrad", "lamb"])
@@ -189,17 +167,6 @@ def test_batch_norm_statistics_start_equal(rank):
     assert net.running_mean.data().asnumpy().tolist() == [0, 0, 0]
 
 
-def test_mixed_precision_scaling_skips_everywhere(rank):
-    """An infinite gradient on one rank makes the sum infinite, so all ranks skip the step."""
-    net = dense_net()
-    trainer = kv_trainer(net)
-    trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()  # as amp.init_trainer does
-    before = weights(net)
-    backward(net, batch_of(rank) * (np.inf if rank == hvd.size() - 1 else 1))
-    trainer.step(4)
-    assert_close(weights(net), before, tolerance=0)
-
-
 # ---- sparse ----
 
 
@@ -283,15 +250,3 @@ def test_updates_by_the_trainer_itself_start_from_rank_0s_weight(run, rank, size
         trainer.step(1)
     expected = 1 - 3 * 0.1 * size * (size + 1) / 2
     np.testing.assert_allclose(w.data().asnumpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-@on_store
-def test_compression(on_store):
-    """dist_sync: 'Compression not supported with PushPull'."""
-    net = dense_net()
-    trainer = kv_trainer(net, compression_params={"type": "fp16"}, update_on_kvstore=on_store)
-    trained = train(net, trainer, (4, 4))
-    assert_close(trained, expected_of((4, 4)), tolerance=2e-3)
-    assert_equal_on_all_ranks(trained)
-    with pytest.raises(AssertionError):  # it did go through float16
-        assert_close(trained, expected_of((4, 4)), tolerance=1e-7)

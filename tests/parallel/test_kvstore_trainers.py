@@ -10,18 +10,6 @@ from versions import no_sparse_gluon
 import hvdlite as hvd
 
 
-def test_two_trainers_of_one_name(rank):
-    nets, alone = [dense_net(seed=s) for s in (1, 2)], [dense_net(seed=s) for s in (1, 2)]
-    trainers = [kv_trainer(net) for net in nets]
-    for step in range(2):
-        for net, trainer in zip(nets, trainers):
-            backward(net, batch_of(rank, step))
-            trainer.step(4 * hvd.size())
-    for net, model in zip(nets, alone):
-        expected = train(model, plain_trainer(model, sgd()), (4, 4), joined=True)
-        assert_close(weights(net), expected)
-
-
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
 def test_one_store_for_two_trainers(on_store, rank):
     """Of other shapes, as a GAN's: the keys of both are positions, and must not meet."""

@@ -121,22 +121,6 @@ def test_update_on_kvstore_does_not_matter(update_on_kvstore):
     assert_close(train(net, trainer), expected)
 
 
-def test_two_optimizers_of_equal_networks(size):
-    nets = [dense_net(seed=s) for s in (1, 2)]
-    trainers = [distributed(net, sgd()) for net in nets]
-    alone = [dense_net(seed=s) for s in (1, 2)]
-    plain = [plain_trainer(net, sgd()) for net in alone]
-    for step in range(3):
-        for i in range(2):
-            backward(nets[i], batch_of(hvd.rank(), step) * (i + 1))
-            backward(alone[i], joined_batch(step) * (i + 1))
-        for i in range(2):
-            trainers[i].step(4)
-            plain[i].step(4 * size)
-    for i in range(2):
-        assert_close(weights(nets[i]), weights(alone[i]))
-
-
 def test_without_a_trainer(rank, size):
     """As Module and hand-written loops use it, with an Updater."""
     optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))

@@ -6,7 +6,6 @@ import pytest
 from mxnet import gluon
 from nets import (
     assert_close,
-    assert_equal_on_all_ranks,
     backward,
     batch_of,
     both_kinds,
@@ -23,18 +22,6 @@ import hvdlite as hvd
 from hvdlite.training.plan import split_by_bytes
 
 
-@both_kinds
-@pytest.mark.parametrize("factor", [1.0, 0.5, 3.0, 1024.0])
-def test_gradient_predivide_factor(kind, factor):
-    net, alone = dense_net(), dense_net()
-    trained = train(
-        net,
-        make_trainer(kind, net.collect_params(), momentum_sgd(), gradient_predivide_factor=factor),
-    )
-    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
-    assert_equal_on_all_ranks(trained)
-
-
 def test_predivided_sums_do_not_overflow(size):
     """That is what the factor is for: float16 ends at 65504."""
     results = {}
@@ -47,23 +34,6 @@ def test_predivided_sums_do_not_overflow(size):
         results[factor] = w.grad().asnumpy().astype("float32")
     np.testing.assert_allclose(results[64.0], 60000 / size, rtol=2e-3)
     np.testing.assert_allclose(results[1.0], 60000 / size, rtol=2e-3)  # here the sum is a float32
-
-
-@both_kinds
-def test_op_sum(kind, size):
-    """step() then takes the batch size of all ranks."""
-    nets = [dense_net(), dense_net()]
-    trainer, plain = (
-        make_trainer(kind, nets[0].collect_params(), momentum_sgd(), op=hvd.Sum),
-        plain_trainer(nets[1], momentum_sgd()),
-    )
-    for step in range(3):
-        backward(nets[0], batch_of(hvd.rank(), step))
-        backward(nets[1], joined_batch(step))
-        trainer.step(4 * size)
-        plain.step(4 * size)
-    params = [net._collect_params_with_prefix() for net in nets]
-    assert_close(*[{n: p.data().asnumpy() for n, p in of.items()} for of in params])
 
 
 def test_op_sum_in_the_gradients(size):
@@ -119,20 +89,6 @@ def test_what_makes_no_sense(kind, options, text):
     with pytest.raises(ValueError) as caught:
         make_trainer(kind, dense_net().collect_params(), momentum_sgd(), **options)
     assert text in str(caught.value)
-
-
-UNITS = (8, 7, 6, 5, 4)
-
-
-@both_kinds
-@pytest.mark.parametrize("groups", [1, 2, 3, 10, 100])
-def test_groups_change_no_result(kind, groups):
-    net, alone = dense_net(UNITS), dense_net(UNITS)
-    trained = train(
-        net, make_trainer(kind, net.collect_params(), momentum_sgd(), num_groups=groups)
-    )
-    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
-    assert_equal_on_all_ranks(trained)
 
 
 KIB = 1024

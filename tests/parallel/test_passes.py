@@ -163,36 +163,6 @@ def test_gradients_of_all_contexts_are_the_averages(rank, size):
             np.testing.assert_allclose(grad.asnumpy() * size, whole, 2e-5, 2e-5)
 
 
-@pytest.mark.parametrize("flow", ["step", "clip"])
-def test_a_layer_that_only_some_ranks_use(flow, rank, size):
-    """It is updated on all of them, by the gradients of those that used it."""
-    net, twin = dense_net((6, 6, 6)), dense_net((6, 6, 6))
-    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
-    plain = plain_trainer(twin, sgd())
-
-    def used(model, step, of_rank):
-        return [model[0], model[0:2]][(step + of_rank) % 2]
-
-    for step in range(4):
-        backward(used(net, step, rank), batch_of(rank, step))
-        if flow == "step":
-            trainer.step(4, ignore_stale_grad=True)
-        else:
-            trainer.allreduce_grads(ignore_stale_grad=True)
-            trainer.update(4, ignore_stale_grad=True)
-        with autograd.record():
-            losses = [
-                (used(twin, step, r)(mx.nd.array(batch_of(r, step))) ** 2).sum()
-                for r in range(size)
-            ]
-        autograd.backward(losses)
-        plain.step(4 * size, ignore_stale_grad=True)
-    assert_close(weights(net), weights(twin))
-    assert_equal_on_all_ranks(weights(net))
-    untouched = weights(dense_net((6, 6, 6)))
-    np.testing.assert_array_equal(weights(net)["2.weight"], untouched["2.weight"])
-
-
 def test_stale_only_at_the_update(rank):
     """The clipping flow of a script that knows no argument of allreduce_grads()."""
     net = dense_net((6, 6))

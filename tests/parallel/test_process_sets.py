@@ -203,30 +203,6 @@ def test_sets_many_times(several, rank):
         assert hvd.remove_process_set(process_set)
 
 
-@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-def test_training_in_sets(several, rank, size, kind):
-    """Each half trains a model of its own; its ranks stay alike, and are unlike the others."""
-    halves = [list(range(size // 2)), list(range(size // 2, size))]
-    made = [hvd.add_process_set(half) for half in halves]
-    own = next(process_set for process_set in made if process_set.included())
-    weight = mx.gluon.Parameter("weight", shape=(1,))
-    weight.initialize(mx.init.One())
-    if kind == "trainer":
-        trainer = hvd.DistributedTrainer([weight], "sgd", {"learning_rate": 1}, process_set=own)
-    else:
-        optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1), process_set=own)
-        trainer = mx.gluon.Trainer([weight], optimizer, kvstore=None)
-    for _ in range(3):
-        with mx.autograd.record():
-            loss = weight.data() * (rank + 1)
-        loss.backward()
-        trainer.step(1)
-    mean = np.mean([r + 1 for r in own.ranks])
-    np.testing.assert_allclose(weight.data().asnumpy(), [1 - 3 * mean], rtol=1e-6)
-    for process_set in made:
-        assert hvd.remove_process_set(process_set)
-
-
 @pytest.fixture
 def all_but_rank_0(several, size):
     made = hvd.add_process_set(range(1, size))

@@ -3,7 +3,6 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon2 import amp
 from mxnet import autograd, gluon
 from nets import (
     assert_equal_on_all_ranks,
@@ -11,8 +10,6 @@ from nets import (
     batch_of,
     clear_gradients,
     dense_net,
-    plain_trainer,
-    sgd,
     train,
     weights,
 )
@@ -129,29 +126,6 @@ def test_trains_the_same_bits_with_evaluation_between(optimizer, args, flags, cl
     assert_same_bits(got, trained(hvd.DistributedTrainer, optimizer, args, flags, clip))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gradient_predivide_factor": 2.0},
-        {"num_groups": 1},
-        {"num_groups": 100},
-        {"op": hvd.Sum},
-        {"backward_passes_per_step": 2},
-    ],
-    ids=str,
-)
-def test_options(options):
-    optimizer, args = RULES[2]
-    got = trained(hvd.ShardedTrainer, optimizer, args, **options)
-    assert_same_bits(got, trained(hvd.DistributedTrainer, optimizer, args, **options))
-
-
-def test_equals_one_process(parity):
-    net, alone = dense_net(), dense_net()
-    got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))
-    parity("ShardedTrainer", got, train(alone, plain_trainer(alone, sgd()), joined=True), 2e-5)
-
-
 def test_rates_and_their_multipliers():
     """lr_mult, wd_mult, a schedule, set_learning_rate and batch sizes that change."""
 
@@ -170,19 +144,6 @@ def test_rates_and_their_multipliers():
         adam = mx.optimizer.Adam(lr_scheduler=schedule)
         train(net, kind(params, adam))
         return {name: [w] for name, w in weights(net).items()}
-
-    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
-
-
-def test_several_trainers():
-    def run(kind):
-        nets = [dense_net(seed=seed) for seed in (1, 2)]
-        trainers = [kind(net.collect_params(), "adam") for net in nets]
-        for step in range(STEPS):
-            for net, trainer in zip(nets, trainers):
-                backward(net, batch_of(hvd.rank(), step))
-                trainer.step(4)
-        return {str(i): list(weights(net).values()) for i, net in enumerate(nets)}
 
     assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
 
@@ -211,23 +172,6 @@ def test_frozen_sparse_and_added_gradients():
     assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
 
 
-def test_stale_gradients_are_ignored_on_request():
-    def run(kind):
-        net, unused = dense_net(), dense_net(seed=2)
-        params = {**net.collect_params(), **unused.collect_params()}
-        trainer = kind(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-        for step in range(STEPS):
-            backward(net, batch_of(hvd.rank(), step))
-            if step == 2 and hvd.rank() == 0:
-                backward(unused, batch_of(hvd.rank(), step))
-            trainer.step(4, ignore_stale_grad=True)
-        return {n: [w] for part in (net, unused) for n, w in weights(part).items()} | {
-            f"unused {n}": [w] for n, w in weights(unused).items()
-        }
-
-    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
-
-
 def test_half_weights_with_float32_masters():
     def run(kind):
         w = gluon.Parameter("w", shape=(1001,), dtype="float16")
@@ -241,38 +185,6 @@ def test_half_weights_with_float32_masters():
             trainer.step(1)
         return {"w": [w.data().asnumpy(), *map(mx.nd.NDArray.asnumpy, arrays(
             trainer._updaters[0].states[0]))]}  # fmt: skip
-
-    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
-
-
-@pytest.mark.parametrize("flow", ["step", "update"])
-def test_an_overflow_on_one_rank_skips_the_step_on_all(flow, monkeypatch):
-    """With AMP's loss scaler; amp.init() itself would need operators for float16."""
-    monkeypatch.setattr(amp.amp, "_amp_initialized", True)
-    monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
-
-    def run(kind):
-        net, found = dense_net(), {}
-        trainer = kind(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-        amp.init_trainer(trainer)
-        for step in range(STEPS):
-            overflows = step == 2
-            bad = overflows and hvd.rank() == hvd.size() - 1
-            before = weights(net)
-            with autograd.record():
-                loss = (net(mx.nd.array(batch_of(hvd.rank(), step))) ** 2).sum()
-                with amp.scale_loss(loss * (np.inf if bad else 1.0), trainer) as scaled:
-                    autograd.backward(scaled)
-            if flow == "step":
-                trainer.step(4)
-            else:
-                trainer.allreduce_grads()
-                trainer.update(4)
-            changed = any((before[name] != w).any() for name, w in weights(net).items())
-            assert changed == (not overflows)
-            scale = trainer._amp_loss_scaler._next_loss_scale
-            found[f"step {step}"] = [*weights(net).values(), np.array(scale)]
-        return found
 
     assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
 

@@ -1,11 +1,9 @@
 """DistributedTrainer: averages, clipping, names, and networks that differ between ranks."""
 
-import re
-
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import gluon
 from nets import (
     assert_close,
     assert_equal_on_all_ranks,
@@ -25,18 +23,6 @@ from nets import (
 from versions import MXNET2
 
 import hvdlite as hvd
-
-
-def test_one_step_by_hand(rank, size):
-    """w - lr * (mean gradient over all rows), no more and no less."""
-    w = gluon.Parameter("w", shape=(3,))
-    w.initialize(mx.init.One())
-    trainer = hvd.DistributedTrainer([w], "sgd", {"learning_rate": 0.5})
-    with autograd.record():
-        loss = (w.data() * (rank + 1)).sum() * 4  # as of a batch of four
-    loss.backward()
-    trainer.step(4)
-    np.testing.assert_allclose(w.data().asnumpy(), 1 - 0.5 * (size + 1) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("make", [list, dict, lambda items: items], ids=["list", "dict", "as is"])
@@ -93,41 +79,11 @@ def test_clipping_between_allreduce_grads_and_update():
     assert_close(weights(net), weights(alone))
 
 
-def test_batch_size_that_changes():
-    net, alone = dense_net(), dense_net()
-    ours, plain = hvd.DistributedTrainer(net.collect_params(), sgd()), plain_trainer(alone, sgd())
-    for rows in (4, 2, 7):
-        train(net, ours, steps=1, rows=rows)
-        train(alone, plain, steps=1, joined=True, rows=rows)
-    assert_close(weights(net), weights(alone))
-
-
 def test_rescale_grad_and_clip_gradient_of_the_optimizer():
     options = {"rescale_grad": 0.25, "clip_gradient": 0.05}
     net, alone = dense_net(), dense_net()
     trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(**options)))
     assert_close(trained, train(alone, plain_trainer(alone, sgd(**options)), joined=True))
-
-
-@pytest.mark.usefixtures("asynchronous")
-def test_two_trainers_of_equal_networks():
-    """A GAN: same shapes, same indices, interleaved; neither may get the other's gradients."""
-    nets = [dense_net(seed=s) for s in (1, 2)]
-    trainers = [hvd.DistributedTrainer(n.collect_params(), sgd()) for n in nets]
-    alone = [dense_net(seed=s) for s in (1, 2)]
-    plain = [plain_trainer(n, sgd()) for n in alone]
-    for step in range(3):
-        # In any order; only at the first step, which compares the networks, in the same one.
-        order = [1, 0] if step and hvd.rank() == 0 else [0, 1]
-        for i in order:
-            backward(nets[i], batch_of(hvd.rank(), step) * (i + 1))
-        for i in order:
-            trainers[i].step(4)
-        for i in range(2):
-            backward(alone[i], joined_batch(step) * (i + 1))
-            plain[i].step(4 * hvd.size())
-    for i in range(2):
-        assert_close(weights(nets[i]), weights(alone[i]))
 
 
 @pytest.mark.usefixtures("asynchronous")
@@ -143,20 +99,6 @@ def test_blocks_built_before_on_one_rank(kind, rank):
         assert sorted(params)[0] == ("dense10_bias" if rank == 0 else "dense0_bias")
     trained = train(net, make_trainer(kind, params, sgd()))
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
-
-
-@pytest.mark.usefixtures("several")
-@both_kinds
-def test_networks_that_differ(kind, rank):
-    net = dense_net((8, 5) if rank == 0 else (8, 4))
-    trainer = make_trainer(kind, net.collect_params(), sgd())
-    backward(net, batch_of(rank))
-    with pytest.raises(hvd.HvdliteError) as caught:
-        trainer.step(4)
-    text = str(caught.value)
-    assert re.search(r"ranks disagree on entry 2: rank 0: \S*bias \(float32, \(5,\)", text)
-    assert re.search(r"; rank 1: \S*bias \(float32, \(4,\)", text)
-    assert len(set(hvd.allgather_object(text))) == 1
 
 
 @pytest.mark.usefixtures("several")

@@ -1,14 +1,11 @@
 """Weights and states of one rank on all; compression; SyncBatchNorm; the hook of PyTorch's DDP."""
 
-import os
-
 import pytest
 import torch
 from batch_norm import check_far_from_zero
 from torch_tensors import (
     batch_of,
     difference,
-    joined_batch,
     loss_of,
     multilayer,
     same_everywhere,
@@ -150,49 +147,6 @@ def test_what_can_not_be_distributed():
         hvd.DistributedOptimizer(torch.optim.SGD(elsewhere.parameters(), 0.1))
 
 
-class Halved:
-    """A compression of the user's own, which must see each gradient in its shape."""
-
-    shapes = set()
-
-    @classmethod
-    def compress(cls, tensor):
-        cls.shapes.add(tuple(tensor.shape))
-        return tensor.double() / 2, tensor.dtype
-
-    @staticmethod
-    def decompress(tensor, dtype):
-        return (tensor * 2).to(dtype)
-
-
-@pytest.mark.parametrize(
-    "compression, bound",
-    [
-        (hvd.Compression.fp16, 2e-3),
-        (hvd.Compression.bf16, 2e-2),
-        (Halved, 5e-6),
-        (hvd.Compression.two_bit(0.01), 1.0),
-        (hvd.Compression.top_k(0.5), 1.0),
-    ],
-    ids=["fp16", "bf16", "own", "2bit", "topk"],
-)
-def test_compression_of_gradients(compression, bound, rank, report_parity):
-    model, alone = multilayer(), multilayer()
-    plain = torch.optim.SGD(model.parameters(), 0.1)
-    train(
-        model,
-        hvd.DistributedOptimizer(plain, model.named_parameters(), compression=compression),
-        [batch_of(rank, step) for step in range(6)],
-    )
-    batches = [joined_batch(step) for step in range(6)]
-    train(alone, torch.optim.SGD(alone.parameters(), 0.1), batches)
-    report_parity("PyTorch, compression", difference(model, alone), bound)
-    assert same_everywhere(*model.parameters())
-    assert difference(model, multilayer()) > 0
-    if compression is Halved:
-        assert Halved.shapes == {tuple(p.shape) for p in model.parameters()}
-
-
 def test_sync_batch_norm(rank, size, report_parity):
     """Of uneven batches, with averaged gradients of the sum of losses."""
 
@@ -234,34 +188,3 @@ def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
         return [t.detach().numpy().transpose(0, 2, 3, 1) for t in (y, x.grad)]
 
     check_far_from_zero(normalise)
-
-
-@pytest.fixture(scope="module")
-def gloo(tmp_path_factory):
-    """A process group of Gloo's, which DistributedDataParallel wants."""
-    folder = hvd.broadcast_object(str(tmp_path_factory.mktemp("gloo")))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=hvd.rank(), world_size=hvd.size()
-    )
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("own_state", [False, True])
-def test_the_hook_of_distributed_data_parallel(own_state, gloo, rank, report_parity):
-    model, alone = multilayer(), multilayer()
-    parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-4)
-    state = hvd.AllreduceState() if own_state else None
-    parallel.register_comm_hook(state, hvd.allreduce_hook)
-    before = hvd.stats()["tensors"]
-    train(
-        parallel,
-        torch.optim.SGD(model.parameters(), 0.1, 0.9),
-        [batch_of(rank, step) for step in range(6)],
-    )
-    assert hvd.stats()["tensors"] >= before + 2 * 5  # after the first step several buckets
-    batches = [joined_batch(step) for step in range(6)]
-    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), batches)
-    report_parity("PyTorch, DDP's hook", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())

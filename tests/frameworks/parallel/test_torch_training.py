@@ -36,28 +36,6 @@ def joined_batches(shape=(4, 6)) -> list:
     return [joined_batch(step, shape) for step in range(STEPS)]
 
 
-def sgd(params):
-    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-3)
-
-
-def adam(params):
-    return torch.optim.AdamW(params, lr=0.01)
-
-
-@pytest.mark.parametrize("make", [sgd, adam])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"groups": 2}, {"num_groups": 1}, {"gradient_predivide_factor": 4.0}],
-    ids=["plain", "groups", "num_groups", "predivide"],
-)
-def test_equals_one_process_on_the_joined_batch(make, options, rank, report_parity):
-    model, alone = multilayer(), multilayer()
-    train(model, distributed(model, make(model.parameters()), **options), own_batches(rank))
-    train(alone, make(alone.parameters()), joined_batches())
-    report_parity(f"PyTorch, {make.__name__}, {options}", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())
-
-
 def test_a_convolution_that_lies_channels_last(rank, report_parity):
     model, alone = convolutional(), convolutional()
     train(model, distributed(model), own_batches(rank, IMAGES))
@@ -190,21 +168,6 @@ def test_uneven_batches_with_join(rank, size, report_parity):
     assert same_everywhere(*model.parameters())
 
 
-def test_backward_passes_per_step(rank, report_parity):
-    model, alone = multilayer(), multilayer()
-    optimizer = distributed(model, backward_passes_per_step=2)
-    other = torch.optim.SGD(alone.parameters(), 0.1, 0.9)
-    for step in range(STEPS):
-        for opt in (optimizer, other):
-            opt.zero_grad()
-        for part in (0, 1):
-            loss_of(model, batch_of(rank, 2 * step + part)).backward()
-            loss_of(alone, joined_batch(2 * step + part)).backward()
-        optimizer.step()
-        other.step()
-    report_parity("PyTorch, two passes", difference(model, alone), 5e-6)
-
-
 def test_more_passes_than_were_said_is_an_error_that_names_the_parameter(rank):
     model = multilayer()
     optimizer = distributed(model)
@@ -212,42 +175,6 @@ def test_more_passes_than_were_said_is_an_error_that_names_the_parameter(rank):
     with pytest.raises(RuntimeError, match=r"'2\.\w+' was computed more often"):
         loss_of(model, batch_of(rank, 1)).backward()
     optimizer.step()  # the job goes on
-
-
-def test_a_layer_that_only_some_ranks_use(rank, size, report_parity):
-    def forward(model, batch, used):
-        hidden = model[1](model[0](batch))
-        return (model[2](hidden) if used else hidden).square().sum()
-
-    model, alone = multilayer(), multilayer()
-    optimizer, other = distributed(model), torch.optim.SGD(alone.parameters(), 0.1, 0.9)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        other.zero_grad()
-        forward(model, batch_of(rank, step) / 10, rank == 0).backward()
-        optimizer.step()
-        losses = [forward(alone, batch_of(r, step) / 10, r == 0) for r in range(size)]
-        (sum(losses) / size).backward()
-        other.step()
-    report_parity("PyTorch, unused layer", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())
-
-
-def test_frozen_parameters_that_are_trained_later(rank, report_parity):
-    def run(model, make, batches):
-        model[0].requires_grad_(False)
-        optimizer = make(model)
-        for step, batch in enumerate(batches):
-            if step == STEPS // 2:
-                model[0].requires_grad_(True)
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-
-    model, alone = multilayer(), multilayer()
-    run(model, distributed, own_batches(rank))
-    run(alone, lambda net: torch.optim.SGD(net.parameters(), 0.1, 0.9), joined_batches())
-    report_parity("PyTorch, thawed", difference(model, alone), 5e-6)
 
 
 def test_a_group_of_parameters_that_is_added_later(rank, report_parity):
@@ -310,29 +237,6 @@ def test_a_closure_that_is_called_many_times(rank, report_parity):
     assert same_everywhere(*model.parameters())
 
 
-@pytest.mark.parametrize("explicit", [True, False])
-def test_grad_scaler_skips_a_step_on_all_ranks(explicit, rank, size, report_parity):
-    """Whether or not the script says synchronize() before the scaler looks at gradients."""
-    model, alone = multilayer(), multilayer()
-    optimizer, other = distributed(model), torch.optim.SGD(alone.parameters(), 0.1, 0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
-    for step in range(STEPS):
-        overflow = step == 2
-        optimizer.zero_grad()
-        loss = loss_of(model, batch_of(rank, step))
-        scaler.scale(loss * float("inf") if overflow and rank == size - 1 else loss).backward()
-        if explicit:
-            optimizer.synchronize()
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        if not overflow:
-            train(alone, other, [joined_batch(step)])
-    assert scaler.get_scale() == 512
-    report_parity("PyTorch, GradScaler", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())
-
-
 def test_a_compiled_model(rank, report_parity):
     model, alone = multilayer(), multilayer()
     compiled = torch.compile(model, backend="aot_eager")
@@ -367,21 +271,6 @@ def test_sparse_gradients(as_dense, rank, report_parity):
     assert same_everywhere(*model.parameters())
 
 
-def test_ranks_that_take_part_in_no_process_set_train_alone(rank, size, several):
-    ranks = [0, 1] if size > 2 else [1]
-    process_set = hvd.add_process_set(ranks)
-    try:
-        model, alone = multilayer(), multilayer()
-        train(model, distributed(model, process_set=process_set), own_batches(rank))
-        mine = [batch_of(rank, step) for step in range(STEPS)]
-        together = [torch.cat([batch_of(r, s) for r in ranks]) for s in range(STEPS)]
-        batches = together if rank in ranks else mine
-        train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), batches)
-        assert difference(model, alone) < 5e-6
-    finally:
-        hvd.remove_process_set(process_set)
-
-
 def test_adasum_combines_what_each_step_has_changed(rank, size):
     model = multilayer()
     before = [param.detach().clone() for param in model.parameters()]
@@ -393,19 +282,3 @@ def test_adasum_combines_what_each_step_has_changed(rank, size):
     for param, old, delta in zip(model.parameters(), before, expected):
         assert torch.allclose(param, old + delta, atol=1e-7)
     assert same_everywhere(*model.parameters())
-
-
-def test_two_optimizers_at_once(rank, report_parity):
-    nets, alones = [multilayer(1), multilayer(2)], [multilayer(1), multilayer(2)]
-    optimizers = [distributed(net) for net in nets]
-    others = [torch.optim.SGD(net.parameters(), 0.1, 0.9) for net in alones]
-    for step in range(STEPS):
-        for models, opts, batch in (
-            (nets, optimizers, batch_of(rank, step)), (alones, others, joined_batch(step)),
-        ):  # fmt: skip
-            for opt in opts:
-                opt.zero_grad()
-            sum(loss_of(net, batch) for net in models).backward()
-            for opt in opts:
-                opt.step()
-    report_parity("PyTorch, two models", max(map(difference, nets, alones)), 5e-6)

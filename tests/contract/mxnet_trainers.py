@@ -1,0 +1,188 @@
+"""MXNet's trainers: Gluon's in each way, and Module."""
+
+import contextlib
+
+import gluon2
+import mxnet as mx
+from one_process import MOMENTUM, RATE
+from trainers import Trainer, trainer
+
+import hvdlite
+
+
+class Gluon(Trainer):
+    waits = False
+    errors = (hvdlite.HvdliteError, mx.MXNetError)
+
+    def __init__(self, weights, **options) -> None:
+        self.params = [mx.gluon.Parameter(f"w{i}", shape=w.shape) for i, w in enumerate(weights)]
+        for param, w in zip(self.params, weights):
+            param.initialize()
+            param.set_data(mx.nd.array(w))
+        sgd = mx.optimizer.SGD(learning_rate=RATE, momentum=MOMENTUM)
+        self.trainer = self.make(sgd, **options)
+
+    def train(self, *passes, layers=0, factor=1) -> None:
+        for x in passes:
+            with mx.autograd.record():
+                loss = (self.forward(mx.nd.array(x), layers) ** 2).sum() * factor
+                self.backward(loss)
+            self.update(self.rows_of(len(x)), ignore_stale_grad=layers > 0)
+
+    def update(self, rows, **options) -> None:
+        self.trainer.step(rows, **options)
+
+    def forward(self, x, layers):
+        w0, b0, w1, b1 = (param.data() for param in self.params)
+        hidden = mx.nd.tanh(mx.nd.broadcast_add(mx.nd.dot(x, w0), b0))
+        return mx.nd.broadcast_add(mx.nd.dot(hidden, w1), b1) if layers != 1 else hidden
+
+    def backward(self, loss) -> None:
+        scaler = getattr(self.trainer, "_amp_loss_scaler", None)
+        if scaler is None:
+            return loss.backward()
+        with gluon2.amp.scale_loss(loss, self.trainer) as scaled:
+            mx.autograd.backward(scaled)
+
+    def scale_loss(self) -> None:
+        """Without amp.init(), whose operators for float16 CPUs lack."""
+        amp = gluon2.amp.amp
+        amp._amp_initialized = amp._amp_loss_scale_initialized = True
+        try:
+            amp.init_trainer(self.trainer)
+        finally:
+            amp._amp_initialized = amp._amp_loss_scale_initialized = False
+
+    def freeze(self, numbers) -> None:
+        for i, param in enumerate(self.params):
+            param.grad_req = "null" if i in numbers else "write"
+
+    def rows_of(self, rows: int) -> int:
+        return rows
+
+    @staticmethod
+    def end_all() -> None:
+        """Raise each error within the test; MXNet tells one of several at a time."""
+        for _ in range(20):
+            with contextlib.suppress(mx.MXNetError):
+                return mx.nd.waitall()
+
+    def weights(self) -> list:
+        return [param.data().asnumpy() for param in self.params]
+
+
+@trainer
+class OptimizerInGluon(Gluon):
+    skips_layers = False  # Gluon calls no optimizer for a gradient that is stale
+    scales_loss = False  # refused: gradients are averaged after the scaler has seen them
+
+    def make(self, sgd, **options):
+        wrapped = hvdlite.DistributedOptimizer(sgd, **options)
+        return mx.gluon.Trainer(self.params, wrapped, kvstore=None)
+
+
+@trainer
+class DistributedTrainer(Gluon):
+    def make(self, sgd, **options):
+        return hvdlite.DistributedTrainer(self.params, sgd, **options)
+
+
+@trainer
+class ShardedTrainer(Gluon):
+    takes = ("op", "gradient_predivide_factor", "num_groups", "backward_passes_per_step")
+
+    def make(self, sgd, **options):
+        return hvdlite.ShardedTrainer(self.params, sgd, **options)
+
+
+class InTwoCalls:
+    """As scripts do that clip gradients in between."""
+
+    def update(self, rows, **options) -> None:
+        self.trainer.allreduce_grads(**options)
+        self.trainer.update(rows, **options)
+
+
+@trainer
+class DistributedTrainerInTwoCalls(InTwoCalls, DistributedTrainer):
+    pass
+
+
+@trainer
+class ShardedTrainerInTwoCalls(InTwoCalls, ShardedTrainer):
+    pass
+
+
+class OnKVStore(Gluon):
+    names_of_both = ("ranks disagree on the shape", "9", "8")
+    one_error = False  # MXNet tells any of several
+    takes = ("compression",)
+    skips_layers = False
+    codecs = ("fp16", "2bit")
+    on_store = False
+    compression = {"fp16": {"type": "fp16"}, "2bit": {"type": "2bit", "threshold": 0.01}}.get
+
+    def make(self, sgd, **options):
+        return mx.gluon.Trainer(
+            self.params, sgd, kvstore="dist_sync_mpi", update_on_kvstore=self.on_store,
+            compression_params=options.get("compression"),
+        )  # fmt: skip
+
+    def rows_of(self, rows: int) -> int:
+        return rows * hvdlite.size()  # a store sums
+
+
+@trainer
+class KVStore(OnKVStore):
+    pass
+
+
+@trainer
+class KVStoreThatUpdates(OnKVStore):
+    on_store, scales_loss = True, False
+
+
+@trainer
+class Module(Trainer):
+    takes, codecs = ("compression",), ("fp16", "2bit")
+    skips_layers = thaws = scales_loss = waits = False
+    compression = OnKVStore.compression
+    errors = Gluon.errors
+    end_all = Gluon.end_all
+    rows = (4, 4, 4)
+
+    def __init__(self, weights, compression=None, fixed=()) -> None:
+        self.start, self.compression_params, self.module = weights, compression, None
+        self.freeze(())
+
+    def freeze(self, numbers) -> None:
+        """A Module takes them when it is made."""
+        self.fixed = [f"w{i}" for i in numbers]
+
+    def bound(self, x):
+        w0, b0, w1, b1 = (mx.sym.var(f"w{i}", shape=w.shape) for i, w in enumerate(self.start))
+        hidden = mx.sym.broadcast_add(mx.sym.dot(mx.sym.var("data"), w0), b0)
+        out = mx.sym.broadcast_add(mx.sym.dot(mx.sym.tanh(hidden), w1), b1)
+        module = mx.mod.Module(
+            mx.sym.MakeLoss(out**2), label_names=None, fixed_param_names=self.fixed,
+            compression_params=self.compression_params,
+        )  # fmt: skip
+        module.bind([("data", x.shape)])
+        module.init_params(arg_params=self.named(self.start))
+        rates = {"learning_rate": RATE, "momentum": MOMENTUM}
+        module.init_optimizer(kvstore="dist_sync_mpi", optimizer_params=rates)
+        return module
+
+    @staticmethod
+    def named(weights) -> dict:
+        return {f"w{i}": mx.nd.array(w) for i, w in enumerate(weights)}
+
+    def train(self, x, factor=1) -> None:
+        self.module = self.module or self.bound(x)
+        self.module.forward_backward(mx.io.DataBatch([mx.nd.array(x)]))
+        self.module.update()
+
+    def weights(self) -> list:
+        if self.module is None:
+            return self.start
+        return [w.asnumpy() for _, w in sorted(self.module.get_params()[0].items())]

@@ -1,0 +1,206 @@
+"""What every trainer does: the training of one process on the batches of all ranks."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+from numbers_of_ranks import same_everywhere
+from one_process import OneProcess, batch_of, start_weights
+from trainers import Halved, wanted_trainers
+
+import hvdlite as hvd
+
+every_trainer = pytest.mark.parametrize("kind", wanted_trainers(), ids=lambda kind: kind.__name__)
+TOLERANCE = 2e-5
+
+
+def largest_difference(trainer, expected) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(trainer.weights(), expected.weights))
+
+
+def check(trainer, expected, tolerance: float = TOLERANCE) -> None:
+    assert largest_difference(trainer, expected) <= tolerance
+    assert all(map(same_everywhere, trainer.weights()))
+
+
+def joined(step: int, rows: int, ranks) -> list:
+    return [batch_of(r, step, rows) for r in ranks]
+
+
+def train(trainer, expected, steps=range(3), rank=None, ranks=None, factor=1.0) -> None:
+    """Both the same steps: one this rank's batches, the other those of all ranks."""
+    ranks = range(hvd.size()) if ranks is None else ranks
+    for step in steps:
+        rows = trainer.rows[step % len(trainer.rows)]
+        trainer.train(batch_of(hvd.rank(), step, rows))
+        expected.train(joined(step, rows, ranks), factor=factor)
+
+
+HOW = [
+    {},
+    {"op": hvd.Sum},
+    *({"gradient_predivide_factor": factor} for factor in (0.5, 4.0, 1024.0)),
+    *({"num_groups": groups} for groups in (1, 2, 100)),
+    {"groups": [[3, 0], [1]]},
+    {"num_groups": 2, "gradient_predivide_factor": 4.0},
+]
+
+
+@every_trainer
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
+    if not {*how} <= {*kind.takes}:
+        pytest.skip("takes no such option")
+    trainer, expected = kind(start_weights(), **how), OneProcess(start_weights())
+    train(trainer, expected, factor=size if "op" in how else 1)
+    check(trainer, expected)
+    report_parity(kind.__name__, largest_difference(trainer, expected), TOLERANCE)
+
+
+@every_trainer
+@pytest.mark.parametrize("passes", [2, 3])
+def test_backward_passes_per_step(kind, passes, rank, size):
+    if "backward_passes_per_step" not in kind.takes:
+        pytest.skip("has one")
+    trainer = kind(start_weights(), backward_passes_per_step=passes)
+    expected = OneProcess(start_weights())
+    for step in range(3):
+        numbers = [10 * step + i for i in range(passes)]
+        trainer.train(*(batch_of(rank, i) for i in numbers))
+        batches = [batch for i in numbers for batch in joined(i, 4, range(size))]
+        expected.train(batches, factor=passes if kind.sums_passes else 1)
+    check(trainer, expected)
+
+
+@every_trainer
+@pytest.mark.parametrize("codec", ["own", "fp16", "bf16", "2bit", "1bit", "topk"])
+def test_compression_of_gradients(kind, codec, size):
+    """What a lossy codec makes of them: test_codec_training.py."""
+    if "compression" not in kind.takes or codec not in kind.codecs:
+        pytest.skip("takes no such codec")
+    Halved.shapes.clear()
+    trainer, expected = (
+        kind(start_weights(), compression=kind.compression(codec)),
+        OneProcess(start_weights()),
+    )
+    train(trainer, expected)
+    check(trainer, expected, {"own": TOLERANCE, "fp16": 3e-3, "bf16": 3e-2}.get(codec, 1))
+    if codec == "own":
+        assert Halved.shapes == {w.shape for w in start_weights()}
+    else:
+        assert largest_difference(trainer, expected) > 1e-6, "it is not compressed"
+        assert largest_difference(trainer, OneProcess(start_weights())) > 1e-3, "it has not trained"
+
+
+@every_trainer
+@pytest.mark.parametrize("numbers", [(0, 1), (2, 3)])
+def test_frozen_and_late_parameters(kind, numbers):
+    """Trained from the third step on, with others that were there from the first."""
+    if not kind.freezes:
+        pytest.skip("freezes nothing")
+    trainer, expected = kind(start_weights()), OneProcess(start_weights())
+    trainer.freeze(numbers)
+    expected.frozen = numbers
+    train(trainer, expected, range(2))
+    for i in numbers:
+        np.testing.assert_array_equal(trainer.weights()[i], start_weights()[i])
+    check(trainer, expected)
+    if kind.thaws:
+        trainer.freeze(())
+        expected.frozen = ()
+        train(trainer, expected, range(2, 5))
+        check(trainer, expected)
+
+
+@every_trainer
+def test_a_layer_that_only_some_ranks_use(kind, rank, size):
+    """It is updated on all of them, by the gradients of those that used it."""
+    if not kind.skips_layers:
+        pytest.skip("uses all layers")
+    trainer, expected = kind(start_weights()), OneProcess(start_weights())
+    for step in range(4):
+        layers = [2 if r == step % size else 1 for r in range(size)]
+        trainer.train(batch_of(rank, step), layers=layers[rank])
+        expected.train(joined(step, 4, range(size)), layers)
+    check(trainer, expected)
+
+
+@every_trainer
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
+    """With the loss scaler of the framework: its scale stays alike, too."""
+    if not kind.scales_loss:
+        pytest.skip("knows no loss scaler")
+    trainer, expected = kind(start_weights()), OneProcess(start_weights())
+    trainer.scale_loss()
+    for step in range(5):
+        overflows, before = step in (1, 2), trainer.weights()
+        trainer.train(batch_of(rank, step), factor=bad if overflows and rank == size - 1 else 1)
+        if overflows:
+            assert all((a == b).all() for a, b in zip(before, trainer.weights()))
+        else:
+            expected.train(joined(step, 4, range(size)))
+    check(trainer, expected)
+
+
+@every_trainer
+def test_two_trainers_at_once(kind, rank):
+    """Of networks of one shape: neither may get the other's gradients."""
+    trainers = [kind(start_weights(seed)) for seed in (1, 2)]
+    expected = [OneProcess(start_weights(seed)) for seed in (1, 2)]
+    in_any_order = not kind.waits and os.environ.get("MXNET_ENGINE_TYPE") != "NaiveEngine"
+    for step in range(3):  # the first one compares the networks
+        for i in (1, 0) if step and rank == 0 and in_any_order else (0, 1):
+            train(trainers[i], expected[i], [step + 10 * i])
+    for each, alone in zip(trainers, expected):
+        check(each, alone)
+
+
+@every_trainer
+def test_other_networks_are_named(kind, rank, size, several):
+    if not kind.names_of_both:
+        pytest.skip("its framework compares them")
+    with pytest.raises(kind.errors) as caught:
+        trainer = kind(start_weights(hidden=8 + (rank == 0)))
+        trainer.train(batch_of(rank, 0))
+        trainer.weights()
+    kind.end_all()
+    text = str(caught.value)
+    assert all(part in text for part in kind.names_of_both), text
+    texts = hvd.allgather_object(re.findall("ranks disagree.*", text)[-1])
+    assert texts == texts[:1] * size or not kind.one_error
+
+
+@every_trainer
+def test_a_process_set(kind, rank, size, several):
+    """The ranks outside of it train alone, and nobody waits for them."""
+    if "process_set" not in kind.takes:
+        pytest.skip("takes none")
+    some = hvd.add_process_set(range(1, size))
+    ranks = some.ranks if some.included() else [rank]
+    try:
+        trainer, expected = kind(start_weights(), process_set=some), OneProcess(start_weights())
+        train(trainer, expected, ranks=ranks)
+        assert largest_difference(trainer, expected) <= TOLERANCE
+    finally:
+        hvd.remove_process_set(some)
+
+
+@every_trainer
+def test_halves_that_train_networks_of_their_own(kind, rank, size, several):
+    if "process_set" not in kind.takes:
+        pytest.skip("takes none")
+    halves = [hvd.add_process_set(part) for part in (range(size // 2), range(size // 2, size))]
+    own = next(half for half in halves if half.included())
+    try:
+        seed = min(own.ranks)
+        trainer, expected = (
+            kind(start_weights(seed), process_set=own),
+            OneProcess(start_weights(seed)),
+        )
+        train(trainer, expected, ranks=own.ranks)
+        assert largest_difference(trainer, expected) <= TOLERANCE
+    finally:
+        for half in halves:
+            hvd.remove_process_set(half)

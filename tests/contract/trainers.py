@@ -1,0 +1,86 @@
+"""What the contract of trainers needs of each class that trains: the network of one_process.py."""
+
+import importlib
+
+import numpy as np
+from libraries import imported
+
+import hvdlite
+
+EVERY = (
+    "op", "gradient_predivide_factor", "num_groups", "compression", "process_set",
+    "backward_passes_per_step",
+)  # fmt: skip
+
+
+class Halved:
+    """A compression of the user's own, which must see each gradient in its shape."""
+
+    shapes: set = set()
+
+    @classmethod
+    def compress(cls, tensor):
+        cls.shapes.add(tuple(tensor.shape))
+        return tensor / 2, "context"
+
+    @staticmethod
+    def decompress(tensor, context):
+        assert context == "context"
+        return tensor * 2
+
+
+class Trainer:
+    hvd = hvdlite
+    takes: tuple = EVERY  # which of the options
+    freezes = thaws = skips_layers = True  # what a script can do between steps
+    waits = True  # in each step, so that all ranks take trainers' steps in one order
+    sums_passes = False  # several passes' gradients are added up; else their mean is taken
+    scales_loss = True  # it can skip a step in which a rank's gradients overflow
+    codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
+    one_error = True  # on all ranks, where several weights differ
+    names_of_both: tuple = ("(6, 9)", "(6, 8)")
+    rows: tuple = (4, 2, 7)  # of each step's batch
+    errors: tuple = (hvdlite.HvdliteError,)
+
+    @classmethod
+    def compression(cls, name: str):
+        kinds = cls.hvd.Compression
+        made = {
+            "own": lambda: Halved,
+            "2bit": lambda: kinds.two_bit(0.01),
+            "1bit": lambda: kinds.one_bit(),
+            "topk": lambda: kinds.top_k(0.5),
+        }
+        return made[name]() if name in made else getattr(kinds, name)
+
+    @staticmethod
+    def end_all() -> None:
+        """Wait until nothing is left of a step that failed."""
+
+    def freeze(self, numbers) -> None:
+        """Train only the other weights from now on."""
+        raise NotImplementedError
+
+    def train(self, *passes: np.ndarray, layers: int = 0, factor: float = 1) -> None:
+        """Do one step on a batch, or several.
+
+        :param layers: 1: the second one takes no part in it; 2: some ranks do without it.
+        :param factor: of the loss.
+        """
+        raise NotImplementedError
+
+
+TRAINERS: list = []
+
+
+def trainer(cls):
+    TRAINERS.append(cls)
+    return cls
+
+
+def wanted_trainers() -> list:
+    """Those of the libraries that are wanted and installed."""
+    for name in ("mxnet", "torch", "keras", "tensorflow"):
+        if imported(name):
+            importlib.import_module(f"{name}_trainers")
+    return TRAINERS
