@@ -18,6 +18,8 @@ def average(grads: Sequence, owner: str, reduction: Reduction) -> List:
         from hvdlite.tensorflow import gradients  # TensorFlow need not be there for the others
 
         return gradients.average(grads, owner, reduction)
+    if not reduction.process_set.included():
+        return list(grads)  # as TensorFlow's, too
     present = [i for i, grad in enumerate(grads) if grad is not None]
     sent = [reduction.compression.compress(grads[i]) for i in present]
     names = [f"{owner}.{i}" for i in present]

@@ -18,7 +18,10 @@ def average(grads: Sequence, name: str, reduction: Reduction) -> List:
     the others. What waits for all of them is one node.
 
     :param name: pairs the gradients with those of the other ranks, one by one in this order.
+    :return: on a rank outside of the process set the gradients as they are, as in Horovod.
     """
+    if not reduction.process_set.included():
+        return list(grads)
     grads = [_dense(grad) if reduction.sparse_as_dense else grad for grad in grads]
     results = list(grads)
     dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]

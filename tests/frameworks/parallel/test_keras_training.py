@@ -83,39 +83,6 @@ def test_several_passes_a_step(mean, rank, size, report_parity):
     report_parity(f"Keras on {BACKEND}, two passes", difference(model, alone), 2e-5)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2},
-     {"compression": hvd.Compression.fp16}],
-    ids=lambda o: next(iter(o)),
-)  # fmt: skip
-def test_options(options, rank, size):
-    x, y = data()
-    rate = 0.1 * (size if "op" in options else 1)
-    alone, model = net(0), net(0)
-    fit(alone, keras.optimizers.SGD(rate), x, y, BATCH)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
-    mine = own_part(x, rank, size), own_part(y, rank, size)
-    fit(model, optimizer, *mine, BATCH // size)
-    check_equal(model)
-    assert difference(model, alone) < (1e-2 if "compression" in options else 2e-5)
-
-
-@pytest.mark.usefixtures("several")
-def test_overflow_on_one_rank_skips_the_step_on_all(rank, size):
-    x, y = data()
-    model = net(0)
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
-    optimizer = hvd.DistributedOptimizer(optimizer)
-    bad = x.copy()
-    bad[0 if rank == 1 else slice(0, 0)] = np.inf  # in rank 1's first batch
-    fit(model, optimizer, bad, y, BATCH, epochs=1)
-    check_equal(model)
-    assert all(np.isfinite(w).all() for w in model.get_weights())
-    assert int(optimizer.iterations) == SAMPLES // BATCH - 1
-    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == 4.0
-
-
 def test_mixed_precision_gets_the_loss_scale_outside():
     keras.config.set_dtype_policy("mixed_float16")
     try:

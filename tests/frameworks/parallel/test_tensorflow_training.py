@@ -48,28 +48,6 @@ def check_equal(values) -> None:
     assert all(other == own for other in hvd.allgather_object(own))
 
 
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2}])
-def test_a_tape_trains_as_one_process(traced, options, rank, size, report_parity):
-    weights = [tf.Variable(w) for w in start_weights(rank)]
-    hvd.broadcast_variables(weights, root_rank=0)
-    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
-    optimizer.build(weights)
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = loss_of(weights, x, y)
-        tape = hvd.DistributedGradientTape(tape, **options)
-        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-
-    step = tf.function(step) if traced else step
-    for x, y in zip(*data()):
-        step(tf.constant(x[rank::size]), tf.constant(y[rank::size]))
-    trained = [w.numpy() for w in weights]
-    check_equal(trained)
-    report_parity(f"tape, traced {traced}", difference(trained, train_alone()), 1e-5)
-
-
 def test_a_session_trains_as_one_process(rank, size, report_parity):
     """With the hook, as scripts of TensorFlow 1 do."""
     with tf.Graph().as_default():

@@ -1,0 +1,89 @@
+"""TensorFlow's tape, eagerly and traced, and the optimizers of its sessions."""
+
+import tensorflow as tf
+from one_process import MOMENTUM, RATE
+from trainers import EVERY, Trainer, trainer
+
+import hvdlite.tensorflow as hvd
+
+v1 = tf.compat.v1
+
+
+def loss_of(weights, x, layers, factor):
+    w0, b0, w1, b1 = weights
+    hidden = tf.tanh(x @ w0 + b0)
+    out = hidden if layers == 1 else hidden @ w1 + b1
+    return tf.reduce_mean(tf.reduce_sum(out**2, -1)) * factor
+
+
+class OfTensorFlow(Trainer):
+    hvd = hvd
+    takes = tuple(option for option in EVERY if option != "backward_passes_per_step")
+    codecs = ("own", "fp16")
+    scales_loss = skips_layers = False
+    errors = (hvd.HvdliteError, tf.errors.OpError)
+
+
+@trainer
+class Tape(OfTensorFlow):
+    traced = False
+
+    def __init__(self, weights, **options) -> None:
+        self.variables = [tf.Variable(w) for w in weights]
+        self.optimizer = tf.keras.optimizers.SGD(RATE, MOMENTUM)
+        self.optimizer.build(self.variables)
+        self.options = options
+        self.freeze(())
+
+    def step(self, x):
+        with tf.GradientTape() as tape:
+            loss = loss_of(self.variables, x, 2, 1.0)
+        tape = hvd.DistributedGradientTape(tape, **self.options)
+        grads = tape.gradient(loss, self.trained)
+        self.optimizer.apply_gradients(zip(grads, self.trained))
+
+    def freeze(self, numbers) -> None:
+        self.trained = [v for i, v in enumerate(self.variables) if i not in numbers]
+        self.run = tf.function(self.step, reduce_retracing=True) if self.traced else self.step
+
+    def train(self, x) -> None:
+        self.run(tf.constant(x))
+
+    def weights(self) -> list:
+        return [v.numpy() for v in self.variables]
+
+
+@trainer
+class TracedTape(Tape):
+    traced = True
+
+
+@trainer
+class Session(OfTensorFlow):
+    thaws = False
+
+    def __init__(self, weights, **options) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.variables = [
+                v1.get_variable(f"w{i}", initializer=w) for i, w in enumerate(weights)
+            ]
+            self.x = v1.placeholder(tf.float32, [None, 6])
+            self.optimizer = hvd.DistributedOptimizer(
+                v1.train.MomentumOptimizer(RATE, MOMENTUM), **options
+            )
+            self.loss = loss_of(self.variables, self.x, 2, 1.0)
+            self.session = v1.Session()
+        self.freeze(())
+
+    def freeze(self, numbers) -> None:
+        trained = [v for i, v in enumerate(self.variables) if i not in numbers]
+        with self.graph.as_default():
+            self.step = self.optimizer.minimize(self.loss, var_list=trained)
+            self.session.run(v1.global_variables_initializer())
+
+    def train(self, x) -> None:
+        self.session.run(self.step, {self.x: x})
+
+    def weights(self) -> list:
+        return self.session.run(self.variables)
