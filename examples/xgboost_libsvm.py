@@ -22,14 +22,9 @@ import xgboost as xgb
 from sklearn.datasets import dump_svmlight_file, load_digits, load_svmlight_file
 from sklearn.model_selection import train_test_split
 
-load, rank, ranks = load_svmlight_file, 0, 1
-hvd.init()  # hvdlite
-load, rank, ranks = hvd.xgboost.load_libsvm, hvd.rank(), hvd.size()  # hvdlite
-
 
 @hvd.xgboost.communicator()  # hvdlite
-def main():
-    args = parse_args()
+def main(args, load, rank, ranks):
     with tempfile.TemporaryDirectory() as folder:
         train, test = args.data or write_digits(Path(folder))
         train, test = xgb.DMatrix(*load(train)), xgb.DMatrix(*load(test))
@@ -80,4 +75,7 @@ def write_digits(folder):
 
 
 if __name__ == "__main__":
-    main()
+    given, job = parse_args(), (load_svmlight_file, 0, 1)
+    hvd.init()  # hvdlite
+    job = hvd.xgboost.load_libsvm, hvd.rank(), hvd.size()  # hvdlite
+    main(given, *job)

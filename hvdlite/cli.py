@@ -29,6 +29,7 @@ def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Return a parser that prints the epilog as it is."""
     return argparse.ArgumentParser(
         prog=prog,
+        allow_abbrev=False,
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -26,6 +26,8 @@ WRONG = {
     "num_groups": [*NO_WHOLE, None, -1],
     "backward_passes_per_step": [*NO_WHOLE, None, 0],
 }
+WRONG["compression"] = [None, "fp16", b"fp16", 5, True, [1], {}]
+WRONG["length"] = WRONG["seed"] = [*NO_WHOLE, None, -1]
 SHOWN_AS = {"arrays": "tensors"}
 VERBS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
 VERBS += ["grouped_allreduce", "grouped_allgather", "grouped_reducescatter"]

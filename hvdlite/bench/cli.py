@@ -21,6 +21,7 @@ APIS = ("mxnet", "numpy")
 def parse_args(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="hvdlite-bench",
+        allow_abbrev=False,
         description="Measure hvdlite's collectives: mpirun -n 2 hvdlite-bench",
         epilog="An empty list leaves that part out: --models '' --idle 0. Bandwidths are defined "
         "as in NCCL's tests; the floor is what the memory of one host allows.",

@@ -56,6 +56,17 @@ def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
     return factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
 
 
+def check_compressor(compression: Any, also: str = "") -> None:
+    """Raise ValueError unless it is what compresses arrays in Python.
+
+    :param also: what else the caller takes, for the error.
+    """
+    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    if not all(map(callable, methods)):
+        known = f"hvd.Compression.none, .fp16 or .bf16,{also} or a class"
+        raise wrong("compression", compression, f"{known} with compress() and decompress()")
+
+
 def rank_of(root_rank: Any) -> int:
     """Return ``root_rank`` as Python's number; the C library checks that the job has it."""
     return whole(root_rank, *_ROOT)

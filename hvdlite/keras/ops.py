@@ -6,7 +6,7 @@ import numpy as np
 from keras import backend, ops
 
 from hvdlite import numpy as collectives
-from hvdlite.core.arguments import op_of
+from hvdlite.core.arguments import check_compressor, op_of
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average
@@ -56,6 +56,7 @@ def allreduce(
     :param compression: Compression.none or fp16, or a class like them.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
     """
+    check_compressor(compression)
     sent, context = compression.compress(ops.convert_to_tensor(_array(value)))
     op, scales = op_of(average, op), (prescale_factor, postscale_factor)
     reduced = collectives.allreduce(_array(sent), name, op, *scales)

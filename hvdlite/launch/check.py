@@ -199,7 +199,9 @@ def show_build() -> int:
     print(f"hvdlite {versions['hvdlite']} for Python {versions['Python']} ({sys.executable})")
     print(f"{_box(not trouble)} C library{f': {trouble}' if trouble else ''}")
     print(f"{_box(bool(mpi))} MPI{f': {mpi}' if mpi else ': no mpirun found'}")
-    print(f"{_box(bool(mxnet))} MXNet{f': {mxnet}' if mxnet else ': not installed'}")
+    frameworks = {"MXNet": mxnet, **{name: probe.installed(name) for name in probe.FRAMEWORKS}}
+    for name, version in frameworks.items():
+        print(f"{_box(bool(version))} {name}: {version or 'not installed'}")
     return int(bool(trouble) or not mpi)
 
 

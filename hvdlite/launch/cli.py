@@ -1,5 +1,6 @@
 """``hvdliterun``: runs a command line and returns the exit code."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -27,7 +28,15 @@ def main(argv: Optional[List[str]] = None) -> int:
             print(f"hvdliterun: {line}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return _interrupted(signal.SIGINT)
+
+
+def _interrupted(number: int) -> int:
+    """Tell the user which signal has ended the job; return the exit code."""
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        print(f"hvdliterun: interrupted by {name}: the job was ended", file=sys.stderr, flush=True)
+    return 128 + number
 
 
 def _main(argv: List[str]) -> int:
@@ -120,7 +129,7 @@ def _hosts(args) -> List[hosts.Host]:
 def _named_hosts(args) -> List[hosts.Host]:
     if args.hostfile:
         return hosts.read_file(args.hostfile)
-    if args.hosts and os.path.isfile(args.hosts):
+    if args.hosts and (os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts):
         return hosts.read_file(args.hosts)
     return hosts.parse_list(args.hosts) if args.hosts else []
 
@@ -195,7 +204,9 @@ def start(job: Job, plan: Plan) -> int:
         try:
             outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
         except Interrupted as interrupt:
-            return 128 + interrupt.number
+            return _interrupted(interrupt.number)
+        if outcome.signal not in (None, signal.SIGPIPE):
+            return _interrupted(outcome.signal)
         for line in outcome.report:
             print(line, file=sys.stderr)
         if outcome.code in (0, REFUSED) or outcome.signal is not None:

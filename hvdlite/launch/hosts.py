@@ -26,7 +26,12 @@ def parse_list(text: str) -> List[Host]:
 
 def read_file(path: str) -> List[Host]:
     """Read a host file: a host a line, then `slots=4`, or `host:4`; # starts a comment."""
-    lines = [line.split("#")[0].strip() for line in Path(path).read_text().splitlines()]
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return _checked([_parse_line(line) for line in lines if line], path)
 
 

@@ -17,6 +17,13 @@ import subprocess
 import sys
 
 SIOCGIFADDR = 0x8915
+FRAMEWORKS = {  # beside MXNet: the distributions that have them
+    "PyTorch": ("torch",),
+    "TensorFlow": ("tensorflow", "tensorflow-cpu"),
+    "Keras": ("keras",),
+    "XGBoost": ("xgboost", "xgboost-cpu"),
+    "LightGBM": ("lightgbm",),
+}
 
 
 def versions():
@@ -36,6 +43,18 @@ def _version_in(package, file):
             return re.search(r"__version__ *= *['\"](.+?)['\"]", source.read()).group(1)
     except (AttributeError, ImportError, OSError, TypeError, ValueError):
         return None
+
+
+def installed(framework):
+    """Return the version of one of FRAMEWORKS, None if it is not installed."""
+    import importlib.metadata  # an old Python, which describe() is to name, lacks it
+
+    for distribution in FRAMEWORKS[framework]:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def find_program(name):

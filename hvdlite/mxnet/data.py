@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core import topology
+from hvdlite.core.arguments import whole
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree
 
@@ -33,6 +34,8 @@ class DistributedSampler(mx.gluon.data.Sampler):
     """
 
     def __init__(self, length: int, shuffle: bool = True, seed: int = 0, even: bool = True) -> None:
+        self._length = whole(length, "length", "at least 0", range(2**63))
+        self._seed = whole(seed, "seed", "0 to 2**32 - 1", range(2**32))
         agree(
             owner_name("sampler"),
             [f"length {length}", f"shuffle {shuffle}", f"seed {seed}", f"even {even}"],
@@ -44,7 +47,7 @@ class DistributedSampler(mx.gluon.data.Sampler):
                 f"{length} samples for {self._size} ranks: expected at least one for each"
             )
         self._used = length // self._size * self._size if even else length
-        self._length, self._shuffle, self._seed = length, shuffle, seed
+        self._shuffle = shuffle
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
-from hvdlite.core.arguments import op_of, scales_of
+from hvdlite.core.arguments import check_compressor, op_of, scales_of
 from hvdlite.core.names import group_names
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
@@ -59,6 +59,7 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for several tensors."""
     op, name = op_of(average, op), name_of("allreduce", name, process_set)
     scales = scales_of(prescale_factor, postscale_factor)
+    check_compressor(compression)
     names = group_names(name, tensors)
     names = [name] if len(names) == 1 else names
     results = [None] * len(tensors)
@@ -189,6 +190,7 @@ def grouped_reducescatter(
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
     op = op_of(None, op)
+    check_compressor(compression)
     sent = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     for name, (tensor, _) in zip(names, sent):
         if tensor.shape.rank == 0:

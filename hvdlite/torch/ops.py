@@ -21,7 +21,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from hvdlite import numpy as collectives
-from hvdlite.core.arguments import op_of
+from hvdlite.core.arguments import check_compressor, op_of
 from hvdlite.core.handles import Handle, ended, waiting
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import HvdliteError
@@ -337,6 +337,7 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:
 
 def _compressed(tensors, compression) -> Tuple[List, Callable]:
     """Return what to send, and what makes of the results what the caller gets."""
+    check_compressor(compression)
     sent = [compression.compress(tensor) for tensor in tensors]
 
     def decompress(outs) -> List:

@@ -2,6 +2,7 @@
 
 import torch
 
+from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
@@ -32,8 +33,8 @@ def allreduce_sparse(param, name: str, op: int, process_set: ProcessSet) -> None
 
 
 def _start(tensor, name: str, op: int, process_set: ProcessSet) -> Handle:
-    if op not in (Average, Sum):
-        raise ValueError(f"tensor '{name}' is sparse: expected op hvdlite.Average or hvdlite.Sum")
+    if type(op) is not int or op not in (Average, Sum):
+        raise wrong("op", op, "hvdlite.Average or hvdlite.Sum, as the tensor is sparse")
     if not isinstance(tensor, torch.Tensor) or not tensor.is_sparse:
         raise ValueError(f"tensor '{name}': expected a sparse COO tensor; allreduce() takes others")
     tensor = tensor.detach().coalesce()

@@ -7,6 +7,7 @@ its rules and sources. docs/compression.md says what each codec costs and saves.
 from dataclasses import dataclass
 from typing import Any, Tuple
 
+from hvdlite.core.arguments import check_compressor
 from hvdlite.core.native import lib
 
 
@@ -74,11 +75,5 @@ def top_k(ratio: float = 0.01) -> Codec:
 
 def check_compression(compression) -> None:
     """Raise ValueError unless the argument is a compression."""
-    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
-    if isinstance(compression, Codec) or all(map(callable, methods)):
-        return
-    raise ValueError(
-        f"compression is {compression!r}: expected hvd.Compression.none, .fp16 or .bf16, a call of "
-        "hvd.Compression.two_bit(), .one_bit() or .top_k(), or a class with compress() and "
-        "decompress()"
-    )
+    if not isinstance(compression, Codec):
+        check_compressor(compression, " a call of .two_bit(), .one_bit() or .top_k(),")

@@ -1,5 +1,6 @@
 import pytest
 
+from hvdlite.launch import cli
 from hvdlite.launch.hosts import Host, is_here, parse_list, place, place_servers, read_file
 
 
@@ -49,3 +50,10 @@ def test_this_host_is_known_by_its_names_and_addresses():
     assert is_here("localhost")
     assert is_here("127.0.0.1")
     assert not is_here("192.0.2.77")
+
+
+@pytest.mark.parametrize("option", ["-H", "--hostfile"])
+def test_a_host_file_that_is_not_there_is_named(option, capsys):
+    assert cli.main(["-n", "2", option, "nofile.txt", "true"]) == 2
+    told = "host file nofile.txt: No such file or directory; a list is host1:4,host2:4"
+    assert capsys.readouterr().err == f"hvdliterun: {told}\n"

@@ -1,6 +1,7 @@
 """Jobs on this host, without namespaces: what every user sees first."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,7 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
         [*HVDLITERUN, "-n", "2", "--env", f"MARKER={marker}", *python(code)],
         env={**os.environ, "TMPDIR": str(tmp_path)},  # a killed launcher leaves an empty folder
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     for _ in range(2):
@@ -128,7 +130,11 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
         time.sleep(0.05)
     assert processes_with(marker) == []
     assert code == (-number if number == signal.SIGKILL else 128 + number)
+    told = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}.get(number)
+    line = f"hvdliterun: interrupted by {told}: the job was ended"
+    assert (line in launcher.stderr.read().splitlines()) == (number != signal.SIGKILL)
     launcher.stdout.close()
+    launcher.stderr.close()
 
 
 def test_a_reader_that_goes_away_ends_the_job():
@@ -351,6 +357,8 @@ def test_check_and_check_build():
     assert (checked.code, built.code) == (0, 0)
     assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
     assert "[X] MPI" in built.out
+    for name in ("PyTorch", "TensorFlow", "Keras", "XGBoost", "LightGBM"):
+        assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])

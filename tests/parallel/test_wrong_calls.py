@@ -27,6 +27,7 @@ def test_mxnet_names_the_wrong_argument(verb, rank, size):
         (hvd.broadcast_parameters, {"params": {"w": mx.nd.ones(2)}, "root_rank": 0}),
         (hvd.barrier, {}),
         (hvd.join, {}),
+        (hvd.DistributedSampler, {"length": 8, "seed": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -9,11 +9,13 @@ import pytest
 import hvdlite as hvd
 import hvdlite.numpy
 from hvdlite import cli
+from hvdlite.core import reduce_ops
 from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.options import OPTIONS, parser
+from hvdlite.monitor.memory import KINDS
 from tests.jobs import ROOT
 
 PACKAGE = ROOT / "hvdlite"
@@ -30,6 +32,7 @@ def test_every_operation_has_its_name_in_python_and_in_the_docs():
     for c_name, value in values("hvd_op").items():
         name = c_name[len("HVD_") :].capitalize()
         assert getattr(hvd, name, None) == value and name in NEUTRAL, name
+        assert reduce_ops.NAMES.get(value) == name  # in error texts
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
@@ -38,6 +41,10 @@ def test_every_dtype_has_its_array_in_python():
     assert ours == set(values("hvd_dtype").values())
     for name in values("hvd_dtype"):
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
+
+
+def test_every_kind_has_its_name_in_reports():
+    assert {f"HVD_{kind.upper()}": i for i, kind in enumerate(KINDS)} == values("hvd_kind")
 
 
 def test_every_kind_has_its_function():
@@ -140,3 +147,10 @@ def test_the_words_after_a_command_are_its_own(capsys):
     assert capsys.readouterr().out.strip() == hvd.__version__
     assert cli.main(["report", "none.json"]) == 2
     assert "none.json can't be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["report x --titl y", "top --onc", "bench --idl 0", "run --chec"])
+def test_no_program_takes_an_abbreviated_option(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2

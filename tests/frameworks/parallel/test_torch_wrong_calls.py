@@ -11,6 +11,12 @@ def test_the_wrong_argument_is_named(verb, rank, size):
     check_verb(hvd, verb, torch.ones(size, 2), rank)
 
 
+def test_a_sparse_tensors_wrong_argument_is_named(rank):
+    sparse = torch.eye(2).to_sparse(1)
+    handle = check_refused(hvd.sparse_allreduce_async, rank, tensor=sparse, name="good", op=hvd.Sum)
+    hvd.synchronize(handle)
+
+
 def test_weights_states_and_optimizers(rank):
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
