@@ -126,16 +126,26 @@ class Started:
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._work = _Work({}, (arrays, outs))
-        self._refused: Dict[int, Exception] = {}
-        if _abandoned:
-            _let_go_of_one()
+        self._ended = True  # nothing is under way yet
         described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises before any of them is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
-        for number, (tensor, _alive) in enumerate(described):
-            self._start(number, tensor)
+        self._begin([tensor for tensor, _alive in described], (arrays, outs))
+
+    def _begin(self, tensors, memory) -> None:
+        self._work = _Work({}, memory)
+        self._refused: Dict[int, Exception] = {}
+        self._ended = False
+        if _abandoned:
+            _let_go_of_one()
+        error = new_error()
+        for number, tensor in enumerate(tensors):
+            handle = lib.hvd_start(tensor, error)
+            if handle == ffi.NULL:
+                self._refused[number] = exception_of(error)
+            else:
+                self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
         if not self._work.handles:
             _raise(self._refused)
 
@@ -151,7 +161,9 @@ class Started:
                 pass
             if error.code != lib.HVD_OK:
                 errors[number] = exception_of(error)
-        _raise(errors)
+        self._ended = True
+        if errors:
+            _raise(errors)
 
     def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
         """Return what an open one has brought, after :meth:`finish`: memory, and rows by rank.
@@ -168,16 +180,33 @@ class Started:
         return ffi.buffer(kept, int(came.sum()) * row_bytes), came
 
     def __del__(self) -> None:
-        if not self.done():
+        if not self._ended and not self.done():
             _abandoned.append(self._work)
 
-    def _start(self, number: int, tensor) -> None:
-        error = new_error()
-        handle = lib.hvd_start(tensor, error)
-        if handle == ffi.NULL:
-            self._refused[number] = exception_of(error)
-        else:
-            self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
+
+class Repeated:
+    """Collectives that every training step does again: described once, on new memory each time.
+
+    :param names: and all others: as for :class:`Started`; the arrays say shapes and dtypes.
+    """
+
+    def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
+        self._alive = [_describe(kind, *one) for one in zip(names, arrays, arrays, members)]
+        self._tensors = [tensor for tensor, _alive in self._alive]
+        for tensor in self._tensors:
+            call(lib.hvd_validate, tensor)
+
+    def start(self, ins: Sequence[int], outs: Sequence[int], owner) -> Started:
+        """Start them from and to memory at these addresses; ``owner`` keeps it in use."""
+        for tensor, source, out in zip(self._tensors, ins, outs):
+            setattr(tensor, "in", _cast(_POINTER, source))
+            tensor.out = _cast(_POINTER, out)
+        started = Started.__new__(Started)
+        started._begin(self._tensors, owner)
+        return started
+
+
+_cast, _POINTER = ffi.cast, ffi.typeof("void *")
 
 
 def _let_go_of_one() -> None:

@@ -10,7 +10,7 @@ from hvdlite.core.reduce_ops import Average
 from hvdlite.keras.averaging import average
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.plan import check_passes, reduction_of
+from hvdlite.training.plan import Plan, check_passes, reduction_of
 
 
 def DistributedOptimizer(
@@ -56,7 +56,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_reduction": reduction,
+        "_plan": Plan("optimizer", reduction),  # of a copy that Keras makes
         "_sum_of_passes": 1 if average_aggregated_gradients else passes,
         "_scale_local": scale_local_gradients,
     }
@@ -64,7 +64,7 @@ def DistributedOptimizer(
     mixin = _DistributedLossScale if scales_loss else _Distributed
     optimizer.__class__ = type(kind.__name__, (mixin, kind), settings)
     object.__setattr__(optimizer, "_local", set())
-    object.__setattr__(optimizer, "_owner", owner_name("optimizer"))
+    object.__setattr__(optimizer, "_plan", Plan(owner_name("optimizer"), reduction))
     return optimizer
 
 
@@ -102,7 +102,7 @@ class _Distributed:
     """What is added to an optimizer."""
 
     _local: Any = frozenset()  # a set; of a copy that Keras makes from its configuration
-    _owner = "optimizer"
+    _plan: Plan
 
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""
@@ -121,12 +121,13 @@ class _Distributed:
         return super()._clip_gradients(grads)
 
     def _averaged(self, grads, variables):
-        size = self._reduction.process_set.size() if self._scale_local else 1
+        def divide(grad):
+            size = self._plan.reduction.process_set.size() if self._scale_local else 1
+            return None if grad is None else grad / size
+
         return average_all_but(
-            self._local, variables, grads,
-            average=lambda grads: average(grads, self._owner, self._reduction),
-            divide=lambda grad: None if grad is None else grad / size,
-        )  # fmt: skip
+            self._local, variables, grads, lambda grads: average(grads, self._plan), divide
+        )
 
 
 class _DistributedLossScale(_Distributed):

@@ -1,21 +1,21 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
 import itertools
-from typing import Any, Dict, Hashable, Iterable, List, Sequence
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core.names import natural_order, shape_of_name, tensor_name
+from hvdlite.core.names import natural_order, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.objects import agree
-from hvdlite.core.process_set import ProcessSet, global_process_set
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.collectives import allreduce_, reduction
-from hvdlite.mxnet.push import push_group
+from hvdlite.mxnet.push import InPlace, Settings, push_group
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
-from hvdlite.training.codecs import Codec, NoneCompressor, check_compression
-from hvdlite.training.plan import Reduction, split, split_by_bytes
+from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
+from hvdlite.training.plan import Plan, Reduction, agree_on_layers
 
 
 def common_order(params: Dict[int, Any]) -> List[int]:
@@ -51,7 +51,7 @@ def agree_on_order(
         )
 
 
-class Gradients:
+class Gradients(Plan):
     """Averages gradients over ranks, in place, under names that are the same on every rank.
 
     A gradient is a list of arrays, one for each context of the parameter. The arrays are summed
@@ -61,13 +61,16 @@ class Gradients:
     """
 
     def __init__(self, owner: str, reduction: Reduction) -> None:
+        super().__init__(owner, reduction)
+        self.restart(owner)
+
+    def restart(self, owner: str) -> None:
+        """Forget all pairs and begin again under this name, the same on every rank."""
         self.owner = owner
-        self.reduction = reduction
-        self.alone = not reduction.process_set.included()
-        self._reducer = Reducer(reduction.compression)
+        self.alone = not self.reduction.process_set.included()
+        self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
-        self._names: Dict[int, str] = {}
-        self._sizes: Dict[int, int] = {}
+        self.forget()
 
     def pair(self, params: Dict[int, Any]) -> bool:
         """Pair parameters, by index, with those of the other ranks. Collective.
@@ -76,30 +79,13 @@ class Gradients:
         """
         if self._labels or self.alone:
             return False
-        order = common_order(params)
+        order, process_set = common_order(params), self.reduction.process_set
         facts = [_facts(params[i]) for i in order]
-        names = [params[i].name for i in order]
-        agree(
-            self.owner,
-            [f"{shape_of_name(name)} {fact}" for name, fact in zip(names, facts)],
-            [f"{name} {fact}" for name, fact in zip(names, facts)],
-            self.reduction.process_set,
-        )
+        agree_on_layers(self.owner, [params[i].name for i in order], facts, process_set)
         self._labels = {index: label for label, index in enumerate(order)}
-        self._forget()
-        agree_on_order(self.owner, params, self._labels, self.reduction.process_set)
+        self.forget()
+        agree_on_order(self.owner, params, self._labels, process_set)
         return True
-
-    def restart(self, owner: str) -> None:
-        """Forget all pairs and begin again under this name, the same on every rank."""
-        self.owner, self._labels = owner, {}
-        self.alone = not self.reduction.process_set.included()
-        self._reducer = Reducer(self.reduction.compression)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._names.clear()
-        self._sizes.clear()
 
     def in_order(self, indices: Iterable[int]) -> List[int]:
         """Return the indices of paired parameters in an order that all ranks share."""
@@ -110,71 +96,84 @@ class Gradients:
 
         Submits all dense gradients, then waits for the sparse ones.
         """
-        indices = self.in_order(grads) if self._labels else list(grads)
-        sparse = [index for index in indices if is_sparse(grads[index][0])]
-        self._average_dense({i: grads[i] for i in indices if i not in sparse})
-        for index in sparse:
-            self._average_sparse(index, grads[index])
-
-    def _average_dense(self, grads: Dict[int, Sequence]) -> None:
-        for first, *others in grads.values():
+        group = 0 if self.alone else group_of(self.reduction.process_set)
+        key = (group, *grads, *[type(arrays[0]) for arrays in grads.values()])
+        layout = self.kept(key, lambda: self._lay_out(grads))
+        for index in layout.dense:
+            first, *others = grads[index]
             for other in others:
                 first += other.as_in_context(first.context)
-        firsts = {index: arrays[0] for index, arrays in grads.items()}
-        for group in self.groups(firsts):
-            self._reduce(group, [firsts[index] for index in group])
-        for first, *others in grads.values():
+        for operation in layout.operations:
+            operation.reduce([grads[index][0] for index in operation.indices])
+        for index in layout.dense:
+            first, *others = grads[index]
             for other in others:
                 first.copyto(other)
+        for index in layout.sparse:
+            self._average_sparse(index, grads[index])
+
+    def _lay_out(self, grads: Dict[int, Sequence]) -> "_Layout":
+        indices = self.in_order(grads) if self._labels else list(grads)
+        sparse = [index for index in indices if is_sparse(grads[index][0])]
+        dense = [index for index in indices if index not in sparse]
+        firsts = {index: grads[index][0] for index in dense}
+        operations = [] if self.alone else [self._operation(each) for each in self.groups(firsts)]
+        return _Layout(dense, sparse, operations)
+
+    def _operation(self, indices: Sequence[int]) -> "_Operation":
+        label = self._labels.get(indices[0], indices[0])
+        priority = -label if isinstance(label, int) else 0
+        names = [self.name(self._labels.get(index, index)) for index in indices]
+        op, scales = self.reduction.of_arrays()
+        if self.reduction.compression is NoneCompressor:
+            group = group_of(self.reduction.process_set)
+            reduce = InPlace(names, Settings(op, scales[0], scales[1], priority, group)).push
+            return _Operation(indices, reduce)
+        how = names, priority, op, scales, self.reduction.process_set
+        return _Operation(indices, lambda arrays: self._reducer.grouped_allreduce_(arrays, *how))
 
     def _average_sparse(self, index: int, arrays: Sequence) -> None:
         if self.reduction.sparse_as_dense:
             total = mx.nd.add_n(*(array.tostype("default") for array in arrays))
-            self._reduce([index], [total])
+            if not self.alone:
+                self._operation([index]).reduce([total])
             total = total.tostype("row_sparse")
         elif self.alone:
             total = mx.nd.add_n(*arrays)
         else:
             op, scales = self.reduction.of_arrays()
-            total = allreduce_rows(arrays, self.name(index), op, self.reduction.process_set)
+            total = allreduce_rows(arrays, self.known_as(index), op, self.reduction.process_set)
             if scales[0] * scales[1] != 1:
                 total = total * (scales[0] * scales[1])
         for array in arrays:
             total.copyto(array)
 
-    def _reduce(self, indices: Sequence[int], grads: Sequence) -> None:
-        if self.alone:
-            return
-        label = self._labels.get(indices[0], indices[0])
-        priority = -label if isinstance(label, int) else 0
-        names = [self.name(index) for index in indices]
-        op, scales = self.reduction.of_arrays()
-        self._reducer.grouped_allreduce_(
-            grads, names, priority, op, scales, self.reduction.process_set
-        )
-
     def groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
         """Return the indices of gradients, given in a common order, in runs that go as one."""
-        indices = list(grads)
-        if self.reduction.num_groups:
-            return split(indices, self.reduction.num_groups)
-        return split_by_bytes(indices, [self._bytes(i, grads[i]) for i in indices])
+        return self.reduction.groups(list(grads), lambda index: _bytes_of(grads[index]))
 
-    def name(self, index: int) -> str:
-        """Return the gradient's name, the same on every rank."""
-        name = self._names.get(index)
-        if name is None:
-            name = self._names[index] = f"{self.owner}.{self._labels.get(index, index)}"
-        return name
+    def known_as(self, index: int) -> str:
+        """Return the gradient's name, the same on every rank, without what is done to it."""
+        return f"{self.owner}.{self._labels.get(index, index)}"
 
-    def _bytes(self, index: int, array) -> int:
-        """Return its size from a cache: asking MXNet takes as long as pushing a gradient.
 
-        After a change of shape the size is the old one; it only decides the groups.
-        """
-        if index not in self._sizes:
-            self._sizes[index] = array.size * np.dtype(array.dtype).itemsize
-        return self._sizes[index]
+class _Operation(NamedTuple):
+    """Gradients that are reduced as one, and what does it to their arrays."""
+
+    indices: Sequence[int]
+    reduce: Callable[[Sequence], Any]
+
+
+class _Layout(NamedTuple):
+    """How a step reduces some gradients, whichever arrays they lie in."""
+
+    dense: List[int]
+    sparse: List[int]
+    operations: List[_Operation]
+
+
+def _bytes_of(array) -> int:
+    return array.size * np.dtype(array.dtype).itemsize
 
 
 class Reducer:
@@ -193,28 +192,21 @@ class Reducer:
 
         :param scales: a factor for before the compression, and one for after the reduction.
         """
-        return self.grouped_allreduce_([tensor], [name], priority, op, scales, process_set)[0]
+        names = [tensor_name("allreduce", name, process_set)]
+        return self.grouped_allreduce_([tensor], names, priority, op, scales, process_set)[0]
 
     def grouped_allreduce_(
-        self, tensors, names: Sequence[str], priority: int = 0, op: int = Average,
-        scales=(1.0, 1.0), process_set: ProcessSet = global_process_set,
-    ):  # fmt: skip
-        """Do the same for several tensors, as one operation; return ``tensors``."""
-        names = [tensor_name("allreduce", name, process_set) for name in names]
+        self, tensors, names: Sequence[str], priority: int, op: int, scales, process_set: ProcessSet
+    ):
+        """Do the same for several tensors, by their full names, as one; return ``tensors``."""
         if self.compression is NoneCompressor:
             return allreduce_(names, tensors, op, scales, priority, process_set)
-        codecs = [self._codec_for(tensor) for tensor in tensors]
+        codecs = [codec_of(self.compression, _is_float32(tensor)) for tensor in tensors]
         coded = [codec is not None for codec in codecs]
         how = op, scales, priority, process_set
         self._allreduce_coded(*_only(coded, names, tensors, codecs), *how)
         self._allreduce_compressed(*_only([not each for each in coded], names, tensors), *how)
         return tensors
-
-    def _codec_for(self, tensor):
-        if isinstance(self.compression, Codec):  # the C core refuses dtypes other than float32
-            return self.compression
-        is_single = isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
-        return getattr(self.compression, "codec", None) if is_single else None
 
     def _residual(self, tensor, name: str):
         known = self._residuals.get(name)
@@ -239,6 +231,10 @@ class Reducer:
         for tensor, (sent, context) in zip(tensors, compressed):
             if sent is not tensor:
                 tensor[:] = self.compression.decompress(sent, context)
+
+
+def _is_float32(tensor) -> bool:
+    return isinstance(tensor, mx.nd.NDArray) and tensor.dtype == np.float32
 
 
 def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:

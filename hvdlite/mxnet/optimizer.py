@@ -122,6 +122,9 @@ class _Averaging:
         A Trainer rescales by 1 / batch size, so the reciprocals of all passes add up.
         """
         _refuse_amp(params)
+        if self.passes == 1:
+            self._average(grads, params)
+            return rescale
         key = next((index, grad.context) for index, grad in grads.items())
         rescales = [*self._rescales.pop(key, ()), rescale]
         if len(rescales) < self.passes:
@@ -131,7 +134,7 @@ class _Averaging:
                 self._aside.put((index, grad.context), grad, grad_req)
             return None
         self._average(grads, params)
-        return rescale if self.passes == 1 else 1 / sum(1 / each for each in rescales)
+        return 1 / sum(1 / each for each in rescales)
 
     def _average(self, grads: dict, params: dict) -> None:
         if params:

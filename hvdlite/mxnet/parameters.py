@@ -6,11 +6,11 @@ from typing import Optional, Sequence
 
 import mxnet as mx
 
-from hvdlite.core.names import natural_order, owner_name, shape_of_name
-from hvdlite.core.objects import agree
+from hvdlite.core.names import natural_order, owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, checked, global_process_set
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
+from hvdlite.training.plan import agree_on_layers
 
 
 def broadcast_parameters(
@@ -50,12 +50,7 @@ def broadcast_parameters(
     if not process_set.included():
         return
     facts = [f"({values[i].dtype}, {_storage_of(values[i])})" for i in order]
-    agree(
-        owner,
-        [f"{shape_of_name(names[i])} {fact}" for i, fact in zip(order, facts)],
-        [f"{names[i]} {fact}" for i, fact in zip(order, facts)],
-        process_set,
-    )
+    agree_on_layers(owner, [names[i] for i in order], facts, process_set)
     for label, i in enumerate(order):
         _broadcast_value(values[i], root_rank, f"{owner}.{label}", -label, process_set)
 

@@ -28,8 +28,9 @@ def _open():
 
 
 _mxnet = _open()
-_NDArray, _push_in_place = mx.nd.NDArray, lib.hvd_mxnet_push_in_place  # looked up once
-_POINTER = ffi.typeof("void *")
+_NDArray = mx.nd.NDArray  # looked up once, as are these
+_push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
+_cast, _POINTER = ffi.cast, ffi.typeof("void *")
 _NONE = itertools.repeat(None)  # one None for each tensor
 _MOST_NAMES = 8192  # whose descriptions are kept
 
@@ -77,12 +78,28 @@ def push_in_place(described: Described, array) -> None:
 
 def push_group_in_place(names, arrays, settings: Settings) -> None:
     """Do what :func:`push_group` does for several allreduces with equal settings, in less time."""
-    described = [describe_allreduce(name, settings) for name in names]
-    works = ffi.new("hvd_mxnet_work[]", len(described))
-    for work, array, each in zip(works, arrays, described):
-        work.tensor, work.out = each.tensor, _handle(each.name, array)
-    if described:
-        call(lib.hvd_mxnet_push, _mxnet, works, len(described))
+    if names:
+        InPlace(names, settings).push(arrays)
+
+
+class InPlace:
+    """Several allreduces in place that every step does again as one operation: described once."""
+
+    def __init__(self, names, settings: Settings) -> None:
+        self._described = [describe_allreduce(name, settings) for name in names]
+        self._works = ffi.new("hvd_mxnet_work[]", len(names))
+        for work, each in zip(self._works, self._described):
+            work.tensor = each.tensor
+
+    def push(self, arrays) -> None:
+        """Push them on these arrays; errors as for :func:`push`."""
+        for work, array, each in zip(self._works, arrays, self._described):
+            if not isinstance(array, _NDArray):
+                raise _no_array(each.name, array)
+            work.out = _cast(_POINTER, array.handle.value)
+        error = own_error()
+        if _push(_mxnet, self._works, len(self._works), error):
+            raise exception_of(error)
 
 
 def push_group(kind, names, outs, details, sources=_NONE, residuals=_NONE) -> None:

@@ -143,7 +143,7 @@ class HostUpdater(mx.optimizer.Updater):
         whole = []
         for number, array in enumerate(arrays_of(states)):
             own = stripes.own(array)
-            name = tensor_name("states", f"{self._gradients.name(index)}.{number}")
+            name = tensor_name("states", f"{self._gradients.known_as(index)}.{number}")
             parts = collectives.allgather(own if leads else own[:0], name)
             whole.append(stripes.join(parts, place.shared.shape))
         return with_arrays(states, whole)

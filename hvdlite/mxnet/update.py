@@ -109,7 +109,7 @@ class ByRule:
         settings = Settings(op, prescale, postscale, -min(at[i] for i in grads), 0)
         described = [
             describe_holding(
-                tensor_name("update", gradients.name(i)), settings, self._updates + at[i]
+                tensor_name("update", gradients.known_as(i)), settings, self._updates + at[i]
             )
             for i in grads
         ]

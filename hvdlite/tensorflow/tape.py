@@ -1,5 +1,7 @@
 """What has gradients averaged over ranks: tapes, and optimizers of Keras or for sessions."""
 
+from typing import List, Sequence
+
 import tensorflow as tf
 
 from hvdlite.core.names import calling_line, owner_name
@@ -9,7 +11,7 @@ from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divided
 from hvdlite.training.local_layers import average_all_but, weights_of
-from hvdlite.training.plan import check_passes, reduction_of
+from hvdlite.training.plan import Plan, Reduction, check_passes, reduction_of
 
 
 def DistributedGradientTape(
@@ -42,11 +44,10 @@ def DistributedGradientTape(
         raise ValueError(f"expected a plain tf.GradientTape, got {type(gradtape).__name__}")
     kind = type(gradtape)
     gradtape.__class__ = type(kind.__name__, (_Distributed, kind), {})
-    gradtape._reduction = reduction_of(
+    reduction = reduction_of(
         compression, sparse_as_dense, op, gradient_predivide_factor, groups, num_groups, process_set
     )
-    gradtape._scale_local = scale_local_gradients
-    gradtape._local = set()
+    gradtape._averages = _Averages(reduction, scale_local_gradients)
     return gradtape
 
 
@@ -62,14 +63,34 @@ def PartialDistributedGradientTape(gradtape, *args, local_layers=None, **kwargs)
     return tape
 
 
+class _Averages:
+    """How a tape or an optimizer averages the gradients of all but some variables.
+
+    :ivar local: the ``id`` of each variable that only this rank has.
+    """
+
+    def __init__(self, reduction: Reduction, scale_local: bool) -> None:
+        self.reduction, self._scale_local = reduction, scale_local
+        self.local: set = set()
+
+    def of(self, grads: Sequence, variables: Sequence, plan: Plan) -> List:
+        """Return the gradients of the variables."""
+        size = self.reduction.process_set.size() if self._scale_local else 1
+        return average_all_but(
+            self.local, variables, grads,
+            average=lambda grads: average(grads, plan),
+            divide=lambda grad: divided(grad, size),
+        )  # fmt: skip
+
+
 class _Distributed:
     """What is added to a tape."""
 
-    _local: set
+    _averages: _Averages
 
     def register_local_source(self, source) -> None:
         """Keep the gradient of a variable that only this rank has."""
-        self._local.add(id(source))
+        self._averages.local.add(id(source))
 
     def gradient(self, target, sources, output_gradients=None, *args, **kwargs):
         """Return the gradients, averaged over ranks; arguments are those of ``GradientTape``."""
@@ -77,20 +98,17 @@ class _Distributed:
         place = calling_line()
         grads = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat = tf.nest.flatten(grads, expand_composites=False)
-        name = name_of("tape", f"tape.{place}", self._reduction.process_set)
-        size = self._reduction.process_set.size() if self._scale_local else 1
-        results = average_all_but(
-            self._local, tf.nest.flatten(sources), flat,
-            average=lambda grads: average(grads, name, self._reduction),
-            divide=lambda grad: divided(grad, size),
-        )  # fmt: skip
+        reduction = self._averages.reduction
+        name = name_of("tape", f"tape.{place}", reduction.process_set)
+        results = self._averages.of(flat, tf.nest.flatten(sources), Plan(name, reduction))
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
         """Return two lists of (variable, gradient): of this rank's own, and of those averaged."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, **kwargs)))
-        own = [pair for pair in pairs if id(pair[0]) in self._local]
-        return own, [pair for pair in pairs if id(pair[0]) not in self._local]
+        local = self._averages.local
+        own = [pair for pair in pairs if id(pair[0]) in local]
+        return own, [pair for pair in pairs if id(pair[0]) not in local]
 
 
 def DistributedOptimizer(
@@ -131,30 +149,24 @@ def DistributedOptimizer(
         )
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_OptimizerInGraph, kind), {})
-    optimizer._reduction = reduction_of(**shared)
-    optimizer._scale_local = scale_local_gradients
-    optimizer._local = set()
-    optimizer._owner = owner_name("optimizer")
+    reduction = reduction_of(**shared)
+    optimizer._averages = _Averages(reduction, scale_local_gradients)
+    optimizer._plan = Plan(owner_name("optimizer"), reduction)
     return optimizer
 
 
 class _OptimizerInGraph:
     """What is added to an optimizer of ``tf.compat.v1.train``."""
 
-    _local: set
+    _averages: _Averages
+    _plan: Plan
 
     def register_local_var(self, var) -> None:
         """Keep the gradient of a variable that only this rank has."""
-        self._local.add(id(var))
+        self._averages.local.add(id(var))
 
     def compute_gradients(self, *args, **kwargs):
         """Return pairs of averaged gradient and variable, as without hvdlite."""
         pairs = super().compute_gradients(*args, **kwargs)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        size = self._reduction.process_set.size() if self._scale_local else 1
-        results = average_all_but(
-            self._local, variables, grads,
-            average=lambda grads: average(grads, self._owner, self._reduction),
-            divide=lambda grad: divided(grad, size),
-        )  # fmt: skip
-        return list(zip(results, variables))
+        return list(zip(self._averages.of(grads, variables, self._plan), variables))

@@ -3,17 +3,16 @@
 Where hosts have several ranks, these share that memory: the allreduce makes no copy on them either.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 
-from hvdlite.core.collectives import Started
+from hvdlite.core.collectives import Repeated, Started
 from hvdlite.core.native import ffi, lib
-from hvdlite.core.process_set import global_process_set
+from hvdlite.core.process_set import global_process_set, group_of
 from hvdlite.core.shared_memory import SharedMemory
-from hvdlite.torch.exchange import reduction as members_of
 from hvdlite.torch.tensors import is_packed, memory_of
-from hvdlite.training.codecs import Codec, NoneCompressor
+from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes: a cache line
@@ -25,14 +24,16 @@ class Bucket:
     :param name: the tensor's, the same on every rank.
     :param params: in an order that all ranks have in common.
     :param reduction: how they are reduced.
+    :param priority: the bucket with the highest goes first of those that wait.
     :param memory: where they shall lie; None: in memory of this process's own.
     """
 
     def __init__(
-        self, name: str, params: Sequence, reduction: Reduction, memory: Optional[SharedMemory]
-    ) -> None:
+        self, name: str, params: Sequence, reduction: Reduction, priority: int,
+        memory: Optional[SharedMemory],
+    ) -> None:  # fmt: skip
         self.name, self.params = name, list(params)
-        self._reduction = reduction
+        self._reduction, self._priority = reduction, priority
         step = _ALIGNMENT // params[0].element_size()
         starts, end = [], 0
         for param in params:
@@ -43,17 +44,13 @@ class Bucket:
             _view(self._flat[start : start + param.numel()], param)
             for start, param in zip(starts, params)
         ]
+        self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
+        self._described: Any = None  # and from what it was made
         self._unwritten = set(range(len(params)))
-        self._started: Optional[Started] = None
+        self.started: Optional[Started] = None
         self._sent: Any = None  # what a compressor has made, and what it needs to undo it
 
-    @property
-    def is_started(self) -> bool:
-        """Whether it is on its way."""
-        return self._started is not None
-
-    @torch.no_grad()
     def write(self, at: int) -> bool:
         """Let the gradient of parameter ``at`` live here, with its value; tell whether all do.
 
@@ -63,11 +60,10 @@ class Bucket:
         grad = param.grad
         if grad is None:
             view.zero_()
-        elif grad.is_sparse:
-            view.copy_(grad.to_dense())
-        elif grad.data_ptr() != view.data_ptr():
-            view.copy_(grad)
-        if param.requires_grad:
+        elif grad.is_sparse or grad.data_ptr() != self._begins[at]:
+            grad = grad.detach()  # nothing is recorded, where backward makes a graph either
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        if param.requires_grad and grad is not view:
             param.grad = view
         self._unwritten.discard(at)
         return not self._unwritten
@@ -77,34 +73,42 @@ class Bucket:
         for at in sorted(self._unwritten):
             self.write(at)
 
-    def start(self, priority: int) -> None:
+    def start(self) -> None:
         """Start the allreduce."""
-        members = _members(self._reduction)
-        members["priority"] = priority
-        sent, codec = self._flat, _codec(self._reduction.compression, self._flat)
-        if codec is not None:
-            members.update(codec=codec.kind, parameter=codec.parameter)
-            if codec.has_residual:
-                members["residual"] = ffi.cast("float *", self._kept().data_ptr())
-        elif self._reduction.compression is not NoneCompressor:
+        sent, compression = self._flat, self._reduction.compression
+        if compression is not NoneCompressor and not self._codec():
             whole = self.views[0] if len(self.views) == 1 else self._flat
-            sent, context = self._reduction.compression.compress(whole)
+            sent, context = compression.compress(whole)
             sent = sent.contiguous()
             self._sent = whole, sent, context
-        memory = memory_of(sent)
-        self._started = Started(lib.HVD_ALLREDUCE, [self.name], [memory], [memory], [members])
+        key = group_of(self._reduction.process_set), sent.dtype, sent.shape
+        if self._described is None or self._described[0] != key:
+            self._described = key, self._describe(sent)
+        at = [sent.data_ptr()]
+        self.started = self._described[1].start(at, at, sent)
 
-    @torch.no_grad()
     def finish(self) -> None:
         """Wait until the gradients are there, or raise what went wrong."""
-        started, self._started = self._started, None
+        started, self.started = self.started, None
         assert started is not None
         compressed, self._sent = self._sent, None
         self._unwritten = set(range(len(self.params)))
         started.finish()
         if compressed is not None:
             whole, sent, context = compressed
-            whole.copy_(self._reduction.compression.decompress(sent, context))
+            with torch.no_grad():
+                whole.copy_(self._reduction.compression.decompress(sent, context))
+
+    def _codec(self) -> Optional[Codec]:
+        return codec_of(self._reduction.compression, self._flat.dtype == torch.float32)
+
+    def _describe(self, sent: torch.Tensor) -> Repeated:
+        members, codec = {**self._reduction.members(), "priority": self._priority}, self._codec()
+        if codec is not None:
+            members.update(codec=codec.kind, parameter=codec.parameter)
+            if codec.has_residual:
+                members["residual"] = ffi.cast("float *", self._kept().data_ptr())
+        return Repeated(lib.HVD_ALLREDUCE, [self.name], [memory_of(sent)], [members])
 
     def _kept(self) -> torch.Tensor:
         if self._residual is None:
@@ -141,19 +145,3 @@ def _view(part: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     if is_packed(param):
         return part.as_strided(param.shape, param.stride())
     return part.view(param.shape)
-
-
-def _members(reduction: Reduction) -> dict:
-    factor = reduction.predivide_factor
-    return members_of(reduction.op, (1 / factor, factor), reduction.process_set)
-
-
-def _codec(compression, flat: torch.Tensor) -> Optional[Codec]:
-    if isinstance(compression, Codec):  # which refuses what is not float32
-        return compression
-    return getattr(compression, "codec", None) if flat.dtype == torch.float32 else None
-
-
-def sizes_of(params: Sequence) -> List[int]:
-    """Return the bytes of each parameter."""
-    return [param.numel() * param.element_size() for param in params]

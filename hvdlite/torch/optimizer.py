@@ -115,7 +115,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Reading them after backward, as GradScaler does, first averages the gradients.
         """
-        if self._gradients is not None and self._gradients.is_due and not _in_backward():
+        gradients = self._gradients
+        if gradients is not None and gradients.written and not _in_backward():
             self._finish()
         return self.__dict__["param_groups"]
 
@@ -133,7 +134,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._skipping:
             if self._asked:
                 warnings.warn(_NOT_SKIPPED, stacklevel=2)
-            if not self._synchronized or self._is_due():
+            if not self._synchronized or (self._gradients and self._gradients.written):
                 self._finish()
         self._synchronized = self._asked = False
         return super().step()
@@ -185,9 +186,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._gradients.finish()
         self._synchronized = True
 
-    def _is_due(self) -> bool:
-        return self._gradients is not None and self._gradients.is_due
-
     def _averaged(self, closure: Callable) -> Callable:
         def averaged():
             loss = closure()
@@ -203,7 +201,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 class _Deltas:
     """The parameters whose changes Adasum combines."""
 
-    is_due = False
+    written = ()  # no gradient waits to be averaged
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set

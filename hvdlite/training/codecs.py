@@ -5,7 +5,7 @@ its rules and sources. docs/compression.md says what each codec costs and saves.
 """
 
 from dataclasses import dataclass
-from typing import Any, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from hvdlite.core.arguments import check_compressor
 from hvdlite.core.native import lib
@@ -71,6 +71,25 @@ def top_k(ratio: float = 0.01) -> Codec:
     if not 0 < ratio <= 1:
         raise ValueError(f"top_k(ratio={ratio}): expected a ratio above 0 and at most 1")
     return Codec(lib.HVD_CODEC_TOPK, float(ratio))
+
+
+def codec_of(compression, is_float32: bool) -> Optional[Codec]:
+    """Return the codec that does the compression inside an allreduce; None: there is none."""
+    if isinstance(compression, Codec):  # the C core refuses dtypes other than float32
+        return compression
+    return getattr(compression, "codec", None) if is_float32 else None
+
+
+def compressed(tensors: Sequence, compression) -> Tuple[List, Callable[[Sequence], List]]:
+    """Return what to send, and what makes of the results what the caller gets."""
+    if compression is NoneCompressor:
+        return list(tensors), list
+    sent = [compression.compress(tensor) for tensor in tensors]
+
+    def decompressed(results: Sequence) -> List:
+        return [compression.decompress(each, context) for each, (_, context) in zip(results, sent)]
+
+    return [tensor for tensor, _ in sent], decompressed
 
 
 def check_compression(compression) -> None:

@@ -23,6 +23,8 @@ def average_all_but(
     :param average: returns gradients averaged over ranks; is given those of all other variables.
     :param divide: returns the gradient of a local variable in the scale of an average.
     """
+    if not local:
+        return list(average(list(grads)))
     is_local = [id(variable) in local for variable in variables]
     averaged = iter(average([grad for grad, own in zip(grads, is_local) if not own]))
     return [divide(grad) if own else next(averaged) for grad, own in zip(grads, is_local)]

@@ -1,15 +1,27 @@
-"""How the gradients of a trainer or optimizer are reduced over ranks, and in which groups."""
+"""How the gradients of a trainer or optimizer are reduced over ranks: names, groups, compression.
+
+What is each framework's own: when backward has written a gradient, where it lies, what waits.
+"""
 
 import math
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
 
 from hvdlite.core.arguments import factor as number
 from hvdlite.core.arguments import op_of, whole, wrong
-from hvdlite.core.process_set import ProcessSet, checked, global_process_set
+from hvdlite.core.collectives import Repeated, Started, dense, memory_of
+from hvdlite.core.handles import Handle
+from hvdlite.core.names import shape_of_name
+from hvdlite.core.native import lib
+from hvdlite.core.objects import agree
+from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 from hvdlite.core.reduce_ops import Adasum, Average, Sum
-from hvdlite.training.codecs import NoneCompressor, check_compression
+from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
 
 GROUP_BYTES = 2**20  # of gradients in one operation, which costs some 10 us of a core
+_LONGEST_NAME = 200  # of a parameter in a tensor's name, which has room for 255 bytes
+_MOST_KEPT = 64  # descriptions of an owner: each group of its gradients has one
 
 
 class Reduction(NamedTuple):
@@ -54,6 +66,104 @@ class Reduction(NamedTuple):
         factor = self.predivide_factor
         return (Sum, (1 / factor, 1.0)) if self.sums else (self.op, (1 / factor, factor))
 
+    def is_alone(self) -> bool:
+        """Tell whether this process is outside of the process set."""
+        return self.process_set._group is None and not self.process_set.included()
+
+    def members(self) -> dict:
+        """Return this as members of ``hvd_tensor``; raise if this process takes no part."""
+        op, (prescale, postscale) = self.of_arrays()
+        group = group_of(self.process_set)
+        return {"op": op, "prescale": prescale, "postscale": postscale, "group": group}
+
+    def groups(self, items: Sequence, size_of: Callable[[Any], int]) -> List[Sequence]:
+        """Return the items, in an order that all ranks share, in runs that are sent as one.
+
+        :param size_of: returns an item's bytes.
+        """
+        if self.num_groups:
+            return split(items, self.num_groups)
+        return split_by_bytes(items, [size_of(item) for item in items])
+
+
+class Plan:
+    """The gradients of one owner: named alike on every rank, and described once for all steps.
+
+    :param owner: the optimizer's or trainer's name, by ``names.owner_name``.
+    """
+
+    def __init__(self, owner: str, reduction: Reduction) -> None:
+        self.owner, self.reduction = owner, reduction
+        self.forget()
+
+    def forget(self) -> None:
+        """Describe anew from the next step on."""
+        self._kept: Dict[tuple, Any] = {}
+
+    def kept(self, key: tuple, make: Callable[[], Any]) -> Any:
+        """Return what ``make()`` has returned for this key in an earlier step, or does now."""
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[key] = make()
+        return found
+
+    def __reduce__(self) -> tuple:
+        return Plan, (self.owner, self.reduction)  # a copy describes anew
+
+    def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
+        """Return the name of the allreduce of a gradient, and of so many others.
+
+        :param label: of the gradient; where it is too long ``number`` stands for it.
+        """
+        short = label if len(str(label).encode()) <= _LONGEST_NAME else number
+        return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
+
+    def reduced(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
+        """Return the gradients with those of the labels reduced, and all others as they are.
+
+        :param labels: positions among ``grads``, which name them.
+        :param reduce: returns tensors reduced, by these labels, in the form that was compressed.
+        """
+        results = list(grads)
+        if labels:
+            sent, restored = compressed([grads[i] for i in labels], self.reduction.compression)
+            for i, each in zip(labels, restored(reduce(labels, sent))):
+                results[i] = each
+        return results
+
+    def start(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> Handle:
+        """Start allreduces of NumPy arrays; the handle's result is a list of new arrays."""
+        started, outs = self._begin(labels, arrays)
+
+        def finish() -> List[np.ndarray]:
+            started.finish()
+            return outs
+
+        return Handle(started.done, finish)
+
+    def reduce(self, labels: Sequence[int], arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
+        """Do what :meth:`start` does, and wait; return the new arrays."""
+        started, outs = self._begin(labels, arrays)
+        started.finish()
+        return outs
+
+    def _begin(self, labels, arrays) -> Tuple[Started, List[np.ndarray]]:
+        arrays = [np.asarray(array, order="C") for array in arrays]
+        outs = [np.empty(array.shape, array.dtype) for array in arrays]
+        group = group_of(self.reduction.process_set)
+        key = (group, *labels, *[(array.dtype, array.shape) for array in arrays])
+        described = self.kept(key, lambda: self._describe(labels, arrays))
+        begins = [each.__array_interface__["data"][0] for each in (*arrays, *outs)]
+        n = len(arrays)
+        return described.start(begins[:n], begins[n:], (arrays, outs)), outs
+
+    def _describe(self, labels, arrays) -> Repeated:
+        memories = [memory_of(dense(array)) for array in arrays]
+        names = [self.name(label) for label in labels]
+        return Repeated(lib.HVD_ALLREDUCE, names, memories, [self.reduction.members()] * len(names))
+
 
 def reduction_of(
     compression=NoneCompressor, sparse_as_dense: bool = False, op: int = Average,
@@ -72,6 +182,22 @@ def reduction_of(
     return Reduction(
         compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
     ).checked()
+
+
+def agree_on_layers(
+    owner: str, names: Sequence[str], facts: Sequence[str], process_set: ProcessSet
+) -> None:
+    """Raise unless all ranks have layers of the same kind, in this order. Collective.
+
+    :param names: in which numbers may differ: Gluon counts the blocks of each process.
+    :param facts: what else must be equal.
+    """
+    agree(
+        owner,
+        [f"{shape_of_name(name)} {fact}" for name, fact in zip(names, facts)],
+        [f"{name} {fact}" for name, fact in zip(names, facts)],
+        process_set,
+    )
 
 
 def check_passes(passes: int) -> int:
