@@ -200,6 +200,10 @@ class Cluster:
         lines = found.stdout.splitlines()
         return [line for line in lines if "sshd" not in line and not line.startswith("ps -e")]
 
+    def clear(self, host: str) -> None:
+        """End what runs on a host, but for its sshd, and remove what lies in its /dev/shm."""
+        self.run(["sh", "-c", "kill -KILL -1; rm -rf /dev/shm/*"], host, capture_output=True)
+
     def shared_memory(self, host: str) -> List[str]:
         """Return the files in a host's /dev/shm."""
         return self.run(["ls", "/dev/shm"], host, capture_output=True, text=True).stdout.split()
