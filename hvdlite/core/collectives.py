@@ -94,7 +94,8 @@ def run_all(
     members: Sequence[dict],
 ) -> None:
     """Do several at once. When this returns, or raises the errors of some, all have ended."""
-    start_all(kind, names, arrays, outs, members).finish()
+    waited = [{**member, "waited": 1} for member in members]
+    start_all(kind, names, arrays, outs, waited).finish()
 
 
 def start_all(kind, names, arrays, outs, members) -> "Started":

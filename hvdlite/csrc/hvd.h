@@ -48,6 +48,7 @@ typedef struct hvd_tensor {
     size_t nsplits;     /* n; 0: NULL */
     int codec;          /* hvd_codec; an allreduce of float32 may have one */
     const char *failed; /* why this rank has no data, for the error of every rank; NULL: it has */
+    int waited;         /* 1: the caller calls hvd_finish at once, which does the engine's work */
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;
     /* 2bit, 1bit, topk: what the codec left out, carried from call to call. As large as `in`,

@@ -148,6 +148,71 @@ TEST(test_an_output_that_the_engine_makes) {
     for (int p = 1; p <= 3; p++) ranks_run(p, open_main, NULL);
 }
 
+/* Callers that step the engine beside one that leaves it to the engine's thread. */
+enum { CALLERS = 3, ROUNDS = 40 };
+
+struct caller {
+    struct engine_rank *me;
+    pthread_t thread;
+    int number;
+    atomic_int *driven; /* tensors that were done without a sleep */
+};
+
+static bool is_done(void *handle) { return atomic_load(&((struct hvd_handle *)handle)->done); }
+
+/* Some ranks come late, so that a caller stops stepping before its tensor is done. */
+static void drive_one(struct caller *c, int round) {
+    char name[32];
+    hvd_error err = {0};
+    struct work work;
+    bool drives = c->number, late = (round + c->me->rank) % 10 == 0;
+    snprintf(name, sizeof name, "driven.%d.%d", c->number, round % 2);
+    work_init(&work, c->me, plain_sum(1000), name, true);
+    struct hvd_handle *h = handle_new(&err);
+    REQUIRE(h != NULL);
+    h->tensor = work.tensor;
+    h->tensor.waited = drives;
+    handle_lend(h);
+    if (late) clock_nap(2e-3);
+    REQUIRE(engine_submit(c->me->engine, &h->tensor, &err) == HVD_OK);
+    if (drives) engine_drive(c->me->engine, is_done, h);
+    if (drives && is_done(h)) atomic_fetch_add(c->driven, 1);
+    double began = clock_now();
+    CHECK(handle_finish(h, PATIENCE, &err));
+    CHECK_CODE(err.code, HVD_OK, err);
+    CHECK_CASE(clock_now() - began < PATIENCE, "caller %d, round %d", c->number, round);
+    CHECK_CASE(work_right(&work), "caller %d, round %d", c->number, round);
+    handle_drop(h);
+    work_free(&work);
+}
+
+static void *call(void *arg) {
+    for (int round = 0; round < ROUNDS; round++) drive_one(arg, round);
+    return NULL;
+}
+
+static void callers_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    struct caller callers[CALLERS];
+    hvd_error err = {0};
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = (struct caller){.me = &me, .number = i, .driven = arg};
+        REQUIRE(thread_start(&callers[i].thread, call, &callers[i], "caller", &err) == HVD_OK);
+    }
+    for (int i = 0; i < CALLERS; i++) thread_join(callers[i].thread);
+    engine_rank_end(&me);
+}
+
+TEST(test_callers_step_the_engine) {
+    for (int p = 1; p <= 4; p++) {
+        atomic_int driven = 0;
+        ranks_run(p, callers_main, &driven);
+        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
+    }
+}
+
 /* Its process is another one, and its monitor may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     hvd_error err = {0};

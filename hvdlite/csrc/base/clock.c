@@ -17,3 +17,11 @@ void clock_nap(double seconds) {
 }
 
 void clock_yield(void) { sched_yield(); }
+
+void clock_relax(void) {
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}

@@ -8,5 +8,6 @@
 double clock_now(void);
 void clock_nap(double seconds);
 void clock_yield(void);
+void clock_relax(void); /* between two looks of a thread that spins */
 
 #endif

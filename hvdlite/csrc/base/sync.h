@@ -17,6 +17,7 @@ struct monitor {
 void monitor_init(struct monitor *m);
 void monitor_destroy(struct monitor *m);
 void monitor_lock(struct monitor *m);
+bool monitor_try(struct monitor *m); /* locks it, unless it is locked */
 void monitor_unlock(struct monitor *m);
 void monitor_notify(struct monitor *m); /* wakes all waiters; call it with the lock held */
 void monitor_wait(struct monitor *m, double seconds); /* lock held; may return early */

@@ -5,6 +5,7 @@
 #include "engine/follow.h"
 #include "engine/negotiate.h"
 #include "engine/silence.h"
+#include "engine/wheel.h"
 #include "transport/wait.h"
 
 #include <stdatomic.h>
@@ -19,11 +20,14 @@ struct engine {
     struct regions regions;
     struct log log;
     pthread_t thread;
-    /* The engine thread's own: */
+    struct wheel wheel;
+    bool was_rung; /* a sleep of the thread was ended by a ring or a nudge; the thread's own */
+    /* Of the thread that steps: */
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
     double waits_since; /* this rank's tensors wait for other ranks to submit them; 0: none does */
+    bool over;          /* every rank has left, or the engine has failed: no step does anything */
     /* Shared: */
     atomic_bool leaving, stopping, failed;
     hvd_error cause;        /* the first cause of the failure; written before `failed` is set */
@@ -32,7 +36,7 @@ struct engine {
     bool ended;
 };
 
-/* ---- the engine thread ---- */
+/* ---- the thread that steps ---- */
 
 /* MPI may fail for a rank a moment before its death is seen. */
 static bool find_dead(const struct transport *t, hvd_error *cause) {
@@ -94,7 +98,9 @@ static void note_progress(struct engine *e) {
     if (timeline && timeline_on(timeline)) timeline_cycle(timeline, clock_now());
 }
 
-static int step(struct engine *e, bool *progress, hvd_error *err) {
+static int step(void *engine, bool *progress, hvd_error *err) {
+    struct engine *e = engine;
+    if (e->over) return HVD_OK;
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
@@ -117,7 +123,7 @@ static void note_wait(struct engine *e, bool pending, double now) {
  * message rings, it sleeps until one does: a poll every millisecond would take the core from
  * training, more than ten times a step of a small network. Else it polls, ever more rarely, and
  * begins anew when it was rung or nudged: the message may come a moment later. */
-static void idle(struct engine *e, unsigned ticket) {
+static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
     bool pending = tensors_count(e->tensors) > 0;
@@ -127,11 +133,16 @@ static void idle(struct engine *e, unsigned ticket) {
     longest = gather_sleep(&e->negotiation.gather, now, longest);
     double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
-    if (nap > 0)
-        transport_sleep(e->t, ticket, e->t->rings ? longest : nap);
-    else if (nap < 0)
-        clock_yield();
-    if (nap > 0 && transport_listen(e->t) != ticket) e->waiter.since = 0;
+    return nap > 0 && e->t->rings ? longest : nap;
+}
+
+/* ---- the engine's thread ---- */
+
+static void idle(struct engine *e, unsigned ticket, double nap) {
+    if (nap < 0) clock_yield();
+    if (nap <= 0) return;
+    transport_sleep(e->t, ticket, nap);
+    if (transport_listen(e->t) != ticket) e->was_rung = true;
 }
 
 /* MPI sends only while it is called: keeps calling until the last messages are out. */
@@ -146,18 +157,36 @@ static void linger(struct engine *e) {
     }
 }
 
+/* Returns whether more is to come. *nap: what to do until then, by next_nap. */
+static bool take_turn(struct engine *e, bool *progress, double *nap) {
+    hvd_error err;
+    int code = wheel_take(&e->wheel, progress, &err);
+    if (e->was_rung) e->waiter.since = 0;
+    e->was_rung = false;
+    if (code) fail(e, &err);
+    e->over = code || (e->negotiation.bye && !e->negotiation.run_log.first);
+    if (!e->over && !*progress) *nap = next_nap(e);
+    wheel_leave(&e->wheel);
+    if (code) linger(e);
+    return !e->over;
+}
+
 static void *run(void *arg) {
     struct engine *e = arg;
-    hvd_error err;
-    while (!e->negotiation.bye || e->negotiation.run_log.first) {
-        unsigned ticket = transport_listen(e->t);
+    for (;;) {
+        unsigned wakes = wheel_wakes(&e->wheel), ticket = transport_listen(e->t);
         bool progress = false;
-        if (step(e, &progress, &err)) {
-            fail(e, &err);
-            linger(e);
-            break;
+        double nap = 0;
+        if (wheel_has_callers(&e->wheel)) {
+            wheel_park(&e->wheel, wakes);
+            continue;
         }
-        if (!progress) idle(e, ticket);
+        if (!take_turn(e, &progress, &nap)) break;
+        if (progress) continue;
+        if (wheel_was_driven(&e->wheel) && !tensors_count(e->tensors))
+            wheel_park(&e->wheel, wakes);
+        else
+            idle(e, ticket, nap);
     }
     monitor_lock(&e->monitor);
     e->ended = true;
@@ -168,11 +197,17 @@ static void *run(void *arg) {
 
 /* ---- any thread ---- */
 
+static void wake(struct engine *e) {
+    wheel_wake(&e->wheel);
+    transport_wake(e->t);
+}
+
 static void release(struct engine *e) {
     negotiate_close(&e->negotiation);
     execute_free(&e->executor);
     tensors_free(e->tensors);
     regions_free(&e->regions);
+    wheel_close(&e->wheel);
     monitor_destroy(&e->monitor);
     free(e);
 }
@@ -196,6 +231,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     };
     if (config->options.deterministic) fix_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
+    wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
     e->t = t;
     e->log = config->log;
@@ -239,23 +275,6 @@ static void find_region(struct engine *e, struct tensor *tensor) {
     if (!tensor->region) r->offset = 0;
 }
 
-/* On the caller's thread: the engine thread has data to move. */
-static int encode(struct tensor *tensor, hvd_error *err) {
-    const struct request *r = &tensor->request;
-    size_t n = request_count(r);
-    tensor->message = NULL;
-    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    if (n && !tensor->residual && !codec_is_cast(r->codec))
-        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
-                         codec_name(r->codec.kind));
-    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
-    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
-    int code =
-        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
-    if (code) free(tensor->message);
-    return code;
-}
-
 void engine_add_region(struct engine *e, struct region *region) {
     regions_add(&e->regions, region);
 }
@@ -267,24 +286,29 @@ void engine_remove_region(struct engine *e, struct region *region) {
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
-    return encode(tensor, err);
+    return tensor_encode(tensor, err);
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked;
+    bool corked, waited = tensor->waited; /* the tensor may be freed when it is added */
     tensor->submitted = clock_now();
     if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
     int code = tensors_add(e->tensors, tensor, &corked, err);
     if (code)
         free(tensor->message);
-    else if (!corked)
-        transport_wake(e->t);
+    else if (!corked && !waited)
+        wake(e);
     return code;
+}
+
+void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {
+    if (e->t->rings) wheel_drive(&e->wheel, e->t->patience.policy, done, arg);
+    if (!done(arg) || tensors_count(e->tensors)) wake(e);
 }
 
 void engine_cork(struct engine *e, bool corked) {
     tensors_cork(e->tensors, corked);
-    if (!corked) transport_wake(e->t);
+    if (!corked) wake(e);
 }
 
 void engine_leave(struct engine *e, const char *reason) {
@@ -296,7 +320,7 @@ void engine_leave(struct engine *e, const char *reason) {
     if (!atomic_load(&e->leaving)) snprintf(e->reason, sizeof e->reason, "%s", reason);
     monitor_unlock(&e->monitor);
     atomic_store(&e->leaving, true);
-    transport_wake(e->t);
+    wake(e);
 }
 
 bool engine_ended(struct engine *e, double seconds) {
@@ -319,7 +343,7 @@ const char *engine_algorithm(struct engine *e) { return atomic_load(&e->executor
 
 void engine_stop(struct engine *e) {
     atomic_store(&e->stopping, true);
-    transport_wake(e->t);
+    wake(e);
     thread_join(e->thread);
     e->t->patience.meanwhile = NULL;
     release(e);

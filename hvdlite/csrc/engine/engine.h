@@ -1,8 +1,8 @@
 /* The engine: one background thread a rank that takes a tensor from submission to completion.
  *
  * submit -> negotiate (negotiate.h) -> run log -> execute (execute.h) -> complete. The thread is
- * event-driven: with nothing pending it sleeps until a submission or a message wakes it. Only this
- * thread touches the transport. Every rank runs the coordinator's log in order.
+ * event-driven: with nothing pending it sleeps until a submission or a message wakes it. A thread
+ * that waits for a tensor takes its place (wheel.h): one thread at a time touches the transport. Every rank runs the coordinator's log in order.
  *
  * After a transport failure, on this or another rank, all pending tensors and all later submissions
  * fail with the first cause. A disagreement between ranks fails only its tensor. */
@@ -37,6 +37,10 @@ int engine_start(struct engine **out, struct transport *t, const struct engine_c
  * region; encodes it if it has a codec. The tensor and all that it points to must live until it
  * completes. On an error nothing is submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
+
+/* Steps the engine until done(arg), or for as long as a wait does without sleep; then the engine's
+ * thread goes on. Any thread; call it for a tensor submitted with `waited`. */
+void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 
 /* While corked, the engine takes no submitted tensor; then it takes all at once. Calls nest. */
 void engine_cork(struct engine *e, bool corked);

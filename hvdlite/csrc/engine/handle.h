@@ -12,6 +12,7 @@
 
 struct hvd_handle {
     struct tensor tensor; /* handle_drop frees its splits, why and made */
+    int group;            /* of ranks, whose engine completes it */
     pid_t process;        /* whose engine completes it: a child forked from that has none */
     atomic_int holders;
     atomic_bool done; /* then `error` stays as it is */

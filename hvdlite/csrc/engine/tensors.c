@@ -160,6 +160,22 @@ int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stri
     return HVD_OK;
 }
 
+int tensor_encode(struct tensor *tensor, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    size_t n = request_count(r);
+    tensor->message = NULL;
+    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
+    if (n && !tensor->residual && !codec_is_cast(r->codec))
+        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
+                         codec_name(r->codec.kind));
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
+    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
+    int code =
+        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
+    if (code) free(tensor->message);
+    return code;
+}
+
 /* ---- the table ---- */
 
 /* Enters a tensor whose name is not in the table. */

@@ -37,6 +37,7 @@ struct tensor {
     void *arg;
     const struct region *region; /* the one of request.region; NULL: none */
     double submitted;            /* by clock_now */
+    bool waited;                 /* a caller waits for it, and steps the engine meanwhile */
     /* The engine thread's own: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */
@@ -68,6 +69,8 @@ void tensors_free(struct tensors *t); /* empty, except for zeros */
 /* Checks what request_check does not: that the splits, or the out_rows of a reducescatter, fit the
  * request, and the update. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
+/* Encodes the tensor if it has a codec. On the caller's thread: the one that steps has data to move. */
+int tensor_encode(struct tensor *tensor, hvd_error *err);
 
 /* Any thread. The table keeps the tensor until its completion is called; on an error the caller
  * keeps it. Fails for a name that is under way, and after tensors_refuse. A tensor is queued behind

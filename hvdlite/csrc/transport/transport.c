@@ -22,9 +22,10 @@ void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* A look at MPI takes some 30 us. One in 1 ms costs a core 3 %, which is spent only while a tensor
  * waits; a lost nudge costs one nap. */
-double transport_longest_sleep(const struct transport *t, bool pending) {
+double transport_longest_sleep(struct transport *t, bool pending) {
     static const double RINGS = 0.5, NUDGED = 10e-3, NUDGED_IDLE = 50e-3, DEAF = 1e-3,
                         DEAF_IDLE = 10e-3;
+    if (t->ops->polls && t->ops->polls(t)) return DEAF;
     if (t->rings) return RINGS;
     if (t->deaf) return pending ? DEAF : DEAF_IDLE;
     return pending ? NUDGED : NUDGED_IDLE;

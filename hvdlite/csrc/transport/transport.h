@@ -38,6 +38,7 @@ struct transport_ops {
     int (*receive)(struct transport *, struct message *, hvd_error *);
     void (*wake)(struct transport *);
     unsigned (*listen)(struct transport *);
+    bool (*polls)(struct transport *); /* before a sleep: some messages need calls to go out */
     void (*sleep)(struct transport *, unsigned ticket, double seconds);
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
@@ -91,7 +92,7 @@ void transport_lose_host(struct transport *t, const char *host);
 unsigned transport_listen(struct transport *t);
 void transport_sleep(struct transport *t, unsigned ticket, double seconds);
 /* The longest sleep that still finds a message which rings no doorbell. */
-double transport_longest_sleep(const struct transport *t, bool pending);
+double transport_longest_sleep(struct transport *t, bool pending);
 void transport_wake(struct transport *t); /* any thread */
 
 /* After a failure: no transfer touches its buffer any more. */

@@ -190,19 +190,20 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
         HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
         if (message->data) message->from = t->layout.host.ranks[from];
     }
-    if (message->data || t->rings) return HVD_OK;
-    return blame(m, receive_by_mpi(m, message, err));
+    return message->data || t->rings ? HVD_OK : blame(m, receive_by_mpi(m, message, err));
 }
 
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->doorbell); }
 
+/* MPI sends only while it is called, and room in a mailbox rings nobody. */
+static bool mpi_polls(struct transport *t) {
+    t->deaf = !t->rings && nudges_missing(self(t)->signs.nudges);
+    return self(t)->outgoing || host_waits(&self(t)->host);
+}
+
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
-    struct mpi_transport *m = self(t);
-    /* MPI sends only while it is called, and room in a mailbox rings nobody. */
-    bool waiting = m->outgoing || host_waits(&m->host);
-    t->deaf = !t->rings && nudges_missing(m->signs.nudges);
-    doorbell_sleep(m->doorbell, ticket, waiting && seconds > 1e-3 ? 1e-3 : seconds);
+    doorbell_sleep(self(t)->doorbell, ticket, seconds);
 }
 
 /* ---- opening and closing ---- */
@@ -322,8 +323,8 @@ static void mpi_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops MPI_OPS = {
-    mpi_isend, mpi_irecv,  mpi_test,  mpi_send,    mpi_receive,
-    mpi_wake,  mpi_listen, mpi_sleep, mpi_abandon, mpi_close,
+    mpi_isend,  mpi_irecv, mpi_test,  mpi_send,    mpi_receive, mpi_wake,
+    mpi_listen, mpi_polls, mpi_sleep, mpi_abandon, mpi_close,
 };
 
 int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
