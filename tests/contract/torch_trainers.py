@@ -29,10 +29,12 @@ class OfTorch(Trainer):
 
     def __init__(self, weights, **options) -> None:
         self.module = self.network = Network(weights)
-        self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
-        self.distribute(**options)
+        self.optimizer, self.options = None, options
 
     def train(self, *passes, layers=0, factor=1) -> None:
+        if self.optimizer is None:  # now that it is known what is frozen from the start
+            self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
+            self.distribute(**self.options)
         self.optimizer.zero_grad()
         for x in passes:
             loss = self.module(torch.tensor(x), layers).square().sum(1).mean() * factor
@@ -95,10 +97,11 @@ class HookOfDDP(OfTorch):
     state = hvd.AllreduceState
 
     def distribute(self) -> None:
-        meet()
+        """DistributedDataParallel does it in the first step, as it asks at once what is trained."""
 
     def train(self, *passes, **options) -> None:
-        if self.module is self.network:  # here, as it asks at once what is trained
+        if self.module is self.network:
+            meet()
             DDP = torch.nn.parallel.DistributedDataParallel
             self.module = DDP(self.network, bucket_cap_mb=1e-4, find_unused_parameters=True)
             self.module.register_comm_hook(self.state(), hvd.allreduce_hook)
