@@ -1,6 +1,7 @@
 """How jobs end: a rank that leaves while others wait for it, signals, work that is pending."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,12 +77,16 @@ def test_other_ways_to_leave(how):
 
 
 def test_operator_that_fails_on_one_rank():
-    """MXNet then never runs our operation there: the others are told, and the rank raises."""
+    """MXNet then never runs our operation there: the others are told, and the rank raises.
+
+    MXNet drops the operation in a thread of its own, before the script ends or after.
+    """
     job = script(3, "leave", "failed operator", "mxnet", timeout=60)
     texts = {rank: result["text"] for rank, result in job.results().items()}
     assert texts.keys() == {0, 2}, job.output
+    told = r"no data from rank 1: |rank 1 left the job \(its script raised MXNetError: "
     for text in texts.values():
-        assert "tensor 'allreduce.w': no data from rank 1: " in text
+        assert re.search(r"tensor 'allreduce\.w'.*(" + told + ")", text), text
     assert job.status != 0
     assert job.seconds < SECONDS
 

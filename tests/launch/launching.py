@@ -75,12 +75,17 @@ def assert_clean(cluster, host):
 
 
 def processes_with(marker):
-    """Return process ids and commands that have this in their command line or environment."""
-    found = []
+    """Return process ids and commands that have this in their command line or environment.
+
+    Those of emulated hosts are none of them.
+    """
+    found, here = [], os.readlink("/proc/self/ns/pid")
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         try:
+            if os.readlink(entry / "ns/pid") != here:
+                continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             text = command + (entry / "environ").read_bytes()
         except OSError:
