@@ -6,7 +6,7 @@ from hvdlite.core.lazy_names import OPS
 from hvdlite.core.native import lib
 
 VALUES: Dict[str, int] = {name: getattr(lib, f"HVD_{name.upper()}") for name in OPS}
-NAMES = {value: name for name, value in VALUES.items()}
+NAMES = {VALUES[name]: name for name in sorted(VALUES, key=VALUES.__getitem__)}  # as in C
 Sum, Average = lib.HVD_SUM, lib.HVD_AVERAGE
 
 
