@@ -38,7 +38,7 @@ REASONS = {
 TENSORS = {
     "numpy": "allreduce.w",
     "mxnet": "allreduce.w",
-    "object": "broadcast.object.w.length",
+    "object": "object.w.length",
     "trainer": "allreduce.net.",
 }
 
