@@ -2,6 +2,7 @@
 #include "engine_case.h"
 #include "requests.h"
 
+#include "base/floats.h"
 #include "engine/handle.h"
 
 #include <sys/wait.h>
@@ -211,6 +212,65 @@ TEST(test_callers_step_the_engine) {
         ranks_run(p, callers_main, &driven);
         CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
     }
+}
+
+#if defined __x86_64__ || defined __i386__
+enum { FLUSH = 0x8040 }; /* inputs and results */
+static floats_mode floats_flushing(void) {
+    floats_mode before = _mm_getcsr();
+    _mm_setcsr(before | FLUSH);
+    return before;
+}
+/* False: the mode was not what the caller had. */
+static bool floats_restore_and_tell(floats_mode mode) {
+    bool flushes = (_mm_getcsr() & FLUSH) == FLUSH;
+    _mm_setcsr(mode);
+    return flushes;
+}
+#else
+static floats_mode floats_flushing(void) { return floats_exact(); }
+static bool floats_restore_and_tell(floats_mode mode) {
+    floats_restore(mode);
+    return true;
+}
+#endif
+
+/* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others' sum. */
+static void flushing_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    hvd_error err = {0};
+    const float small = 1e-41f;
+    float sum[64];
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct work work;
+        work_init(&work, &me, plain_sum(64), "small", true);
+        struct hvd_handle *h = handle_new(&err);
+        REQUIRE(h != NULL);
+        for (int i = 0; i < 64; i++) sum[i] = small;
+        h->tensor = work.tensor;
+        h->tensor.request.dtype = HVD_FLOAT32;
+        h->tensor.in = h->tensor.out = sum;
+        h->tensor.waited = true;
+        handle_lend(h);
+        REQUIRE(engine_submit(me.engine, &h->tensor, &err) == HVD_OK);
+        floats_mode mode = floats_flushing();
+        engine_drive(me.engine, is_done, h);
+        if (is_done(h)) atomic_fetch_add((atomic_int *)arg, 1);
+        CHECK(floats_restore_and_tell(mode));
+        CHECK(handle_finish(h, PATIENCE, &err));
+        CHECK(memcmp(&sum[63], &(float){2 * small}, sizeof small) == 0);
+        handle_drop(h);
+        work_free(&work);
+    }
+    engine_rank_end(&me);
+}
+
+TEST(test_a_caller_that_flushes_small_numbers_does_not_change_the_sum) {
+    atomic_int driven = 0;
+    ranks_run(2, flushing_main, &driven);
+    CHECK(atomic_load(&driven) > 0);
 }
 
 /* Its process is another one, and its monitor may be locked for ever. */

@@ -1,6 +1,7 @@
 #include "engine/wheel.h"
 
 #include "base/clock.h"
+#include "base/floats.h"
 
 void wheel_open(struct wheel *w, wheel_step *step, void *engine) {
     *w = (struct wheel){.step = step, .engine = engine};
@@ -15,6 +16,7 @@ void wheel_close(struct wheel *w) {
 
 int wheel_take(struct wheel *w, bool *progress, hvd_error *err) {
     monitor_lock(&w->turn);
+    floats_exact(); /* the thread has the mode of the one that has started it */
     if (!w->failure.code) return w->step(w->engine, progress, err);
     *err = w->failure;
     return err->code;
@@ -82,7 +84,9 @@ bool wheel_drive(struct wheel *w, struct wait_policy policy, bool (*done)(void *
     atomic_fetch_add(&w->callers, 1);
     bool has = get_turn(w, done, arg);
     if (has) {
+        floats_mode mode = floats_exact();
         drive(w, policy, done, arg);
+        floats_restore(mode);
         w->driven = clock_now();
         monitor_unlock(&w->turn);
     }
