@@ -229,7 +229,7 @@ def test_params_of_mxnet(params, expected):
         (lambda: hvd.Compression.two_bit(float("nan")), "above 0"),
         (lambda: hvd.Compression.top_k(0), "top_k.ratio=0.: expected a ratio above 0"),
         (lambda: hvd.Compression.top_k(1.01), "at most 1"),
-        (lambda: Reducer(hvd.Compression.two_bit), "a call of hvd.Compression.two_bit"),
+        (lambda: Reducer(hvd.Compression.two_bit), r"a call of \.two_bit\(\)"),
         (lambda: Reducer("2bit"), "compression is '2bit': expected"),
     ],
 )

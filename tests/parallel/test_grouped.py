@@ -95,13 +95,11 @@ def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
 
 @pytest.mark.usefixtures("several")
 def test_groups_of_different_lengths(rank, size):
-    """Where the rows are agreed on first, all are told."""
+    """MXNet's rows are agreed on first: all are told. Others' names differ: the stall check tells."""
     arrays = [np.ones(2)] * (3 if rank == 0 else 2)
-    text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3%s\); .*: \(1, 2%s\)"
-    with pytest.raises(hvd.HvdliteError, match=text % ("allgather", "", "")):
-        hvd.numpy.grouped_allgather(arrays, name="w")
+    text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3, 2\); .*: \(1, 2, 2\)"
     for kind in ("allgather", "reducescatter"):
-        with pytest.raises(mx.MXNetError, match=text % (kind, ", 2", ", 2")):
+        with pytest.raises(mx.MXNetError, match=text % kind):
             getattr(hvd, f"grouped_{kind}")([mx.nd.array(x) for x in arrays], name="w")
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
 
