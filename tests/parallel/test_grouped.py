@@ -95,7 +95,7 @@ def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
 
 @pytest.mark.usefixtures("several")
 def test_groups_of_different_lengths(rank, size):
-    """MXNet's rows are agreed on first: all are told. Others' names differ: the stall check tells."""
+    """MXNet agrees on rows first: all are told. Else names differ, and the stall check tells."""
     arrays = [np.ones(2)] * (3 if rank == 0 else 2)
     text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3, 2\); .*: \(1, 2, 2\)"
     for kind in ("allgather", "reducescatter"):
