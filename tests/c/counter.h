@@ -22,6 +22,13 @@ static inline void counter_add(struct counter *c) {
     monitor_unlock(&c->monitor);
 }
 
+static inline int counter_value(struct counter *c) {
+    monitor_lock(&c->monitor);
+    int count = c->count;
+    monitor_unlock(&c->monitor);
+    return count;
+}
+
 /* Tells whether `count` comes to `least` within 20 seconds. */
 static inline bool counter_reaches(struct counter *c, int least) {
     double until = clock_now() + 20;
