@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "collectives/coll.h"
+#include "transport/transport.h"
 
 #include <stdint.h>
 
@@ -56,7 +57,8 @@ TEST(test_segments) {
     }
 }
 
-static const struct comm MESSAGES = {.size = 4, .hosts = 1}; /* no window */
+static struct transport links = {.pace = {60 * 1024, 16}};
+static const struct comm MESSAGES = {.transport = &links, .size = 4, .hosts = 1}; /* no window */
 
 static const struct coll_algorithm *first_that_takes(const struct coll_args *args) {
     size_t rows;

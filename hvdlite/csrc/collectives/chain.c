@@ -4,8 +4,11 @@
  *
  * Each rank sends a segment on while it receives the next.
  *
- * Cost: (p - 2 + n) (a + S/n b) for n segments: about S b for long data, every link used once. */
+ * Cost: (p - 2 + n) (a + S/n b) for n segments (costs.h says how many): about S b for long data,
+ * every link used once. */
 #include "collectives/coll.h"
+
+#include "collectives/costs.h"
 
 struct chain {
     const struct coll_args *args;
@@ -32,10 +35,10 @@ int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error 
     struct chain c = {.args = args,
                       .left = (rank + p - 1) % p,
                       .right = (rank + 1) % p,
-                      .segment = pace.segment,
+                      .segment = coll_chain_segment(comm, args->bytes),
                       .receives = distance > 0,
                       .sends = distance < p - 1};
-    struct coll_pipeline pipeline = {.items = coll_segments(args->bytes, pace.segment),
+    struct coll_pipeline pipeline = {.items = coll_segments(args->bytes, c.segment),
                                      .item = item_of,
                                      .arg = &c,
                                      .depth = pace.depth};

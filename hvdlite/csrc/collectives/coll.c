@@ -8,9 +8,6 @@
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
 
-/* A broadcast of fewer bytes is done in the fewest steps. */
-enum { TREE = 64 * 1024 };
-
 static bool any(const struct comm *comm, const struct coll_args *args) { return comm && args; }
 
 static bool on_window(const struct comm *comm, const struct coll_args *args) {
@@ -60,7 +57,7 @@ static bool in_log_rounds(const struct comm *comm, const struct coll_args *args)
 }
 
 static bool by_tree(const struct comm *comm, const struct coll_args *args) {
-    return comm && args->bytes <= TREE;
+    return comm && coll_tree_is_cheaper(comm, args->bytes);
 }
 
 /* Else each step would round the sum. */

@@ -1,6 +1,9 @@
 #include "collectives/costs.h"
 
+#include <math.h>
+
 static const double IDLE = 1.5; /* how much longer bytes take on a link that was idle */
+enum { LEAST_LINK = 1024 }; /* bytes of a chain's segment, where messages seem to cost nothing */
 
 static double log_steps(int size) {
     double steps = 0;
@@ -18,6 +21,24 @@ enum coll_cheap coll_cheapest(const struct comm *comm, const struct coll_args *a
     double ring = 2 * (p - 1) * c.alpha + 2 * part;
     if (doubling <= circulant && doubling <= ring) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
+}
+
+size_t coll_chain_segment(const struct comm *comm, size_t bytes) {
+    struct cost c = comm_cost(comm);
+    size_t most = comm_pace(comm).segment;
+    if (comm->size <= 2) return most;
+    double length = sqrt((double)bytes * c.alpha / (comm->size - 2) / c.beta);
+    if (length >= (double)most) return most;
+    return length > LEAST_LINK ? (size_t)length / PACE_UNIT * PACE_UNIT : LEAST_LINK;
+}
+
+bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
+    struct cost c = comm_cost(comm);
+    size_t segment = coll_chain_segment(comm, bytes);
+    double messages = comm->size - 2 + (double)coll_segments(bytes, segment),
+           tree = log_steps(comm->size) * (c.alpha + IDLE * c.beta * (double)bytes),
+           longest = (double)(bytes < segment ? bytes : segment);
+    return tree <= messages * (c.alpha + c.beta * longest);
 }
 
 size_t coll_depth(struct cost cost, size_t segment) {

@@ -1,4 +1,4 @@
-/* Which allreduce by messages is the cheapest, by what a message costs on the comm.
+/* Which allreduce or broadcast by messages is the cheapest, by what a message costs on the comm.
  *
  * q = ceil(log2 p). The seconds are those in the algorithms' files, with one exception: doubling
  * and the circulant send to another rank in each step, and a link that was idle takes longer.
@@ -21,6 +21,13 @@ enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 
 /* Of an allreduce; equal on all ranks. */
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct coll_args *args);
+
+/* Of a chain: the length that makes (p - 2 + n) (a + S/n b) the least for n segments of S bytes,
+ * sqrt(S a / ((p-2) b)), but no longer than the pace's. */
+size_t coll_chain_segment(const struct comm *comm, size_t bytes);
+
+/* A broadcast: ceil(log2 p) (a + 1.5 S b), since each step begins on idle links, or the chain. */
+bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 
 /* How many segments must be in flight so that the link is never idle: an acknowledgement takes two
  * messages' time, and as much again is on its way in the meantime. */

@@ -4,7 +4,7 @@
  *
  *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
  *
- * Cost: ceil(log2 p) (a + S b). For data so small that steps decide; long data takes the chain. */
+ * Cost: ceil(log2 p) (a + S b). For data so small that steps decide (costs.h). */
 #include "collectives/coll.h"
 
 int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
