@@ -95,6 +95,14 @@ def processes_with(marker):
     return found
 
 
+def left_with(marker, seconds=5):
+    """Return those of :func:`processes_with` that have not ended in so many seconds."""
+    until = time.monotonic() + seconds
+    while processes_with(marker) and time.monotonic() < until:
+        time.sleep(0.05)
+    return processes_with(marker)
+
+
 def family(pid):
     """Return the processes of the hvdliterun that this process comes from."""
     parents = {}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from jobs import ROOT
-from launching import SCRIPTS, call, processes_with, python
+from launching import SCRIPTS, call, left_with, python
 from versions import no_examples
 
 from hvdlite.launch import mpirun, probe
@@ -39,7 +39,7 @@ def test_new_ranks_come_in_for_those_that_died(dead):
     assert sum(line.startswith("new ") for line in lines) == len(dead.split(","))
     for rank in dead.split(","):
         assert f"rank {rank} on" in done.err and "was killed by SIGKILL" in done.err
-    assert not processes_with("scripts/elastic.py")
+    assert not left_with("scripts/elastic.py")
 
 
 def test_a_job_grows_to_its_full_size():
@@ -53,7 +53,7 @@ def test_a_new_rank_that_hangs_holds_up_no_end():
     done = elastic("-n", 3, "1", 5, 2, env={**os.environ, "NEWCOMERS_HANG": "1"})
     assert done.code == 0, done.err
     assert places(done) == {"0 of 2", "1 of 2"}
-    assert not processes_with("scripts/elastic.py")
+    assert not left_with("scripts/elastic.py")
 
 
 @no_examples
@@ -81,7 +81,7 @@ def test_ranks_that_die_after_every_return_end_the_job_at_the_limit():
     assert "ranks have died 3 times, and elastic training goes on 2 times at most" in done.err
     assert "--reset-limit" in done.err.partition("hvdliterun: rank 0 on")[2], done.err
     assert done.err.count("; the others go on") >= 2  # nobody may be left when the third is noticed
-    assert not processes_with(str(SCRIPTS / "elastic.py"))
+    assert not left_with(str(SCRIPTS / "elastic.py"))
 
 
 def test_new_ranks_know_how_often_ranks_have_died():
@@ -135,7 +135,7 @@ def test_a_job_whose_ranks_all_die_has_failed():
     done = elastic("-n", 2, "0,1", 5, 2)
     assert done.code == 137, done.err
     assert "was killed by SIGKILL" in done.err
-    assert not processes_with("scripts/elastic.py")
+    assert not left_with("scripts/elastic.py")
 
 
 @pytest.mark.parametrize(

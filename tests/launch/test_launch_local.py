@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, processes_with, python
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, left_with, processes_with, python
 
 from hvdlite.launch import cli, probe
 
@@ -123,12 +123,9 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     for _ in range(2):
         assert "up" in launcher.stdout.readline()
     assert len(processes_with(marker)) >= 4
-    began = time.monotonic()
     launcher.send_signal(number)
     code = launcher.wait(TIMEOUT)
-    while processes_with(marker) and time.monotonic() < began + 5:
-        time.sleep(0.05)
-    assert processes_with(marker) == []
+    assert left_with(marker) == []
     assert code == (-number if number == signal.SIGKILL else 128 + number)
     told = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}.get(number)
     line = f"hvdliterun: interrupted by {told}: the job was ended"
@@ -237,10 +234,7 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     assert launcher.returncode == 137, err
     assert "hvdliterun: rank 1 on " in err
     assert "ended without a report (it was killed, or " in err
-    until = time.monotonic() + 5
-    while processes_with(marker) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert processes_with(marker) == []
+    assert left_with(marker) == []
 
 
 def test_a_frozen_rank_is_blamed_after_a_stalls_shutdown_and_ended():
