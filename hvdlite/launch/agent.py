@@ -8,6 +8,7 @@ launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -16,12 +17,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from hvdlite.launch import channel, daemons, environment, flights, probe, processes, shared_memory
+from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
@@ -29,6 +29,7 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
 DRAIN_SECONDS = 0.3  # for output after the program's end, if its children still hold the pipe
+_libc = ctypes.CDLL(None)
 DATA_VARIABLE = "HVDLITE_TASK"  # the path of the pickled call of hvdlite.run, and of its result
 
 
@@ -57,6 +58,8 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
     agent = Agent(link)
     if task is None:
         return agent.leave(agent.run(command, order))
+    import tempfile  # for hvdlite.run alone
+
     with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
         path = Path(folder, "task")
         path.write_bytes(task)
@@ -157,7 +160,7 @@ class Agent:
         """
         failed = code != 0 or bool(self._joined)
         if failed and self._elastic:
-            processes.go_on_apart()
+            _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         self._send_json(channel.EXIT, end)
         if failed:  # after that: it takes time, and a backend that ends the job gives little
@@ -206,7 +209,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
-            preexec_fn=processes.lead_own_group,
+            preexec_fn=_lead_own_group,
         )
         for stream, pipe in enumerate((self._child.stdout, self._child.stderr)):
             os.set_blocking(pipe.fileno(), False)
@@ -228,13 +231,11 @@ class Agent:
             signal.signal(number, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, self._signalled)
 
-    def _turn(self, seconds: float) -> bool:
-        events = self._selector.select(min(max(seconds, 0), channel.PROBE))
-        for key, _ in events:
+    def _turn(self, seconds: float) -> None:
+        for key, _ in self._selector.select(min(max(seconds, 0), channel.PROBE)):
             key.data(key.fileobj)
         if self._link and self._link.silence() > self._most_silence:
             self._lose_launcher()
-        return bool(events)
 
     def _signalled(self, reader: int) -> None:
         if any(number != signal.SIGCHLD for number in os.read(reader, 512)):
@@ -310,12 +311,9 @@ class Agent:
     def _drain(self) -> None:
         """Read the rest of the output, for at most DRAIN_SECONDS."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self._pipes_open() and time.monotonic() < deadline:
+        pipes = {self._child.stdout.fileno(), self._child.stderr.fileno()}
+        while pipes & set(self._selector.get_map()) and time.monotonic() < deadline:
             self._turn(deadline - time.monotonic())
-
-    def _pipes_open(self) -> bool:
-        open_files = {key.fileobj for key in self._selector.get_map().values()}
-        return bool(open_files & {self._child.stdout, self._child.stderr})
 
     def _send(self, kind: int, data: bytes) -> None:
         try:
@@ -326,6 +324,24 @@ class Agent:
 
     def _send_json(self, kind: int, value: object) -> None:
         self._send(kind, json.dumps(value).encode())
+
+
+def _go_on_apart() -> None:
+    """Go on in a child that the backend does not know; for the backend this process has ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # the backend waits for their ends
+        os.dup2(nowhere, stream)
+
+
+def _lead_own_group() -> None:
+    """In the child: lead a new process group, and be killed when the agent dies."""
+    os.setpgrp()
+    _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

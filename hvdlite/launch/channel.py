@@ -9,11 +9,9 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import struct
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from hvdlite.launch import encryption
 from hvdlite.lifecycle import watched
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
@@ -61,7 +59,7 @@ class Channel:
         self.takes = takes
         self._patience = patience
         self._buffer = bytearray()
-        self._shakes_hands = isinstance(sock, ssl.SSLSocket)
+        self._shakes_hands = self._encrypted = hasattr(sock, "do_handshake")  # as TLS's have
         _probe(sock)
         sock.setblocking(False)
 
@@ -88,20 +86,33 @@ class Channel:
         :raises BadFrame: there is one that this side does not take.
         """
         try:
-            if self._shakes_hands and isinstance(self.sock, ssl.SSLSocket):
-                self.sock.do_handshake()
+            if self._shakes_hands:
+                self.sock.do_handshake()  # type: ignore[attr-defined]
                 self._shakes_hands = False
             data = self.sock.recv(READ)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             return []
         except OSError as error:
-            if self._shakes_hands and not isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-                raise BadFrame("bytes that are no TLS handshake") from error
+            if self._encrypted and self._waits(error):
+                return []
             raise ChannelClosed from error
         if not data:
             raise ChannelClosed
         self._buffer += data
         return list(self._frames())
+
+    def _waits(self, error: OSError) -> bool:
+        """Tell whether TLS only waits for more bytes.
+
+        :raises BadFrame: the other end does not speak TLS.
+        """
+        import ssl
+
+        if isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
+            return True
+        if self._shakes_hands and not isinstance(error, (ssl.SSLEOFError, ConnectionError)):
+            raise BadFrame("bytes that are no TLS handshake") from error
+        return False
 
     def _frames(self) -> Iterator[Frame]:
         while len(self._buffer) >= _HEAD.size:
@@ -191,6 +202,8 @@ def connect(invitation: Invitation, timeout: float = 10.0) -> Channel:
         try:
             sock = socket.create_connection((address, int(port)), timeout)
             if invitation.fingerprint:
+                from hvdlite.launch import encryption
+
                 sock = encryption.to_launcher(sock, invitation.fingerprint)
         except OSError as error:
             failures.append(f"{where}: {error.strerror or error}")

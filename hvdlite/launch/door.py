@@ -10,10 +10,13 @@ import selectors
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
-from hvdlite.launch import channel, encryption, probe
+from hvdlite.launch import channel, probe
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+
+if TYPE_CHECKING:
+    from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
 MOST_STRANGERS = 256  # in addition to the job's own agents, who may all connect at once
@@ -34,7 +37,7 @@ class Door:
         selector: selectors.BaseSelector,
         addresses: List[str],
         processes: int,
-        key: Optional[encryption.Key],
+        key: "Optional[Key]",
         welcome: Callable[[Channel, Hello], None],
     ):
         self._selector, self._key, self._welcome = selector, key, welcome
@@ -89,7 +92,11 @@ class Door:
             self._drop(next(iter(self._strangers)), "there are too many that say nothing")
 
     def _wrapped(self, sock: socket.socket) -> socket.socket:
-        return encryption.from_agent(sock, self._key) if self._key else sock
+        if not self._key:
+            return sock
+        from hvdlite.launch import encryption
+
+        return encryption.from_agent(sock, self._key)
 
     def _hear(self, link: Channel) -> None:
         try:

@@ -2,6 +2,8 @@
 
 ``openssl`` makes a key and a certificate for the launcher. Agents check the certificate by its
 SHA-256, which reaches them together with the token. The key's file is deleted once it is loaded.
+
+Jobs on one host need none of it, and it takes 9 ms to import: others import it where they use it.
 """
 
 import hashlib

@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping
+from typing import TYPE_CHECKING, Dict, List, Mapping
 
 from hvdlite.core import listening
-from hvdlite.launch.job import Job
 from hvdlite.lifecycle import watched
+
+if TYPE_CHECKING:  # agents need no more of it
+    from hvdlite.launch.job import Job
 
 # Belong to a login on one host, or to one process of a backend: never forwarded.
 _OWN = {
@@ -55,7 +57,7 @@ def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
     }
 
 
-def added(job: Job) -> Dict[str, str]:
+def added(job: "Job") -> Dict[str, str]:
     """Return the variables that the options add for every rank."""
     defaults = {
         "PYTHONUNBUFFERED": "1",  # lines appear when printed, and the last ones before a crash

@@ -1,14 +1,9 @@
-"""The running command of a backend (mpirun, srun, ...), its own output and its end.
-
-At the end of this file: how an agent parts from its backend, and its program from the agent.
-"""
+"""The running command of a backend (mpirun, srun, ...), its own output and its end."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -113,25 +108,3 @@ def _holders(pipes: Set[str]) -> List[int]:
             if pipes & {os.readlink(file) for file in folder.iterdir()}:
                 found.append(int(folder.parent.name))
     return [pid for pid in found if pid != os.getpid()]
-
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def go_on_apart() -> None:
-    """Go on in a child that the backend does not know; for the backend this process has ended."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # the backend waits for their ends
-        os.dup2(nowhere, stream)
-
-
-def lead_own_group() -> None:
-    """In the child: lead a new process group, and be killed when the agent dies."""
-    os.setpgrp()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,7 +17,6 @@ from hvdlite.launch import (
     channel,
     check,
     door,
-    encryption,
     failure,
     flights,
     probe,
@@ -41,6 +40,16 @@ NOT_ENCRYPTED = (
 )
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: no rank's program has run
+
+
+def _new_key():
+    """Return what encrypts messages between hosts, or warn, and return None."""
+    from hvdlite.launch import encryption
+
+    key = encryption.new_key()
+    if not key:
+        _print([NOT_ENCRYPTED])
+    return key
 
 
 class Watch:
@@ -121,9 +130,7 @@ class Watch:
         job, remote = self._job, self._plan.remote
         hosts = [host.name for host in job.hosts]
         addresses = door.listening_addresses(remote, job.interfaces, hosts)
-        key = encryption.new_key() if remote else None
-        if remote and not key:
-            _print([NOT_ENCRYPTED])
+        key = _new_key() if remote else None
         return Door(self._selector, addresses, job.processes, key, self._welcome)
 
     def _welcome(self, link: Channel, hello: Hello) -> None:

@@ -3,7 +3,6 @@
 This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
 """
 
-import importlib.abc
 import sys
 
 from hvdlite.patches import kvstore_hooks
@@ -17,7 +16,7 @@ def watch() -> None:
         sys.meta_path.insert(0, _MXNetFinder())
 
 
-class _MXNetFinder(importlib.abc.MetaPathFinder):
+class _MXNetFinder:
     """Lets the other finders find MXNet, and wraps its import."""
 
     def find_spec(self, fullname, path=None, target=None):
