@@ -33,7 +33,7 @@ SHORT = [
 # which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
 # several do to them.
 ON_SEVERAL = [CONTRACT, *parallel(
-    "codec", "compression", "disagree", "grouped", "join", "numpy",
+    "codec", "disagree", "grouped", "join", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
     "random_programs", "random_threads", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "twins", "zero_copy",

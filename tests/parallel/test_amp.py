@@ -44,21 +44,6 @@ def scale_of(trainer) -> float:
     return trainer._amp_loss_scaler._next_loss_scale
 
 
-def test_equals_training_without_scaling():
-    net, alone = dense_net(), dense_net()
-    trainer, plain = make(net), plain_trainer(alone, momentum_sgd())
-    for step in range(4):
-        scaled_backward(net, trainer, batch_of(hvd.rank(), step))
-        trainer.step(4)
-        x = joined_batch(step)
-        with autograd.record():
-            loss = (alone(mx.nd.array(x)) ** 2).sum()
-        loss.backward()
-        plain.step(len(x))
-    assert_close(weights(net), weights(alone))
-    assert_equal_on_all_ranks(weights(net))
-
-
 def test_unscale_and_clip(size):
     """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
     net, alone = dense_net(), dense_net()

@@ -191,6 +191,18 @@ def test_casts_leave_other_dtypes_alone(size):
     assert (x.asnumpy() == size * 2**-30).all()
 
 
+def test_fp16_outside_of_a_trainer_leaves_other_dtypes_alone():
+    for dtype in ("float16", "int32", "uint8"):
+        x = mx.nd.ones((2,), dtype=dtype)
+        sent, context = hvd.Compression.fp16.compress(x)
+        assert sent is x
+        assert hvd.Compression.fp16.decompress(sent, context) is x
+    x = mx.nd.ones((2,), dtype="float64")
+    sent, context = hvd.Compression.fp16.compress(x)
+    assert sent.dtype == np.float16
+    assert hvd.Compression.fp16.decompress(sent, context).dtype == np.float64
+
+
 def test_a_residual_begins_anew_when_the_size_changes():
     reducer = Reducer(hvd.Compression.two_bit(0.5))
     for n in (10, 20):

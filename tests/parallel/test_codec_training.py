@@ -14,6 +14,7 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     dense_net,
     gradients,
     make_trainer,
@@ -50,7 +51,7 @@ def trained_by_model(model, steps: int) -> dict:
     return weights(net)
 
 
-@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+@both_kinds
 @pytest.mark.parametrize("case", ["2bit", "1bit", "topk"])
 def test_training_is_that_of_the_model(kind, case):
     """To the last bit: each parameter has its own residual, and the average is taken once."""

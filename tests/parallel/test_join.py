@@ -13,16 +13,6 @@ def test_all_at_once(size):
     assert (hvd.numpy.allreduce(np.ones(3), op=hvd.Sum) == size).all()
 
 
-def test_the_average_is_over_ranks_with_data(rank, size):
-    """Rank r has r + 1 batches: in step s the ranks from s on have one."""
-    for step in range(rank + 1):
-        mean = hvd.numpy.allreduce(np.full(5, rank, np.float64), name="mean")
-        total = hvd.allreduce(mx.nd.full((3,), rank + 1), op=hvd.Sum, name="total")
-        assert np.allclose(mean, np.mean(range(step, size)))
-        assert (total.asnumpy() == sum(r + 1 for r in range(step, size))).all()
-    assert hvd.join() == size - 1
-
-
 def test_epoch_after_epoch(rank, size):
     for epoch in range(4):
         steps = (rank + epoch) % size

@@ -12,8 +12,10 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     dense_net,
     joined_batch,
+    make_trainer,
     plain_trainer,
     sgd,
     train,
@@ -131,24 +133,18 @@ def test_without_a_trainer(rank, size):
     np.testing.assert_allclose(w.asnumpy(), 1 - 2 * 0.5 * (size - 1) / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["optimizer", "trainer"])
+@both_kinds
 def test_states_survive_and_so_does_the_averaging(kind, rank, tmp_path_factory):
     """Horovod's wrapper can lose the allreduce here, silently: then ranks drift apart."""
-
-    def make(net):
-        if kind == "trainer":
-            return hvd.DistributedTrainer(net.collect_params(), sgd())
-        return distributed(net, sgd())
-
     file = str(tmp_path_factory.mktemp("states") / "states")
     alone, net = dense_net(), dense_net()
     expected = train(alone, plain_trainer(alone, sgd()), steps=6, joined=True)
-    first = make(net)
+    first = make_trainer(kind, net.collect_params(), sgd())
     for step in range(3):
         backward(net, batch_of(rank, step))
         first.step(4)
     first.save_states(file)
-    again = make(net)
+    again = make_trainer(kind, net.collect_params(), sgd())
     again.load_states(file)
     if kind == "optimizer":
         assert isinstance(again._optimizer, hvd.DistributedOptimizer)

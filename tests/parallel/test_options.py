@@ -47,10 +47,13 @@ def test_op_sum_in_the_gradients(size):
 
 
 class Scaled:
-    """A compression of the user's own, with state between its two halves."""
+    """A compression of the user's own, with state between its two halves, that counts."""
+
+    calls = 0
 
     @staticmethod
     def compress(tensor):
+        Scaled.calls += 1
         scale = 2.0 ** (tensor.size % 5)
         return tensor.reshape((-1,)) * scale, (scale, tensor.shape)
 
@@ -71,6 +74,16 @@ def test_a_compression_of_the_users_own(kind, groups):
         ),
     )
     assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])
+def test_each_gradient_is_sent_once_a_step(name):
+    """Also where update_multi_precision() calls update(), and where it takes lists."""
+    net = dense_net()
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.create(name), compression=Scaled)
+    Scaled.calls = 0
+    train(net, plain_trainer(net, optimizer), steps=3)
+    assert Scaled.calls == 3 * len(net.collect_params().keys())
 
 
 @both_kinds

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import assert_equal_on_all_ranks, largest_difference, set_weights, weights
+from nets import assert_equal_on_all_ranks, largest_difference, make_trainer, set_weights, weights
 
 import hvdlite as hvd
 
@@ -74,24 +74,17 @@ def train(net, trainer, digits, clip: bool, joined: bool) -> dict:
     return weights(net)
 
 
-def wrapped(params):
-    return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer()), kvstore=None)
-
-
-def distributed(params):
-    return hvd.DistributedTrainer(params, optimizer())
-
-
 @pytest.mark.timeout(200, method="thread")
 @pytest.mark.parametrize(
-    "make_trainer, clip",
-    [(wrapped, False), (distributed, False), (distributed, True)],
+    "kind, clip",
+    [("optimizer", False), ("trainer", False), ("trainer", True)],
     ids=["DistributedOptimizer", "DistributedTrainer", "clipping"],
 )
-def test_lenet(make_trainer, clip, digits, parity, request):
+def test_lenet(kind, clip, digits, parity, request):
     net, alone = lenet(), lenet()
     start = weights(net)
-    trained = train(net, make_trainer(net.collect_params()), digits, clip, joined=False)
+    trainer = make_trainer(kind, net.collect_params(), optimizer())
+    trained = train(net, trainer, digits, clip, joined=False)
     plain = gluon.Trainer(alone.collect_params(), optimizer(), kvstore=None)
     expected = train(alone, plain, digits, clip, joined=True)
     assert largest_difference(expected, start) > (0.1 if clip else 1), "it has not trained at all"

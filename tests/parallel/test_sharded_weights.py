@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import dense_net, sgd, train, weights
+from nets import dense_net, sgd, train
 from trained import assert_same_bits
 from versions import MXNET2
 
@@ -95,51 +95,6 @@ def test_a_rank_that_still_reads_sees_old_weights(asynchronous):
     after = [(-float(step), -float(step)) for step in range(3)]
     last = [(1.0, 1.0), (0.0, 0.0), (0.0, 0.0), (-1.0, -1.0), (-1.0, -1.0), (-2.0, -2.0)]
     assert values == (last if hvd.rank() == hvd.size() - 1 else after)
-
-
-@pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
-@pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
-def test_states_are_those_of_one_process(tmp_path, when, first):
-    """Either trainer loads what either has saved."""
-    file = str(tmp_path / "states")
-    net = dense_net()
-    trainer = getattr(hvd, first)(net.collect_params(), "adam", {"learning_rate": 0.1})
-    train(net, trainer, 3)
-    trainer.save_states(file)
-    middle = weights(net)
-    expected = train(net, trainer, 2)
-
-    def resume(kind):
-        net = dense_net()
-        trainer = kind(net.collect_params(), "adam", {"learning_rate": 0.01})
-        train(net, trainer, when)
-        trainer.load_states(file)
-        for name, param in net._collect_params_with_prefix().items():
-            param.set_data(mx.nd.array(middle[name]))
-        return train(net, trainer, 2)
-
-    for kind in (hvd.DistributedTrainer, hvd.ShardedTrainer):
-        got = {name: [w] for name, w in resume(kind).items()}
-        assert_same_bits(got, {name: [w] for name, w in expected.items()})
-
-
-def test_checkpoint(tmp_path):
-    folder = hvd.broadcast_object(str(tmp_path))
-
-    def make():
-        net = dense_net()
-        trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
-        return net, trainer, hvd.Checkpoint(folder, net=net, trainer=trainer)
-
-    net, trainer, checkpoint = make()
-    train(net, trainer, 3)
-    checkpoint.save(1)
-    expected = train(net, trainer, 2)
-    net, trainer, checkpoint = make()
-    train(net, trainer, 1)
-    assert checkpoint.load()[0] == 1
-    got = train(net, trainer, 2)
-    assert_same_bits({n: [w] for n, w in got.items()}, {n: [w] for n, w in expected.items()})
 
 
 def test_weights_that_a_script_writes_count(shares):

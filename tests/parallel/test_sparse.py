@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import assert_equal_on_all_ranks, plain_trainer, weights
+from nets import assert_equal_on_all_ranks, both_kinds, make_trainer, plain_trainer, weights
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
@@ -188,18 +188,12 @@ def test_two_sparse_and_dense_gradients_average(rank, size):
 
 @no_sparse_gluon
 @pytest.mark.parametrize("as_dense", [False, True], ids=["rows", "as dense"])
-@pytest.mark.parametrize("kind", ["trainer", "optimizer"])
+@both_kinds
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_training_is_that_of_the_joined_batch(kind, name, as_dense, parity):
     """Lazy updates included: rows that no rank has met keep their momentum, as in one process."""
     net, alone = embedding_net(), embedding_net()
-    if kind == "trainer":
-        ours = hvd.DistributedTrainer(
-            net.collect_params(), optimizer(name), sparse_as_dense=as_dense
-        )
-    else:
-        wrapped = hvd.DistributedOptimizer(optimizer(name), sparse_as_dense=as_dense)
-        ours = plain_trainer(net, wrapped)
+    ours = make_trainer(kind, net.collect_params(), optimizer(name), sparse_as_dense=as_dense)
     trained = train(net, ours, joined=False)
     assert net[0].weight.grad().stype == "row_sparse"
     expected = train(alone, plain_trainer(alone, optimizer(name)), joined=True)

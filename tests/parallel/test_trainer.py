@@ -60,25 +60,6 @@ def test_gradients_are_true_averages_after_allreduce_grads(size):
     assert_close({n: g * size for n, g in gradients(net).items()}, gradients(alone))
 
 
-def test_clipping_between_allreduce_grads_and_update():
-    net, alone = dense_net(), dense_net()
-    ours = hvd.DistributedTrainer(net.collect_params(), sgd())
-    plain = plain_trainer(alone, sgd())
-    for step in range(4):
-        for model, trainer, x in (
-            (net, ours, batch_of(hvd.rank(), step)),
-            (alone, plain, joined_batch(step)),
-        ):
-            backward(model, x)
-            trainer.allreduce_grads()
-            norm = gluon.utils.clip_global_norm(
-                [p.grad() for p in model.collect_params().values()], 0.3 * len(x)
-            )
-            assert norm > 0.3 * len(x)
-            trainer.update(len(x))
-    assert_close(weights(net), weights(alone))
-
-
 def test_rescale_grad_and_clip_gradient_of_the_optimizer():
     options = {"rescale_grad": 0.25, "clip_gradient": 0.05}
     net, alone = dense_net(), dense_net()

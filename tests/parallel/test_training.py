@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gluon2 import as_gluon_takes_it, metric
 from mxnet import autograd, gluon
+from nets import both_kinds, make_trainer
 
 import hvdlite as hvd
 
@@ -29,16 +30,8 @@ def step(net, trainer, number: int) -> None:
     trainer.step(2)
 
 
-def distributed(params):
-    return hvd.DistributedTrainer(params, "adam", {"learning_rate": 0.1})
-
-
-def wrapped(params):
-    optimizer = hvd.DistributedOptimizer(mx.optimizer.Adam(learning_rate=0.1))
-    return gluon.Trainer(params, optimizer, kvstore=None)
-
-
-both = pytest.mark.parametrize("make_trainer", [distributed, wrapped])
+def adam_trainer(kind: str, net):
+    return make_trainer(kind, net.collect_params(), mx.optimizer.Adam(learning_rate=0.1))
 
 
 def weights(net) -> list:
@@ -147,11 +140,11 @@ def test_linear_scaling(size):
 # ---- states and checkpoints ----
 
 
-@both
-def test_states_of_one_rank_on_all(make_trainer, rank, size):
+@both_kinds
+def test_states_of_one_rank_on_all(kind, rank, size):
     """Rank 0 has trained on; after the broadcast all ranks go on alike."""
     net = dense()
-    trainer = make_trainer(net.collect_params())
+    trainer = adam_trainer(kind, net)
     step(net, trainer, 0)
     if rank == 0:
         trainer.optimizer._update_count(0)
@@ -166,12 +159,12 @@ def test_states_of_one_rank_on_all(make_trainer, rank, size):
         assert_same(other, everyone[0])
 
 
-@both
-def test_a_resumed_run_comes_to_the_same_weights(make_trainer, tmp_path, rank):
+@both_kinds
+def test_a_resumed_run_comes_to_the_same_weights(kind, tmp_path, rank):
     folder = hvd.broadcast_object(str(tmp_path / "run"))
     net = dense(rank)
     hvd.broadcast_parameters(net.collect_params())
-    trainer = make_trainer(net.collect_params())
+    trainer = adam_trainer(kind, net)
     checkpoint = hvd.Checkpoint(folder, net=net, trainer=trainer)
     assert checkpoint.load() == (0, {})
     for number in range(2):
@@ -180,7 +173,7 @@ def test_a_resumed_run_comes_to_the_same_weights(make_trainer, tmp_path, rank):
     hvd.barrier()
     step(net, trainer, 2)
     again = dense(rank + 50)
-    other = make_trainer(again.collect_params())
+    other = adam_trainer(kind, again)
     assert hvd.Checkpoint(folder, net=again, trainer=other).load() == (2, {"best": 0.5})
     step(again, other, 2)
     assert_same(weights(again), weights(net))

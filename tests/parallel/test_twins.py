@@ -6,13 +6,14 @@ test_parity.py.
 
 import mxnet as mx
 import numpy as np
-import pytest
 from mxnet import autograd, gluon
 from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
+    both_kinds,
     dense_net,
+    make_trainer,
     plain_trainer,
     weights,
 )
@@ -20,19 +21,6 @@ from nets import (
 import hvdlite as hvd
 
 ROWS = 6  # of one rank's batch
-
-
-def trainer_of(net, optimizer):
-    return hvd.DistributedTrainer(net.collect_params(), optimizer)
-
-
-def optimizer_of(net, optimizer):
-    return plain_trainer(net, hvd.DistributedOptimizer(optimizer))
-
-
-both_kinds = pytest.mark.parametrize(
-    "make_trainer", [trainer_of, optimizer_of], ids=["DistributedTrainer", "DistributedOptimizer"]
-)
 
 
 # ---- a GAN ----
@@ -49,10 +37,10 @@ def draw(step: int, columns: int, kind: int, ranks) -> mx.nd.NDArray:
     return mx.nd.array(np.concatenate(batches))
 
 
-def train_gan(make_trainer, ranks, steps: int = 12) -> dict:
+def train_gan(make, ranks, steps: int = 12) -> dict:
     """Each step trains the critic on real and on made-up rows, then the generator through it."""
     generator, critic = dense_net((8, 3), in_units=4), dense_net((8, 1), seed=2, in_units=3)
-    trainers = [make_trainer(net, adam()) for net in (generator, critic)]
+    trainers = [make(net, adam()) for net in (generator, critic)]
     loss_of = gluon.loss.SigmoidBCELoss()
     true, false = mx.nd.ones((ROWS * len(ranks), 1)), mx.nd.zeros((ROWS * len(ranks), 1))
     for step in range(steps):
@@ -71,11 +59,11 @@ def train_gan(make_trainer, ranks, steps: int = 12) -> dict:
 
 
 @both_kinds
-def test_gan_with_two_trainers(make_trainer, rank, size, parity, request):
-    trained = train_gan(make_trainer, [rank])
+def test_gan_with_two_trainers(kind, rank, size, parity):
+    trained = train_gan(lambda net, adam: make_trainer(kind, net.collect_params(), adam), [rank])
     expected = train_gan(plain_trainer, range(size))
     assert_equal_on_all_ranks(trained)
-    parity(f"GAN, {request.node.callspec.id}", trained, expected, 1e-4)
+    parity(f"GAN, {kind}", trained, expected, 1e-4)
 
 
 # ---- uneven batches ----
@@ -113,9 +101,10 @@ def train_alone(net, trainer, size: int, epochs: int) -> dict:
 
 
 @both_kinds
-def test_uneven_batches_with_join(make_trainer, rank, size, parity, request):
+def test_uneven_batches_with_join(kind, rank, size, parity):
     net, alone = dense_net(), dense_net()
-    trained = train_with_join(net, make_trainer(net, sgd()), rank, epochs=3)
+    trainer = make_trainer(kind, net.collect_params(), sgd())
+    trained = train_with_join(net, trainer, rank, epochs=3)
     expected = train_alone(alone, plain_trainer(alone, sgd()), size, epochs=3)
     assert_equal_on_all_ranks(trained)
-    parity(f"join, {request.node.callspec.id}", trained, expected, 5e-5)
+    parity(f"join, {kind}", trained, expected, 5e-5)
