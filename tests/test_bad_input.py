@@ -1,61 +1,10 @@
-"""What users are told: bad input, settings, ranks that come late; `pytest -s` prints the texts."""
+"""What users are told of settings and of ranks that come late; `pytest -s` prints the texts.
+
+Of bad input they are told what tests/contract/test_refusals.py says.
+"""
 
 import pytest
 from jobs import assert_passed, script
-
-SAY = "Submit the same {} on every rank."
-NOT_INITIALIZED = "HvdliteValueError: hvdlite has not been initialized; use hvdlite.init()"
-
-
-def disagree(name: str, what: str, first: str, rest: str) -> str:
-    return (
-        f"MXNetError: tensor '{name}': ranks disagree on the {what}: rank 0: {first}; "
-        f"ranks 1, 2: {rest}. Submit the same {what} on every rank."
-    )
-
-
-SCALES = "prescale_factor and postscale_factor"
-EXPECTED = {
-    "before init": NOT_INITIALIZED,
-    "after shutdown": NOT_INITIALIZED,
-    "shapes": disagree("allreduce.w", "shape", "(17, 3)", "(18, 3)"),
-    "dtypes": disagree("allreduce.w", "dtype", "float32", "int32"),
-    "ops": disagree("allreduce.w", "op", "Sum", "Average"),
-    "scales": disagree("allreduce.w", SCALES, "1 and 1", "0.5 and 1"),
-    "roots": disagree("broadcast.w", "root_rank", "0", "1"),
-    "rows of an allgather": disagree("allgather.w", "shape", "(2, 3)", "(2, 4)"),
-    "root that is no rank": "HvdliteValueError: tensor 'broadcast.w': root_rank 7 is not a rank of "
-    "this job: expected 0 to 2",
-    "row_sparse": "HvdliteValueError: tensor 'allreduce.w' has storage type row_sparse: expected "
-    "dense; convert it with tostype('default')",
-    "csr": "HvdliteValueError: tensor 'allreduce.w' has storage type csr: expected dense; "
-    "convert it with tostype('default')",
-    "good after all that": "3.0",
-}
-TWICE = "MXNetError: tensor 'allreduce.twice' was submitted twice on this rank: wait for the first"
-
-
-def test_what_each_rank_is_told():
-    job = assert_passed(script(3, "bad_input"))
-    results = job.results()
-    assert results.keys() == {0, 1, 2}
-    for case in results[0]:
-        told = {text: [r for r in results if results[r][case] == text] for text in
-                (results[r][case] for r in results)}  # fmt: skip
-        for text, ranks in told.items():
-            print(f"{case}, on ranks {ranks}: {text}")
-    for rank, texts in results.items():
-        for case, expected in EXPECTED.items():
-            assert texts[case] == expected
-        assert texts["networks"].startswith(
-            "HvdliteError: net: ranks disagree on entry 0: rank 0: "
-        )
-        assert "bias (float32, (3,), grad_req write); rank 1: " in texts["networks"]
-        assert texts["networks"] == results[0]["networks"]
-        assert texts["dtype uint16"].startswith(
-            "ValueError: dtype uint16 is not supported: expected"
-        )
-        assert texts["same name twice"].startswith("nothing" if rank else TWICE)
 
 
 @pytest.mark.parametrize("tensors", ["named", "unnamed"])
