@@ -4,7 +4,7 @@ import resource
 
 import numpy as np
 import pytest
-from arrays import part_of, same_everywhere
+from numbers_of_ranks import part_of, same_everywhere
 from test_operations import adasum
 
 import hvdlite as hvd

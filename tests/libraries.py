@@ -1,4 +1,4 @@
-"""What the contract of the collectives needs of each library: arrays from NumPy and back.
+"""What tests of the collectives need of each library: arrays from NumPy and back.
 
 bfloat16, which NumPy has not, is given and read as float32.
 """
@@ -121,6 +121,10 @@ if mx:
     @library
     class NP(MXNet):
         module = mx.np
+
+    both_libraries = pytest.mark.parametrize(
+        "lib", [lib for lib in LIBRARIES if not isinstance(lib, NP)], ids=str
+    )
 
 
 torch = imported("torch")
