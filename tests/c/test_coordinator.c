@@ -32,21 +32,18 @@ TEST(test_fuses) {
     CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
-TEST(test_ids) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "*+a -> Ta R");
-    uint64_t id = s.ids['a'];
+SCENE(test_ids, config_of(3)) {
+    STORY(s, "*+a -> Ta R");
+    uint64_t id = s->ids['a'];
     CHECK(id > 0);
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 3; i++) hits(&s, i, id, 0);
-        decide(&s, 0);
-        CHECK_INT(s.n, 2);
-        CHECK(s.got[0].item.request.name[0] == 0 && s.got[0].item.id == id);
+        for (int i = 0; i < 3; i++) hits(s, i, id, 0);
+        decide(s, 0);
+        CHECK_INT(s->n, 2);
+        CHECK(s->got[0].item.request.name[0] == 0 && s->got[0].item.id == id);
     }
-    STORY(&s, "0#a 1+a 2#a -> Ta R"); /* one sends it whole: all hear the name and a new id */
-    CHECK(s.ids['a'] > id);
-    scene_close(&s);
+    STORY(s, "0#a 1+a 2#a -> Ta R"); /* one sends it whole: all hear the name and a new id */
+    CHECK(s->ids['a'] > id);
 }
 
 TEST(test_no_cache) {
@@ -77,35 +74,29 @@ TEST(test_resend_after_eviction) {
     scene_close(&s);
 }
 
-TEST(test_changed_after_being_cached) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    STORY(&s, "*+a -> Ta R");
-    uint64_t id = s.ids['a'];
-    STORY(&s, "*+a:4 -> Ta R");
-    CHECK(s.ids['a'] > id);
-    hits(&s, 0, id, 0);
-    STORY(&s, "-> S0; 0+a:5 1#a -> Fa ? (5,)");
-    CHECK_HAS(s.got[0].item.error.text, "(4,)");
-    STORY(&s, "*#a"); /* what was agreed on last still holds */
-    CHECK_INT(decide(&s, 0), 2);
-    scene_close(&s);
+SCENE(test_changed_after_being_cached, config_of(2)) {
+    STORY(s, "*+a -> Ta R");
+    uint64_t id = s->ids['a'];
+    STORY(s, "*+a:4 -> Ta R");
+    CHECK(s->ids['a'] > id);
+    hits(s, 0, id, 0);
+    STORY(s, "-> S0; 0+a:5 1#a -> Fa ? (5,)");
+    CHECK_HAS(s->got[0].item.error.text, "(4,)");
+    STORY(s, "*#a"); /* what was agreed on last still holds */
+    CHECK_INT(decide(s, 0), 2);
 }
 
-TEST(test_rows_of_an_allgather) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R");
-    CHECK_INT(s.got[0].item.nrows, 3);
-    for (int i = 0; i < 3; i++) CHECK_INT(s.got[0].rows[i], i * 2);
-    STORY(&s, "0#g 2#g 1+g:7x5 -> Tg R"); /* rank 1 brings other rows, the others the same */
-    CHECK_INT(s.got[0].rows[0], 0);
-    CHECK_INT(s.got[0].rows[1], 7);
-    CHECK_INT(s.got[0].rows[2], 4);
-    uint64_t id = s.ids['g'];
-    STORY(&s, "*#g");
-    CHECK(decide(&s, 0) == 2 && s.got[0].item.id == id);
-    scene_close(&s);
+SCENE(test_rows_of_an_allgather, config_of(3)) {
+    STORY(s, "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R");
+    CHECK_INT(s->got[0].item.nrows, 3);
+    for (int i = 0; i < 3; i++) CHECK_INT(s->got[0].rows[i], i * 2);
+    STORY(s, "0#g 2#g 1+g:7x5 -> Tg R"); /* rank 1 brings other rows, the others the same */
+    CHECK_INT(s->got[0].rows[0], 0);
+    CHECK_INT(s->got[0].rows[1], 7);
+    CHECK_INT(s->got[0].rows[2], 4);
+    uint64_t id = s->ids['g'];
+    STORY(s, "*#g");
+    CHECK(decide(s, 0) == 2 && s->got[0].item.id == id);
 }
 
 struct conflict {
@@ -158,80 +149,65 @@ TEST(test_conflicts) {
 }
 
 /* Rows may differ among ranks; the text must give each rank the shape that it has. */
-TEST(test_conflict_of_allgather_tells_each_shape) {
+SCENE(test_conflict_of_allgather_tells_each_shape, config_of(3)) {
     static const char *const SHAPES[] = {"(3, 4)", "(5, 4)", "(3, 7)"};
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw");
-    for (int i = 0; i < 3; i++) CHECK_HAS(s.got[0].item.error.text, SHAPES[i]);
-    scene_close(&s);
+    STORY(s, "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw");
+    for (int i = 0; i < 3; i++) CHECK_HAS(s->got[0].item.error.text, SHAPES[i]);
 }
 
 /* The longest names and shapes: the text is cut, no more. */
-TEST(test_long_conflict) {
-    struct scene s;
-    scene_open(&s, config_of(9));
+SCENE(test_long_conflict, config_of(9)) {
     for (int i = 0; i < 9; i++) {
         struct request r = request_of("", 1);
         memset(r.name, 'n', HVD_MAX_NAME - 1);
         r.ndim = HVD_MAX_DIMS;
         for (int k = 0; k < HVD_MAX_DIMS; k++) r.dims[k] = k ? 1 : i + 1;
-        says(&s, i, r, 0);
+        says(s, i, r, 0);
     }
-    CHECK_INT(decide(&s, 0), 1);
-    CHECK_INT(s.got[0].item.type, WIRE_FAIL);
-    scene_close(&s);
+    CHECK_INT(decide(s, 0), 1);
+    CHECK_INT(s->got[0].item.type, WIRE_FAIL);
 }
 
 /* All ranks get one text, in the order of ranks; the rank's shape does not matter. */
-TEST(test_a_rank_says_why_it_has_no_data) {
-    struct scene s;
+SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     struct request r = gather_of("a", 3, 2), wrong = request_of("a", 0);
     hvd_error err = {0};
-    scene_open(&s, config_of(3));
     wrong.kind = r.kind;
     wrong.ndim = 0;
     wrong.failed = true;
-    CHECK_OK(coordinator_refused(s.c, 2, &wrong, "splits are bad", 0, &err), err);
-    says(&s, 1, r, 0);
-    CHECK_OK(coordinator_refused(s.c, 0, &wrong, "splits are worse", 0, &err), err);
-    CHECK_INT(decide(&s, 0), 1);
-    CHECK_INT(s.got[0].item.type, WIRE_FAIL);
-    CHECK_INT(s.got[0].item.error.code, HVD_INVALID);
-    CHECK_TEXT(s.got[0].item.error.text, "rank 0: splits are worse; rank 2: splits are bad");
-    CHECK_INT(s.got[0].item.error.nblamed, 2);
-    scene_close(&s);
+    CHECK_OK(coordinator_refused(s->c, 2, &wrong, "splits are bad", 0, &err), err);
+    says(s, 1, r, 0);
+    CHECK_OK(coordinator_refused(s->c, 0, &wrong, "splits are worse", 0, &err), err);
+    CHECK_INT(decide(s, 0), 1);
+    CHECK_INT(s->got[0].item.type, WIRE_FAIL);
+    CHECK_INT(s->got[0].item.error.code, HVD_INVALID);
+    CHECK_TEXT(s->got[0].item.error.text, "rank 0: splits are worse; rank 2: splits are bad");
+    CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
 /* Also from the cache, until a rank's request changes. */
-TEST(test_one_rank_chooses_its_splits) {
-    struct scene s;
+SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;
     even.kind = own.kind = HVD_ALLTOALL;
     own.uneven = true;
-    scene_open(&s, config_of(2));
-    says(&s, 0, even, 0);
-    says(&s, 1, own, 0);
-    CHECK_INT(decide(&s, 0), 2);
-    CHECK(s.got[0].item.uneven);
-    uint64_t id = s.got[0].item.id;
-    hits(&s, 0, id, 0);
-    hits(&s, 1, id, 0);
-    CHECK_INT(decide(&s, 0), 2);
-    CHECK(s.got[0].item.uneven && s.got[0].item.id == id);
-    all_say(&s, 2, even);
-    CHECK_INT(decide(&s, 0), 2);
-    CHECK(!s.got[0].item.uneven);
-    scene_close(&s);
+    says(s, 0, even, 0);
+    says(s, 1, own, 0);
+    CHECK_INT(decide(s, 0), 2);
+    CHECK(s->got[0].item.uneven);
+    uint64_t id = s->got[0].item.id;
+    hits(s, 0, id, 0);
+    hits(s, 1, id, 0);
+    CHECK_INT(decide(s, 0), 2);
+    CHECK(s->got[0].item.uneven && s->got[0].item.id == id);
+    all_say(s, 2, even);
+    CHECK_INT(decide(s, 0), 2);
+    CHECK(!s->got[0].item.uneven);
 }
 
-TEST(test_submitted_twice) {
-    struct scene s;
+SCENE(test_submitted_twice, config_of(2)) {
     struct request r = request_of("a", 3);
     hvd_error err = {0};
-    scene_open(&s, config_of(2));
-    says(&s, 0, r, 0);
-    CHECK_CODE(coordinator_request(s.c, 0, &r, 0, &err), HVD_INTERNAL, err);
+    says(s, 0, r, 0);
+    CHECK_CODE(coordinator_request(s->c, 0, &r, 0, &err), HVD_INTERNAL, err);
     CHECK_HAS(err.text, "'a'");
-    scene_close(&s);
 }

@@ -14,44 +14,32 @@ static void check_whole(const struct decision *d, const int64_t *joined, uint32_
     for (uint32_t i = 0; i < n; i++) CHECK_INT(d->rows[i], joined[i]);
 }
 
-TEST(test_what_waited_goes_on_when_the_missing_rank_joins) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0+a:7 2+a:7 ->; 1j -> Ta R");
-    check_whole(&s.got[0], (int64_t[]){1}, 1);
-    CHECK_INT(s.got[0].item.request.dims[0], 7);
-    CHECK_INT(s.got[0].item.request.dtype, HVD_FLOAT32);
-    scene_close(&s);
+SCENE(test_what_waited_goes_on_when_the_missing_rank_joins, config_of(3)) {
+    STORY(s, "0+a:7 2+a:7 ->; 1j -> Ta R");
+    check_whole(&s->got[0], (int64_t[]){1}, 1);
+    CHECK_INT(s->got[0].item.request.dims[0], 7);
+    CHECK_INT(s->got[0].item.request.dtype, HVD_FLOAT32);
 }
 
-TEST(test_later_ones_do_not_wait_for_joined_ranks) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0j 2j 1+a:7 -> Ta R");
-    check_whole(&s.got[0], (int64_t[]){0, 2}, 2);
-    scene_close(&s);
+SCENE(test_later_ones_do_not_wait_for_joined_ranks, config_of(3)) {
+    STORY(s, "0j 2j 1+a:7 -> Ta R");
+    check_whole(&s->got[0], (int64_t[]){0, 2}, 2);
 }
 
-TEST(test_by_id_the_joined_rank_is_told_all) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    STORY(&s, "*+a:7 -> Ta R");
-    uint64_t id = s.ids['a'];
-    STORY(&s, "0j 1#a -> Ta R");
-    CHECK_INT(s.ids['a'], id);
-    check_whole(&s.got[0], (int64_t[]){0}, 1);
-    scene_close(&s);
+SCENE(test_by_id_the_joined_rank_is_told_all, config_of(2)) {
+    STORY(s, "*+a:7 -> Ta R");
+    uint64_t id = s->ids['a'];
+    STORY(s, "0j 1#a -> Ta R");
+    CHECK_INT(s->ids['a'], id);
+    check_whole(&s->got[0], (int64_t[]){0}, 1);
 }
 
-TEST(test_the_last_one_ends_it) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0j 2j ->; 1j -> Tjoin R");
-    CHECK_INT(s.got[0].item.id, 0);
-    CHECK_INT(s.got[0].rows[0], 1);
-    STORY(&s, "1+a:7 ->; 0+a:7 2+a:7 -> Ta R"); /* waits for all again */
-    CHECK(!s.got[0].item.whole);
-    scene_close(&s);
+SCENE(test_the_last_one_ends_it, config_of(3)) {
+    STORY(s, "0j 2j ->; 1j -> Tjoin R");
+    CHECK_INT(s->got[0].item.id, 0);
+    CHECK_INT(s->got[0].rows[0], 1);
+    STORY(s, "1+a:7 ->; 0+a:7 2+a:7 -> Ta R"); /* waits for all again */
+    CHECK(!s->got[0].item.whole);
 }
 
 TEST(test_sums_over_other_ranks_are_not_fused) {
@@ -78,19 +66,13 @@ TEST(test_what_zeros_can_not_stand_in_for) {
     check_refused(gather_of("x", 3, 2), "allgather");
 }
 
-TEST(test_a_disagreement_names_only_who_has_submitted) {
-    struct scene s;
-    scene_open(&s, config_of(4));
-    STORY(&s, "0j 1+a 2+a:4 3+a -> Fa");
-    CHECK_HAS(s.got[0].item.error.text, "shape: ranks 1, 3: (3,); rank 2: (4,).");
-    scene_close(&s);
+SCENE(test_a_disagreement_names_only_who_has_submitted, config_of(4)) {
+    STORY(s, "0j 1+a 2+a:4 3+a -> Fa");
+    CHECK_HAS(s->got[0].item.error.text, "shape: ranks 1, 3: (3,); rank 2: (4,).");
 }
 
-TEST(test_a_join_is_no_stall) {
-    struct scene s;
+SCENE(test_a_join_is_no_stall, config_of(2)) {
     struct reports r;
-    scene_open(&s, config_of(2));
-    STORY(&s, "0j");
-    CHECK_INT(look(&s, 1000, &r), 0);
-    scene_close(&s);
+    STORY(s, "0j");
+    CHECK_INT(look(s, 1000, &r), 0);
 }

@@ -43,18 +43,15 @@ TEST(test_small_tensors_that_cannot_be_fused) {
     scene_close(&s);
 }
 
-TEST(test_a_large_tensor_is_cut) {
-    struct scene s;
-    scene_open(&s, config_of(256 * KIB));
-    STORY(&s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
-    uint64_t id = s.got[0].item.id;
-    CHECK_INT(s.got[2].item.id, 0); /* the id was given with the first piece */
-    STORY(&s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
-              "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
-    for (int i = 0; i < RANKS; i++) hits(&s, i, id, 6);
-    CHECK_INT(decide(&s, 6), 4);
-    CHECK(s.got[0].item.id == id && s.got[2].item.id == id);
-    scene_close(&s);
+SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {
+    STORY(s, "*+a:120000 -> Ta:0-131072 R Ta:131072-262144 R"); /* 480,000 bytes */
+    uint64_t id = s->got[0].item.id;
+    CHECK_INT(s->got[2].item.id, 0); /* the id was given with the first piece */
+    STORY(s, "*+front:10@1 t=1 f -> Tfront R; t=2 f -> Ta:262144-393216 R;"
+             "t=3 f -> Ta:393216-480000 R; t=4 f t=5 f ->");
+    for (int i = 0; i < RANKS; i++) hits(s, i, id, 6);
+    CHECK_INT(decide(s, 6), 4);
+    CHECK(s->got[0].item.id == id && s->got[2].item.id == id);
 }
 
 /* Only a tensor of higher priority, once known, is worth pieces. */
@@ -94,12 +91,9 @@ TEST(test_what_is_never_cut) {
 }
 
 /* Ranks that have joined make zeros for one batch. */
-TEST(test_a_tensor_that_a_joined_rank_lacks_is_not_cut) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    STORY(&s, "1j 0+a:102400 -> Ta R");
-    CHECK(s.got[0].item.whole && !s.got[0].item.cut);
-    scene_close(&s);
+SCENE(test_a_tensor_that_a_joined_rank_lacks_is_not_cut, config_of(2)) {
+    STORY(s, "1j 0+a:102400 -> Ta R");
+    CHECK(s->got[0].item.whole && !s->got[0].item.cut);
 }
 
 TEST(test_a_disagreement_is_told_at_once) {

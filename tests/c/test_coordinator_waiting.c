@@ -18,85 +18,64 @@ static void check_left(const struct scene *s, const char *name, const char *rank
     CHECK_HAS(s->got[0].item.error.text, "out of data");
 }
 
-TEST(test_leave_before_submission) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "0+waits ->; 1- -> Fwaits");
-    check_left(&s, "'waits'", "rank 1");
-    STORY(&s, "2+new -> Fnew");
-    check_left(&s, "'new'", "rank 1");
-    STORY(&s, "->");
-    scene_close(&s);
+SCENE(test_leave_before_submission, config_of(3)) {
+    STORY(s, "0+waits ->; 1- -> Fwaits");
+    check_left(s, "'waits'", "rank 1");
+    STORY(s, "2+new -> Fnew");
+    check_left(s, "'new'", "rank 1");
+    STORY(s, "->");
 }
 
 TEST(test_leave_after_submission) { CHECK_STORY(config_of(3), "1+a 0+a 1- ->; 2+a -> Ta R"); }
 
 /* The first reason is told; later ones are mostly consequences. */
-TEST(test_first_reason) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "1-");
-    coordinator_leave(s.c, 2, "because rank 1 left");
-    coordinator_leave(s.c, 2, "again");
-    STORY(&s, "0+a -> Fa");
-    check_left(&s, "'a'", "rank 1 left");
-    scene_close(&s);
+SCENE(test_first_reason, config_of(3)) {
+    STORY(s, "1-");
+    coordinator_leave(s->c, 2, "because rank 1 left");
+    coordinator_leave(s->c, 2, "again");
+    STORY(s, "0+a -> Fa");
+    check_left(s, "'a'", "rank 1 left");
 }
 
 /* The first to leave need not be the lowest rank. */
-TEST(test_first_to_leave) {
-    struct scene s;
-    scene_open(&s, config_of(3));
-    STORY(&s, "2-");
-    coordinator_leave(s.c, 1, "again");
-    STORY(&s, "0+a -> Fa");
-    check_left(&s, "'a'", "rank 2 left");
-    scene_close(&s);
+SCENE(test_first_to_leave, config_of(3)) {
+    STORY(s, "2-");
+    coordinator_leave(s->c, 1, "again");
+    STORY(s, "0+a -> Fa");
+    check_left(s, "'a'", "rank 2 left");
 }
 
 /* An error is for those that had submitted; another may have the name under way in its next round.
  */
-TEST(test_error_names_its_ranks) {
-    struct scene s;
-    scene_open(&s, config_of(4));
-    STORY(&s, "3+a 1+a 2- -> Fa");
-    CHECK_INT(s.got[0].item.nrows, 2);
-    CHECK(s.got[0].rows[0] == 1 && s.got[0].rows[1] == 3);
-    scene_close(&s);
+SCENE(test_error_names_its_ranks, config_of(4)) {
+    STORY(s, "3+a 1+a 2- -> Fa");
+    CHECK_INT(s->got[0].item.nrows, 2);
+    CHECK(s->got[0].rows[0] == 1 && s->got[0].rows[1] == 3);
 }
 
 /* It left while it was asked for its request again: what it had submitted still runs. */
-TEST(test_leave_before_answering_a_resend) {
-    struct scene s;
+SCENE(test_leave_before_answering_a_resend, config_of(2)) {
     struct request r = request_of("a", 3);
     hvd_error err = {0};
-    scene_open(&s, config_of(2));
-    hits(&s, 1, 12345, 0);
-    STORY(&s, "1- 0+a -> S1");
-    CHECK_OK(coordinator_resent(s.c, 1, &r, 0, &err), err);
-    STORY(&s, "-> Ta R; 0+a -> Fa");
-    scene_close(&s);
+    hits(s, 1, 12345, 0);
+    STORY(s, "1- 0+a -> S1");
+    CHECK_OK(coordinator_resent(s->c, 1, &r, 0, &err), err);
+    STORY(s, "-> Ta R; 0+a -> Fa");
 }
 
 /* Who has left after its submission is not to blame. */
-TEST(test_left_after_its_submission) {
-    struct scene s;
-    scene_open(&s, config_of(4));
-    STORY(&s, "0+a 1+a 1- ->; 3- -> Fa");
-    check_left(&s, "'a'", "rank 3 left");
-    scene_close(&s);
+SCENE(test_left_after_its_submission, config_of(4)) {
+    STORY(s, "0+a 1+a 1- ->; 3- -> Fa");
+    check_left(s, "'a'", "rank 3 left");
 }
 
-TEST(test_long_reason) {
+SCENE(test_long_reason, config_of(2)) {
     char reason[5000];
-    struct scene s;
     memset(reason, 'r', sizeof reason - 1);
     reason[sizeof reason - 1] = 0;
-    scene_open(&s, config_of(2));
-    coordinator_leave(s.c, 1, reason);
-    STORY(&s, "0+a -> Fa ? rank 1");
-    CHECK_HAS(s.got[0].item.error.text, "rrrrrrrr");
-    scene_close(&s);
+    coordinator_leave(s->c, 1, reason);
+    STORY(s, "0+a -> Fa ? rank 1");
+    CHECK_HAS(s->got[0].item.error.text, "rrrrrrrr");
 }
 
 TEST(test_bye) {
@@ -104,37 +83,32 @@ TEST(test_bye) {
         CHECK_STORY(config_of(size), "*+last *- -> Tlast R B; ->");
 }
 
-TEST(test_stall_warning_once) {
-    struct scene s;
+SCENE(test_stall_warning_once, config_of(3)) {
     struct reports r;
-    scene_open(&s, config_of(3));
-    STORY(&s, "t=100 0+first t=105 2+first t=108 1+second");
-    CHECK_INT(look(&s, 109, &r), 0);
-    CHECK_INT(look(&s, 111, &r), 1);
+    STORY(s, "t=100 0+first t=105 2+first t=108 1+second");
+    CHECK_INT(look(s, 109, &r), 0);
+    CHECK_INT(look(s, 111, &r), 1);
     CHECK_TEXT(r.text[0],
                "tensor 'first' has waited for 11 s: submitted by ranks 0, 2, not by rank 1 "
                "(rank 1 waits for 'second')");
-    CHECK_INT(look(&s, 112, &r), 0);
-    CHECK_INT(look(&s, 119, &r), 1);
+    CHECK_INT(look(s, 112, &r), 0);
+    CHECK_INT(look(s, 119, &r), 1);
     CHECK_HAS(r.text[0], "'second'");
     CHECK_HAS(r.text[0], "waits for 'first'");
-    CHECK_INT(look(&s, 159, &r), 0);
-    STORY(&s, "t=159 1+first -> Tfirst R");
-    scene_close(&s);
+    CHECK_INT(look(s, 159, &r), 0);
+    STORY(s, "t=159 1+first -> Tfirst R");
 }
 
 /* 20,000 tensors made 20,000 lines. Younger ones go with the oldest, and are not said again. */
-TEST(test_one_line_for_all_that_miss_the_same_ranks) {
+SCENE(test_one_line_for_all_that_miss_the_same_ranks, config_of(3)) {
     enum { N = 20000 };
-    struct scene s;
     struct reports r;
-    scene_open(&s, config_of(3));
     for (int i = 0; i < N; i++) {
-        says(&s, 0, numbered_request(i, 3), 100 + 1e-3 * i);
-        if (i % 2) says(&s, i % 4 == 1 ? 1 : 2, numbered_request(i, 3), 100 + 1e-3 * i);
+        says(s, 0, numbered_request(i, 3), 100 + 1e-3 * i);
+        if (i % 2) says(s, i % 4 == 1 ? 1 : 2, numbered_request(i, 3), 100 + 1e-3 * i);
     }
-    says(&s, 1, request_of("of rank 1", 3), 121);
-    CHECK_INT(look(&s, 122, &r), 3);
+    says(s, 1, request_of("of rank 1", 3), 121);
+    CHECK_INT(look(s, 122, &r), 3);
     CHECK_TEXT(r.text[0],
                "tensor 'tensor.0' and 9999 more have waited for 22 s: submitted by rank 0, "
                "not by ranks 1, 2 (rank 1 waits for 'tensor.1') (rank 2 waits for "
@@ -143,36 +117,29 @@ TEST(test_one_line_for_all_that_miss_the_same_ranks) {
               "'tensor.3' and 4999 more have waited for 22 s: submitted by ranks 0, 2, not by");
     CHECK_HAS(r.text[2],
               "'tensor.1' and 4999 more have waited for 22 s: submitted by ranks 0, 1, not by");
-    CHECK_INT(look(&s, 130, &r), 0);
-    CHECK_INT(look(&s, 132, &r), 1);
+    CHECK_INT(look(s, 130, &r), 0);
+    CHECK_INT(look(s, 132, &r), 1);
     CHECK_HAS(r.text[0], "'of rank 1' has waited for 11 s");
-    scene_close(&s);
 }
 
 /* Every tensor fails with its own words, also where what others wait for has failed before. */
-TEST(test_many_stall_at_once) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    for (int i = 0; i < 20; i++) says(&s, i % 2, numbered_request(i, 3), 100);
-    CHECK_INT(decide(&s, 160.5), 20);
+SCENE(test_many_stall_at_once, config_of(2)) {
+    for (int i = 0; i < 20; i++) says(s, i % 2, numbered_request(i, 3), 100);
+    CHECK_INT(decide(s, 160.5), 20);
     for (int i = 0; i < 20; i++) {
-        const char *text = s.got[i].item.error.text;
-        CHECK_INT(s.got[i].item.type, WIRE_FAIL);
+        const char *text = s->got[i].item.error.text;
+        CHECK_INT(s->got[i].item.type, WIRE_FAIL);
         CHECK_HAS(text, i % 2 ? "not by rank 0 (rank 0 waits for 'tensor.0')"
                               : "not by rank 1 (rank 1 waits for 'tensor.1')");
     }
-    CHECK_INT(decide(&s, 1000), 0);
-    scene_close(&s);
+    CHECK_INT(decide(s, 1000), 0);
 }
 
-TEST(test_stall_failure) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    STORY(&s, "t=100 0+stuck t=160 ->; t=160.5 -> Fstuck ? 'stuck'");
-    CHECK_INT(s.got[0].item.error.code, HVD_STALLED);
-    CHECK_HAS(s.got[0].item.error.text, "not by rank 1");
-    STORY(&s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but by all */
-    scene_close(&s);
+SCENE(test_stall_failure, config_of(2)) {
+    STORY(s, "t=100 0+stuck t=160 ->; t=160.5 -> Fstuck ? 'stuck'");
+    CHECK_INT(s->got[0].item.error.code, HVD_STALLED);
+    CHECK_HAS(s->got[0].item.error.text, "not by rank 1");
+    STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but by all */
 }
 
 TEST(test_never_stalls) {
