@@ -51,6 +51,17 @@ static inline void engine_rank_end(struct engine_rank *me) {
     monitor_destroy(&me->monitor);
 }
 
+/* A rank's main() between the start and the end of an engine with DEFAULT_CONFIG. */
+#define ENGINES(name, arg)                                                                         \
+    static void name##_in(struct engine_rank *me, void *arg);                                      \
+    static void name(struct ranks *ranks, int rank, void *shared_) {                               \
+        struct engine_rank me;                                                                     \
+        engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);                                      \
+        name##_in(&me, shared_);                                                                   \
+        engine_rank_end(&me);                                                                      \
+    }                                                                                              \
+    static void name##_in(struct engine_rank *me, __attribute__((unused)) void *arg)
+
 static inline void work_completed(void *arg, const hvd_error *error) {
     struct work *w = arg;
     monitor_lock(&w->owner->monitor);
@@ -182,6 +193,13 @@ static inline int work_submit(struct work *w, hvd_error *err) {
     return code;
 }
 
+static inline void work_start(struct work *w, struct engine_rank *me, struct coll_case c,
+                              const char *name, bool in_place) {
+    hvd_error err = {0};
+    work_init(w, me, c, name, in_place);
+    CHECK_OK(work_submit(w, &err), err);
+}
+
 /* Waits until all that was submitted has completed. */
 static inline bool engine_rank_wait(struct engine_rank *me) {
     double until = clock_now() + PATIENCE;
@@ -226,14 +244,18 @@ static inline struct coll_case plain_sum(size_t n) {
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = n, .how = {HVD_SUM, 1, 1}};
 }
 
-/* Submits one plain sum under the name and checks it: the engine works. */
-static inline void check_in_order(struct engine_rank *me, const char *name) {
+/* Submits one tensor and checks it. */
+static inline void check_one(struct engine_rank *me, struct coll_case c, const char *name,
+                             bool in_place) {
     struct work w;
-    hvd_error err = {0};
-    work_init(&w, me, plain_sum(17), name, true);
-    CHECK_OK(work_submit(&w, &err), err);
+    work_start(&w, me, c, name, in_place);
     if (engine_rank_wait(me)) check_work(&w);
     work_free(&w);
+}
+
+/* The engine works. */
+static inline void check_in_order(struct engine_rank *me, const char *name) {
+    check_one(me, plain_sum(17), name, true);
 }
 
 #endif

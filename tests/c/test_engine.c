@@ -108,20 +108,11 @@ TEST(test_cache_evictions) {
 }
 
 /* The same name with another shape, dtype or kind in every round, agreed by all. */
-static void changing_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+ENGINES(changing_main, arg) {
     for (size_t round = 0; round < 60; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
-        struct work w;
-        hvd_error err = {0};
-        work_init(&w, &me, planned(round / 2, ranks->size, parts), "same.name", round % 2);
-        CHECK_OK(work_submit(&w, &err), err);
-        if (engine_rank_wait(&me)) check_work(&w);
-        work_free(&w);
+        check_one(me, planned(round / 2, me->ranks->size, parts), "same.name", round % 2);
     }
-    engine_rank_end(&me);
 }
 
 TEST(test_changing_tensor) {
@@ -129,23 +120,15 @@ TEST(test_changing_tensor) {
 }
 
 /* Rows that change on one rank only: the others send the id, this one all of it. */
-static void growing_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(growing_main, arg) {
     hvd_kind kind = *(hvd_kind *)arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t round = 0; round < 12; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
-        int each = kind == HVD_ALLTOALL ? ranks->size : 1;
-        for (int i = 0; i < ranks->size * each; i++) parts[i] = i / each == 1 ? round / 2 : 2;
+        int each = kind == HVD_ALLTOALL ? me->ranks->size : 1;
+        for (int i = 0; i < me->ranks->size * each; i++) parts[i] = i / each == 1 ? round / 2 : 2;
         struct coll_case c = {.kind = kind, .dtype = HVD_INT32, .n = 5, .parts = parts};
-        struct work w;
-        hvd_error err = {0};
-        work_init(&w, &me, c, "growing", false);
-        CHECK_OK(work_submit(&w, &err), err);
-        if (engine_rank_wait(&me)) check_work(&w);
-        work_free(&w);
+        check_one(me, c, "growing", false);
     }
-    engine_rank_end(&me);
 }
 
 TEST(test_growing_rows) {
@@ -164,14 +147,12 @@ static void big_main(struct ranks *ranks, int rank, void *arg) {
     config.options.fusion_bytes = 4 << 20;
     struct engine_rank me;
     struct work works[4];
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < 4; i++) {
         char name[8] = {'b', (char)('0' + i), 0};
         struct coll_case c = plain_sum(CHECK_SLOW ? 100003 : 400009);
         c.dtype = DTYPES[i];
-        work_init(&works[i], &me, c, name, i % 2);
-        CHECK_OK(work_submit(&works[i], &err), err);
+        work_start(&works[i], &me, c, name, i % 2);
     }
     engine_rank_wait(&me);
     for (int i = 0; i < 4; i++) {

@@ -93,17 +93,14 @@ TEST(test_alone_and_fused) {
 }
 
 /* The residual of a step goes into the next one. */
-static void two_steps(struct ranks *ranks, int rank, void *shared) {
-    struct engine_rank me;
+ENGINES(two_steps, shared) {
     struct coded_work w;
     hvd_error err = {0};
-    (void)shared;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    coded_init(&w, &me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
+    coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
     for (int step = 1; step <= 2; step++) {
         CHECK_OK(work_submit(&w.work, &err), err);
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         CHECK_NEAR((double)w.out[0], step - 1, 0);
         CHECK_NEAR((double)w.out[1], 0, 0);
         CHECK_NEAR((double)w.out[2], 1, 0);
@@ -111,11 +108,10 @@ static void two_steps(struct ranks *ranks, int rank, void *shared) {
     CHECK_NEAR((double)w.residual[0], 0.5, 0);
     CHECK_NEAR((double)w.residual[2], 4, 0);
     coded_free(&w);
-    engine_rank_end(&me);
 }
 
 /* It was that of the last plain tensor, or of a coded one's last step. */
-static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
+ENGINES(names_algorithms, shared) {
     static const struct {
         struct codec codec;
         size_t n;
@@ -124,19 +120,15 @@ static void names_algorithms(struct ranks *ranks, int rank, void *shared) {
                  {{HVD_CODEC_2BIT, 0.5}, 10, "gathered allreduce"},
                  {{HVD_CODEC_2BIT, 0.5}, 100000, "scattered allreduce"},
                  {{HVD_CODEC_TOPK, 0.1}, 100000, "gathered allreduce"}};
-    struct engine_rank me;
-    (void)shared;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct coded_work w;
         hvd_error err = {0};
-        check_in_order(&me, "plain");
-        coded_init(&w, &me, CASES[i].codec, CASES[i].n, "coded");
+        check_in_order(me, "plain");
+        coded_init(&w, me, CASES[i].codec, CASES[i].n, "coded");
         CHECK_OK(work_submit(&w.work, &err), err);
-        if (engine_rank_wait(&me)) CHECK_TEXT(engine_algorithm(me.engine), CASES[i].algorithm);
+        if (engine_rank_wait(me)) CHECK_TEXT(engine_algorithm(me->engine), CASES[i].algorithm);
         coded_free(&w);
     }
-    engine_rank_end(&me);
 }
 
 TEST(test_algorithm_is_the_one_that_ran) { ranks_run_on_window(3, names_algorithms, NULL); }
@@ -144,7 +136,7 @@ TEST(test_algorithm_is_the_one_that_ran) { ranks_run_on_window(3, names_algorith
 TEST(test_steps) { ranks_run(3, two_steps, NULL); }
 
 /* Rank 0 has another codec than the rest, or another threshold. */
-static void disagree(struct ranks *ranks, int rank, void *shared) {
+ENGINES(disagree, shared) {
     static const struct {
         struct codec codec;
         const char *text;
@@ -153,33 +145,27 @@ static void disagree(struct ranks *ranks, int rank, void *shared) {
         {{HVD_CODEC_1BIT, 0}, "compression: rank 0: 1bit(0); ranks 1, 2: 2bit(0.5)"},
         {{HVD_CODEC_2BIT, 0.25}, "compression: rank 0: 2bit(0.25); ranks 1, 2: 2bit(0.5)"},
         {{HVD_CODEC_TOPK, 0.5}, "compression: rank 0: topk(0.5); ranks 1, 2: 2bit(0.5)"}};
-    struct engine_rank me;
-    (void)shared;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         struct coded_work w;
         hvd_error err = {0};
-        coded_init(&w, &me, rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50, "w");
+        coded_init(&w, me, me->rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50,
+                   "w");
         CHECK_OK(work_submit(&w.work, &err), err);
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         CHECK_INT(w.work.error.code, HVD_MISMATCH);
         CHECK_HAS(w.work.error.text, OTHERS[i].text);
         CHECK_HAS(w.work.error.text, "tensor 'w'");
         coded_free(&w);
-        check_in_order(&me, "after");
+        check_in_order(me, "after");
     }
-    engine_rank_end(&me);
 }
 
 TEST(test_disagreements) { ranks_run(3, disagree, NULL); }
 
-static void refuse(struct ranks *ranks, int rank, void *shared) {
-    struct engine_rank me;
+ENGINES(refuse, shared) {
     struct coded_work w;
     hvd_error err = {0};
-    (void)shared;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    coded_init(&w, &me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
+    coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
     w.work.tensor.residual = NULL;
     CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
     CHECK_HAS(err.text, "needs a residual");
@@ -193,8 +179,7 @@ static void refuse(struct ranks *ranks, int rank, void *shared) {
     CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
     for (size_t i = 0; i < w.n; i++) CHECK(w.residual[i] == 0);
     coded_free(&w);
-    check_in_order(&me, "after");
-    engine_rank_end(&me);
+    check_in_order(me, "after");
 }
 
 TEST(test_refused) { ranks_run(2, refuse, NULL); }

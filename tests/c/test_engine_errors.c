@@ -14,35 +14,30 @@ struct disagreeing {
     char texts[MOST_RANKS][1024];
 };
 
-static void disagree_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(disagree_main, arg) {
     struct disagreeing *d = arg;
-    struct engine_rank me;
     struct work w;
-    hvd_error err = {0};
     size_t parts[MOST_RANKS * MOST_RANKS];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i] = 1;
-    struct coll_case c = rank == d->odd_rank ? d->row.odd : d->row.usual;
+    struct coll_case c = me->rank == d->odd_rank ? d->row.odd : d->row.usual;
     c.parts = parts;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int round = 0; round < 2; round++) {
-        work_init(&w, &me, c, "model.weight", true);
-        CHECK_OK(work_submit(&w, &err), err);
-        engine_rank_wait(&me);
+        work_start(&w, me, c, "model.weight", true);
+        engine_rank_wait(me);
         CHECK_CASE(w.error.code == HVD_MISMATCH, "%s: code %d (%s)", d->row.what, w.error.code,
                    w.error.text);
         CHECK_INT(w.completions, 1);
-        memcpy(d->texts[rank], w.error.text, sizeof w.error.text);
-        ranks_meet(ranks);
+        memcpy(d->texts[me->rank], w.error.text, sizeof w.error.text);
+        ranks_meet(me->ranks);
         CHECK_TEXT(w.error.text, d->texts[0]);
         CHECK_HAS(w.error.text, "model.weight");
         CHECK_HAS(w.error.text, d->row.what);
         CHECK_HAS(w.error.text, d->row.odd_value);
         work_free(&w);
-        check_in_order(&me, "other");
-        ranks_meet(ranks);
+        check_in_order(me, "other");
+        ranks_meet(me->ranks);
     }
-    check_in_order(&me, "model.weight");
-    engine_rank_end(&me);
+    check_in_order(me, "model.weight");
 }
 
 static struct coll_case of(hvd_kind kind, int dtype, size_t n, int op, double prescale,
@@ -84,30 +79,26 @@ TEST(test_disagreements) {
 }
 
 /* A second tensor of a name that is under way is refused at once; the first is not disturbed. */
-static void duplicate_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
+ENGINES(duplicate_main, arg) {
     struct work first, second;
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&first, &me, plain_sum(5), "twice", false);
-    work_init(&second, &me, plain_sum(5), "twice", false);
-    if (rank != 0) ranks_meet(ranks);
+    work_init(&first, me, plain_sum(5), "twice", false);
+    work_init(&second, me, plain_sum(5), "twice", false);
+    if (me->rank != 0) ranks_meet(me->ranks);
     CHECK_OK(work_submit(&first, &err), err);
-    if (rank == 0) {
+    if (me->rank == 0) {
         CHECK_CODE(work_submit(&second, &err), HVD_DUPLICATE, err);
         CHECK_HAS(err.text, "twice");
-        ranks_meet(ranks);
+        ranks_meet(me->ranks);
     }
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     check_work(&first);
     CHECK_INT(second.completions, 0);
     CHECK_OK(work_submit(&second, &err), err);
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     check_work(&second);
     work_free(&first);
     work_free(&second);
-    engine_rank_end(&me);
 }
 
 TEST(test_duplicate) {
@@ -117,31 +108,28 @@ TEST(test_duplicate) {
 
 /* The last rank has no data in the first of three rounds. All ranks get the error, and it need not
  * wait for that: its second round pairs with the second round of the others. */
-static void failed_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(failed_main, arg) {
     char (*texts)[1024] = arg;
-    struct engine_rank me;
     struct work rounds[3];
     hvd_error err = {0};
-    bool fails = rank == ranks->size - 1;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    for (int i = 0; i < 3; i++) work_init(&rounds[i], &me, plain_sum(5), "gradient", false);
+    bool fails = me->rank == me->ranks->size - 1;
+    for (int i = 0; i < 3; i++) work_init(&rounds[i], me, plain_sum(5), "gradient", false);
     rounds[0].tensor.request.failed = fails;
     CHECK_OK(work_submit(&rounds[0], &err), err);
     if (fails) CHECK_OK(work_submit(&rounds[1], &err), err);
-    ranks_meet(ranks);
+    ranks_meet(me->ranks);
     if (!fails) {
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         CHECK_OK(work_submit(&rounds[1], &err), err);
     }
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     CHECK_CODE(rounds[0].error.code, HVD_FAILED, rounds[0].error);
-    memcpy(texts[rank], rounds[0].error.text, sizeof texts[rank]);
+    memcpy(texts[me->rank], rounds[0].error.text, sizeof texts[me->rank]);
     check_work(&rounds[1]);
     CHECK_OK(work_submit(&rounds[2], &err), err);
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     check_work(&rounds[2]);
     for (int i = 0; i < 3; i++) work_free(&rounds[i]);
-    engine_rank_end(&me);
 }
 
 TEST(test_failed) {
@@ -171,19 +159,15 @@ static void refused(struct engine_rank *me, int32_t kind, int32_t dtype, int32_t
 }
 
 /* Refused before anything is sent: the other rank never hears of it. */
-static void refused_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    if (rank == 0) {
-        refused(&me, HVD_ALLREDUCE, 99, 0, "bad.dtype", HVD_UNSUPPORTED);
-        refused(&me, 77, HVD_FLOAT32, 0, "bad.kind", HVD_INVALID);
-        refused(&me, HVD_BROADCAST, HVD_FLOAT32, 2, "bad.root", HVD_INVALID);
-        refused(&me, HVD_BROADCAST, HVD_FLOAT32, -1, "bad.root", HVD_INVALID);
-        refused(&me, HVD_ALLREDUCE, HVD_FLOAT32, 0, "", HVD_INVALID);
+ENGINES(refused_main, arg) {
+    if (me->rank == 0) {
+        refused(me, HVD_ALLREDUCE, 99, 0, "bad.dtype", HVD_UNSUPPORTED);
+        refused(me, 77, HVD_FLOAT32, 0, "bad.kind", HVD_INVALID);
+        refused(me, HVD_BROADCAST, HVD_FLOAT32, 2, "bad.root", HVD_INVALID);
+        refused(me, HVD_BROADCAST, HVD_FLOAT32, -1, "bad.root", HVD_INVALID);
+        refused(me, HVD_ALLREDUCE, HVD_FLOAT32, 0, "", HVD_INVALID);
     }
-    check_in_order(&me, "bad.dtype");
-    engine_rank_end(&me);
+    check_in_order(me, "bad.dtype");
 }
 
 TEST(test_refused) { ranks_run(2, refused_main, NULL); }

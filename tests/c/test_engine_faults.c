@@ -28,35 +28,32 @@ static void submit_until_closed(struct engine_rank *me, int broken) {
     work_free(&w);
 }
 
-static void break_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(break_main, arg) {
     const struct breaking *b = arg;
-    struct engine_rank me;
     struct work works[WORKS];
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "before");
-    ranks_meet(ranks);
-    if (rank == b->rank) local_hub_break(ranks->hub, rank);
-    ranks_meet(ranks);
+    check_in_order(me, "before");
+    ranks_meet(me->ranks);
+    if (me->rank == b->rank) local_hub_break(me->ranks->hub, me->rank);
+    ranks_meet(me->ranks);
     for (int i = 0; i < WORKS; i++) {
         char name[32];
         bool alone = b->alone && i % 2;
-        snprintf(name, sizeof name, "work.%d.%d", i, alone ? rank : -1);
-        work_init(&works[i], &me, plain_sum(b->n), name, false);
+        snprintf(name, sizeof name, "work.%d.%d", i, alone ? me->rank : -1);
+        work_init(&works[i], me, plain_sum(b->n), name, false);
     }
     int submitted = 0; /* the failure may come between two submissions */
     while (submitted < WORKS && work_submit(&works[submitted], &err) == HVD_OK) submitted++;
     if (submitted < WORKS) check_cause(err.code, &err, b->rank);
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     for (int i = 0; i < submitted; i++) {
         check_cause(works[i].error.code, &works[i].error, b->rank);
         CHECK_INT(works[i].completions, 1);
     }
-    CHECK(engine_ended(me.engine, PATIENCE)); /* without having left */
-    CHECK(engine_failed(me.engine, &err));
+    CHECK(engine_ended(me->engine, PATIENCE)); /* without having left */
+    CHECK(engine_failed(me->engine, &err));
     check_cause(err.code, &err, b->rank);
-    submit_until_closed(&me, b->rank);
-    engine_rank_end(&me);
+    submit_until_closed(me, b->rank);
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 
@@ -70,24 +67,21 @@ TEST(test_broken_link) {
 }
 
 /* The link breaks while data moves, at a moment nobody chose. */
-static void midst_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(midst_main, arg) {
     const int *broken = arg;
-    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &me, plain_sum(300007), "big", true);
+    work_init(&w, me, plain_sum(300007), "big", true);
     bool failed = false;
     for (int i = 0; i < 1000 && !failed; i++) {
-        if (rank == *broken && i == 5) local_hub_break(ranks->hub, rank);
+        if (me->rank == *broken && i == 5) local_hub_break(me->ranks->hub, me->rank);
         failed = work_submit(&w, &err) != HVD_OK;
-        if (!failed && !engine_rank_wait(&me)) break;
+        if (!failed && !engine_rank_wait(me)) break;
         if (!failed) err = w.error;
         failed = err.code != HVD_OK;
     }
     check_cause(err.code, &err, *broken);
-    CHECK(engine_ended(me.engine, PATIENCE));
-    engine_rank_end(&me);
+    CHECK(engine_ended(me->engine, PATIENCE));
     work_free(&w);
 }
 
@@ -96,14 +90,11 @@ TEST(test_broken_in_the_midst) {
 }
 
 /* A rank breaks while it has left already, or while the others are leaving: the end still comes. */
-static void leaving_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(leaving_main, arg) {
     const int *broken = arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "before");
-    ranks_meet(ranks);
-    if (rank == *broken) local_hub_break(ranks->hub, rank);
-    engine_rank_end(&me);
+    check_in_order(me, "before");
+    ranks_meet(me->ranks);
+    if (me->rank == *broken) local_hub_break(me->ranks->hub, me->rank);
 }
 
 TEST(test_broken_while_leaving) {
@@ -145,22 +136,19 @@ static double cpu_seconds(void) {
            1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
 }
 
-static void idle_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(idle_main, arg) {
     double *least = arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "before");
+    check_in_order(me, "before");
     /* The first may catch the end of the work before, any a slow moment. */
     for (int i = 0; i < 8; i++) {
-        ranks_meet(ranks);
-        if (rank == 0) {
+        ranks_meet(me->ranks);
+        if (me->rank == 0) {
             double before = cpu_seconds();
             clock_nap(0.5);
             *least = fmin(*least, cpu_seconds() - before);
         }
-        ranks_meet(ranks);
+        ranks_meet(me->ranks);
     }
-    engine_rank_end(&me);
 }
 
 /* In half a second. Four threads that look every millisecond take 15 ms, one that spins 500. */
@@ -184,20 +172,16 @@ static void relayed(void *arg, const hvd_error *error) {
     work_completed(&r->work, error);
 }
 
-static void relay_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
+ENGINES(relay_main, arg) {
     struct relay r = {.left = 100};
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&r.work, &me, plain_sum(3), "relay", false);
+    work_init(&r.work, me, plain_sum(3), "relay", false);
     r.work.tensor.complete = relayed;
     r.work.tensor.arg = &r;
     CHECK_OK(work_submit(&r.work, &err), err);
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     CHECK_INT(r.work.completions, 100);
     CHECK_INT(r.work.error.code, HVD_OK);
-    engine_rank_end(&me);
     work_free(&r.work);
 }
 

@@ -21,35 +21,30 @@ static void check_left(struct work *w, int left) {
 
 static void submit_for_nothing(struct engine_rank *me, int left, const char *name) {
     struct work w;
-    hvd_error err = {0};
-    work_init(&w, me, plain_sum(9), name, false);
-    CHECK_OK(work_submit(&w, &err), err);
+    work_start(&w, me, plain_sum(9), name, false);
     if (engine_rank_wait(me)) check_left(&w, left);
     work_free(&w);
 }
 
-static void early_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(early_main, arg) {
     const struct leaving *l = arg;
-    struct engine_rank me;
     struct work w;
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "together");
-    work_init(&w, &me, plain_sum(9), "together", false); /* cached by now */
-    bool leaves = rank == l->rank;
-    if (leaves && !l->after) engine_leave(me.engine, "out of data");
-    if (!l->after) ranks_meet(ranks);
+    check_in_order(me, "together");
+    work_init(&w, me, plain_sum(9), "together", false); /* cached by now */
+    bool leaves = me->rank == l->rank;
+    if (leaves && !l->after) engine_leave(me->engine, "out of data");
+    if (!l->after) ranks_meet(me->ranks);
     if (!leaves) CHECK_OK(work_submit(&w, &err), err);
-    if (l->after) ranks_meet(ranks);
-    if (leaves && l->after) engine_leave(me.engine, "out of data");
-    if (!leaves && engine_rank_wait(&me)) check_left(&w, l->rank);
-    if (!leaves) submit_for_nothing(&me, l->rank, "new");
-    if (!leaves) submit_for_nothing(&me, l->rank, "together");
+    if (l->after) ranks_meet(me->ranks);
+    if (leaves && l->after) engine_leave(me->engine, "out of data");
+    if (!leaves && engine_rank_wait(me)) check_left(&w, l->rank);
+    if (!leaves) submit_for_nothing(me, l->rank, "new");
+    if (!leaves) submit_for_nothing(me, l->rank, "together");
     if (leaves) CHECK(work_submit(&w, &err) != HVD_OK);
     CHECK_INT(w.completions, leaves ? 0 : 1);
     work_free(&w);
-    ranks_meet(ranks);
-    engine_rank_end(&me);
+    ranks_meet(me->ranks);
 }
 
 TEST(test_early) {
@@ -72,8 +67,7 @@ static void pending_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < WORKS; i++) {
         char name[32];
         snprintf(name, sizeof name, "work.%d", i);
-        work_init(&works[i], &me, plain_sum((size_t)i * 50), name, false);
-        CHECK_OK(work_submit(&works[i], &err), err);
+        work_start(&works[i], &me, plain_sum((size_t)i * 50), name, false);
     }
     engine_leave(me.engine, "done");
     engine_leave(me.engine, "done twice");
@@ -91,21 +85,17 @@ TEST(test_pending_work_still_runs) {
     for (int p = 1; p <= 5; p++) ranks_run(p, pending_main, NULL);
 }
 
-static void after_leave_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
+ENGINES(after_leave_main, arg) {
     struct work w;
     hvd_error err = {0};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    CHECK(!engine_ended(me.engine, 0));
-    CHECK(!engine_failed(me.engine, &err));
-    ranks_meet(ranks);
-    work_init(&w, &me, plain_sum(3), "late", false);
-    engine_leave(me.engine, "done");
+    CHECK(!engine_ended(me->engine, 0));
+    CHECK(!engine_failed(me->engine, &err));
+    ranks_meet(me->ranks);
+    work_init(&w, me, plain_sum(3), "late", false);
+    engine_leave(me->engine, "done");
     CHECK(work_submit(&w, &err) != HVD_OK);
     CHECK(err.text[0] != 0);
     CHECK_INT(w.completions, 0);
-    engine_rank_end(&me);
     work_free(&w);
 }
 
@@ -119,12 +109,10 @@ static void stop_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct work w;
     char name[32];
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     check_in_order(&me, "together");
     snprintf(name, sizeof name, "only.%d", rank);
-    work_init(&w, &me, plain_sum(3), name, false);
-    CHECK_OK(work_submit(&w, &err), err);
+    work_start(&w, &me, plain_sum(3), name, false);
     ranks_meet(ranks);
     engine_stop(me.engine);
     CHECK_INT(w.completions, 1);
@@ -137,12 +125,9 @@ TEST(test_stop_without_leave) {
     for (int p = 2; p <= 4; p++) ranks_run(p, stop_main, NULL);
 }
 
-static void life_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES(life_main, arg) {
     const bool *works = arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    if (*works) check_in_order(&me, "one");
-    engine_rank_end(&me);
+    if (*works) check_in_order(me, "one");
 }
 
 TEST(test_many_lives) {

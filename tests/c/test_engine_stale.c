@@ -5,28 +5,24 @@
 /* Rank 1 leaves right after its last broadcast; the root, first to be done, submits the name again
  * and gets that refused, while the others are still receiving the broadcast that all had submitted.
  */
-static void next_round_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
+ENGINES(next_round_main, arg) {
     struct work w, again;
     hvd_error err = {0};
     struct coll_case c = plain_sum(400003);
     c.kind = HVD_BROADCAST;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &me, c, "weights", false);
-    work_init(&again, &me, c, "weights", false);
+    work_init(&w, me, c, "weights", false);
+    work_init(&again, me, c, "weights", false);
     CHECK_OK(work_submit(&w, &err), err);
-    if (rank == 1) {
-        engine_leave(me.engine, "out of data");
-    } else if (rank == 0) {
-        engine_rank_wait(&me);
+    if (me->rank == 1) {
+        engine_leave(me->engine, "out of data");
+    } else if (me->rank == 0) {
+        engine_rank_wait(me);
         CHECK_OK(work_submit(&again, &err), err);
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         CHECK_CODE(again.error.code, HVD_RANK_LEFT, again.error);
     }
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     check_work(&w);
-    engine_rank_end(&me);
     work_free(&w);
     work_free(&again);
 }
@@ -40,13 +36,11 @@ TEST(test_error_of_the_next_round) {
 static void hasty_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct engine_rank me;
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     check_in_order(&me, "hasty");
     for (int i = 0; i < 200 && rank != 2; i++) {
         struct work w;
-        work_init(&w, &me, plain_sum(9), "hasty", false);
-        CHECK_OK(work_submit(&w, &err), err);
+        work_start(&w, &me, plain_sum(9), "hasty", false);
         engine_rank_wait(&me);
         CHECK_INT(w.completions, 1);
         if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;

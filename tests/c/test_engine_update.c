@@ -188,49 +188,41 @@ static void refuse(struct engine_rank *me, struct work *w, const char *why) {
     (void)me;
 }
 
-static void refused_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES(refused_main, arg) {
     struct work w;
     float value = 0;
-    (void)arg;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &me, plain_sum(1), "no weights", true);
+    work_init(&w, me, plain_sum(1), "no weights", true);
     w.tensor.request.rule = w.tensor.update.rule = HVD_SGD;
-    refuse(&me, &w, "needs weights");
-    work_init(&w, &me, plain_sum(1), "no momentum", true);
+    refuse(me, &w, "needs weights");
+    work_init(&w, me, plain_sum(1), "no momentum", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD_MOMENTUM, .weights = &value};
     w.tensor.request.rule = HVD_SGD_MOMENTUM;
-    refuse(&me, &w, "1 states");
+    refuse(me, &w, "1 states");
     struct coll_case halves = plain_sum(1);
     halves.dtype = HVD_FLOAT16;
-    work_init(&w, &me, halves, "halves", true);
+    work_init(&w, me, halves, "halves", true);
     w.tensor.request.rule = HVD_SGD;
-    refuse(&me, &w, "float32");
-    work_init(&w, &me, plain_sum(1), "unknown", true);
+    refuse(me, &w, "float32");
+    work_init(&w, me, plain_sum(1), "unknown", true);
     w.tensor.request.rule = HVD_RULES;
-    refuse(&me, &w, "unknown update rule");
-    engine_rank_end(&me);
+    refuse(me, &w, "unknown update rule");
 }
 
 TEST(test_what_can_have_no_update) { ranks_run_on_window(2, refused_main, NULL); }
 
-static void disagree_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES(disagree_main, arg) {
     struct work w;
     hvd_error err = {0};
     float value[2] = {0};
-    (void)arg;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    work_init(&w, &me, plain_sum(1), "either", true);
+    work_init(&w, me, plain_sum(1), "either", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
     w.tensor.update.states[0] = &value[1];
-    w.tensor.request.rule = w.tensor.update.rule = rank ? HVD_SGD_MOMENTUM : HVD_SGD;
+    w.tensor.request.rule = w.tensor.update.rule = me->rank ? HVD_SGD_MOMENTUM : HVD_SGD;
     CHECK_OK(work_submit(&w, &err), err);
-    engine_rank_wait(&me);
+    engine_rank_wait(me);
     CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
     CHECK_INT((int)value[0], 0);
-    check_in_order(&me, "after");
-    engine_rank_end(&me);
+    check_in_order(me, "after");
     work_free(&w);
 }
 
