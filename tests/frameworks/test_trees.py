@@ -1,4 +1,4 @@
-"""XGBoost and LightGBM on ranks: their models, LibSVM's files, rabit's names, the example."""
+"""XGBoost and LightGBM on ranks: their models, LibSVM's files, rabit's names."""
 
 import re
 import subprocess
@@ -113,24 +113,3 @@ def test_a_rank_that_raises_ends_the_job(failing):
     assert job.status != 0
     assert "KeyError: 'label'" in job.output
     assert job.seconds < 30
-
-
-ENDING = re.compile(r"^30 rounds, accuracy (\S+), \S+ s, ranks: (\d+)$", re.M)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_example(ranks):
-    job = assert_passed(mpirun(ranks, "examples/xgboost_libsvm.py", timeout=100))
-    (accuracy, shown), = ENDING.findall(job.output)  # fmt: skip
-    assert float(accuracy) > 0.93 and int(shown) == ranks
-
-
-def test_the_example_without_its_marked_lines(tmp_path):
-    text = (ROOT / "examples" / "xgboost_libsvm.py").read_text()
-    twin = "".join(s for s in text.splitlines(keepends=True) if not s.endswith("# hvdlite\n"))
-    assert "hvd." not in twin.split('"""')[2]
-    (tmp_path / "twin.py").write_text(twin)
-    ended = subprocess.run(
-        [sys.executable, str(tmp_path / "twin.py")], capture_output=True, text=True, timeout=100
-    )
-    assert float(ENDING.findall(ended.stdout)[0][0]) > 0.93, ended.stderr
