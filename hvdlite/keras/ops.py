@@ -1,6 +1,6 @@
 """Collectives on values of Keras: tensors of its backend, NumPy arrays, numbers. Outside graphs."""
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Optional, Sequence
 
 import numpy as np
 from keras import backend, ops
@@ -10,24 +10,14 @@ from hvdlite.core.arguments import check_compressor, op_of
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average
-from hvdlite.training.codecs import NoneCompressor
+from hvdlite.training.codecs import Cast, NoneCompressor
 
 
-class FP16Compressor:
+class FP16Compressor(Cast):
     """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
 
-    @staticmethod
-    def compress(tensor) -> Tuple[Any, Any]:
-        """Return the tensor in float16 and its own dtype; other dtypes stay as they are."""
-        dtype = backend.standardize_dtype(tensor.dtype)
-        if dtype not in ("float32", "float64"):
-            return tensor, None
-        return ops.cast(tensor, "float16"), dtype
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Return the tensor in the dtype it had."""
-        return tensor if ctx is None else ops.cast(tensor, ctx)
+    dtype, cast = "float16", staticmethod(ops.cast)
+    dtype_of = staticmethod(lambda tensor: backend.standardize_dtype(tensor.dtype))
 
 
 class Compression:

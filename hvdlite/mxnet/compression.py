@@ -4,30 +4,20 @@ Codecs run in the C core, inside the allreduce (``training/codecs.py``). A class
 static methods ``compress`` and ``decompress`` works as well.
 """
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 import numpy as np
 
 from hvdlite.core.native import lib
-from hvdlite.training.codecs import Codec, NoneCompressor, one_bit, top_k, two_bit
+from hvdlite.training.codecs import Cast, Codec, NoneCompressor, one_bit, top_k, two_bit
 
 
-class FP16Compressor:
+class FP16Compressor(Cast):
     """Send float32 and float64 gradients as float16; sums are made in float32 and rounded once."""
 
     codec = Codec(lib.HVD_CODEC_FLOAT16)
-
-    @staticmethod
-    def compress(tensor) -> Tuple[Any, Any]:
-        """Return the tensor in float16 and its own dtype; other dtypes stay as they are."""
-        if tensor.dtype not in (np.float32, np.float64):
-            return tensor, None
-        return tensor.astype("float16"), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Return the tensor in the dtype it had."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    dtype, wide = "float16", (np.float32, np.float64)
+    cast = staticmethod(lambda tensor, dtype: tensor.astype(dtype))
 
 
 class BF16Compressor(NoneCompressor):

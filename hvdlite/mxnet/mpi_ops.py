@@ -1,46 +1,7 @@
 """The names of ``horovod.mxnet.mpi_ops``, for scripts that import them from there."""
 
-from hvdlite import (  # noqa: F401
-    Adasum,
-    Average,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    add_process_set,
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    reducescatter,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+import hvdlite
+from hvdlite.core.lazy_names import lazy_names
+
+__all__ = list(hvdlite.__all__)
+__getattr__, __dir__ = lazy_names(globals(), {"hvdlite": __all__}, {})

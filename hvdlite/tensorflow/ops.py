@@ -21,6 +21,7 @@ from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
+from hvdlite.training.codecs import compressed
 
 _MOVED_AS = {tf.uint16: tf.int16, tf.uint32: tf.int32, tf.uint64: tf.int64}  # nothing is computed
 
@@ -67,12 +68,11 @@ def grouped_allreduce(
     if len(dense) < len(tensors):
         _check_slices(name, op, scales)
     if dense:
-        sent = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
-        arrived = differentiable.allreduce(
-            [names[i] for i in dense], [each for each, _ in sent], op, scales, process_set
-        )
-        for i, reduced, (_, context) in zip(dense, arrived, sent):
-            results[i] = compression.decompress(reduced, context)
+        sent, restored = compressed([tf.convert_to_tensor(tensors[i]) for i in dense], compression)
+        dense_names = [names[i] for i in dense]
+        arrived = differentiable.allreduce(dense_names, sent, op, scales, process_set)
+        for i, reduced in zip(dense, restored(arrived)):
+            results[i] = reduced
     for i, slices in enumerate(tensors):
         if results[i] is None:
             results[i] = _allreduce_slices(names[i], slices, op, process_set)
@@ -191,14 +191,11 @@ def grouped_reducescatter(
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
     op = op_of(None, op)
     check_compressor(compression)
-    sent = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    for name, (tensor, _) in zip(names, sent):
+    sent, restored = compressed(list(map(tf.convert_to_tensor, tensors)), compression)
+    for name, tensor in zip(names, sent):
         if tensor.shape.rank == 0:
             raise ValueError(f"tensor '{name}' is 0-d: a reducescatter needs rows to deal out")
-    arrived = differentiable.reducescatter(
-        names, [each for each, _ in sent], op, scales, process_set
-    )
-    return [compression.decompress(each, context) for each, (_, context) in zip(arrived, sent)]
+    return restored(differentiable.reducescatter(names, sent, op, scales, process_set))
 
 
 def _movable(tensor):

@@ -5,30 +5,15 @@ float32 gradients of a DistributedOptimizer are compressed by codecs of the C co
 and ``decompress``, as Horovod has them, will do as well; it is given one gradient at a time.
 """
 
-from typing import Any, Tuple
-
 import torch
 
 from hvdlite.core.native import lib
-from hvdlite.training.codecs import Codec, NoneCompressor, one_bit, top_k, two_bit
+from hvdlite.training.codecs import Cast, Codec, NoneCompressor, one_bit, top_k, two_bit
 
 
-class _Cast:
-    """Sends float32 and float64 in another dtype."""
-
-    dtype: torch.dtype
-
-    @classmethod
-    def compress(cls, tensor) -> Tuple[Any, Any]:
-        """Return the tensor in the smaller dtype and its own; other dtypes stay as they are."""
-        if tensor.dtype not in (torch.float32, torch.float64):
-            return tensor, None
-        return tensor.to(cls.dtype), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Return the tensor in the dtype it had."""
-        return tensor if ctx is None else tensor.to(ctx)
+class _Cast(Cast):
+    wide = (torch.float32, torch.float64)
+    cast = staticmethod(torch.Tensor.to)
 
 
 class FP16Compressor(_Cast):

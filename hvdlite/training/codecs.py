@@ -38,6 +38,26 @@ class NoneCompressor:
         return tensor
 
 
+class Cast:
+    """Sends floats in another dtype; a framework's subclass says how, in these four members."""
+
+    dtype: Any  # the smaller one
+    cast: Callable  # of a tensor, to a dtype
+    wide: Tuple = ("float32", "float64")  # what is cast
+    dtype_of: Callable = staticmethod(lambda tensor: tensor.dtype)
+
+    @classmethod
+    def compress(cls, tensor) -> Tuple[Any, Any]:
+        """Return the tensor in the smaller dtype and its own; other dtypes stay as they are."""
+        own = cls.dtype_of(tensor)
+        return (cls.cast(tensor, cls.dtype), own) if own in cls.wide else (tensor, None)
+
+    @classmethod
+    def decompress(cls, tensor, ctx):
+        """Return the tensor in the dtype it had."""
+        return tensor if ctx is None else cls.cast(tensor, ctx)
+
+
 def two_bit(threshold: float = 0.5) -> Codec:
     """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
 
