@@ -39,15 +39,10 @@ from hvdlite.mxnet.push import (
 
 
 def allreduce(
-    tensor,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: Optional[int] = None,
-):
+    tensor, average: Optional[bool] = None, name: Optional[str] = None, priority: int = 0,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, op: Optional[int] = None,
+):  # fmt: skip
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
     :param tensor: array of any shape, 0-d and empty ones too; it stays as it is.
@@ -74,15 +69,10 @@ def allreduce(
 
 
 def allreduce_(
-    tensor,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: Optional[int] = None,
-):
+    tensor, average: Optional[bool] = None, name: Optional[str] = None, priority: int = 0,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, op: Optional[int] = None,
+):  # fmt: skip
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     if name is None:
         name = call_name("allreduce", process_set)
@@ -92,15 +82,10 @@ def allreduce_(
 
 
 def grouped_allreduce(
-    tensors: Sequence,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: Optional[int] = None,
-) -> Sequence:
+    tensors: Sequence, average: Optional[bool] = None, name: Optional[str] = None,
+    priority: int = 0, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, op: Optional[int] = None,
+) -> Sequence:  # fmt: skip
     """Do what :func:`allreduce` does for each of the tensors; an empty list comes back as it is."""
     names = group_names(tensor_name("allreduce", name, process_set), tensors)
     if not names:
@@ -110,15 +95,10 @@ def grouped_allreduce(
 
 
 def grouped_allreduce_(
-    tensors: Sequence,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: Optional[int] = None,
-) -> Sequence:
+    tensors: Sequence, average: Optional[bool] = None, name: Optional[str] = None,
+    priority: int = 0, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, op: Optional[int] = None,
+) -> Sequence:  # fmt: skip
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
     names = group_names(tensor_name("allreduce", name, process_set), tensors)
     scales = prescale_factor, postscale_factor
@@ -126,12 +106,9 @@ def grouped_allreduce_(
 
 
 def broadcast(
-    tensor,
-    root_rank: int,
-    name: Optional[str] = None,
-    priority: int = 0,
+    tensor, root_rank: int, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
 
     :param tensor: of the same shape and dtype on every rank; only the root's values count.
@@ -146,12 +123,9 @@ def broadcast(
 
 
 def broadcast_(
-    tensor,
-    root_rank: int,
-    name: Optional[str] = None,
-    priority: int = 0,
+    tensor, root_rank: int, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Overwrite ``tensor`` on every rank with that of rank ``root_rank``; return ``tensor``.
 
     Arguments and errors are those of :func:`broadcast`.
@@ -161,11 +135,9 @@ def broadcast_(
 
 
 def allgather(
-    tensor,
-    name: Optional[str] = None,
-    priority: int = 0,
+    tensor, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
 
     A 0-d tensor counts as one row. Waits until every rank has made the call, because the shape of
@@ -183,11 +155,9 @@ def allgather(
 
 
 def grouped_allgather(
-    tensors: Sequence,
-    name: Optional[str] = None,
-    priority: int = 0,
+    tensors: Sequence, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
-) -> Sequence:
+) -> Sequence:  # fmt: skip
     """Do what :func:`allgather` does for each of the tensors, waiting once for their shapes."""
     name = tensor_name("allgather", name, process_set)
     names = group_names(name, tensors)
@@ -197,14 +167,10 @@ def grouped_allgather(
 
 
 def reducescatter(
-    tensor,
-    op: int = Average,
-    name: Optional[str] = None,
-    priority: int = 0,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
+    tensor, op: int = Average, name: Optional[str] = None, priority: int = 0,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-):
+):  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
@@ -223,14 +189,10 @@ def reducescatter(
 
 
 def grouped_reducescatter(
-    tensors: Sequence,
-    op: int = Average,
-    name: Optional[str] = None,
-    priority: int = 0,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
+    tensors: Sequence, op: int = Average, name: Optional[str] = None, priority: int = 0,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Sequence:
+) -> Sequence:  # fmt: skip
     """Do what :func:`reducescatter` does for each of the tensors."""
     return scatter(
         True, True, tensors, op, name, priority, process_set, prescale_factor, postscale_factor
@@ -257,12 +219,9 @@ def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
 
 
 def alltoall(
-    tensor,
-    splits: Optional[Sequence[int]] = None,
-    name: Optional[str] = None,
-    priority: int = 0,
+    tensor, splits: Optional[Sequence[int]] = None, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
     Waits until every rank has made the call, because the shape of the result depends on all ranks;

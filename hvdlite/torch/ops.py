@@ -16,7 +16,7 @@ Calls that wait and are not in place have gradients, of Horovod's scale: docs/tr
 
 import functools
 import inspect
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
@@ -28,22 +28,17 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.torch import differentiable, exchange
-from hvdlite.training.codecs import NoneCompressor
+from hvdlite.training.codecs import NoneCompressor, compressed
 
 HorovodInternalError = HvdliteError  # as scripts of Horovod's catch it
 
 
 @waiting
 def allreduce(
-    tensor,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    compression=NoneCompressor,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    tensor, average: Optional[bool] = None, name: Optional[str] = None, compression=NoneCompressor,
+    op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Return ``op`` over all ranks of ``tensor * prescale_factor``, times ``postscale_factor``.
 
     :param tensor: of any shape; it stays as it is.
@@ -66,14 +61,10 @@ def allreduce(
 
 @waiting
 def allreduce_(
-    tensor,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``."""
     names = _one_name("allreduce", name, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
@@ -82,15 +73,10 @@ def allreduce_(
 
 @waiting
 def grouped_allreduce(
-    tensors: Sequence,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    compression=NoneCompressor,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> List:
+    tensors: Sequence, average: Optional[bool] = None, name: Optional[str] = None,
+    compression=NoneCompressor, op: Optional[int] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
+) -> List:  # fmt: skip
     """Do what :func:`allreduce` does for each of the tensors."""
     names = _full_names("allreduce", name, tensors, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
@@ -99,14 +85,10 @@ def grouped_allreduce(
 
 @waiting
 def grouped_allreduce_(
-    tensors: Sequence,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    tensors: Sequence, average: Optional[bool] = None, name: Optional[str] = None,
+    op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> List:
+) -> List:  # fmt: skip
     """Do what :func:`allreduce_` does for each of the tensors."""
     names = _full_names("allreduce", name, tensors, process_set)
     how = op_of(average, op), (prescale_factor, postscale_factor), process_set
@@ -115,11 +97,9 @@ def grouped_allreduce_(
 
 @waiting
 def broadcast(
-    tensor,
-    root_rank: int,
-    name: Optional[str] = None,
+    tensor, root_rank: int, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Return rank ``root_rank``'s tensor on every rank; ``tensor`` stays as it is.
 
     :param tensor: of the same shape and dtype on every rank.
@@ -135,11 +115,9 @@ def broadcast(
 
 @waiting
 def broadcast_(
-    tensor,
-    root_rank: int,
-    name: Optional[str] = None,
+    tensor, root_rank: int, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Replace ``tensor`` on every rank by that of rank ``root_rank``; return it.
 
     Arguments and errors are those of :func:`broadcast`.
@@ -171,11 +149,9 @@ def grouped_allgather(
 
 @waiting
 def alltoall(
-    tensor,
-    splits: Optional[Sequence[int]] = None,
-    name: Optional[str] = None,
+    tensor, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
-):
+):  # fmt: skip
     """Send rows to every rank; return those that this rank gets, in the order of ranks.
 
     :param tensor: of at least one dimension; all but the first are the same on every rank.
@@ -201,14 +177,10 @@ def alltoall(
 
 @waiting
 def reducescatter(
-    tensor,
-    name: Optional[str] = None,
-    compression=NoneCompressor,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
+    tensor, name: Optional[str] = None, compression=NoneCompressor, op: int = Average,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-):
+):  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Rows are dealt out in the order of ranks; where they can't be evenly, the first ranks get one
@@ -225,14 +197,10 @@ def reducescatter(
 
 @waiting
 def grouped_reducescatter(
-    tensors: Sequence,
-    name: Optional[str] = None,
-    compression=NoneCompressor,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
+    tensors: Sequence, name: Optional[str] = None, compression=NoneCompressor, op: int = Average,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> List:
+) -> List:  # fmt: skip
     """Do what :func:`reducescatter` does for each of the tensors."""
     names = _full_names("reducescatter", name, tensors, process_set)
     how = op_of(None, op), (prescale_factor, postscale_factor), process_set
@@ -304,7 +272,8 @@ def _first(results: Sequence):
 
 
 def _allreduce(names, tensors, compression, op, scales, process_set) -> Any:
-    tensors, decompress = _compressed(tensors, compression)
+    check_compressor(compression)
+    tensors, decompress = compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
         return ended(
             decompress(differentiable.Allreduce.apply(names, op, scales, process_set, *tensors))
@@ -327,20 +296,10 @@ def _allgather(names, tensors, process_set) -> Any:
 
 
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> Any:
-    tensors, decompress = _compressed(tensors, compression)
+    check_compressor(compression)
+    tensors, decompress = compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
         return ended(
             decompress(differentiable.Reducescatter.apply(names, op, scales, process_set, *tensors))
         )
     return exchange.reducescatter(names, tensors, op, scales, process_set).then(decompress)
-
-
-def _compressed(tensors, compression) -> Tuple[List, Callable]:
-    """Return what to send, and what makes of the results what the caller gets."""
-    check_compressor(compression)
-    sent = [compression.compress(tensor) for tensor in tensors]
-
-    def decompress(outs) -> List:
-        return [compression.decompress(out, context) for out, (_, context) in zip(outs, sent)]
-
-    return [tensor for tensor, _ in sent], decompress
