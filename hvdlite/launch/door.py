@@ -22,8 +22,22 @@ PATIENCE = 10.0  # seconds for a connection to send its HELLO
 MOST_STRANGERS = 256  # in addition to the job's own agents, who may all connect at once
 SEND_PATIENCE = 10.0  # seconds for an agent to read what it is sent
 
+NOT_ENCRYPTED = (
+    "hvdliterun: WARNING: messages between this host and the others, with all environment "
+    "variables, are NOT ENCRYPTED: install the command openssl here"
+)
 _HELLO = {"token": str, "rank": int, "host": str, "address": str, "port": int, "versions": dict}
 Hello = Dict[str, Any]
+
+
+def new_key() -> "Optional[Key]":
+    """Return what encrypts messages between hosts, or warn the user and return None."""
+    from hvdlite.launch import encryption
+
+    key = encryption.new_key()
+    if not key:
+        print(NOT_ENCRYPTED, file=sys.stderr, flush=True)
+    return key
 
 
 class Door:

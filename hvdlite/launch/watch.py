@@ -34,22 +34,8 @@ BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
 LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
 TICK = 0.1
-NOT_ENCRYPTED = (
-    "hvdliterun: WARNING: messages between this host and the others, with all environment "
-    "variables, are NOT ENCRYPTED: install the command openssl here"
-)
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: no rank's program has run
-
-
-def _new_key():
-    """Return what encrypts messages between hosts, or warn, and return None."""
-    from hvdlite.launch import encryption
-
-    key = encryption.new_key()
-    if not key:
-        _print([NOT_ENCRYPTED])
-    return key
 
 
 class Watch:
@@ -130,7 +116,7 @@ class Watch:
         job, remote = self._job, self._plan.remote
         hosts = [host.name for host in job.hosts]
         addresses = door.listening_addresses(remote, job.interfaces, hosts)
-        key = _new_key() if remote else None
+        key = door.new_key() if remote else None
         return Door(self._selector, addresses, job.processes, key, self._welcome)
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
