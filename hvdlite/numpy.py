@@ -10,25 +10,25 @@ the input itself. A grouped call starts all its arrays at once; its error names 
 failed.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
 from hvdlite.core import frameworks, rows
-from hvdlite.core.arguments import op_of
-from hvdlite.core.collectives import Started, dense, run, start_all
-from hvdlite.core.handles import Handle, ended, poll, synchronize, waiting  # noqa: F401
+from hvdlite.core.collectives import Started, dense, memory_of, pointer, reduction, run, start_all
+from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, tensor_name
-from hvdlite.core.native import lib
+from hvdlite.core.native import ffi, lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
+from hvdlite.core.prepared import Prepared, find, note
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.reduce_ops import NAMES, VALUES, Average, Sum
+from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.rows import part_shape, rows_of
 
 globals().update(VALUES)  # Min, Max, ... are names of this module, too
+_memory = ffi.from_buffer
 
 
-@waiting
 def allreduce(
     array: np.ndarray,
     name: Optional[str] = None,
@@ -46,11 +46,60 @@ def allreduce(
         truncated after the first, before the sum; int64 wraps before an Average's division.
     :raises ValueError: an argument is wrong; nothing has been sent.
     :raises hvdlite.HvdliteError: the ranks disagree, one has left, or MPI failed.
+
+    A call that comes again, with its ``name`` and all else, is checked only the first time.
     """
-    names = [tensor_name("allreduce", name, process_set)]
-    outs = None if out is None else [out]
-    scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
+    call = name, op, prescale_factor, postscale_factor, process_set
+    as_is = array.__class__ is np.ndarray and array.flags.c_contiguous and name is not None
+    known = as_is and (out is None or out is array) and find(call, array.dtype, array.shape)
+    if known and (out is None or array.flags.carray):
+        result = np.empty(array.shape, array.dtype) if out is None else array
+        source = _memory(array)
+        known.run(source, source if out is array else _memory(result), (array, result))
+        return result
+    result = _allreduce(array, *call, out).synchronize()
+    if as_is and array.dtype.kind != "V":  # of ml_dtypes, which lacks buffers on old NumPy
+        note(call, array.dtype, array.shape, *_described(array, *call))
+    return result
+
+
+def allreduce_plan(
+    array: np.ndarray,
+    name: Optional[str] = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Optional[np.ndarray] = None,
+) -> Callable[[], np.ndarray]:
+    """Return a function without arguments that does ``allreduce`` with these, with less ado.
+
+    Each call takes the values that ``array`` has by then. Ranks may call ``allreduce`` with the
+    same ``name`` instead. Without a name all calls have that of the line that makes the plan::
+
+        average = hvd.numpy.allreduce_plan(x, "x", out=x)
+        for x[:] in batches:
+            average()
+
+    :param array: and ``out``: in C's order. They stay in use as long as the function. Without
+        ``out`` each call returns a new array.
+    :raises ValueError: as :func:`allreduce`; the function raises all its other errors, and one
+        where another thread is in the same function.
+    """
+    full, memory, *how = _described(array, name, op, prescale_factor, postscale_factor, process_set)
+    check_out(full, out, memory.shape, memory.owner.dtype)
+    fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
+    if memory.owner is not array or not fits:
+        raise ValueError(f"tensor '{full}': expected NumPy arrays in C's order that do not overlap")
+    prepared, source = Prepared(full, memory, *how), pointer(memory.address)
+    there = None if out is None else pointer(out.ctypes.data)
+
+    def plan() -> np.ndarray:
+        result = np.empty(array.shape, array.dtype) if out is None else out
+        prepared.run(source, there or pointer(result.ctypes.data), (array, result))
+        return result
+
+    return plan
 
 
 @waiting
@@ -189,7 +238,6 @@ def alltoall(
     return handle.then(_first) if splits is None else handle
 
 
-allreduce_async = allreduce.start
 grouped_allreduce_async = grouped_allreduce.start
 reducescatter_async = reducescatter.start
 grouped_reducescatter_async = grouped_reducescatter.start
@@ -235,15 +283,30 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 # These return a Handle; @waiting makes of it what the functions above are annotated with.
 
 
+def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
+    names = [tensor_name("allreduce", name, process_set)]
+    outs = None if out is None else [out]
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
+
+
+_allreduce.__defaults__ = allreduce.__defaults__
+allreduce_async = started(allreduce, _allreduce)
+
+
+def _described(array, name, op, prescale_factor, postscale_factor, process_set) -> tuple:
+    """Return what a :class:`Prepared` is made of."""
+    members = reduction(op, (prescale_factor, postscale_factor), process_set)
+    full = tensor_name("allreduce", name, process_set)
+    return full, memory_of(dense(array)), members, process_set
+
+
 def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
     arrays = [dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     if kind == lib.HVD_REDUCESCATTER:
         shapes = [part_shape(shape, process_set) for shape in shapes]
-    details = {
-        "op": op if type(op) is int and op in NAMES else op_of(None, op),
-        "prescale": scales[0], "postscale": scales[1], "group": group_of(process_set),
-    }  # fmt: skip
+    details = reduction(op, scales, process_set)
     outs = check_outs(names, outs, shapes, arrays)
     return _start_all(kind, names, arrays, shapes, outs, details)
 

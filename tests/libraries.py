@@ -36,6 +36,7 @@ class Library:
     dtypes = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
     in_place = has_0d = True
     compiles = False  # TensorFlow checks a call, too
+    prepares = False  # describes and checks an allreduce that comes again once
     compresses = False  # takes compression= with a call
     loss_by = None  # the same library without its graphs, for the many losses of a gradient's check
     moved: tuple = ()  # dtypes that are moved, and not summed
@@ -66,7 +67,7 @@ class Library:
 class NumPy(Library):
     import hvdlite.numpy as hvd
 
-    in_place = False
+    in_place, prepares = False, True
     make = staticmethod(np.array)
     read = staticmethod(np.asarray)
     gradient = None
@@ -135,7 +136,7 @@ if torch:
     class Torch(Library):
         hvd = hvdlite.torch
         dtypes = (*Library.dtypes, "bfloat16", "int16")
-        compresses = True
+        prepares = compresses = True
 
         def make(self, values, dtype=None):
             tensor = torch.from_numpy(np.array(values))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Memory(NamedTuple):
     owner: Any  # keeps the memory as long as it is in use
 
 
-_abandoned: Deque["_Work"] = deque()  # that nobody waits for: C may still write to their memory
+_abandoned: Deque["Work"] = deque()  # that nobody waits for: C may still write to their memory
 
 
 def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
@@ -67,6 +68,12 @@ def memory_of(array: np.ndarray) -> Memory:
     """Describe a contiguous NumPy array, of one of DTYPES or of ml_dtypes' bfloat16."""
     dtype = DTYPES.get(array.dtype, lib.HVD_BFLOAT16)
     return Memory(array.ctypes.data, dtype, array.shape, array)
+
+
+def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict:
+    """Return the members of ``hvd_tensor`` of what reduces."""
+    scaled = {"prescale": scales[0], "postscale": scales[1]}
+    return {"op": arguments.op_of(None, op), **scaled, "group": group_of(process_set)}
 
 
 def dense(array) -> np.ndarray:
@@ -104,7 +111,7 @@ def start_all(kind, names, arrays, outs, members) -> "Started":
     return Started(kind, names, list(map(memory_of, arrays)), memories, members)
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """What C works on: the C handles by the collectives' numbers, and their memory."""
 
     handles: Dict[int, Any]
@@ -128,18 +135,17 @@ class Started:
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
         self._ended = True  # nothing is under way yet
-        described = [_describe(kind, *one) for one in zip(names, arrays, outs, members)]
+        described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises before any of them is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
         self._begin([tensor for tensor, _alive in described], (arrays, outs))
 
     def _begin(self, tensors, memory) -> None:
-        self._work = _Work({}, memory)
+        self._work = Work({}, memory)
         self._refused: Dict[int, Exception] = {}
         self._ended = False
-        if _abandoned:
-            _let_go_of_one()
+        let_go_of_one()
         error = new_error()
         for number, tensor in enumerate(tensors):
             handle = lib.hvd_start(tensor, error)
@@ -181,8 +187,8 @@ class Started:
         return ffi.buffer(kept, int(came.sum()) * row_bytes), came
 
     def __del__(self) -> None:
-        if not self._ended and not self.done():
-            _abandoned.append(self._work)
+        if not self._ended:
+            abandon(self._work)
 
 
 class Repeated:
@@ -192,7 +198,7 @@ class Repeated:
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
-        self._alive = [_describe(kind, *one) for one in zip(names, arrays, arrays, members)]
+        self._alive = [describe_on(kind, *one) for one in zip(names, arrays, arrays, members)]
         self._tensors = [tensor for tensor, _alive in self._alive]
         for tensor in self._tensors:
             call(lib.hvd_validate, tensor)
@@ -200,22 +206,27 @@ class Repeated:
     def start(self, ins: Sequence[int], outs: Sequence[int], owner) -> Started:
         """Start them from and to memory at these addresses; ``owner`` keeps it in use."""
         for tensor, source, out in zip(self._tensors, ins, outs):
-            setattr(tensor, "in", _cast(_POINTER, source))
-            tensor.out = _cast(_POINTER, out)
+            setattr(tensor, "in", pointer(source))
+            tensor.out = pointer(out)
         started = Started.__new__(Started)
         started._begin(self._tensors, owner)
         return started
 
 
-_cast, _POINTER = ffi.cast, ffi.typeof("void *")
+pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address
 
 
-def _let_go_of_one() -> None:
+def abandon(work: Work) -> None:
+    """Keep the memory of what nobody waits for until it has ended."""
+    if not work.is_done():
+        _abandoned.append(work)
+
+
+def let_go_of_one() -> None:
     """Forget one abandoned work if it has ended: as many are forgotten as are started."""
-    with suppress(IndexError):  # another thread has been faster
-        work = _abandoned.popleft()
-        if not work.is_done():
-            _abandoned.append(work)
+    if _abandoned:
+        with suppress(IndexError):  # another thread has been faster
+            abandon(_abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:
@@ -224,12 +235,13 @@ def _raise(of: Dict[int, Exception]) -> None:
         raise errors[0] if len(errors) == 1 else type(errors[0])("; ".join(map(str, errors)))
 
 
-def _describe(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
+def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
+    """Do what :func:`describe` does, for a tensor in this memory."""
     shape = [0] if members.get("failed") else array.shape  # which may be what is wrong with it
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {
-        "in": ffi.cast("void *", array.address),
-        "out": ffi.NULL if out is None else ffi.cast("void *", out.address),
+        "in": pointer(array.address),
+        "out": ffi.NULL if out is None else pointer(out.address),
     }
     of_array = {"dtype": array.dtype, "ndim": len(shape), "dims": dims}
     tensor, alive = describe(

@@ -86,6 +86,11 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
  * 0: not yet. Any threads, any number of times, also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+/* A tensor that comes again: prepared once, not submitted yet. NULL: see *err. Not for open ones. */
+hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
+/* Submits a plan from `in` to `out`, and waits at most `seconds`. 1: it is done, and well. 0: see
+ * hvd_finish. One thread at a time, and only when the last run is done. */
+int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
 /* Of an open tensor that hvd_finish has found well: its output, and how many of the rows came from
  * each rank. Both are the handle's, but for an output of the caller's that fits. Else NULL. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);

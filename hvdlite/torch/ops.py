@@ -22,7 +22,7 @@ import torch
 
 from hvdlite import numpy as collectives
 from hvdlite.core.arguments import check_compressor, op_of
-from hvdlite.core.handles import Handle, ended, waiting
+from hvdlite.core.handles import Handle, ended, started, waiting
 from hvdlite.core.names import group_names, tensor_name
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
@@ -33,7 +33,6 @@ from hvdlite.training.codecs import NoneCompressor, compressed
 HorovodInternalError = HvdliteError  # as scripts of Horovod's catch it
 
 
-@waiting
 def allreduce(
     tensor, average: Optional[bool] = None, name: Optional[str] = None, compression=NoneCompressor,
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -54,21 +53,25 @@ def allreduce(
         sparse or on a GPU, an unsupported dtype, both ``average`` and ``op``.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree, or one has failed or left.
     """
-    names = _one_name("allreduce", name, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce(names, [tensor], compression, *how).then(_first)
+    call = average, name, op, prescale_factor, postscale_factor, process_set
+    result = exchange.again(tensor, call, False) if compression is NoneCompressor else None
+    if result is None:
+        result = _start_allreduce(tensor, average, name, compression, *call[2:]).synchronize()
+        exchange.note(tensor, call)
+    return result
 
 
-@waiting
 def allreduce_(
     tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
     """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``."""
-    names = _one_name("allreduce", name, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce_(names, [tensor], *how).then(_first)
+    call = average, name, op, prescale_factor, postscale_factor, process_set
+    if exchange.again(tensor, call, True) is None:
+        _start_allreduce_(tensor, *call).synchronize()
+        exchange.note(tensor, call)
+    return tensor
 
 
 @waiting
@@ -207,6 +210,26 @@ def grouped_reducescatter(
     return _reducescatter(names, tensors, compression, *how)
 
 
+def _start_allreduce(
+    tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set
+) -> Any:
+    names = _one_name("allreduce", name, process_set)
+    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
+    return _allreduce(names, [tensor], compression, *how).then(_first)
+
+
+def _start_allreduce_(
+    tensor, average, name, op, prescale_factor, postscale_factor, process_set
+) -> Any:
+    names = _one_name("allreduce", name, process_set)
+    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
+    return _allreduce_(names, [tensor], *how).then(_first)
+
+
+_start_allreduce.__defaults__ = allreduce.__defaults__
+_start_allreduce_.__defaults__ = allreduce_.__defaults__
+
+
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
     @functools.wraps(start)
     def form(*args, **kwargs) -> Handle:
@@ -231,7 +254,7 @@ def _uncompressed(start: Callable[..., Handle]) -> Callable[..., Handle]:
     return form
 
 
-allreduce_async = _uncompressed(_without_gradient(allreduce.start))
+allreduce_async = _uncompressed(_without_gradient(started(allreduce, _start_allreduce)))
 grouped_allreduce_async = _uncompressed(_without_gradient(grouped_allreduce.start))
 reducescatter_async = _uncompressed(_without_gradient(reducescatter.start))
 grouped_reducescatter_async = _uncompressed(_without_gradient(grouped_reducescatter.start))
@@ -240,7 +263,7 @@ allgather_async = _without_gradient(allgather.start)
 grouped_allgather_async = _without_gradient(grouped_allgather.start)
 alltoall_async = _without_gradient(alltoall.start)
 
-allreduce_async_ = allreduce_.start
+allreduce_async_ = started(allreduce_, _start_allreduce_)
 grouped_allreduce_async_ = grouped_allreduce_.start
 broadcast_async_ = broadcast_.start
 

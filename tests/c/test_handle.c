@@ -214,6 +214,45 @@ TEST(test_callers_step_the_engine) {
     }
 }
 
+/* A handle that is used again and again; one rank lacks the last of its tensors. */
+static void again_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    hvd_error err = {0};
+    float in[64], out[64];
+    struct hvd_handle *h = handle_new(&err);
+    REQUIRE(h != NULL);
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    h->tensor.request = request_of("again", 64);
+    h->tensor.waited = true;
+    for (int round = 0; round <= ROUNDS; round++) {
+        bool wrong = round == ROUNDS / 2;
+        h->tensor.request.op = wrong && rank ? HVD_MAX : HVD_SUM;
+        for (int i = 0; i < 64; i++) in[i] = (float)(i + round);
+        handle_renew(h, in, out);
+        REQUIRE(engine_submit(me.engine, &h->tensor, &err) == HVD_OK);
+        engine_drive(me.engine, is_done, h);
+        if (is_done(h)) atomic_fetch_add((atomic_int *)arg, 1);
+        CHECK(handle_finish(h, PATIENCE, &err));
+        CHECK_CODE(err.code, wrong ? HVD_MISMATCH : HVD_OK, err);
+        for (int i = 0; i < 64 && !wrong; i++) CHECK_INT(out[i], ranks->size * (i + round));
+    }
+    handle_renew(h, in, out);
+    handle_refuse(h, &(hvd_error){.code = HVD_INVALID});
+    CHECK(handle_finish(h, 0, &err));
+    CHECK_INT(err.code, HVD_INVALID);
+    handle_drop(h);
+    engine_rank_end(&me);
+}
+
+TEST(test_a_handle_is_used_again) {
+    for (int p = 2; p <= 4; p++) {
+        atomic_int driven = 0;
+        ranks_run(p, again_main, &driven);
+        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
+    }
+}
+
 #if defined __x86_64__ || defined __i386__
 enum { FLUSH = 0x8040 }; /* inputs and results */
 static floats_mode floats_flushing(void) {

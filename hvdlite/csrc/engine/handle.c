@@ -43,6 +43,21 @@ void handle_lend(struct hvd_handle *h) {
     atomic_fetch_add(&h->holders, 1);
 }
 
+void handle_renew(struct hvd_handle *h, const void *in, void *out) {
+    h->tensor.in = in;
+    h->tensor.out = out;
+    h->tensor.request.contributors = 0;
+    h->error.code = HVD_OK;
+    atomic_store(&h->done, false);
+    handle_lend(h);
+}
+
+void handle_refuse(struct hvd_handle *h, const hvd_error *err) {
+    h->error = *err;
+    atomic_store(&h->done, true);
+    handle_drop(h);
+}
+
 void *handle_result(const struct hvd_handle *h, const int64_t **rows) {
     bool good = atomic_load(&h->done) && !h->error.code && h->tensor.made;
     *rows = good ? h->tensor.made : NULL;

@@ -24,6 +24,10 @@ struct hvd_handle *handle_new(hvd_error *err);
 /* Before the submission of the tensor, which is filled in; drop what the engine does not take. */
 void handle_lend(struct hvd_handle *h);
 
+/* The same for the tensor of the last submission, which is done. */
+void handle_renew(struct hvd_handle *h, const void *in, void *out);
+void handle_refuse(struct hvd_handle *h, const hvd_error *err); /* the engine did not take it */
+
 /* Any thread, any number of times; see hvd_finish. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
 /* See hvd_result. */

@@ -4,9 +4,13 @@
 
 #include "hvd.h"
 
-static int submit(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
-    HVD_TRY(hvd_prepare(tensor, &h->tensor, err));
+static int prepare(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
     h->group = tensor->group;
+    return hvd_prepare(tensor, &h->tensor, err);
+}
+
+static int submit(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
+    HVD_TRY(prepare(h, tensor, err));
     handle_lend(h);
     int code = hvd_submit(tensor->group, &h->tensor, err);
     if (code) handle_drop(h); /* for the engine */
@@ -32,6 +36,36 @@ static void drive(hvd_handle *h) {
 int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     if (seconds > 0) drive(h);
     return handle_finish(h, seconds, err);
+}
+
+hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err) {
+    hvd_handle *h = handle_new(err);
+    if (!h || prepare(h, tensor, err) == HVD_OK) return h;
+    handle_drop(h);
+    return NULL;
+}
+
+/* The job may be another than the one that the plan was prepared in. */
+static int submit_and_drive(hvd_handle *h, hvd_error *err) {
+    struct request *r = &h->tensor.request;
+    struct group *g;
+    HVD_TRY(context_enter_group(h->group, r->name, &g, err));
+    int code = context_why_failed(err);
+    if (!code) code = request_check(r, g->transport->at.size, err);
+    if (!code) code = engine_submit(g->engine, &h->tensor, err);
+    if (!code) engine_drive(g->engine, is_done, h);
+    context_leave();
+    return code;
+}
+
+int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
+    hvd_error err;
+    handle_renew(h, in, out);
+    if (submit_and_drive(h, &err)) {
+        error_of(&err, h->tensor.request.name);
+        handle_refuse(h, &err);
+    }
+    return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK;
 }
 
 void *hvd_result(hvd_handle *h, const int64_t **rows) { return handle_result(h, rows); }

@@ -1,0 +1,242 @@
+"""Allreduces that come again under one name, which the binding describes and checks once."""
+
+import gc
+import signal
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from libraries import LIBRARIES, every_library
+from threads import in_threads
+
+import hvdlite as hvd
+from hvdlite.core import prepared
+
+COMES = 4  # times: first unknown, then noted, then prepared
+preparing = pytest.mark.parametrize("lib", [each for each in LIBRARIES if each.prepares], ids=str)
+
+
+def forms_of(lib) -> list:
+    """Functions that return the reduced array: of a new one, and in place."""
+    if lib.in_place:
+        return [lib.hvd.allreduce, lib.hvd.allreduce_]
+    return [lib.hvd.allreduce, lambda x, **how: lib.hvd.allreduce(x, out=x, **how)]
+
+
+@every_library
+def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
+    results, n = [], size * (size - 1) // 2
+    for i in range(COMES):
+        for shape in ((3,), (2, 2), (3,)):
+            x = np.full(shape, rank + i, "float32")
+            results.append((lib.call("allreduce", x, name="of", op=hvd.Sum), n + size * i))
+            results.append((lib.call("allreduce", x, name="of"), (n + size * i) / size))
+            how = {"op": hvd.Max, "prescale_factor": 2.0, "postscale_factor": 0.5}
+            results.append((lib.call("allreduce", x, name="of", **how), size - 1 + i))
+        total = lib.call("allreduce", np.full(3, rank + i), name="of", op=hvd.Sum)
+        results.append((total, n + size * i))
+    for got, expected in results:  # at last: no call has changed another's result
+        np.testing.assert_allclose(got, np.full(got.shape, expected), rtol=1e-6)
+
+
+@preparing
+def test_it_makes_few_calls_of_python_and_no_descriptions(lib, rank, size):
+    for form in forms_of(lib):
+        calls = []
+
+        def profile(_frame, event, arg, calls=calls):
+            if event == "call" or (event == "c_call" and arg.__name__ == "new"):
+                calls.append(arg)
+
+        for i in range(COMES):
+            x = lib.make(np.full(3, rank + i))
+            sys.setprofile(profile if i == COMES - 1 else None)
+            y = form(x, name="few", op=hvd.Sum)
+            sys.setprofile(None)
+            assert (lib.read(y) == size * (size - 1) // 2 + size * i).all()
+        assert calls and len(calls) <= 4 and not any(calls)
+
+
+@preparing
+def test_it_keeps_no_array(lib, size):
+    for form in forms_of(lib):
+        for _ in range(COMES):
+            x = lib.make(np.ones(3))
+            y = form(x, name="kept", op=hvd.Sum)
+            gone = weakref.ref(x), weakref.ref(y)
+            del x, y
+            gc.collect()
+            assert [each() for each in gone] == [None, None]
+
+
+@preparing
+def test_what_is_not_as_it_was_goes_the_long_way(lib, rank, size):
+    """In another order, read-only, or with a wrong argument."""
+    form = forms_of(lib)[0]
+    own = np.arange(6.0).reshape(2, 3) * rank
+    expected = np.arange(6.0).reshape(2, 3) * (size * (size - 1) // 2)
+    for _ in range(COMES):
+        assert (lib.read(form(lib.make(own), name="as", op=hvd.Sum)) == expected).all()
+    other = lib.make(own.T.copy()).T
+    assert (lib.read(form(other, name="as", op=hvd.Sum)) == expected).all()
+    own.flags.writeable = False
+    assert (hvd.numpy.allreduce(own, "as", hvd.Sum) == expected).all()
+    for wrong in ({"op": "Sum"}, {"op": [hvd.Sum]}, {"prescale_factor": []}, {"name": {}}):
+        with pytest.raises(ValueError, match="expected"):
+            form(lib.make(own), **{"name": "as", "op": hvd.Sum, **wrong})
+    with pytest.raises(ValueError, match="expected a ProcessSet"):
+        form(lib.make(own), name="as", op=hvd.Sum, process_set=0)
+
+
+@preparing
+def test_ranks_that_disagree(lib, rank, size, several):
+    for form in forms_of(lib):
+        for _ in range(COMES):
+            form(lib.make(np.ones(3)), name="dis", op=hvd.Sum)
+            with pytest.raises(hvd.HvdliteError, match="'allreduce.dis': ranks disagree on the op"):
+                form(lib.make(np.ones(3)), name="dis", op=hvd.Sum if rank else hvd.Max)
+        y = form(lib.make(np.ones(3)), name="dis", op=hvd.Sum)
+        assert (lib.read(y) == size).all()
+
+
+@preparing
+def test_two_threads_with_one_name(lib, size):
+    """The second is refused as ever, or is right."""
+    form, done = forms_of(lib)[1], 25
+
+    def work():
+        left = done
+        while left:
+            x = lib.make(np.ones(100))
+            try:
+                y = form(x, name="threads", op=hvd.Sum)
+            except hvd.HvdliteError as error:
+                assert "'allreduce.threads' was submitted twice on this rank" in str(error)
+                continue
+            assert (lib.read(y) == size).all()
+            left -= 1
+
+    in_threads([work, work])
+
+
+@preparing
+def test_a_process_set_that_is_removed_and_another(lib, rank, size):
+    form, ranks = forms_of(lib)[0], list(range(max(size - 1, 1)))
+    for _ in range(3 if size > 1 else 0):
+        some = hvd.add_process_set(ranks)
+        for _ in range(COMES if some.included() else 0):
+            y = form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
+            assert (lib.read(y) == size - 1).all()
+        hvd.remove_process_set(some)
+        with pytest.raises(ValueError, match="not registered"):
+            form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
+
+
+@preparing
+def test_a_new_job(lib, rank, size):
+    form = forms_of(lib)[0]
+    for _ in range(2):
+        for _ in range(COMES):
+            assert (lib.read(form(lib.make(np.ones(3)), name="job", op=hvd.Sum)) == size).all()
+        hvd.shutdown()
+        with pytest.raises(ValueError, match="has not been initialized"):
+            form(lib.make(np.ones(3)), name="job", op=hvd.Sum)
+        hvd.init()
+
+
+@preparing
+def test_few_names_are_kept(lib, size):
+    form = forms_of(lib)[1]
+    for i in range(prepared._MOST + 10):
+        for _ in range(2 if i % 50 == 0 else 1):
+            form(lib.make(np.ones(1)), name=f"many{i}", op=hvd.Sum)
+        assert len(prepared._kept) <= prepared._MOST
+    assert (lib.read(form(lib.make(np.ones(1)), name="many0", op=hvd.Sum)) == size).all()
+
+
+def test_ctrl_c_while_it_waits(rank, size, several):
+    """The memory stays until the others have come; the name is free then."""
+    x = np.full(3, 1.0)
+    plan = hvd.numpy.allreduce_plan(x, "plan", hvd.Sum, out=x)
+
+    def again():
+        return hvd.numpy.allreduce(x, "again", hvd.Sum, out=x)
+
+    for call in (plan, again):
+        for _ in range(COMES):
+            x[:] = 1
+            call()
+        x[:] = 1
+        if rank == 0:
+            alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+            alarm.start()
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            alarm.join()
+        hvd.numpy.barrier()
+        if rank > 0:
+            assert (call() == size).all()
+        hvd.numpy.barrier()
+        x[:] = 2
+        assert (call() == 2 * size).all()
+
+
+def test_a_plan(rank, size):
+    n = size * (size - 1) // 2
+    for dtype in ("float32", "int64", "float16"):
+        x, out = np.zeros((2, 3), dtype), np.zeros((2, 3), dtype)
+        total = hvd.numpy.allreduce_plan(x, f"to out {dtype}", hvd.Sum, out=out)
+        new = hvd.numpy.allreduce_plan(x, op=hvd.Sum, postscale_factor=2)
+        seen = []
+        for i in range(COMES):
+            x[:] = rank + i
+            assert total() is out and (out == n + size * i).all()
+            seen.append(new())
+            if i % 2:
+                y = hvd.numpy.allreduce(x, f"to out {dtype}", hvd.Sum)
+                assert (y == out).all()
+        for i, y in enumerate(seen):
+            assert y.dtype == dtype and (y == 2 * (n + size * i)).all()
+
+
+def test_a_plan_keeps_its_arrays(size):
+    x = np.ones(3)
+    plan, gone = hvd.numpy.allreduce_plan(x, "keeps", hvd.Sum, out=x), weakref.ref(x)
+    del x
+    gc.collect()
+    assert (plan() == size).all()
+    del plan
+    gc.collect()
+    assert gone() is None
+
+
+def test_plans_that_are_refused():
+    x = np.ones((4, 4))
+    for wrong in (x.T[:, 1:], x.tolist(), x[::2]):
+        with pytest.raises(ValueError, match="expected NumPy arrays in C's order"):
+            hvd.numpy.allreduce_plan(wrong, "x")
+    for array, out in ((x[:2], x[1:3]), (np.ones(4), np.ones(8)[::2])):
+        with pytest.raises(ValueError, match="'allreduce.x': expected NumPy arrays in C's order"):
+            hvd.numpy.allreduce_plan(array, "x", out=out)
+    with pytest.raises(ValueError, match="out is float64 of shape"):
+        hvd.numpy.allreduce_plan(x, "x", out=np.ones(3))
+    with pytest.raises(ValueError, match="is bool, which can't be averaged"):
+        hvd.numpy.allreduce_plan(np.ones(3, bool), "x")
+
+
+def test_a_plan_in_two_threads(size):
+    plan, done = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum), 25
+
+    def work():
+        left = done
+        while left:
+            try:
+                assert (plan() == size).all()
+            except hvd.HvdliteError as error:
+                assert "was submitted twice on this rank" in str(error)
+                continue
+            left -= 1
+
+    in_threads([work, work])
