@@ -50,7 +50,7 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
     if not arguments.PLAIN.issuperset(map(type, members.values())):
         members = arguments.plain(members)
     alive = [c_text(name, "the tensor name")]
-    members.update(kind=kind, name=alive[0])
+    members.update(kind=kind, name=alive[0], grouped=getattr(name, "of", 0))
     if splits is not None:
         alive.append(ffi.from_buffer("int64_t[]", splits))
         members.update(splits=alive[1], nsplits=splits.size)

@@ -72,13 +72,21 @@ def calling_line() -> str:
     return f"{file}:{frame.f_lineno}"
 
 
+class Grouped(str):
+    """The name of a tensor of a grouped call; ``of``: how many tensors the call has."""
+
+    of = 0
+
+
 def group_names(name: str, tensors: Sequence) -> List[str]:
-    """Return ``name_1of3``, ...: names for the tensors of one call."""
+    """Return ``name[0]``, ...: names for the tensors of one call, each :class:`Grouped`."""
     try:
-        n = len(tensors)
+        names = [Grouped(f"{name}[{i}]") for i in range(len(tensors))]
     except TypeError:
         raise wrong("tensors", tensors, "a list of tensors") from None
-    return [f"{name}_{i + 1}of{n}" for i in range(n)]
+    for each in names:
+        each.of = len(names)
+    return list(names)
 
 
 def owner_number(kind: str) -> int:

@@ -48,7 +48,10 @@ typedef struct hvd_tensor {
     size_t nsplits;     /* n; 0: NULL */
     int codec;          /* hvd_codec; an allreduce of float32 may have one */
     const char *failed; /* why this rank has no data, for the error of every rank; NULL: it has */
-    int waited;         /* 1: the caller calls hvd_finish at once, which does the engine's work */
+    /* Of a grouped call: how many tensors it has, which must be equal on all ranks; their names end
+     * in [0], [1], ... 0: it is alone. */
+    int grouped;
+    int waited; /* 1: the caller calls hvd_finish at once, which does the engine's work */
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;
     /* 2bit, 1bit, topk: what the codec left out, carried from call to call. As large as `in`,

@@ -160,13 +160,15 @@ def _describe(kind, name, splits=None, **details):
     """Describe a tensor; from the cache where the last step had the same one."""
     if splits is None:
         try:
-            return _described(kind, name, **details)
+            return _described(kind, name, getattr(name, "of", 0), **details)
         except TypeError:  # a detail has no hash, as a list: describe() raises what is wrong
             pass
     return describe(kind, name, splits, **details)
 
 
-_described = functools.lru_cache(maxsize=_MOST_NAMES)(describe)  # C copies the description
+@functools.lru_cache(maxsize=_MOST_NAMES)  # C copies the description
+def _described(kind, name, _of, **details):
+    return describe(kind, name, **details)
 
 
 def recent(make):

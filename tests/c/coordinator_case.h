@@ -119,16 +119,18 @@ static inline int look(struct scene *s, double now, struct reports *r) {
     return r->n;
 }
 
-/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of 3. */
+/* "a:9x2@5": the request a of priority 5, an allgather of 9 rows of 2; "a:9": a sum of 9; "a": of 3;
+ * "a[0]/2": the first of a call of two. */
 static inline struct request request_in_short(const char *text) {
     char name[32];
     int rows = 3, columns = 0, priority = 0;
-    const char *count = strchr(text, ':'), *at = strchr(text, '@');
-    REQUIRE(sscanf(text, "%31[^:@]", name) == 1);
+    const char *count = strchr(text, ':'), *at = strchr(text, '@'), *of = strchr(text, '/');
+    REQUIRE(sscanf(text, "%31[^:@/]", name) == 1);
     REQUIRE(!count || sscanf(count, ":%dx%d", &rows, &columns) >= 1);
     REQUIRE(!at || sscanf(at, "@%d", &priority) == 1);
     struct request r = columns ? gather_of(name, rows, columns) : request_of(name, rows);
     r.priority = priority;
+    r.grouped = of ? (int32_t)strtol(of + 1, NULL, 10) : 0;
     return r;
 }
 

@@ -185,6 +185,16 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
+/* Those that only some ranks have fail as well: they would wait for ever. */
+TEST(test_calls_with_different_numbers_of_tensors) {
+    CHECK_STORY(
+        config_of(3),
+        "*+a[0]/2 *+a[1]/2 -> Ta[0] Ta[1] R;"
+        "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 1+a[1]/2 0+b 0+c[2]/3 0+a[9] "
+        "2+a[0]/3 2+a[1]/3 2+a[2]/3 -> Fa[0] Fa[2] Fa[1] ? number of tensors: ranks 0, 2: 3;"
+        "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
+}
+
 /* Also from the cache, until a rank's request changes. */
 SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;

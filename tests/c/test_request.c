@@ -151,6 +151,8 @@ TEST(test_conflicts) {
     other.kind = HVD_BROADCAST;
     CHECK_INT(request_conflict(&sum, &other), FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
+    other.grouped = 2;
+    CHECK_INT(request_conflict(&sum, &other), FIELD_GROUPED);
     struct request from = broadcast_of("x", 3, 0);
     other = broadcast_of("x", 3, 1);
     CHECK_INT(request_conflict(&from, &other), FIELD_ROOT);

@@ -28,6 +28,7 @@ static void make_items(struct wire_item *items) {
     items[2].request = request_of("scaled", 5);
     items[2].request.op = HVD_AVERAGE;
     items[2].request.uneven = true;
+    items[2].request.grouped = 70000;
     items[2].request.dtype = HVD_BOOL;
     items[2].request.ndim = 0;
     items[2].request.prescale = -0.1;

@@ -51,7 +51,7 @@ def test_group_with_a_name_under_way_is_sent_in_part(rank, size):
         push.submit_all()  # MXNet runs operations on several threads, in any order
         text = errors_of(array.wait_to_read for array in group(100))
         for i in range(3):
-            assert f"'allreduce.twice_{i + 1}of3' was submitted twice on this rank" in text
+            assert f"'allreduce.twice[{i}]' was submitted twice on this rank" in text
     hvd.allgather_object("rank 0 has got its errors")
     if rank != 0:
         first = group(1)
@@ -85,7 +85,7 @@ def test_gradient_that_failed_on_one_rank_hangs_the_others(grouped, rank, size):
             continue
         with pytest.raises(mx.MXNetError) as caught:
             gradient.wait_to_read()
-        own, place = rank == failing, "gradient_2of2" if grouped else "gradient"
+        own, place = rank == failing, "gradient[1]" if grouped else "gradient"
         expected = "has to be positive" if own else NO_DATA.format(failing)
         assert expected.replace("gradient", place, 1) in str(caught.value)
 

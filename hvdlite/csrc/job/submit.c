@@ -29,6 +29,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->op = from->op;
     r->root = from->root;
     r->priority = from->priority;
+    r->grouped = from->grouped;
     r->prescale = from->prescale;
     r->postscale = from->postscale;
     r->codec = (struct codec){from->codec, from->parameter};

@@ -134,6 +134,18 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
+/* Fails with `p`, of which ranks have different numbers of tensors, those that only some of them
+ * have. */
+static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
+                        struct wire_writer *out, hvd_error *err) {
+    for (struct pending *other = c->waiting.first, *next; other; other = next) {
+        next = other->next;
+        if (request_same_call(&p->request, &other->request))
+            HVD_TRY(fail_pending(c, other, why, out, err));
+    }
+    return HVD_OK;
+}
+
 /* Fails those of the new ready tensors on which ranks disagree. */
 static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct ready *r = &c->ready;
@@ -151,6 +163,8 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
             continue;
         }
         code = fail(p, &why, out, err);
+        if (!code && pending_conflict(p) == FIELD_GROUPED)
+            code = fail_surplus(c, p, &why, out, err);
         pending_free(p);
     }
     r->n = agreed;

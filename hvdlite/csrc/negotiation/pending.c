@@ -127,7 +127,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
 }
 
 /* The first field in which any two ranks differ. */
-static enum request_field conflicting_field(const struct pending *p) {
+enum request_field pending_conflict(const struct pending *p) {
     enum request_field first = FIELD_NONE;
     for (int i = 0; i < p->size; i++) {
         enum request_field field =
@@ -178,7 +178,7 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
         (p->refused ? explain_refused : explain_failed)(p, err);
         return;
     }
-    enum request_field field = conflicting_field(p);
+    enum request_field field = pending_conflict(p);
     char list[700] = "", value[160], other[160];
     size_t used = 0;
     bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);

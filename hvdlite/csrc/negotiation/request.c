@@ -161,6 +161,7 @@ bool request_same_codec(const struct request *a, const struct request *b) {
 
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->failed || b->failed) return FIELD_FAILED;
+    if (a->grouped != b->grouped) return FIELD_GROUPED;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->rule != b->rule) return FIELD_RULE;
@@ -192,12 +193,24 @@ bool request_same(const struct request *a, const struct request *b) {
            request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
 }
 
+bool request_same_call(const struct request *a, const struct request *b) {
+    const char *member = strrchr(a->name, '[');
+    return a->grouped && b->grouped && member &&
+           !strncmp(a->name, b->name, (size_t)(member - a->name) + 1);
+}
+
 const char *field_name(enum request_field field) {
-    static const char *const NAMES[] = {
-        "nothing",     "data",        "kind",
-        "compression", "update rule", "dtype",
-        "shape",       "op",          "prescale_factor and postscale_factor",
-        "root_rank"};
+    static const char *const NAMES[] = {"nothing",
+                                        "data",
+                                        "number of tensors",
+                                        "kind",
+                                        "compression",
+                                        "update rule",
+                                        "dtype",
+                                        "shape",
+                                        "op",
+                                        "prescale_factor and postscale_factor",
+                                        "root_rank"};
     return NAMES[field];
 }
 
@@ -211,6 +224,7 @@ static void shape_text(const struct request *r, char *text, size_t size) {
 
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
+    case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped); break;
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
     case FIELD_CODEC: codec_text(r->codec, text, size); break;
     case FIELD_RULE:

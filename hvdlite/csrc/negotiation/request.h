@@ -18,6 +18,7 @@ struct request {
     int32_t op;                 /* hvd_op; of an allreduce or reducescatter */
     int32_t root;               /* rank; of a broadcast */
     int32_t priority;           /* higher goes first; never compared between ranks */
+    int32_t grouped;            /* tensors of its grouped call, named x[0], x[1], ...; 0: alone */
     int32_t contributors;       /* ranks with data; set by the coordinator */
     int32_t ndim;               /* 0: one element */
     double prescale, postscale; /* allreduce, reducescatter */
@@ -42,6 +43,7 @@ _Static_assert(offsetof(struct request, dims) + sizeof(int64_t[HVD_MAX_DIMS]) + 
 enum request_field {
     FIELD_NONE,
     FIELD_FAILED,
+    FIELD_GROUPED,
     FIELD_KIND,
     FIELD_CODEC,
     FIELD_RULE,
@@ -84,6 +86,9 @@ enum request_field request_conflict(const struct request *a, const struct reques
 
 /* Equal in all that is sent, except for the priority: a cache hit stands for the request. */
 bool request_same(const struct request *a, const struct request *b);
+
+/* Both are tensors of one grouped call, or of calls of the same name on two ranks. */
+bool request_same_call(const struct request *a, const struct request *b);
 
 const char *field_name(enum request_field field);
 /* The field as users write it: "float32", "(17, 3)", "Average". */

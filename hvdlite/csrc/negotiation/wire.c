@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 10 };
+enum { WIRE_VERSION = 11 };
 
 /* Of a TENSOR. */
 enum { DIRECT = 1, WHOLE = 2, CUT = 4, UNEVEN = 8 };
@@ -49,6 +49,7 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, r->uneven, 1);
     put_uint(w, (uint32_t)r->root, 4);
     put_uint(w, (uint32_t)r->priority, 4);
+    put_uint(w, (uint32_t)r->grouped, 4);
     put_uint(w, (uint32_t)r->region, 4);
     put_uint(w, (uint64_t)r->offset, 8);
     put_double(w, r->prescale);
@@ -186,6 +187,7 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     q->uneven = uneven != 0;
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
+    HVD_TRY(get_int(r, 4, &q->grouped, err));
     HVD_TRY(get_int(r, 4, &q->region, err));
     HVD_TRY(get_uint(r, 8, &offset, err));
     q->offset = (int64_t)offset;
