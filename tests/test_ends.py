@@ -17,22 +17,11 @@ from typing import NamedTuple
 
 import pytest
 from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, processes_of, wait_until
+from scripts.ends import WAYS as OF_RANKS
 
 COUNT = int(os.environ.get("ENDS", "4"))
 SECONDS = 30  # for a job, imports included, on a busy machine; one that hangs takes for ever
-WAYS = (
-    *(
-        "raises",
-        "sys.exit(True)",
-        "sys.exit(text)",
-        "raise SystemExit",
-        "argparse",
-        "exit function",
-    ),
-    *("MemoryError", "os._exit(0)", "os._exit(4)", "abort", "SIGKILL", "SIGTERM", "SIGSEGV"),
-    *("SIGINT", "SIGHUP"),
-    *(f"mpirun {name}" for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")),
-)
+WAYS = (*OF_RANKS, *(f"mpirun {name}" for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")))
 
 
 class End(NamedTuple):

@@ -25,9 +25,9 @@ SECONDS = 25  # for a job, imports included, on a busy machine; an exit that han
 
 REASONS = {
     "raise": "its script raised RuntimeError: no more data",
-    "exit": "its script ended with exit code 3",
-    "exit text": "its script ended with exit code 1 (no such file: a.rec)",
-    "SystemExit": "its script ended with exit code 1",
+    "raise SystemExit": "its script ended with exit code 3",
+    "sys.exit(text)": "its script ended with exit code 1 (no such file: a.rec)",
+    "sys.exit(True)": "its script ended with exit code 1",
     "argparse": "its script ended with exit code 2",
     "exit function": "an exit function of its script raised KeyError: 'label'",
     "end": "its script has ended",
@@ -91,7 +91,7 @@ def test_operator_that_fails_on_one_rank():
     assert job.seconds < SECONDS
 
 
-@pytest.mark.parametrize("how", ["kill", "os._exit"])
+@pytest.mark.parametrize("how", ["SIGKILL", "os._exit(4)"])
 @pytest.mark.parametrize("wait", ["numpy", "mxnet"])
 def test_rank_that_dies_ends_the_job(how, wait):
     job = script(3, "leave", how, wait, timeout=60)

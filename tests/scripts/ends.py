@@ -11,8 +11,6 @@ import numpy as np
 
 import hvdlite as hvd
 
-how, who = sys.argv[1], int(sys.argv[2])
-
 
 def at_exit_raises() -> None:
     atexit.register(lambda: {}["label"])
@@ -49,6 +47,7 @@ WAYS = {
 }
 
 if __name__ == "__main__":
+    how, who = sys.argv[1], int(sys.argv[2])
     hvd.init()
     hvd.numpy.allreduce(np.ones(1000))
     job = os.environ.get("HVDLITE_JOB", os.getpid())  # whose files in /dev/shm are this rank's

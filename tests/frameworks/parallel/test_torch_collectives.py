@@ -98,13 +98,10 @@ def test_an_unnamed_tensor_is_named_after_the_line_that_starts_it(rank, size):
         assert handle.synchronize() == 0
 
 
-def test_alltoall_of_equal_parts(rank, size):
+def test_splits_in_a_tensor(rank, size):
     rows = torch.arange(2 * size) + 100 * rank
-    expected = [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
-    assert hvd.alltoall(rows).tolist() == expected
-    assert hvd.synchronize(hvd.alltoall_async(rows)).tolist() == expected
     result, _ = hvd.alltoall(rows, splits=torch.full((size,), 2))
-    assert result.tolist() == expected
+    assert result.tolist() == [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -137,3 +134,31 @@ def test_sparse_allreduce(rank, size):
     assert torch.allclose(hvd.synchronize(handle).to_dense(), expected)
     again = hvd.sparse_allreduce_async(tensor, name="rows", op=hvd.Sum)
     assert torch.allclose(again().to_dense(), expected * size)
+
+
+# ---- gradients, beside those of tests/contract ----
+
+
+def leaf(*shape) -> torch.Tensor:
+    return torch.ones(shape, requires_grad=True)
+
+
+def test_allreduce_with_scales_and_compression(rank, size):
+    tensor = leaf(4)
+    out = hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=3.0, compression=hvd.Compression.fp16)
+    out.sum().backward()
+    assert tensor.grad.tolist() == [3 * size] * 4
+
+
+def test_through_twice_and_into_a_layer_before(rank, size):
+    tensor = leaf(3)
+    hidden = (2 * tensor).square()
+    hvd.allreduce(hvd.allreduce(hidden, op=hvd.Sum), op=hvd.Average).sum().backward()
+    assert tensor.grad.tolist() == pytest.approx([8.0 * size] * 3)
+
+
+def test_without_grad_nothing_is_recorded():
+    tensor = leaf(3)
+    with torch.no_grad():
+        assert not hvd.allreduce(tensor).requires_grad
+    assert not hvd.synchronize(hvd.allreduce_async(tensor)).requires_grad

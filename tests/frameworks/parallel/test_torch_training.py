@@ -75,18 +75,6 @@ def test_gradients_live_in_memory_that_the_ranks_share(set_to_none, rank, severa
         assert any(start <= at < end for start, end in shared)
 
 
-def test_gradients_are_averages_after_synchronize(rank, size):
-    model, alone = multilayer(), multilayer()
-    optimizer = distributed(model)
-    for step in range(3):
-        for net, batch in ((model, batch_of(rank, step)), (alone, joined_batch(step))):
-            net.zero_grad()
-            loss_of(net, batch).backward()
-        optimizer.synchronize()
-        for mine, expected in zip(model.parameters(), alone.parameters()):
-            assert torch.allclose(mine.grad, expected.grad, atol=1e-6)
-
-
 @pytest.mark.parametrize("skip", [True, False])
 def test_clipping_between_synchronize_and_step(skip, rank, report_parity):
     def clipped(model, optimizer, batches, synchronize):
