@@ -163,8 +163,10 @@ static inline void check_result(struct coll_rank *self, const struct coll_case *
     CHECK_CASE(good, "%s, on rank %d: the result is wrong", text, self->rank);
 }
 
-static inline void check_allreduce(struct coll_rank *self, const struct coll_case *c) {
+/* An allreduce or a broadcast. */
+static inline void check_in_place(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), bytes = c->n * element;
+    bool reduces = c->kind == HVD_ALLREDUCE;
     unsigned char tile[PERIOD * 8];
     struct slab slab = slab_new(bytes, element);
     fill_tile(c, self->ranks->size, self->rank, tile);
@@ -173,30 +175,15 @@ static inline void check_allreduce(struct coll_rank *self, const struct coll_cas
     hvd_error err = {0};
     int code = case_run(self, c, &args, &err);
     if (code != HVD_UNSUPPORTED) {
-        fill_tile(c, self->ranks->size, -1, tile);
+        fill_tile(c, self->ranks->size, reduces ? -1 : c->root, tile);
         bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
-        bool good = rounds_by_hosts(self, c)
+        bool good = reduces && rounds_by_hosts(self, c)
                         ? within_bound(c, self->ranks->size, slab.data, 0, c->n)
-                    : rounded && c->how.op == HVD_AVERAGE
+                    : reduces && rounded && c->how.op == HVD_AVERAGE
                         ? nearly_filled(c->dtype, slab.data, c->n, tile)
                         : filled(slab.data, bytes, tile, PERIOD * element);
-        check_result(self, c, good && same_on_all(self, slab.data, bytes), code, &err);
-    }
-    slab_free(&slab);
-}
-
-static inline void check_broadcast(struct coll_rank *self, const struct coll_case *c) {
-    size_t element = dtype_size(c->dtype), bytes = c->n * element;
-    unsigned char tile[PERIOD * 8];
-    struct slab slab = slab_new(bytes, element);
-    fill_tile(c, self->ranks->size, self->rank, tile);
-    fill(slab.data, bytes, tile, PERIOD * element);
-    struct coll_args args = {.data = slab.data, .bytes = bytes};
-    hvd_error err = {0};
-    int code = case_run(self, c, &args, &err);
-    if (code != HVD_UNSUPPORTED) {
-        fill_tile(c, self->ranks->size, c->root, tile);
-        check_result(self, c, filled(slab.data, bytes, tile, PERIOD * element), code, &err);
+        if (reduces) good &= same_on_all(self, slab.data, bytes);
+        check_result(self, c, good, code, &err);
     }
     slab_free(&slab);
 }
@@ -333,8 +320,8 @@ static inline void check_case(struct coll_rank *self, const struct coll_case *c)
     switch (c->kind) {
     case HVD_REDUCESCATTER: check_reducescatter(self, c); break;
     case HVD_ALLTOALL: check_alltoall(self, c); break;
-    case HVD_ALLREDUCE: check_allreduce(self, c); break;
-    case HVD_BROADCAST: check_broadcast(self, c); break;
+    case HVD_ALLREDUCE:
+    case HVD_BROADCAST: check_in_place(self, c); break;
     default: check_allgather(self, c);
     }
 }

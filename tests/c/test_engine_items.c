@@ -14,6 +14,10 @@ struct words {
 static const int64_t OURS[] = {1}, NO_ROWS[] = {-5, 7}, TOO_MANY[] = {INT64_MAX, INT64_MAX};
 
 #define NAMED(TYPE, NAME, ...) {.type = TYPE, .request.name = NAME, __VA_ARGS__}
+#define ZEROS(...)                                                                                 \
+    {                                                                                              \
+        .type = WIRE_TENSOR, .whole = true, .nrows = 1, .rows = OURS, .request = {__VA_ARGS__}     \
+    }
 #define RUN_ITEM {.type = WIRE_RUN}
 #define WHY .error = {.code = HVD_MISMATCH, .text = "no"}
 
@@ -46,26 +50,12 @@ static const struct words WORDS[] = {
      {NAMED(WIRE_TENSOR, "a", .whole = true, .nrows = 2, .rows = TOO_MANY), RUN_ITEM},
      2},
     {"zeros for an allgather",
-     {{.type = WIRE_TENSOR,
-       .whole = true,
-       .nrows = 1,
-       .rows = OURS,
-       .request = {.kind = HVD_ALLGATHER, .dtype = HVD_FLOAT32, .ndim = 1, .name = "zeros"}}},
+     {ZEROS(.kind = HVD_ALLGATHER, .dtype = HVD_FLOAT32, .ndim = 1, .name = "zeros")},
      1},
     {"zeros of a negative size",
-     {{.type = WIRE_TENSOR,
-       .whole = true,
-       .nrows = 1,
-       .rows = OURS,
-       .request = {.dtype = HVD_FLOAT32, .ndim = 1, .dims = {-3}, .name = "zeros"}}},
+     {ZEROS(.dtype = HVD_FLOAT32, .ndim = 1, .dims = {-3}, .name = "zeros")},
      1},
-    {"zeros of an unknown dtype",
-     {{.type = WIRE_TENSOR,
-       .whole = true,
-       .nrows = 1,
-       .rows = OURS,
-       .request = {.dtype = 99, .ndim = 1, .dims = {3}, .name = "zeros"}}},
-     1},
+    {"zeros of an unknown dtype", {ZEROS(.dtype = 99, .ndim = 1, .dims = {3}, .name = "zeros")}, 1},
     {"a piece that is not the first",
      {NAMED(WIRE_TENSOR, "a", .cut = true, .begin = 4, .end = 8), RUN_ITEM},
      2},

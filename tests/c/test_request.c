@@ -7,6 +7,14 @@ static void refused(struct request r, int code) {
     CHECK_HAS(err.text, r.name);
 }
 
+/* A sum like any other but for one field. */
+#define REFUSED(field, value, code)                                                                \
+    do {                                                                                           \
+        struct request odd_ = request_of("weight", 3);                                             \
+        odd_.field = value;                                                                        \
+        refused(odd_, code);                                                                       \
+    } while (0)
+
 TEST(test_good) {
     hvd_error err = {0};
     struct request good[] = {request_of("a", 5), request_of("b", 0), gather_of("c", 0, 3),
@@ -43,27 +51,15 @@ TEST(test_names) {
 TEST(test_ranges) {
     static const int32_t BAD[] = {-1, 99, INT32_MIN, INT32_MAX};
     for (size_t i = 0; i < 4; i++) {
-        struct request r = request_of("weight", 3);
-        r.kind = BAD[i];
-        refused(r, HVD_INVALID);
-        r = request_of("weight", 3);
-        r.op = BAD[i];
-        refused(r, HVD_INVALID);
-        r = request_of("weight", 3);
-        r.dtype = BAD[i];
-        refused(r, HVD_UNSUPPORTED);
+        REFUSED(kind, BAD[i], HVD_INVALID);
+        REFUSED(op, BAD[i], HVD_INVALID);
+        REFUSED(dtype, BAD[i], HVD_UNSUPPORTED);
+        REFUSED(ndim, BAD[i], HVD_UNSUPPORTED);
         refused(broadcast_of("weight", 3, BAD[i]), HVD_INVALID);
-        r = request_of("weight", 3);
-        r.ndim = BAD[i];
-        refused(r, HVD_UNSUPPORTED);
     }
     refused(broadcast_of("weight", 3, 4), HVD_INVALID);
-    struct request r = request_of("weight", 3);
-    r.dtype = HVD_DTYPES;
-    refused(r, HVD_UNSUPPORTED);
-    r.dtype = HVD_UINT8;
-    r.ndim = HVD_MAX_DIMS + 1;
-    refused(r, HVD_UNSUPPORTED);
+    REFUSED(dtype, HVD_DTYPES, HVD_UNSUPPORTED);
+    REFUSED(ndim, HVD_MAX_DIMS + 1, HVD_UNSUPPORTED);
 }
 
 TEST(test_shapes) {
@@ -78,12 +74,8 @@ TEST(test_scales) {
     static const double BAD[] = {NAN, HUGE_VAL, -HUGE_VAL};
     hvd_error err = {0};
     for (int i = 0; i < 3; i++) {
-        struct request r = request_of("weight", 3);
-        r.prescale = BAD[i];
-        refused(r, HVD_INVALID);
-        r = request_of("weight", 3);
-        r.postscale = BAD[i];
-        refused(r, HVD_INVALID);
+        REFUSED(prescale, BAD[i], HVD_INVALID);
+        REFUSED(postscale, BAD[i], HVD_INVALID);
     }
     struct request r = request_of("flag", 3);
     r.dtype = HVD_BOOL;

@@ -10,69 +10,52 @@ static const int64_t ROWS[] = {3, 0, 17, (int64_t)1 << 40};
 
 /* One of every type, at the limits of its fields. */
 static void make_items(struct wire_item *items) {
-    memset(items, 0, ITEMS * sizeof *items);
-    items[0].type = WIRE_REQUEST;
+    const struct wire_item MADE[ITEMS] = {
+        {.type = WIRE_REQUEST, .id = UINT64_MAX - 1},
+        {.type = WIRE_REQUEST, .error.text = "splits are wrong"},
+        {.type = WIRE_REQUEST, .rank = 5, .instead = UINT64_MAX - 1},
+        {.type = WIRE_HIT, .id = UINT64_MAX, .rank = 70000},
+        {.type = WIRE_LEAVE, .rank = 3, .error.text = "out of data"},
+        {.type = WIRE_ABORT},
+        {.type = WIRE_TENSOR, .id = 77, .uneven = true, .nrows = 4, .rows = ROWS},
+        {.type = WIRE_TENSOR, .request.name = "allreduce.t0"},
+        {.type = WIRE_RUN},
+        {.type = WIRE_FAIL, .request.name = "weight", .nrows = 4, .rows = ROWS},
+        {.type = WIRE_RESEND, .rank = 123456, .id = 5},
+        {.type = WIRE_BYE},
+        {.type = WIRE_TENSOR,
+         .request.name = "allreduce.t0",
+         .cut = true,
+         .direct = true,
+         .begin = 1,
+         .end = UINT64_MAX},
+        {.type = WIRE_ASK},
+        {.type = WIRE_ALIVE},
+        {.type = WIRE_SILENT, .rank = 123456, .error.text = "rank 3 is silent"}};
+    memcpy(items, MADE, sizeof MADE);
     items[0].request = gather_of("allgather.x", 3, INT64_MAX);
     items[0].request.priority = INT32_MIN;
-    items[0].id = UINT64_MAX - 1;
-    items[1].type = WIRE_REQUEST;
     items[1].request = broadcast_of("", 0, INT32_MAX);
     items[1].request.failed = true;
-    snprintf(items[1].error.text, sizeof items[1].error.text, "splits are wrong");
     memset(items[1].request.name, 'n', HVD_MAX_NAME - 1);
     items[1].request.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) items[1].request.dims[i] = i * 1000003;
-    items[2].type = WIRE_REQUEST;
-    items[2].rank = 5;
-    items[2].instead = UINT64_MAX - 1;
-    items[2].request = request_of("scaled", 5);
-    items[2].request.op = HVD_AVERAGE;
-    items[2].request.uneven = true;
-    items[2].request.grouped = 70000;
-    items[2].request.dtype = HVD_BOOL;
-    items[2].request.ndim = 0;
-    items[2].request.prescale = -0.1;
-    items[2].request.postscale = 1e300;
-    items[2].request.rule = HVD_ADAM;
-    items[2].request.codec = (struct codec){HVD_CODEC_1BIT, -0.25};
-    items[3].type = WIRE_HIT;
-    items[3].id = UINT64_MAX;
-    items[3].rank = 70000;
-    items[4].type = WIRE_LEAVE;
-    items[4].rank = 3;
-    snprintf(items[4].error.text, sizeof items[4].error.text, "out of data");
-    items[5].type = WIRE_ABORT;
+    items[2].request = (struct request){.name = "scaled",
+                                        .kind = HVD_ALLREDUCE,
+                                        .op = HVD_AVERAGE,
+                                        .uneven = true,
+                                        .grouped = 70000,
+                                        .dtype = HVD_BOOL,
+                                        .prescale = -0.1,
+                                        .postscale = 1e300,
+                                        .rule = HVD_ADAM,
+                                        .codec = {HVD_CODEC_1BIT, -0.25}};
     error_set(&items[5].error, HVD_TRANSPORT, "link down");
     for (int rank = 90; rank < 100; rank++) error_blame(&items[5].error, rank);
     items[5].error.pid = 1LL << 40;
     strcpy(items[5].error.host, "n7");
-    items[6].type = WIRE_TENSOR;
-    items[6].id = 77;
-    items[6].uneven = true;
-    items[6].nrows = 4;
-    items[6].rows = ROWS;
-    items[7].type = WIRE_TENSOR;
-    snprintf(items[7].request.name, HVD_MAX_NAME, "allreduce.t0");
-    items[8].type = WIRE_RUN;
-    items[9].type = WIRE_FAIL;
-    snprintf(items[9].request.name, HVD_MAX_NAME, "weight");
     items[9].error.code = HVD_MISMATCH;
-    items[9].nrows = 4;
-    items[9].rows = ROWS;
     memset(items[9].error.text, 'e', sizeof items[9].error.text - 1);
-    items[10].type = WIRE_RESEND;
-    items[10].rank = 123456;
-    items[10].id = 5;
-    items[11].type = WIRE_BYE;
-    items[12] = items[7];
-    items[12].cut = items[12].direct = true;
-    items[12].begin = 1;
-    items[12].end = UINT64_MAX;
-    items[13].type = WIRE_ASK;
-    items[14].type = WIRE_ALIVE;
-    items[15].type = WIRE_SILENT;
-    items[15].rank = 123456;
-    snprintf(items[15].error.text, sizeof items[15].error.text, "rank 3 is silent");
 }
 
 static void check_request(const struct request *got, const struct request *sent) {
