@@ -34,12 +34,9 @@ class AsyncDataLoaderMixin:
     """
 
     def __init__(
-        self,
-        async_loader_queue_size: int = 64,
-        debug_data_loader: bool = False,
-        *args: Any,
+        self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any,
         **kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._ahead = async_loader_queue_size
         self._closed = threading.Event()
         super().__init__(*args, **kwargs)

@@ -24,18 +24,11 @@ class JobFailed(RuntimeError):
 
 
 def run(
-    function: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Optional[Mapping[str, Any]] = None,
-    num_proc: Optional[int] = None,
-    *,
-    np: int = 1,
-    env: Optional[Dict[str, str]] = None,
-    executable: Optional[str] = None,
-    use_gloo: bool = False,
-    use_mpi: bool = False,
-    **options: Any,
-) -> List[Any]:
+    function: Callable[..., Any], args: Sequence[Any] = (),
+    kwargs: Optional[Mapping[str, Any]] = None, num_proc: Optional[int] = None, *, np: int = 1,
+    env: Optional[Dict[str, str]] = None, executable: Optional[str] = None, use_gloo: bool = False,
+    use_mpi: bool = False, **options: Any,
+) -> List[Any]:  # fmt: skip
     """Call ``function(*args, **kwargs)`` on so many new ranks; return their results, by rank.
 
     The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by

@@ -98,16 +98,9 @@ class DistributedRecordIter(mx.io.DataIter):
     """
 
     def __init__(
-        self,
-        path_imgrec,
-        batch_size: int,
-        path_imgidx=None,
-        seed: int = 0,
-        even: bool = True,
-        num_parts: Optional[int] = None,
-        part_index: Optional[int] = None,
-        **options,
-    ) -> None:
+        self, path_imgrec, batch_size: int, path_imgidx=None, seed: int = 0, even: bool = True,
+        num_parts: Optional[int] = None, part_index: Optional[int] = None, **options,
+    ) -> None:  # fmt: skip
         super().__init__(batch_size)
         for option in ("seed_aug", "round_batch"):
             if option in options:

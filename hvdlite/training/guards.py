@@ -37,12 +37,9 @@ class Guard:
     """
 
     def __init__(
-        self,
-        guarded: Callable[[], Iterable[Guarded]],
-        every: int,
-        name: str,
+        self, guarded: Callable[[], Iterable[Guarded]], every: int, name: str,
         process_set: ProcessSet = global_process_set,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(every, int) or every < 1:
             raise HvdliteValueError(f"every is {every!r}: expected a whole number of at least 1")
         self._guarded, self._every = guarded, every

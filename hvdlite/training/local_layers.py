@@ -11,12 +11,9 @@ def weights_of(layers) -> List[Any]:
 
 
 def average_all_but(
-    local: Collection[int],
-    variables: Sequence,
-    grads: Sequence,
-    average: Callable[[List], Sequence],
-    divide: Callable[[Any], Any],
-) -> List:
+    local: Collection[int], variables: Sequence, grads: Sequence,
+    average: Callable[[List], Sequence], divide: Callable[[Any], Any],
+) -> List:  # fmt: skip
     """Return the gradients of the variables, in their order.
 
     :param local: the ``id`` of each variable that only this rank has.
