@@ -5,7 +5,7 @@ python -m benchmarks.report
 
 from pathlib import Path
 from string import Template
-from typing import Optional
+from typing import List, Optional
 
 from benchmarks import pictures, plan, shown, suites
 from benchmarks.harness import ROOT, markdown
@@ -36,6 +36,11 @@ def percent(share: Optional[float]) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
+def by_ranks(first: str, *titles: str) -> List[str]:
+    """Return the header of a table that has these columns for each number of ranks."""
+    return [first, *(title.format(ranks) for ranks in plan.RANKS for title in titles)]
+
+
 def speed_table(results: Results, ranks: int) -> str:
     """Return the time of each row of work, in milliseconds, for hvdlite and every peer."""
     header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
@@ -63,10 +68,7 @@ def floor_table(results: Results) -> str:
             line += [milliseconds(floor), milliseconds(ours)]
             line.append(percent(results.floor_share(size, "zero-copy", ranks)))
         lines.append(line)
-    header = ["size"]
-    for ranks in plan.RANKS:
-        header += [f"floor, {ranks} ranks", "hvdlite", "share"]
-    return markdown(header, lines)
+    return markdown(by_ranks("size", "floor, {} ranks", "hvdlite", "share"), lines)
 
 
 def step_table(results: Results) -> str:
@@ -80,9 +82,7 @@ def step_table(results: Results) -> str:
             kept = results.speed_kept(contestant, ranks, case, shown.STEP)
             line += [milliseconds(taken), milliseconds(lone), percent(kept)]
         lines.append(line)
-    header = ["training with"]
-    for ranks in plan.RANKS:
-        header += [f"{ranks} ranks", "lone processes", "speed kept"]
+    header = by_ranks("training with", "{} ranks", "lone processes", "speed kept")
     return markdown(header, lines)
 
 
@@ -99,10 +99,7 @@ def idle_table(results: Results) -> str:
             idle = results.one(contestant, ranks, "idle")
             line += [share(idle[0]), share(max(idle[1:]))] if idle else ["–", "–"]
         lines.append(line)
-    header = ["idle after init"]
-    for ranks in plan.RANKS:
-        header += [f"rank 0 of {ranks}", "others"]
-    return markdown(header, lines)
+    return markdown(by_ranks("idle after init", "rank 0 of {}", "others"), lines)
 
 
 def cpu_table(results: Results) -> str:
@@ -135,10 +132,8 @@ def memory_table(results: Results) -> str:
             own = results.one(contestant, ranks, "own_memory", suite)
             line += [f"{max(m) / 1e6:.0f} MB" if m else "–" for m in (peak, own)]
         lines.append(line)
-    header = ["ResNet-50's gradients"]
-    for ranks in plan.RANKS:
-        header += [f"peak of a rank, {ranks} ranks", "its share at the end"]
-    return markdown(header, lines)
+    peak_and_share = "peak of a rank, {} ranks", "its share at the end"
+    return markdown(by_ranks("ResNet-50's gradients", *peak_and_share), lines)
 
 
 def ablation_table(results: Results) -> str:
