@@ -40,6 +40,12 @@ def call(*argv, prefix=(), **options):
     return Run(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 
+def start(*argv, prefix=(), **options):
+    """Start hvdliterun; its output is in pipes."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*prefix, *HVDLITERUN, *map(str, argv)], **pipes, **options)
+
+
 def python(code):
     return [sys.executable, "-c", code]
 

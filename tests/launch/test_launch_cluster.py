@@ -9,7 +9,6 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import cluster as clusters
 import pytest
 from kills import kill_many, wanted
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python, start
 from versions import MXNET2, no_examples
 
 from hvdlite.launch import mpirun, probe
@@ -169,14 +168,8 @@ def test_a_host_without_hvdlite(cluster, on_cluster):
     ("how", "code"), [("raise", 1), ("compute", 1), ("exit", 7), ("kill", 137)]
 )
 def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code):
-    line = ["-n", "4", "-H", str(cluster.hostfile), sys.executable, str(SCRIPTS / "fails.py"), how]
-    launcher = subprocess.Popen(
-        cluster.command([*HVDLITERUN, *line]),
-        env=cluster.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line = ["-n", 4, "-H", cluster.hostfile, sys.executable, SCRIPTS / "fails.py", how]
+    launcher = start(*line, prefix=cluster.command([]), env=cluster.environment())
     for text in launcher.stdout:
         if "line 29" in text:
             break
@@ -240,13 +233,8 @@ def test_random_kills_on_several_hosts(on_cluster):
 
 def start_up(cluster, script, *options):
     """Start hvdliterun on h0; return it when all ranks have printed "up 3"."""
-    launcher = subprocess.Popen(
-        cluster.command([*HVDLITERUN, *map(str, options), *python(script)]),
-        env=cluster.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line = [*options, *python(script)]
+    launcher = start(*line, prefix=cluster.command([]), env=cluster.environment())
     assert [launcher.stdout.readline()[4:] for _ in range(3)] == ["up 3\n"] * 3
     return launcher
 

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, call, left_with, processes_with, python
+from launching import SCRIPTS, TIMEOUT, call, left_with, processes_with, python, start
 
 from hvdlite.launch import cli, probe
 
@@ -112,13 +112,8 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     """Also one that it cannot catch, and also what a rank has started in the background."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 60 &'); print('up', flush=True); time.sleep(60)"
-    launcher = subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", "--env", f"MARKER={marker}", *python(code)],
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # a killed launcher leaves an empty folder
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed launcher leaves an empty folder
+    launcher = start("-n", 2, "--env", f"MARKER={marker}", *python(code), env=env)
     for _ in range(2):
         assert "up" in launcher.stdout.readline()
     assert len(processes_with(marker)) >= 4
@@ -134,14 +129,11 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_the_job():
-    launcher = subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", *python("while True: print('x' * 1000)")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    launcher = start("-n", 2, *python("while True: print('x' * 1000)"))
     launcher.stdout.readline()
     launcher.stdout.close()
     assert launcher.wait(TIMEOUT) == 128 + signal.SIGPIPE
+    launcher.stderr.close()
 
 
 @pytest.mark.parametrize(
@@ -185,12 +177,7 @@ while True:
 
 def start_endless(what, *options):
     """Start hvdliterun with two ranks that first do something."""
-    return subprocess.Popen(
-        [*HVDLITERUN, "-n", "2", *options, *python(ENDLESS.format(what))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start("-n", 2, *options, *python(ENDLESS.format(what)))
 
 
 def parent_of(pid):
