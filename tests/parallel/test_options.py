@@ -6,12 +6,8 @@ import pytest
 from mxnet import gluon
 from nets import (
     assert_close,
-    backward,
-    batch_of,
     both_kinds,
     dense_net,
-    gradients,
-    joined_batch,
     make_trainer,
     momentum_sgd,
     plain_trainer,
@@ -35,15 +31,6 @@ def test_predivided_sums_do_not_overflow(size):
         results[factor] = w.grad().asnumpy().astype("float32")
     np.testing.assert_allclose(results[64.0], 60000 / size, rtol=2e-3)
     np.testing.assert_allclose(results[1.0], 60000 / size, rtol=2e-3)  # here the sum is a float32
-
-
-def test_op_sum_in_the_gradients(size):
-    net, alone = dense_net(), dense_net()
-    trainer = make_trainer("trainer", net.collect_params(), momentum_sgd(), op=hvd.Sum)
-    backward(net, batch_of(hvd.rank()))
-    trainer.allreduce_grads()
-    backward(alone, joined_batch())
-    assert_close(gradients(net), gradients(alone))
 
 
 class Scaled:

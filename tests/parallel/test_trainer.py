@@ -51,13 +51,15 @@ def test_gradients_are_horovods_sums_where_they_are_asked_for(options, size, mon
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def test_gradients_are_true_averages_after_allreduce_grads(size):
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+def test_gradients_are_true_averages_or_sums_after_allreduce_grads(op, size):
     net, alone = dense_net(), dense_net()
-    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", op=op)
     backward(net, batch_of(hvd.rank()))
     trainer.allreduce_grads()
     backward(alone, joined_batch())
-    assert_close({n: g * size for n, g in gradients(net).items()}, gradients(alone))
+    ranks = size if op == hvd.Average else 1
+    assert_close({n: g * ranks for n, g in gradients(net).items()}, gradients(alone))
 
 
 def test_rescale_grad_and_clip_gradient_of_the_optimizer():
