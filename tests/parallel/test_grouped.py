@@ -112,15 +112,6 @@ def test_groups_of_different_lengths(rank, size):
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
 
 
-def test_mx_np_arrays(rank, size):
-    with mx.util.np_shape(True):
-        x = [mx.np.full((size, 2), rank), mx.np.array(rank)]
-        assert all(isinstance(y, mx.np.ndarray) for y in hvd.grouped_allreduce(x, op=hvd.Sum))
-        assert all(isinstance(y, mx.np.ndarray) for y in hvd.grouped_allgather(x))
-        assert isinstance(hvd.grouped_reducescatter(x[:1])[0], mx.np.ndarray)
-        assert hvd.grouped_allgather(x)[1].asnumpy().tolist() == list(range(size))
-
-
 def test_mixed_with_single_calls_of_the_same_name(rank, size):
     y = hvd.grouped_allreduce([mx.nd.ones(2), mx.nd.ones(3)], op=hvd.Sum, name="same")
     z = hvd.allreduce(mx.nd.ones(4), op=hvd.Sum, name="same")

@@ -193,35 +193,6 @@ def test_broadcast_of_lists(kv, rank):
             assert_all(array, i)
 
 
-# ---- compression ----
-
-
-def test_compression_by_name(kv, rank, size):
-    kv.set_gradient_compression({"type": "fp16"})
-    third = np.float32(1 / 3)
-    a = nd.array([third * (rank + 1), 1.0])
-    kv.pushpull("x", a)
-    sent = [np.float16(third * (r + 1)) for r in range(size)]
-    expected = np.float16(sum(np.float32(s) for s in sent))
-    np.testing.assert_allclose(a.asnumpy(), [expected, size], rtol=2**-10)
-    assert a.asnumpy()[0] == np.float16(a.asnumpy()[0])
-    assert a.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    "params, text",
-    [
-        ({"type": "zip"}, "type 'zip': expected one of none, fp16"),
-        ({}, "type None: expected one of"),
-        ({"type": "fp16", "threshold": 1}, "type 'fp16' with .*threshold"),
-    ],
-)
-def test_compression_that_there_is_not(kv, params, text):
-    with pytest.raises(ValueError, match=text) as error:
-        kv.set_gradient_compression(params)
-    assert isinstance(error.value, mx.MXNetError)
-
-
 # ---- wrong calls: an error at once, and the store goes on ----
 
 
@@ -241,6 +212,9 @@ def wrong_calls(kv):
         "to get all rows use pull": lambda: kv.row_sparse_pull("x", out=a, row_ids=nd.array([0])),
         "key 'x': row_ids from 1 to 2: expected 0 to 1": lambda: kv.row_sparse_pull(
             "x", out=a.tostype("row_sparse"), row_ids=nd.array([2, 1])
+        ),
+        "type 'zip': expected one of none, fp16": lambda: kv.set_gradient_compression(
+            {"type": "zip"}
         ),
         "the kvstore has no optimizer whose states": lambda: kv.save_optimizer_states("x"),
         "call set_optimizer first": lambda: kv.load_optimizer_states("x"),

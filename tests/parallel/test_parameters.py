@@ -37,17 +37,6 @@ def test_keys_that_are_no_strings(names, rank, size):
         assert (arrays[name].asnumpy() == 100 * (size - 1) + i).all()
 
 
-def test_different_seeds(rank):
-    mx.random.seed(rank)
-    net = gluon.nn.Dense(5, in_units=4)
-    net.initialize(mx.init.Uniform(), force_reinit=True)
-    before = hvd.allgather_object(net.weight.data().asnumpy())
-    hvd.broadcast_parameters(net.collect_params())
-    np.testing.assert_array_equal(net.weight.data().asnumpy(), before[0])
-    if len(before) > 1:
-        assert not np.array_equal(before[0], before[1])
-
-
 def test_deferred_initialisation(rank, size):
     """Shapes are known, and the broadcast happens, at the first forward."""
     mx.random.seed(rank)

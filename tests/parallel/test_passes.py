@@ -98,14 +98,6 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-@pytest.mark.parametrize("passes", [0, -1, 1.5, None, "2"])
-def test_passes_that_are_no_count(passes):
-    params = dense_net().collect_params()
-    for kind in ("trainer", "optimizer"):
-        with pytest.raises(ValueError, match="backward_passes_per_step is .*: expected a number"):
-            make_trainer(kind, params, sgd(), backward_passes_per_step=passes)
-
-
 CONTEXTS = [mx.cpu(0), mx.cpu(1)]
 
 
