@@ -24,20 +24,17 @@ from hvdlite.core.prepared import Prepared, find, note
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.rows import part_shape, rows_of
+from hvdlite.core.shared_memory import shared_bytes
 
 globals().update(VALUES)  # Min, Max, ... are names of this module, too
 _memory = ffi.from_buffer
 
 
 def allreduce(
-    array: np.ndarray,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    array: np.ndarray, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return ``op`` over all ranks of ``array * prescale_factor``, times ``postscale_factor``.
 
     :param array: of the same shape and dtype on every rank.
@@ -64,14 +61,10 @@ def allreduce(
 
 
 def allreduce_plan(
-    array: np.ndarray,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    array: np.ndarray, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
-) -> Callable[[], np.ndarray]:
+) -> Callable[[], np.ndarray]:  # fmt: skip
     """Return a function without arguments that does ``allreduce`` with these, with less ado.
 
     Each call takes the values that ``array`` has by then. Ranks may call ``allreduce`` with the
@@ -102,16 +95,27 @@ def allreduce_plan(
     return plan
 
 
+def empty_shared(shape, dtype=float) -> np.ndarray:
+    """Return a new array in memory that all ranks of its host map; every rank makes the call.
+
+    :func:`allreduce` into the array itself, ``out=array``, or a part of it that is the same on
+    every rank, then copies nothing. It is freed with the last array that has its memory. Where
+    ranks share none, as if each host has one, and in a later job, it is like any other array.
+
+    :param shape: and ``dtype``: as of ``numpy.empty``, the same on every rank.
+    :raises hvdlite.HvdliteError: they are not the same.
+    """
+    private = dense(np.empty(shape, dtype))
+    memory = shared_bytes(private.nbytes, f"{private.shape} {private.dtype}")
+    return private if memory is None else memory.view(private.dtype).reshape(private.shape)
+
+
 @waiting
 def grouped_allreduce(
-    arrays: Sequence[np.ndarray],
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    out: Optional[Sequence[np.ndarray]] = None,
-) -> List[np.ndarray]:
+    arrays: Sequence[np.ndarray], name: Optional[str] = None, op: int = Average,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:  # fmt: skip
     """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("allreduce", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
@@ -120,14 +124,10 @@ def grouped_allreduce(
 
 @waiting
 def reducescatter(
-    array: np.ndarray,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+    array: np.ndarray, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return this rank's rows of what :func:`allreduce` would return; any ``op`` but Adasum.
 
     Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
@@ -146,14 +146,10 @@ def reducescatter(
 
 @waiting
 def grouped_reducescatter(
-    arrays: Sequence[np.ndarray],
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    out: Optional[Sequence[np.ndarray]] = None,
-) -> List[np.ndarray]:
+    arrays: Sequence[np.ndarray], name: Optional[str] = None, op: int = Average,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
+) -> List[np.ndarray]:  # fmt: skip
     """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("reducescatter", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
@@ -162,12 +158,9 @@ def grouped_reducescatter(
 
 @waiting
 def broadcast(
-    array: np.ndarray,
-    root_rank: int = 0,
-    name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-    out: Optional[np.ndarray] = None,
-) -> np.ndarray:
+    array: np.ndarray, root_rank: int = 0, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set, out: Optional[np.ndarray] = None,
+) -> np.ndarray:  # fmt: skip
     """Return rank ``root_rank``'s array; ``array`` has the same shape and dtype on every rank.
 
     :param root_rank: a rank of the job, also where ``process_set`` is given.
@@ -216,12 +209,9 @@ def grouped_allgather(
 
 @waiting
 def alltoall(
-    array: np.ndarray,
-    splits: Optional[Sequence[int]] = None,
-    name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-    out: Optional[np.ndarray] = None,
-):
+    array: np.ndarray, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set, out: Optional[np.ndarray] = None,
+):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
     :param array: of at least one dimension; all but the first are the same on every rank.

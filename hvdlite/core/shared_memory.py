@@ -5,11 +5,12 @@ from typing import Callable, NamedTuple, Optional
 import numpy as np
 
 from hvdlite.core import topology
-from hvdlite.core.names import owner_number
+from hvdlite.core.names import owner_name, owner_number
 from hvdlite.core.native import call, ffi, lib, new_error
-from hvdlite.core.objects import allgather_object
+from hvdlite.core.objects import agree, allgather_object
 
 _CAPACITY = 1 << 34  # bytes of address space; a page takes memory when it is written
+_PAGE = 1 << 16  # bytes: a multiple of every small page
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
@@ -20,23 +21,24 @@ class SharedMemory:
     ranks must take equal pieces in the same order. The region is freed with the last array in it.
     """
 
-    def __init__(self, region) -> None:
-        self._region = region
+    def __init__(self, region, capacity: int) -> None:
+        self._region, self._capacity = region, capacity
         close = lib.hvd_region_close  # this module may be gone when the process ends
         memory = ffi.gc(lib.hvd_region_memory(region), lambda _: close(region))
-        self._bytes = np.frombuffer(ffi.buffer(memory, _CAPACITY), np.uint8)
+        self._bytes = np.frombuffer(ffi.buffer(memory, capacity), np.uint8)
         self.used = 0
 
     @classmethod
-    def reserve(cls) -> Optional["SharedMemory"]:
+    def reserve(cls, nbytes: int = _CAPACITY) -> Optional["SharedMemory"]:
         """Return new memory; None before init() or if ranks can't share any. Not collective."""
-        region = lib.hvd_region_create(_CAPACITY, new_error())
-        return None if region == ffi.NULL else cls(region)
+        capacity = -(-(nbytes + _ALIGNMENT) // _PAGE) * _PAGE
+        region = lib.hvd_region_create(capacity, new_error())
+        return None if region == ffi.NULL else cls(region, capacity)
 
     def take(self, nbytes: int) -> Optional[np.ndarray]:
         """Return the next bytes; None if too few are left or the memory has been joined."""
         start = self.used
-        if self._region is None or nbytes > _CAPACITY - start - _ALIGNMENT:
+        if self._region is None or nbytes > self._capacity - start - _ALIGNMENT:
             return None
         self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         return self._bytes[start : start + nbytes]
@@ -63,6 +65,23 @@ def join(memory: Optional[SharedMemory], owner: str) -> bool:
         return False
     mapped = memory._map(number, sorted(part for part in parts if part[0] == host))
     return all(allgather_object(mapped, f"region.{owner}"))
+
+
+def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
+    """Return memory for an array, freed with the last of its views; None: ranks can't share any.
+
+    Collective.
+
+    :param what: shape and dtype of the array, the same on every rank.
+    :raises hvdlite.HvdliteError: they are not the same.
+    """
+    owner = owner_name("array")
+    agree(owner, [what], remedy="Give the same shape and dtype on every rank.")
+    memory = SharedMemory.reserve(nbytes)
+    room = memory.take(nbytes) if memory else None
+    if room is not None:
+        room.fill(0)  # pages that are there already become large ones
+    return room if join(memory, owner) else None
 
 
 class HostMemory:

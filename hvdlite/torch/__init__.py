@@ -29,6 +29,7 @@ _DEFINED_IN = {
     "hvdlite.torch.sparse": ("sparse_allreduce_async",),
     "hvdlite.torch.states": ("broadcast_optimizer_state", "broadcast_parameters"),
     "hvdlite.torch.sync_batch_norm": ("SyncBatchNorm",),
+    "hvdlite.torch.tensors": ("empty_shared",),
     "hvdlite": (*NEUTRAL, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
 }  # fmt: skip
 

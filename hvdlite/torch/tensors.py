@@ -1,11 +1,12 @@
 """PyTorch tensors as memory for the C library: which can be taken, and how they are described."""
 
-from typing import List
+from typing import List, Optional
 
 import torch
 
 from hvdlite.core.collectives import Memory
 from hvdlite.core.native import lib
+from hvdlite.core.shared_memory import shared_bytes
 
 DTYPES = {
     getattr(torch, name): getattr(lib, "HVD_" + name.upper())
@@ -53,6 +54,25 @@ def memories_of(tensors) -> List[Memory]:
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor without its history, with its elements in order: itself, or a copy."""
     return tensor.detach().contiguous().resolve_neg()
+
+
+def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """Return a new tensor in memory that all ranks of its host map; every rank makes the call.
+
+    Collectives in place, such as ``allreduce_``, of it or of a part that is the same on every rank
+    then copy nothing. It is freed with the last tensor that has its memory. Where ranks share none,
+    as if each host has one, and in a later job, it is like any other tensor.
+
+    :param shape: and ``dtype``: as of ``torch.empty``, the same on every rank.
+    :raises hvdlite.HvdliteError: they are not the same.
+    """
+    private = torch.empty(shape, dtype=dtype, device="cpu")
+    check("empty_shared", private)
+    nbytes = private.numel() * private.element_size()
+    memory = shared_bytes(nbytes, f"{tuple(private.shape)} {private.dtype}")
+    if memory is None or not nbytes:
+        return private
+    return torch.from_numpy(memory).view(private.dtype).view(private.shape)
 
 
 def is_packed(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,6 @@ from numbers_of_ranks import part_of, same_everywhere
 from test_operations import adasum
 
 import hvdlite as hvd
-from hvdlite.core.shared_memory import SharedMemory, join
 
 ROWS, COLUMNS = 7, 3
 
@@ -164,9 +163,7 @@ def test_groups_in_place_with_an_array_twice(rank, size):
 
 def test_in_shared_memory(rank, size):
     """Reduced where it lies, but Adasum, which goes by messages there too."""
-    memory = SharedMemory.reserve()
-    piece = memory and memory.take(8 * 1000)
-    x = piece.view(np.float64) if join(memory, "test_numpy_out") else np.empty(1000)
+    x = hvd.numpy.empty_shared(1000)
     for op, expected in (
         (hvd.Min, 1 + np.arange(1000.0)),
         (hvd.Product, np.prod([(r + 1) * (1 + np.arange(1000.0)) for r in range(size)], axis=0)),

@@ -1,0 +1,89 @@
+"""Arrays in memory that the ranks of a host share."""
+
+import numpy as np
+import pytest
+from libraries import LIBRARIES, every_dtype_of
+from numbers_of_ranks import check, model, numbers
+
+import hvdlite as hvd
+from hvdlite.core.native import ffi, lib
+from hvdlite.core.shared_memory import SharedMemory
+
+sharing = pytest.mark.parametrize(
+    "lib", [each for each in LIBRARIES if hasattr(each.hvd, "empty_shared")], ids=str
+)
+
+
+def reduce_in_place(library, x, op):
+    if library.in_place:
+        assert library.hvd.allreduce_(x, op=op) is x
+    else:
+        assert library.hvd.allreduce(x, op=op, out=x) is x
+
+
+def uncopied() -> bool:
+    """Whether the last collective has read all ranks' arrays where they are."""
+    return ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
+
+
+@every_dtype_of()
+def test_sums_in_place(lib, dtype, rank, size):
+    """The array, a part of it, and one in another place on each rank."""
+    if not hasattr(lib.hvd, "empty_shared"):
+        pytest.skip("has none")
+    for shape in ((), (7,), (300, 1001), (0, 3)):
+        own = lib.make(numbers(dtype, shape, rank), dtype)
+        x = lib.hvd.empty_shared(shape, own.dtype)
+        assert x.dtype == own.dtype and tuple(x.shape) == shape
+        x[...] = own
+        reduce_in_place(lib, x, hvd.Sum)
+        check(lib.read(x), model(dtype, shape, "Sum"), dtype)
+    shape, long = (100, 1001), lib.hvd.empty_shared((400, 1001), own.dtype)
+    for at in (100, 100 * (rank % 3)):
+        part = long[at : at + 100]
+        part[...] = lib.make(numbers(dtype, shape, rank), dtype)
+        reduce_in_place(lib, part, hvd.Sum)
+        check(lib.read(part), model(dtype, shape, "Sum"), dtype)
+
+
+@sharing
+def test_nothing_is_copied(lib, rank, size, several):
+    if hvd.cross_size() > 1 or SharedMemory.reserve() is None:
+        pytest.skip("on one host that has memory to share")
+    x = lib.hvd.empty_shared((1000, 300), lib.make(np.zeros(1, "float32")).dtype)
+    for _ in range(4):
+        x[...] = 1
+        reduce_in_place(lib, x, hvd.Sum)
+        assert uncopied() and (lib.read(x) == size).all()
+
+
+@sharing
+def test_many_are_made_and_freed(lib, rank, size):
+    """A rank may keep some longer than others do."""
+    kept = []
+    for i in range(40):
+        x = lib.hvd.empty_shared(10_000)
+        x[...] = rank
+        reduce_in_place(lib, x, hvd.Sum)
+        assert (lib.read(x) == size * (size - 1) // 2).all()
+        kept = [x[i:], *kept[: 3 * rank]]
+
+
+@sharing
+def test_it_outlives_its_job(lib, rank, size):
+    x = lib.hvd.empty_shared(1000)
+    hvd.shutdown()
+    hvd.init()
+    x[...] = rank
+    reduce_in_place(lib, x, hvd.Max)
+    assert (lib.read(x) == size - 1).all()
+
+
+@sharing
+def test_ranks_that_disagree(lib, rank, size, several):
+    with pytest.raises(hvd.HvdliteError, match="Give the same shape and dtype on every rank"):
+        lib.hvd.empty_shared(3 + (rank == 0))
+    x = lib.hvd.empty_shared(3)
+    x[...] = 1
+    reduce_in_place(lib, x, hvd.Sum)
+    assert (lib.read(x) == size).all()
