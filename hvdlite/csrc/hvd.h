@@ -94,6 +94,9 @@ hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
 /* Submits a plan from `in` to `out`, and waits at most `seconds`. 1: it is done, and well. 0: see
  * hvd_finish. One thread at a time, and only when the last run is done. */
 int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
+/* Calls watcher(arg) once when the tensor is done: at once, or on the thread that completes it,
+ * which moves other tensors, so the watcher must return soon. At most once a handle. */
+void hvd_watch(hvd_handle *handle, void (*watcher)(void *arg), void *arg);
 /* Of an open tensor that hvd_finish has found well: its output, and how many of the rows came from
  * each rank. Both are the handle's, but for an output of the caller's that fits. Else NULL. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);

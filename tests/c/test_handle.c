@@ -76,6 +76,32 @@ TEST(test_threads_share_handles) {
     for (int p = 1; p <= 3; p++) ranks_run(p, shared_main, NULL);
 }
 
+/* A watcher is called once, whether the tensor is done by then or not. */
+static void count(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
+
+static void watched_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    struct started all[HANDLES];
+    atomic_int calls[HANDLES] = {0};
+    hvd_error err = {0};
+    (void)arg;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < HANDLES; i++) {
+        start(&all[i], &me, i);
+        if (i % 3 == 0) handle_finish(all[i].handle, PATIENCE, &err);
+        handle_watch(all[i].handle, count, &calls[i]);
+    }
+    for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, &err);
+    engine_rank_end(&me);
+    for (int i = 0; i < HANDLES; i++) {
+        CHECK_CASE(calls[i] == 1, "%d", i);
+        handle_drop(all[i].handle);
+        work_free(&all[i].work);
+    }
+}
+
+TEST(test_a_watcher_is_called_once) { ranks_run(2, watched_main, NULL); }
+
 static void dropped_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct started all[HANDLES];

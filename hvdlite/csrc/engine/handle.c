@@ -33,8 +33,21 @@ static void complete(void *arg, const hvd_error *error) {
     monitor_lock(&h->monitor);
     atomic_store(&h->done, true);
     monitor_notify(&h->monitor);
+    void (*watcher)(void *) = h->watcher;
     monitor_unlock(&h->monitor);
+    if (watcher) watcher(h->watcher_arg);
     handle_drop(h);
+}
+
+void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg) {
+    monitor_lock(&h->monitor);
+    bool done = atomic_load(&h->done);
+    if (!done) {
+        h->watcher = watcher;
+        h->watcher_arg = arg;
+    }
+    monitor_unlock(&h->monitor);
+    if (done) watcher(arg);
 }
 
 void handle_lend(struct hvd_handle *h) {

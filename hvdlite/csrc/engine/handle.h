@@ -17,7 +17,9 @@ struct hvd_handle {
     atomic_int holders;
     atomic_bool done; /* then `error` stays as it is */
     hvd_error error;
-    struct monitor monitor; /* of those who wait for `done` */
+    struct monitor monitor;     /* of those who wait for `done` */
+    void (*watcher)(void *arg); /* called when it is done; NULL: nobody asked */
+    void *watcher_arg;
 };
 
 struct hvd_handle *handle_new(hvd_error *err);
@@ -30,6 +32,8 @@ void handle_refuse(struct hvd_handle *h, const hvd_error *err); /* the engine di
 
 /* Any thread, any number of times; see hvd_finish. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
+/* See hvd_watch. */
+void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg);
 /* See hvd_result. */
 void *handle_result(const struct hvd_handle *h, const int64_t **rows);
 void handle_drop(struct hvd_handle *h);

@@ -68,6 +68,10 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
     return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK;
 }
 
+void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
+    handle_watch(h, watcher, arg);
+}
+
 void *hvd_result(hvd_handle *h, const int64_t **rows) { return handle_result(h, rows); }
 
 void hvd_drop(hvd_handle *h) { handle_drop(h); }
