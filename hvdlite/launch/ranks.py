@@ -161,14 +161,30 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 
 
 def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
-    """Return the variables of this rank or its role; in mode mpi there are none."""
-    if rank.role is None:
-        return {}
+    """Return the variables of this rank or its role."""
     root = ranks[0]
+    if rank.role is None:
+        return {} if job.elastic else torch_environment(rank, ranks)
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
     # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
     return {**parts, **own, **job.env_of.get(rank.role.kind, {})}
+
+
+def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
+    """Return what a program for torchrun reads; an elastic job's numbers would become untrue.
+
+    The user may have named another place for the store of PyTorch, for this job and its others.
+    """
+    on_host = [other.number for other in ranks if other.host == rank.host]
+    store = {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
+    return {
+        "RANK": str(rank.number),
+        "WORLD_SIZE": str(len(ranks)),
+        "LOCAL_RANK": str(on_host.index(rank.number)),
+        "LOCAL_WORLD_SIZE": str(len(on_host)),
+        **{name: os.environ.get(name, value) for name, value in store.items()},
+    }
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:

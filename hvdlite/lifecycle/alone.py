@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle import ancestors
+from hvdlite.lifecycle import ancestors, watched
 
 VARIABLE = "HVDLITE_ALONE"  # 1: on purpose
 
@@ -75,7 +75,7 @@ def refuse_if_one_of_several() -> None:
 
 def _claim(launcher: Launcher) -> Optional[_Claim]:
     rank = _number(launcher.rank)
-    if rank < 0:
+    if rank < 0 or (launcher.rank == "RANK" and watched.by_an_agent()):  # hvdliterun's own RANK
         return None
     try:
         distance = len(ancestors.with_own(launcher.rank))
