@@ -215,7 +215,7 @@ bench-report: install
 	$(BIN)/python -m benchmarks.report
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -238,7 +238,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch])
+C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
 
 lint: $(DEPS)
 	$(BIN)/ruff check

@@ -15,6 +15,14 @@ from hvdlite._version import __version__
 pytestmark = pytest.mark.timeout(600)
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "hvdlite/csrc").rglob("*.h"))
 
+# Compiled by the user, for his PyTorch.
+FOR_PYTORCH = {f"hvdlite/csrc/{name}.h" for name in ("hvd", "base/error", "base/types")}
+FOR_PYTORCH.update(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "hvdlite/torch/backend").iterdir()
+    if path.suffix in (".h", ".cpp")
+)
+
 
 def run(*command, cwd) -> None:
     env = {**os.environ, "HVDLITE_DEBUG": "1"}  # compiles in half the time
@@ -61,7 +69,7 @@ def built(request, tmp_path_factory):
 
 
 def test_the_sdist_is_whole_and_a_wheel_of_it_runs(built, tmp_path):
-    """`pip install` of the sdist builds this wheel; no C source is in it."""
+    """`pip install` of the sdist builds this wheel; of C source it has what PyTorch's needs."""
     python, sdist = built
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -71,7 +79,8 @@ def test_the_sdist_is_whole_and_a_wheel_of_it_runs(built, tmp_path):
     run(*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, sdist, cwd=tmp_path)
     (wheel,) = tmp_path.glob("hvdlite-*.whl")
     installed = zipfile.ZipFile(wheel).namelist()
-    assert not [name for name in installed if name.endswith((".c", ".h"))]
+    assert {name for name in installed if name.endswith((".c", ".h", ".cpp"))} == FOR_PYTORCH
+    assert "hvdlite_autoload.py" in installed
     run(*pip, "install", "--no-deps", "--force-reinstall", wheel, cwd=tmp_path)
     script = """if True:
         import numpy as np, hvdlite as hvd, hvdlite.numpy as hnp

@@ -90,6 +90,10 @@ def _check(ranks: List[int]) -> None:
     for known in _registered.values():
         if known.ranks == ranks:
             raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
+    _check_threads()
+
+
+def _check_threads() -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise HvdliteError(
             "process sets need an MPI that allows calls from several threads: set "
@@ -110,7 +114,20 @@ def _open_group(ranks: List[int]) -> Optional[int]:
     if rank not in ranks:
         world.Split(MPI.UNDEFINED)
         return None
-    comm = world.Split(0, ranks.index(rank))
+    return _opened(world.Split(0, ranks.index(rank)), ranks)
+
+
+def open_among(ranks: List[int]) -> int:
+    """Open a group of the C library, in this order; return its number. Only these ranks call it.
+
+    If one dies meanwhile, this may never return.
+    """
+    _check_threads()
+    world = topology.communicator()
+    return _opened(world.Create_group(world.group.Incl(ranks)), ranks)
+
+
+def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
     group = ffi.new("int *")
     call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
     comm.Free()  # the library works on duplicates

@@ -52,6 +52,6 @@ def test_other_backends_of_keras(backend, ranks):
     passed("keras", ranks, KERAS_BACKEND=backend)
 
 
-@pytest.mark.parametrize("page", ["pytorch", "tensorflow", "trees"])
+@pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees"])
 def test_the_code_of_the_page(page, tmp_path):
     assert assert_pieces_run(page, tmp_path) > 0

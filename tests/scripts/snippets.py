@@ -29,6 +29,14 @@ with mx.autograd.record():
 params, opt, epochs = net.collect_params(), mx.optimizer.SGD(0.01), 2
 """
 PREPARED = {
+    "backend.md": """
+import os, torch
+import hvdlite.torch as hvd
+hvd.init()
+port = str(hvd.broadcast_object(29000 + os.getpid() % 3000))
+os.environ.update(RANK=str(hvd.rank()), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+model = torch.nn.Linear(10, 1)
+""",
     "compression.md": GLUON,
     "elastic.md": GLUON,
     "kvstore.md": GLUON

@@ -269,7 +269,7 @@ def test_mpi4py_has_one_importer():
 # Where each framework may be imported: Keras trains on some of the others.
 FRAMEWORKS = {
     "mxnet": {"mxnet", "bench"},
-    "torch": {"torch", "keras"},
+    "torch": {"torch", "backend", "keras"},  # backend: of torch
     "tensorflow": {"tensorflow", "keras"},
     "jax": {"keras"},
     "keras": {"keras", "tensorflow"},

@@ -1,0 +1,151 @@
+"""Compiles the C++ part of the backend for the installed PyTorch, once, and loads it.
+
+PyTorch's interface for backends has no stable ABI. So the compiled file is named by PyTorch's
+version and a hash of Python's ABI, the sources and the compiler's flags. It lies in
+``$HVDLITE_TORCH_CACHE``, by default ``~/.cache/hvdlite``. ``python -m
+hvdlite.torch.backend.compiled`` compiles it ahead, for ranks that have no compiler.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import torch
+from torch.utils import cpp_extension
+
+from hvdlite.core.native import ffi, lib
+
+CACHE = "HVDLITE_TORCH_CACHE"
+_MODULE = "hvdlite_torch_backend"
+_HERE = Path(__file__).parent
+_CSRC = _HERE.parents[1] / "csrc"
+_SOURCES = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
+_HEADERS = [_CSRC / name for name in ("hvd.h", "base/error.h", "base/types.h")]
+_PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at least
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> Any:
+    """Return the module; compile it first if the cache does not have it.
+
+    :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
+    """
+    spec = importlib.util.spec_from_file_location(_MODULE, build(_PATIENCE))
+    assert spec and spec.loader
+    glue = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(glue)
+    glue.use(*map(_address, ("hvd_start", "hvd_finish", "hvd_watch", "hvd_drop")))
+    atexit.register(glue.stop)
+    return glue
+
+
+def _address(function: str) -> int:
+    return int(ffi.cast("uintptr_t", ffi.addressof(lib, function)))
+
+
+def build(patience: float) -> Path:
+    """Return the compiled file; of all processes that ask at once, one compiles.
+
+    :param patience: seconds to wait while another process compiles.
+    """
+    command = _command()
+    path = _folder() / f"{_MODULE}-torch{torch.__version__}-{_hash_of(command)}.so"
+    if not path.exists():
+        with _locked(path.with_suffix(".lock"), patience):
+            if not path.exists():
+                _compile(command, path)
+    return path
+
+
+def _folder() -> Path:
+    given = os.environ.get(CACHE)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(given or Path(base, "hvdlite")).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"hvdlite: there is no folder for its compiled backend of PyTorch ({error}): set "
+            f"{CACHE} to one that can be written to"
+        ) from error
+    return folder
+
+
+def _command() -> List[str]:
+    """Return the compiler's command, without the output."""
+    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
+    return [
+        *shlex.split(os.environ.get("CXX", "c++")),
+        *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+        f"-DTORCH_EXTENSION_NAME={_MODULE}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f"-isystem{folder}" for folder in includes),
+        str(_HERE / "backend.cpp"),
+        *(f"-L{folder}" for folder in cpp_extension.library_paths()),
+        *("-lc10", "-ltorch_cpu", "-ltorch_python"),
+    ]
+
+
+def _hash_of(command: List[str]) -> str:
+    texts = [file.read_bytes() for file in [*_SOURCES, *_HEADERS]]
+    flags = [word for word in command if not word.startswith(("-isystem", "-L", "/"))]
+    about = [sysconfig.get_config_var("SOABI") or "", *flags]
+    return hashlib.sha256(b"\0".join([*texts, *map(str.encode, about)])).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock of this file, which its holder's end releases, however it ends."""
+    until = time.monotonic() + patience
+    with open(path, "w") as file:
+        while not _try_lock(file):
+            if time.monotonic() > until:
+                raise RuntimeError(
+                    f"hvdlite: another process has been compiling its backend of PyTorch for "
+                    f"{patience:.0f} seconds; it holds {path}"
+                )
+            time.sleep(0.1)
+        yield
+
+
+def _try_lock(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _compile(command: List[str], path: Path) -> None:
+    if shutil.which(command[0]) is None:
+        raise RuntimeError(
+            f"hvdlite: no C++ compiler ({command[0]}): its backend is compiled once for each "
+            "version of PyTorch. Install one (`apt-get install g++`) or name it by CXX; or run "
+            "`python -m hvdlite.torch.backend.compiled` where there is one, with this PyTorch, and "
+            f"set {CACHE} to a folder that both can read"
+        )
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # else a crash leaves half a file
+        made = Path(folder, path.name)
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(
+                f"hvdlite: its backend can't be compiled for PyTorch {torch.__version__}: "
+                f"`{shlex.join(command)}` failed:\n{done.stderr[-4000:]}"
+            )
+        made.replace(path)
+
+
+if __name__ == "__main__":
+    print(build(_PATIENCE))

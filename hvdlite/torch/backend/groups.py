@@ -1,0 +1,65 @@
+"""Process groups of PyTorch's on groups of the core's ranks; how the ranks of a job meet."""
+
+import itertools
+from datetime import timedelta
+from typing import Dict, Iterator, List, Tuple
+
+import torch.distributed as dist
+
+from hvdlite.core import objects, registry, topology
+from hvdlite.launch.addresses import addresses_of_ranks
+from hvdlite.lifecycle import job
+from hvdlite.torch.backend import compiled
+
+_numbers = itertools.count()  # of the groups in which this process is the first rank
+_core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
+
+
+def create(store, rank: int, size: int, timeout: timedelta):
+    """Make the backend of one process group; PyTorch calls this on each of its ranks.
+
+    The first call joins the job as ``hvdlite.init()`` does, if the program has not.
+
+    :raises hvdlite.HvdliteError: MPI does not know of the other ranks.
+    :raises RuntimeError: there is no compiler, or a rank is late.
+    """
+    glue = compiled.load()
+    job.init()
+    members, name = _members(store, rank, size, timeout)
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=timeout)
+    return glue.make(rank, size, _core_group(members), name, timeout.total_seconds(), gloo)
+
+
+def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], str]:
+    """Return the group's ranks in the job, and a name that no other group of theirs has."""
+    number = next(_numbers) if rank == 0 else ""
+    store.set(f"hvdlite/{rank}", f"{topology.rank()} {number}")
+    keys = [f"hvdlite/{other}" for other in range(size)]
+    store.wait(keys, timeout)
+    told = [store.get(key).decode().split() for key in keys]
+    return [int(words[0]) for words in told], f"torch.{told[0][1]}"
+
+
+def _core_group(members: List[int]) -> int:
+    """Return the core's number of these ranks, which become a group when it is first asked for.
+
+    Process groups of the same ranks share one. It stays until the job ends, because a process group
+    may be destroyed at different times on its ranks.
+    """
+    if members == list(range(topology.size())):
+        return 0
+    key = (topology.job_number(), *members)
+    if key not in _core_groups:
+        _core_groups[key] = registry.open_among(members)
+    return _core_groups[key]
+
+
+def meet(url: str, timeout: timedelta, **unused) -> Iterator[Tuple[dist.Store, int, int]]:
+    """Yield store, rank and size for ``init_method="hvdlite://"``, which asks MPI for them."""
+    job.init()
+    rank, size = topology.rank(), topology.size()
+    address = addresses_of_ranks()[0]
+    store = dist.TCPStore(address, 0, size, True, timeout, False) if rank == 0 else None
+    port = objects.broadcast_object(store and store.port, 0, "torch.port")
+    yield store or dist.TCPStore(address, port, size, False, timeout), rank, size
+    raise RuntimeError("hvdlite:// can't be used for a second rendezvous")

@@ -1,0 +1,193 @@
+// Operation: what one call has put into the core, from its start until its tensors are whole.
+//
+// The engine's thread touches no tensor and no object of Python's: when a tensor of the core is done
+// it only tells the keeper (keeper.h). Whoever first finds all tensors of the core done, a thread
+// that waits or a thread of the keeper, ends the operation: delivers, and lets the memory go. Nobody
+// holds a lock then, because the last reference to a tensor may need Python's lock.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+extern "C" {
+#include "hvd.h"
+}
+
+namespace hvdlite {
+
+using Tensors = std::vector<at::Tensor>;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+using Future = c10::ivalue::Future;
+
+// The core's functions, in the extension that Python has loaded.
+struct Core {
+    decltype(&hvd_start) start;
+    decltype(&hvd_finish) finish;
+    decltype(&hvd_watch) watch;
+    decltype(&hvd_drop) drop;
+};
+inline Core core;
+inline pid_t process; // that has loaded this; a child forked from it has none of its threads
+
+inline std::exception_ptr failure(const std::string &text) {
+    return std::make_exception_ptr(
+        c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+class Operation : public c10::intrusive_ptr_target {
+  public:
+    Operation(std::string title, Tensors outputs, Milliseconds limit, bool waited)
+        : title_(std::move(title)), outputs_(std::move(outputs)), limit_(std::min(limit, LONGEST)),
+          deadline_(Clock::now() + limit_), waited_(waited) {}
+
+    ~Operation() override {
+        for (hvd_handle *h : handles_) core.drop(h);
+    }
+
+    // ---- before it is shared ----
+    void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
+    void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
+    void deliver_nothing() { deliver_ = nullptr; } // after a start that failed
+    void start(hvd_tensor &tensor) {
+        hvd_error err;
+        tensor.waited = waited_;
+        hvd_handle *h = core.start(&tensor, &err);
+        if (!h) std::rethrow_exception(failure(std::string("hvdlite: ") + err.text));
+        handles_.push_back(h);
+    }
+
+    // ---- any thread ----
+    Milliseconds limit() const { return limit_; }
+    Clock::time_point deadline() const { return deadline_; }
+    const Tensors &outputs() const { return outputs_; }
+    bool ended() const { return state_.load(std::memory_order_acquire) == ENDED; }
+    std::exception_ptr error() const { return ended() ? error_ : nullptr; }
+
+    // Ends it if it can be ended. The engine does nothing for what a caller was to wait for, so a
+    // caller who only asks lends it a moment.
+    bool poll() {
+        if (done(waited_ ? A_MOMENT : 0)) end();
+        return ended();
+    }
+
+    // The core has done its part, after so many seconds at most.
+    bool done(double seconds) { return ended() || all_done(Clock::now(), seconds); }
+
+    // Waits; false: the core has not done its part by then.
+    bool wait_until(Clock::time_point until) {
+        while (!ended() && !all_done(until, A_DAY))
+            if (Clock::now() >= until) return false;
+        settle();
+        return true;
+    }
+
+    // Once the core has done its part: ends it, or waits until another thread has.
+    void settle() {
+        end();
+        std::unique_lock<std::mutex> lock(mutex_);
+        ended_.wait(lock, [this] { return ended(); });
+    }
+
+    // Once the core has done its part: ends it, unless another thread does so at this moment.
+    void end();
+    void watch(); // the keeper ends it, and keeps it until then
+    c10::intrusive_ptr<Future> future();
+    void tell(std::exception_ptr error); // to the future, if there is one; the first word counts
+
+    std::string timed_out(Milliseconds limit) const {
+        return "hvdlite: Timed out waiting " + std::to_string(limit.count()) + " ms for " + title_ +
+               ": some rank has not called it, or does not answer";
+    }
+
+  private:
+    static void hear(void *operation);
+    static constexpr Milliseconds LONGEST{1000LL * 86400 * 365}; // a later time may overflow
+    enum State { RUNNING, ENDING, ENDED };
+    static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds
+
+    static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+    bool all_done(Clock::time_point until, double most) {
+        for (hvd_handle *h : handles_) {
+            double left =
+                most > A_MOMENT ? std::clamp(seconds(until - Clock::now()), 0.0, most) : most;
+            if (!core.finish(h, left, nullptr)) return false;
+        }
+        return true;
+    }
+
+    std::exception_ptr deliver() {
+        for (hvd_handle *h : handles_) {
+            hvd_error err;
+            core.finish(h, 0, &err);
+            if (err.code) return failure(std::string("hvdlite: ") + err.text);
+        }
+        try {
+            at::NoGradGuard no_grad;
+            if (deliver_) deliver_();
+        } catch (...) {
+            return std::current_exception();
+        }
+        return nullptr;
+    }
+
+    const std::string title_; // for error texts
+    const Tensors outputs_;
+    const Milliseconds limit_;
+    const Clock::time_point deadline_;
+    const bool waited_; // the caller waits at once, and steps the engine meanwhile
+    std::vector<hvd_handle *> handles_;
+    Tensors held_;                  // memory of the core's tensors
+    std::function<void()> deliver_; // from that memory into the caller's tensors
+    std::atomic<int> state_{RUNNING};
+    std::exception_ptr error_; // set before ENDED
+    std::atomic<bool> told_{false};
+    std::atomic<size_t> unheard_{0}; // tensors of the core of whose end the keeper has not heard
+    std::mutex mutex_;               // guards what follows, and those who wait for ENDED
+    std::condition_variable ended_;
+    c10::intrusive_ptr<Future> future_;
+    bool watched_ = false;
+};
+
+inline void Operation::end() {
+    int running = RUNNING;
+    if (!state_.compare_exchange_strong(running, ENDING)) return;
+    error_ = deliver();
+    Tensors held = std::move(held_);
+    std::function<void()> delivered = std::move(deliver_);
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        state_.store(ENDED, std::memory_order_release);
+    }
+    ended_.notify_all();
+}
+
+inline void Operation::tell(std::exception_ptr error) {
+    c10::intrusive_ptr<Future> future;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        future = future_;
+    }
+    if (!future || told_.exchange(true)) return;
+    if (error)
+        future->setError(error);
+    else
+        future->markCompleted(c10::IValue(outputs_));
+}
+
+} // namespace hvdlite

@@ -1,0 +1,182 @@
+// Start: makes tensors of PyTorch's into tensors of the core, for one operation.
+//
+// The core moves elements of any type, as bytes where it does not know the type, and reduces those of
+// its own types.
+#pragma once
+
+#include "operation.h"
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace hvdlite {
+
+using c10d::ReduceOp;
+
+enum { NO_TYPE = -1, NO_OP = -1 };
+
+inline int type_of(at::ScalarType type) {
+    switch (type) {
+    case at::kByte: return HVD_UINT8;
+    case at::kChar: return HVD_INT8;
+    case at::kShort: return HVD_INT16;
+    case at::kInt: return HVD_INT32;
+    case at::kLong: return HVD_INT64;
+    case at::kHalf: return HVD_FLOAT16;
+    case at::kBFloat16: return HVD_BFLOAT16;
+    case at::kFloat: return HVD_FLOAT32;
+    case at::kDouble: return HVD_FLOAT64;
+    case at::kBool: return HVD_BOOL;
+    default: return NO_TYPE;
+    }
+}
+
+inline int op_of(const ReduceOp &op) {
+    switch (static_cast<ReduceOp::RedOpType>(op)) {
+    case ReduceOp::SUM: return HVD_SUM;
+    case ReduceOp::AVG: return HVD_AVERAGE;
+    case ReduceOp::MIN: return HVD_MIN;
+    case ReduceOp::MAX: return HVD_MAX;
+    case ReduceOp::PRODUCT: return HVD_PRODUCT;
+    default: return NO_OP;
+    }
+}
+
+inline bool moves(const at::Tensor &t) {
+    return t.is_cpu() && t.layout() == at::kStrided && !t.is_quantized();
+}
+
+inline bool reduces(const at::Tensor &t, const ReduceOp &how) {
+    int op = op_of(how);
+    if (!moves(t) || op == NO_OP || t.scalar_type() == at::kBool) return false;
+    if (t.scalar_type() == at::kComplexFloat || t.scalar_type() == at::kComplexDouble)
+        return op == HVD_SUM || op == HVD_AVERAGE;
+    bool whole = !t.is_floating_point();
+    return type_of(t.scalar_type()) != NO_TYPE && !(whole && op == HVD_AVERAGE);
+}
+
+inline bool all_move(const Tensors &tensors) {
+    return std::all_of(tensors.begin(), tensors.end(), moves);
+}
+
+inline bool all_reduce(const Tensors &tensors, const ReduceOp &op) {
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [&](const at::Tensor &t) { return reduces(t, op); });
+}
+
+inline at::Tensor dense(const at::Tensor &t) { return t.resolve_conj().resolve_neg().contiguous(); }
+
+// Elements as the core sees them: pairs of numbers for complex ones, bytes for types it lacks.
+struct Elements {
+    explicit Elements(const at::Tensor &t) : type(type_of(t.scalar_type())), number(t.numel()) {
+        if (t.scalar_type() == at::kComplexFloat)
+            *this = {HVD_FLOAT32, 2 * t.numel()};
+        else if (t.scalar_type() == at::kComplexDouble)
+            *this = {HVD_FLOAT64, 2 * t.numel()};
+        else if (type == NO_TYPE)
+            *this = {HVD_UINT8, t.numel() * t.element_size()};
+    }
+    Elements(int type, int64_t number) : type(type), number(number) {}
+    int type;
+    int64_t number;
+};
+
+// Members that not every version of PyTorch has.
+template <class O> auto is_async(const O &o, int) -> decltype(o.asyncOp) { return o.asyncOp; }
+template <class O> bool is_async(const O &, long) { return true; }
+
+// One operation that is being started.
+class Start {
+  public:
+    Start(const std::string &name, int group, c10::intrusive_ptr<Operation> operation)
+        : name_(name), group_(group), operation_(std::move(operation)) {}
+
+    hvd_tensor tensor(int kind, const at::Tensor &in, const at::Tensor &out) {
+        operation_->hold(in);
+        operation_->hold(out);
+        hvd_tensor t = {};
+        t.kind = kind;
+        t.group = group_;
+        t.dtype = Elements(in).type;
+        t.prescale = t.postscale = 1;
+        t.in = in.data_ptr();
+        t.out = out.data_ptr();
+        return t;
+    }
+
+    void start(hvd_tensor t, std::initializer_list<int64_t> dims) {
+        std::string name = name_ + "." + std::to_string(parts_++);
+        t.name = name.c_str();
+        t.dims = dims.begin();
+        t.ndim = static_cast<int>(dims.size());
+        operation_->start(t);
+    }
+
+    void allreduce(const at::Tensor &in, const at::Tensor &out, int op) {
+        hvd_tensor t = tensor(HVD_ALLREDUCE, in, out);
+        t.op = op;
+        start(t, {Elements(in).number});
+    }
+
+    void broadcast(const at::Tensor &inout, int root) {
+        hvd_tensor t = tensor(HVD_BROADCAST, inout, inout);
+        t.root = root;
+        start(t, {Elements(inout).number});
+    }
+
+    // out: as many rows as there are ranks, each as large as `in`.
+    void allgather(const at::Tensor &in, const at::Tensor &out, int ranks) {
+        hvd_tensor t = tensor(HVD_ALLGATHER, in, out);
+        t.out_rows = ranks;
+        start(t, {1, Elements(in).number});
+    }
+
+    void reducescatter(const at::Tensor &in, const at::Tensor &out, int op, int ranks) {
+        hvd_tensor t = tensor(HVD_REDUCESCATTER, in, out);
+        t.op = op;
+        t.out_rows = 1;
+        start(t, {ranks, Elements(out).number});
+    }
+
+    // splits: rows for each rank; empty: equally many. width: elements a row.
+    void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
+                  int64_t width, const std::vector<int64_t> &splits) {
+        hvd_tensor t = tensor(HVD_ALLTOALL, in, out);
+        t.out_rows = out_rows;
+        t.splits = splits.empty() ? nullptr : splits.data();
+        t.nsplits = splits.size();
+        start(t, {rows, width});
+    }
+
+    // Once all are done, from the dense copies into the tensors where they differ.
+    void copy_back(const Tensors &tensors, const Tensors &copies) {
+        operation_->deliver_by([tensors, copies] {
+            for (size_t i = 0; i < tensors.size(); i++)
+                if (!tensors[i].is_same(copies[i])) tensors[i].copy_(copies[i]);
+        });
+    }
+
+    // Once all are done, from flat elements, one tensor after the other.
+    void deal(const at::Tensor &flat, const Tensors &tensors) {
+        operation_->deliver_by([flat, tensors] {
+            int64_t first = 0;
+            for (const at::Tensor &t : tensors) {
+                t.copy_(flat.narrow(0, first, t.numel()).view(t.sizes()));
+                first += t.numel();
+            }
+        });
+    }
+
+  private:
+    const std::string name_;
+    const int group_;
+    const c10::intrusive_ptr<Operation> operation_;
+    int parts_ = 0;
+};
+
+inline at::Tensor flat_of(const Tensors &tensors) {
+    Tensors flat;
+    for (const at::Tensor &t : tensors) flat.push_back(dense(t).view({-1}));
+    return at::cat(flat);
+}
+
+} // namespace hvdlite

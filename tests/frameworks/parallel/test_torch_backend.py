@@ -1,0 +1,254 @@
+"""torch.distributed over hvdlite beside Gloo: the same calls, the same results, on every rank."""
+
+import datetime
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import hvdlite.torch.backend  # noqa: F401 - test_torch_backend.py beside this folder does without
+
+SIZES = (0, 1, 7, 1000)
+TYPES = (
+    torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.bool,
+)  # fmt: skip
+LIMIT = datetime.timedelta(seconds=60)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """One over hvdlite, one over Gloo, of all ranks."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    new = not dist.is_initialized()  # the contract's trainers may have made one
+    if new:
+        dist.init_process_group("hvdlite", init_method="hvdlite://", timeout=LIMIT)
+    yield dist.new_group(backend="hvdlite", timeout=LIMIT), dist.new_group(backend="gloo")
+    if new:
+        dist.destroy_process_group()
+
+
+def values(dtype, *shape, salt=0) -> torch.Tensor:
+    """Small whole numbers, of which sums and products are exact, other ones on each rank."""
+    numbers = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    small = (numbers * 3 + dist.get_rank() * 5 + salt) % 3 + 1
+    return (small > 1) if dtype is torch.bool else small.to(dtype)
+
+
+def allreduce(dtype, n, group, op=dist.ReduceOp.SUM):
+    t = values(dtype, n)
+    dist.all_reduce(t, op, group=group)
+    return [t]
+
+
+def broadcast(dtype, n, group):
+    t = values(dtype, n, 2).t()
+    dist.broadcast(t, dist.get_world_size() - 1, group=group)
+    return [t]
+
+
+def reduce(dtype, n, group):
+    t = values(dtype, n)
+    dist.reduce(t, 0, group=group)
+    return [t] if dist.get_rank() == 0 else []
+
+
+def allgather(dtype, n, group):
+    outs = [values(dtype, n) for _ in range(dist.get_world_size())]
+    dist.all_gather(outs, values(dtype, n, salt=1), group=group)
+    return outs
+
+
+def allgather_into_tensor(dtype, n, group):
+    out = torch.zeros(dist.get_world_size() * n, dtype=dtype)
+    dist.all_gather_into_tensor(out, values(dtype, n), group=group)
+    return [out]
+
+
+def reducescatter(dtype, n, group):
+    out = torch.zeros(n, dtype=dtype)
+    parts = [values(dtype, n, salt=i) for i in range(dist.get_world_size())]
+    dist.reduce_scatter(out, parts, group=group)
+    return [out]
+
+
+def reducescatter_tensor(dtype, n, group):
+    out = torch.zeros(n, dtype=dtype)
+    dist.reduce_scatter_tensor(out, values(dtype, dist.get_world_size() * n), group=group)
+    return [out]
+
+
+def alltoall_single(dtype, n, group):
+    out = torch.zeros(dist.get_world_size() * n, 3, dtype=dtype)
+    dist.all_to_all_single(out, values(dtype, dist.get_world_size() * n, 3), group=group)
+    return [out]
+
+
+def alltoall_uneven(dtype, n, group):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    to, of = [n + r for r in range(size)], [n + rank] * size
+    out = torch.zeros(sum(of), 2, dtype=dtype)
+    dist.all_to_all_single(out, values(dtype, sum(to), 2), of, to, group=group)
+    return [out]
+
+
+def gather(dtype, n, group):
+    root, ranks = dist.get_world_size() - 1, range(dist.get_world_size())
+    outs = [values(dtype, n) for _ in ranks] if dist.get_rank() == root else None
+    dist.gather(values(dtype, n, salt=1), outs, root, group=group)
+    return outs or []
+
+
+def scatter(dtype, n, group):
+    t, ranks = values(dtype, n), range(dist.get_world_size())
+    parts = [values(dtype, n, salt=i) for i in ranks] if dist.get_rank() == 0 else None
+    dist.scatter(t, parts, 0, group=group)
+    return [t]
+
+
+def neighbours(dtype, n, group):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return []
+    out = torch.zeros(n, dtype=dtype)
+    calls = [dist.P2POp(dist.isend, values(dtype, n), (rank + 1) % size, group)]
+    calls.append(dist.P2POp(dist.irecv, out, (rank - 1) % size, group))
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return [out]
+
+
+MOVES = (broadcast, allgather, allgather_into_tensor, alltoall_single, alltoall_uneven,
+         gather, scatter, neighbours)  # fmt: skip
+REDUCES = (allreduce, reduce, reducescatter, reducescatter_tensor)
+
+
+def same(ours, theirs) -> bool:
+    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("call", [*MOVES, *REDUCES], ids=lambda call: call.__name__)
+def test_results_are_those_of_gloo(call, groups):
+    for dtype in TYPES:
+        for n in SIZES:
+            try:
+                theirs = call(dtype, n, groups[1])
+            except (RuntimeError, ValueError):  # Gloo does not take it
+                continue
+            assert same(call(dtype, n, groups[0]), theirs), (dtype, n)
+
+
+@pytest.mark.parametrize("op", ["PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
+def test_reduce_ops_are_those_of_gloo(op, groups):
+    of_bits = op.startswith("B")
+    for dtype in [d for d in TYPES if not (of_bits and (d.is_floating_point or d.is_complex))]:
+        how = getattr(dist.ReduceOp, op)
+        try:
+            theirs = allreduce(dtype, 7, groups[1], how)
+        except (RuntimeError, ValueError):
+            continue
+        assert same(allreduce(dtype, 7, groups[0], how), theirs), dtype
+
+
+def test_a_tensor_with_gaps(groups):
+    t = values(torch.float32, 5, 4)
+    before, whole = t.clone(), t[:, ::2].contiguous()
+    dist.all_reduce(whole, group=groups[1])
+    dist.all_reduce(t[:, ::2], group=groups[0])
+    assert torch.equal(t[:, ::2], whole) and torch.equal(t[:, 1::2], before[:, 1::2])
+
+
+def test_averages_of_floating_point_numbers(groups):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        size = dist.get_world_size()
+        t = torch.full((5,), dist.get_rank(), dtype=dtype)
+        dist.all_reduce(t, dist.ReduceOp.AVG, group=groups[0])
+        assert torch.allclose(t, torch.full((5,), (size - 1) / 2, dtype=dtype))
+
+
+def test_many_at_once_and_those_that_nobody_waits_for(groups):
+    for _ in range(50):
+        dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
+    tensors = [torch.full((10 + i,), float(i)) for i in range(50)]
+    works = [dist.all_reduce(t, group=groups[0], async_op=True) for t in tensors]
+    assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
+    for i, t in enumerate(tensors):
+        assert (t == i * dist.get_world_size()).all()
+
+
+def test_futures_and_what_follows_them(groups):
+    def start(value):
+        return dist.all_reduce(torch.full((4,), value), group=groups[0], async_op=True)
+
+    def nested(future):  # waits on a thread that completes futures
+        return future.value()[0] + start(1.0).get_future().wait()[0]
+
+    futures = [start(float(i)).get_future() for i in range(5)]
+    chained = [future.then(nested) for future in futures]
+    for i, future in enumerate(chained):
+        assert (future.wait() == (i + 1) * dist.get_world_size()).all()
+
+
+def test_objects(groups):
+    rank, ranks = dist.get_rank(), list(range(dist.get_world_size()))
+    everyone, first, one = [None for _ in ranks], [{"of": rank}], [None]
+    dist.all_gather_object(everyone, {"rank": rank}, group=groups[0])
+    dist.broadcast_object_list(first, 0, group=groups[0])
+    dist.scatter_object_list(one, [str(r) for r in ranks], 0, group=groups[0])
+    assert everyone == [{"rank": r} for r in ranks]
+    assert (first, one) == ([{"of": 0}], [str(rank)])
+
+
+def test_groups_of_some_ranks_and_several_at_once(groups):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    made = [dist.new_group(list(range(first, size)), backend="hvdlite") for first in range(size)]
+    works, tensors = [], [torch.full((3,), float(rank)) for _ in range(rank + 1)]
+    for group, t in reversed(list(zip(made, tensors))):
+        works.append(dist.all_reduce(t, group=group, async_op=True))
+    assert all(work.wait() for work in works)
+    for first, t in enumerate(tensors):
+        assert (t == sum(range(first, size))).all()
+    for group in made[: rank + 1]:
+        dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("wrong", ["shape", "type", "call"])
+def test_a_disagreement_is_an_error_on_every_rank(wrong, groups):
+    if dist.get_world_size() == 1:
+        return
+    odd = dist.get_rank() == 1
+    t = torch.ones(3 if odd and wrong == "shape" else 4)
+    t = t.int() if odd and wrong == "type" else t
+    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
+        if odd and wrong == "call":
+            dist.broadcast(t, 0, group=groups[0])
+        else:
+            dist.all_reduce(t, group=groups[0])
+    assert (allreduce(torch.float32, 4, groups[0])[0] >= dist.get_world_size()).all()
+
+
+def test_wrong_arguments_are_errors_at_once(groups):
+    size = dist.get_world_size()
+    with pytest.raises(RuntimeError, match="as many elements"):
+        dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2 * size + 1), group=groups[0])
+    with pytest.raises((RuntimeError, ValueError), match="(?i)split|divide"):
+        dist.all_to_all_single(torch.ones(size), torch.ones(size), [2] * size, group=groups[0])
+
+
+def test_a_late_rank_is_an_error_within_the_time_and_no_loss(groups):
+    if dist.get_world_size() == 1:
+        return
+    short = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
+    t = torch.ones(3)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(t, group=short, async_op=True)
+        with pytest.raises(RuntimeError, match="Timed out waiting 300 ms"):
+            work.wait()
+        with pytest.raises(RuntimeError, match="Timed out"):
+            work.get_future().wait()
+    dist.barrier(group=groups[0])
+    if dist.get_rank() != 0:
+        dist.all_reduce(t, group=short)
+        assert (t == dist.get_world_size()).all()

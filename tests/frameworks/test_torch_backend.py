@@ -1,0 +1,125 @@
+"""hvdlite as PyTorch's backend: programs for torchrun as they are, failures, compilation."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import MPI_SETTINGS
+
+pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
+PROGRAMS = str(Path(__file__).parent / "scripts" / "torch_programs.py")
+
+
+def started_by(*command: str, timeout=250, **env) -> subprocess.CompletedProcess:
+    """Run a program of this Python's folder."""
+    line = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+    env = {**os.environ, **MPI_SETTINGS, "GLOO_SOCKET_IFNAME": "lo", **env}
+    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=timeout)
+
+
+def came_to(output: str) -> dict:
+    return dict(re.findall(r"CAME TO (\w+) (\S+)", output))
+
+
+def test_programs_come_to_what_they_come_to_with_gloo():
+    """Started by hvdliterun, which sets what torchrun does."""
+    gloo = started_by("hvdliterun", "-n", "2", PROGRAMS, "gloo")
+    assert gloo.returncode == 0, gloo.stderr
+    ours = started_by("hvdliterun", "-n", "2", PROGRAMS, "cpu:hvdlite,cuda:gloo")
+    assert ours.returncode == 0, ours.stdout + ours.stderr
+    theirs, results = came_to(gloo.stdout), came_to(ours.stdout)
+    assert results.keys() == theirs.keys() == {"ddp", "fsdp", "dtensor", "ring"}
+    assert {name: float(v) for name, v in results.items()} == pytest.approx(
+        {name: float(v) for name, v in theirs.items()}, rel=1e-5
+    )
+
+
+FAILS = """
+import datetime, os, signal, sys, time
+import torch, torch.distributed as dist
+how = sys.argv[1]
+limit = 3 if how == "frozen" else 60
+dist.init_process_group("hvdlite", timeout=datetime.timedelta(seconds=limit))
+rank, t = dist.get_rank(), torch.ones(1000)
+group = dist.new_group([0, 2])
+dist.all_reduce(t)
+if rank == 1:
+    time.sleep(0.3)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    t = torch.ones(999)
+begin = time.monotonic()
+
+def tell_of(call):
+    try:
+        call()
+    except RuntimeError as error:
+        seconds = time.monotonic() - begin
+        text = str(error).splitlines()[0]
+        print(f"RAISED {rank} {type(error).__name__} {seconds:.1f} s: {text}", flush=True)
+
+if how == "frozen" and rank == 1:
+    time.sleep(60)
+else:
+    tell_of(lambda: dist.all_reduce(t))
+if how == "mismatch":
+    tell_of(lambda: dist.all_reduce(t, async_op=True).get_future().wait())
+if how != "killed" and rank != 1:
+    dist.all_reduce(t, group=group)
+    print("GOES ON", rank, flush=True)
+if how == "killed" or how == "frozen":
+    os._exit(7)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    "how, who, text",
+    [
+        ("killed", "02", "rank 1 .*(died|dead|gone|ended)"),
+        ("frozen", "02", "Timed out waiting 3000 ms for"),
+        ("mismatch", "001122", r"ranks disagree on the shape: .*rank 1: \(999,\)"),
+    ],
+)
+def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    ended = started_by("hvdliterun", "-n", "3", str(script), how)
+    raised = re.findall(r"RAISED (\d) (\w+) (\S+) s: (.*)", ended.stdout)
+    assert sorted(rank for rank, *_ in raised) == list(who), ended.stdout + ended.stderr
+    for _, kind, seconds, told in raised:
+        assert kind == "DistBackendError" and float(seconds) < 30 and re.search(text, told), told
+    if how != "killed":
+        assert sorted(re.findall("GOES ON (.)", ended.stdout)) == ["0", "2"]
+
+
+def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
+    code = "import torch.distributed as d; d.init_process_group('hvdlite')"
+    env = {"CXX": "no-such-compiler", "HVDLITE_TORCH_CACHE": str(tmp_path)}
+    env.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    ended = started_by("python", "-c", code, **env)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert "no C++ compiler (no-such-compiler)" in last and "HVDLITE_TORCH_CACHE" in last
+
+
+def test_one_process_compiles_and_the_others_wait(tmp_path):
+    """A compiler of ten lines, which tells how often it was called."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f"#!/bin/sh\necho x >>{tmp_path}/calls\nsleep 1\n"
+        'while [ "$1" != -o ]; do shift; done\n: >"$2"\n'
+    )
+    compiler.chmod(0o755)
+    code = "from hvdlite.torch.backend import compiled; print(compiled.build(60).name)"
+    env = {**os.environ, "CXX": str(compiler), "HVDLITE_TORCH_CACHE": str(tmp_path / "cache")}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    names = {process.communicate(timeout=100)[0].strip() for process in started}
+    assert len(names) == 1 and "torch" in names.pop()
+    assert (tmp_path / "calls").read_text() == "x\n"
