@@ -13,7 +13,7 @@ from hvdlite._version import __version__
 from hvdlite.launch import channel, check, door, environment, hosts, options, remote, submit
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
-from hvdlite.launch.output import Console, Files, Output
+from hvdlite.launch.output import Console, Files, Output, silence
 from hvdlite.launch.watch import REFUSED, Watch
 
 USAGE_ERROR = 2
@@ -21,8 +21,15 @@ USAGE_ERROR = 2
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line; a wrong option or host is one sentence and exit code 2."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None: its descriptor is closed
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
-        return _main(sys.argv[1:] if argv is None else argv)
+        code = _main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return 128 + signal.SIGPIPE
     except (LaunchError, ValueError) as error:
         for line in str(error).splitlines():
             print(f"hvdliterun: {line}", file=sys.stderr)

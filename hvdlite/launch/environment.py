@@ -43,9 +43,12 @@ def of_a_rank(name: str) -> bool:
 
 
 def for_backend(extra: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of mpirun and the like; hvdliterun may itself run in a rank."""
+    """Return the environment of mpirun and the like; hvdliterun may itself run in a rank.
+
+    Open MPI does not start without HOME, which a service or a container may not have.
+    """
     kept = {name: value for name, value in os.environ.items() if not of_a_rank(name)}
-    return {**kept, **extra}
+    return {"HOME": os.path.expanduser("~"), **kept, **extra}
 
 
 def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:

