@@ -172,6 +172,8 @@ class Agent:
             while failed and self._stays():
                 self._turn(self._leave_by - time.monotonic())
             self._memory.remove(all_of_it=failed)
+        while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
+            self._turn(0.02)  # the launcher's own reader may be slow
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code

@@ -6,10 +6,13 @@ frames, each up to a length; any other frame is a BadFrame.
 """
 
 import contextlib
+import fcntl
 import json
 import os
+import select
 import socket
 import struct
+import termios
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hvdlite.lifecycle import watched
@@ -114,6 +117,10 @@ class Channel:
             raise BadFrame("bytes that are no TLS handshake") from error
         return False
 
+    def has_more(self) -> bool:
+        """Tell whether something has arrived, or the end of it all, that is not received yet."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
     def _frames(self) -> Iterator[Frame]:
         while len(self._buffer) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._buffer)
@@ -135,6 +142,15 @@ class Channel:
         except OSError:
             return 0.0
         return _LAST_ACK.unpack(info)[0] / 1000
+
+    def has_arrived(self) -> bool:
+        """Tell whether the other end's kernel has all that was sent.
+
+        Before that the sender must not end: when its closed end is sent something, its kernel drops
+        the rest. What has arrived is received whatever comes later.
+        """
+        unsent = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
+        return not any(unsent)
 
     def close(self) -> None:
         self.sock.close()

@@ -196,7 +196,8 @@ class Watch:
         try:
             link.send(kind, data)
         except ChannelClosed:
-            self._lost(link)
+            if not link.has_more():  # else its end comes after what is still to be read
+                self._lost(link)
 
     def _tell_all(self, kind: int, data: bytes = b"") -> None:
         for link in list(self._links):
@@ -205,9 +206,12 @@ class Watch:
                 self._send(link, kind, data)
 
     def _drop_all(self) -> None:
-        """Stop waiting for hosts that no longer answer."""
+        """Stop waiting for hosts that no longer answer, not for a slow reader of their output."""
         for link in list(self._links):
-            self._lost(link)
+            if self._signal is not None or not link.has_more():
+                self._lost(link)
+        if self._links:
+            self._at(TICK, self._drop_all)
 
     # ----------------------------------------------------------------------- the job's phases
     def _start(self) -> None:

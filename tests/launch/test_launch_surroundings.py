@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 
 import pytest
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python
@@ -36,6 +37,23 @@ def test_a_reader_that_goes_away_is_no_traceback(option):
         done.stdout.close()
         assert done.stderr.read() == ""
         assert done.wait(TIMEOUT) == 141  # 128 + SIGPIPE, as of a program that it ends
+
+
+def test_a_slow_reader_gets_every_line_and_the_jobs_own_exit_code():
+    """Ranks and mpirun have ended long before; that was taken for an mpirun that had left them."""
+    code = "for i in range(3000): print('x' * 100, i)"
+    line = [*HVDLITERUN, "-n", "2", *python(code)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        time.sleep(3)
+        lines = []
+        for text in job.stdout:
+            lines.append(text)
+            time.sleep(0.1 if len(lines) % 100 == 0 else 0)
+        assert job.stderr.read() == ""
+        assert job.wait(TIMEOUT) == 0
+    for rank in (0, 1):
+        own = [text for text in lines if text.startswith(f"[{rank}]")]
+        assert own == [f"[{rank}] {'x' * 100} {i}\n" for i in range(3000)]
 
 
 def test_a_full_shared_memory_is_done_without(tmp_path):
