@@ -43,7 +43,7 @@ class Signs:
 
     def __init__(self) -> None:
         self.raised: Dict[int, float] = {}  # an exception that nobody caught
-        self.blamed: Dict[int, float] = {}  # a collective that another rank has made fail
+        self.blamed: Dict[int, Tuple[float, List[int]]] = {}  # others have made a collective fail
         self.waited_for: Dict[int, Tuple[int, List[int]]] = {}  # ranks stood still: how many, which
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
@@ -55,13 +55,13 @@ class Signs:
             self.raised.setdefault(rank, after)
             return
         try:
-            stalled, count, *ranks = map(int, sign.split())
+            kind, count, *ranks = map(int, sign.split())
         except ValueError as error:
             raise BadFrame("a sign of no failure") from error
-        if stalled:
+        if kind in (STALLED, SILENT):
             self.waited_for[rank] = count, ranks
-        else:
-            self.blamed[rank] = after
+        if kind != STALLED:
+            self.blamed[rank] = after, ranks
 
 
 def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
@@ -69,21 +69,23 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
     A rank that raised tells the others and waits for them, so it may end last, but it has said so
     first. The first sign of a killed rank is its end. A rank whose collective another rank has made
-    fail comes after the others, whatever was heard first.
+    fail comes after the others, whatever was heard first; last, if that rank ended by itself.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
     since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
     never, not_yet = float("-inf"), float("inf")
+    by_themselves = {e.rank for e in failed if not e.ended}
 
     def first_sign(e: Ending) -> float:
         raised = signs.raised.get(e.rank, never)
         own_end = not_yet if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
         return raised if raised >= since else own_end
 
-    def order(e: Ending) -> Tuple[bool, float]:
-        return signs.blamed.get(e.rank, never) >= since, first_sign(e)
+    def order(e: Ending) -> Tuple[bool, bool, float]:
+        when, whom = signs.blamed.get(e.rank, (never, []))
+        return when >= since, not by_themselves.isdisjoint(whom), first_sign(e)
 
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
 
@@ -114,12 +116,13 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the ranks that, by the error of ``first``, stood still and did not end themselves.
+    """Return the ranks that, by the error of ``first``, stood still: they were ended after it.
 
     And how many more it does not name.
     """
     count, named = signs.waited_for.get(first.rank, (0, []))
-    return [e for e in endings if e.ended and e.rank in named], count - len(named)
+    late = [e for e in endings if e.ended and e.after >= first.after and e.rank in named]
+    return late, count - len(named)
 
 
 def report_standstill(

@@ -113,7 +113,8 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
     if not (failed and failed.ranks and others):
         watched.say_raised()
         return None
-    watched.say_raised(failed.kind == "stalled", failed.ranks)
+    how = {"stalled": watched.STALLED, "rank dead": watched.SILENT}.get(failed.kind or "", 0)
+    watched.say_raised(how, failed.ranks)
     if os.environ.get(FOLD) != "1":
         return None
     text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")

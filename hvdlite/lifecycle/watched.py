@@ -25,6 +25,8 @@ VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 NEWS = "HVDLITE_NEWS"  # the path of the pipe by which the agent names hosts that have vanished
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
 BLAME = b"?"  # csrc/shm/flight.c writes it, with the ranks that a failure here is due to
+# What those ranks did: submitted nothing; gave no sign of life.
+STALLED, SILENT = 1, 2
 
 
 def by_an_agent() -> bool:
@@ -45,14 +47,15 @@ def say_left() -> None:
     _say(LEFT)
 
 
-def say_raised(stalled: bool = False, ranks: Sequence[int] = ()) -> None:
+def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     """Tell that the script has raised what nobody catches: the traceback follows.
 
-    :param ranks: other ranks to which that is due; ``stalled``: they stood still.
+    :param ranks: other ranks to which that is due.
+    :param how: ``STALLED`` or ``SILENT``, else 0.
     """
     _say(RAISED)
     if ranks:
-        numbers = " ".join(map(str, (int(stalled), len(ranks), *ranks)))
+        numbers = " ".join(map(str, (how, len(ranks), *ranks)))
         _write(BLAME + numbers.encode() + b"\n")
 
 

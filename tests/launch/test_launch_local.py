@@ -223,13 +223,23 @@ def test_a_killed_agent_ends_the_job_and_its_own_rank(shell):
     assert left_with(marker) == []
 
 
+FREEZES = "if hvd.rank() == {}: print(1, flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_frozen_for_longer_than_its_data_is_waited_for_is_blamed(rank):
+    """Not one of those that noticed it, nor for the text that another of them is dead."""
+    limit = ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]
+    done = call("-n", 3, *limit, *python(ENDLESS.format(FREEZES.format(rank))))
+    assert done.code == 1, done.err
+    assert f"hvdliterun: rank {rank} on " in done.err
+    assert "stood still, and rank " in done.err
+
+
 def test_a_frozen_rank_is_blamed_after_a_stalls_shutdown_and_ended():
     """SIGSTOP, which SIGTERM does not wake: of all ranks but 0, which leads."""
-    freezes = (
-        "if hvd.rank() == 1: print('freezes', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
-    )
     stall = ["--stall-check-shutdown-time-seconds", 1]
-    done = call("-n", 3, *stall, *python(ENDLESS.format(freezes)))
+    done = call("-n", 3, *stall, *python(ENDLESS.format(FREEZES.format(1))))
     assert done.code == 1, done.err
     assert "hvdliterun: rank 1 on " in done.err
     assert "stood still, and rank " in done.err

@@ -122,7 +122,10 @@ def ending(rank, code, ended, after):
 
 
 def signs(raised=(), blamed=(), stalled=()) -> Signs:
-    """What the launcher makes of these frames: (rank, seconds), (rank, seconds), (rank, sign)."""
+    """What the launcher makes of these frames: (rank, seconds), (rank, seconds), (rank, sign).
+
+    The signs that ``stalled`` has come last.
+    """
     new = Signs()
     for rank, after in dict(raised).items():
         new.add(rank, b"", after)
@@ -220,6 +223,8 @@ def test_who_stood_still_is_blamed_not_who_waited_for_it():
         (b"1 1 1", (2, 3), []),
         (b"1 30 1 2", (1, 2, 3), [1, 2]),
         (b"0 1 1", (1, 2, 3), []),  # it did not stand still: it has left
+        (b"2 1 1", (1, 2, 3), [1]),  # it gave no sign of life
+        (b"2 1 1", (2, 3), []),  # it was dead
     ],
 )
 def test_several_ranks_that_stood_still_are_blamed(sign, ended, still):
@@ -232,6 +237,20 @@ def test_several_ranks_that_stood_still_are_blamed(sign, ended, still):
         assert f"rank {still[0]} on " in line
         assert f" and {len(still) - 1 + more} more stood still, and rank 0 failed after 7.0" in line
         assert line.endswith(f"rank {still[0]}'s last lines:")
+
+
+def test_who_was_ended_before_the_others_failed_for_it_did_not_stand_still():
+    told = signs(stalled={0: b"2 1 1"})
+    endings = [ending(0, 1, False, 7.0), ending(1, -15, True, 6.0)]
+    assert who_stood_still(endings[0], endings, told) == ([], 0)
+
+
+def test_who_notices_a_silent_rank_comes_before_those_that_notice_its_own_end():
+    """Though they are heard of first."""
+    endings = [ending(1, 1, False, 7.0), ending(2, 1, False, 7.01), ending(0, -9, True, 8.0)]
+    told = signs({1: 6.9, 2: 5.0}, stalled={1: b"2 1 2", 2: b"2 1 0"})
+    assert culprit(endings, told).rank == 2
+    assert culprit(endings, signs({1: 4.9, 2: 5}, stalled={1: b"2 1 2", 2: b"2 1 0"})).rank == 2
 
 
 def test_a_sign_that_is_none_is_refused():
