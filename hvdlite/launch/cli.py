@@ -134,11 +134,13 @@ def _hosts(args) -> List[hosts.Host]:
 
 
 def _named_hosts(args) -> List[hosts.Host]:
-    if args.hostfile:
+    if args.hostfile is not None:
         return hosts.read_file(args.hostfile)
-    if args.hosts and (os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts):
+    if args.hosts is None:
+        return []
+    if os.path.isfile(args.hosts) or "/" in args.hosts or ".txt" in args.hosts:
         return hosts.read_file(args.hosts)
-    return hosts.parse_list(args.hosts) if args.hosts else []
+    return hosts.parse_list(args.hosts)  # "", as of a variable that is not set, has no host
 
 
 def _workers(args, given: List[hosts.Host]) -> int:

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import contextlib
 import difflib
 import itertools
 from pathlib import Path
@@ -242,8 +243,17 @@ def _add(group, row: Option) -> None:
         group.add_argument(*names, action="append", default=[], metavar=row.metavar, **how)
     else:
         metavar = row.metavar or ("TEXT" if row.kind is str else "N")
-        how.update(type=row.kind, default=row.default, choices=row.choices)
+        kind = _amount if row.kind is float else row.kind
+        how.update(type=kind, default=row.default, choices=row.choices)
         group.add_argument(*names, metavar=None if row.choices else metavar, **how)
+
+
+def _amount(text: Any) -> float:
+    """Convert to a number of at least 0, which NaN and infinity are not."""
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
 
 
 def variables(args: argparse.Namespace) -> Dict[str, str]:
@@ -300,7 +310,7 @@ def _apply(parser, namespace, action: argparse.Action, value: Any) -> None:
         try:
             convert = action.type if callable(action.type) and action.nargs != 0 else None
             converted: Any = convert(one) if convert else one
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, argparse.ArgumentTypeError):
             parser.error(f"{option} cannot be {one!r}")
         action(parser, namespace, converted, option)
 
@@ -313,7 +323,7 @@ def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Tuple[str, Any]
         parser.error("--config-file needs PyYAML: run `pip install pyyaml`")
     try:
         content = yaml.safe_load(Path(path).read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         parser.error(f"--config-file {path} cannot be read: {error}")
     if not isinstance(content, dict):
         parser.error(f"--config-file {path}: expected `option: value` lines")

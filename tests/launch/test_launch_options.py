@@ -67,6 +67,21 @@ def test_a_mistake_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", ["-H", "--hostfile"])
+def test_a_variable_of_hosts_that_is_not_set_does_not_mean_this_host(option, capsys):
+    """hvdliterun -H "$HOSTS" trained on this host alone, without a word."""
+    assert cli.main(["--dry-run", "-n", "2", option, "", "t"]) == 2
+    assert capsys.readouterr().err.startswith("hvdliterun: ")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
+@pytest.mark.parametrize("option", ["--start-timeout", "--fusion-threshold-mb"])
+def test_an_amount_that_is_none_is_refused(option, value, capsys):
+    with pytest.raises(SystemExit):
+        job(f"{option}={value}", "t")
+    assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -159,12 +174,19 @@ def test_a_config_file_is_horovods_and_the_command_line_wins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [("nope: 1", "no option 'nope'"), ("- 1", "lines"), ("n: x", "'x'")]
+    ("content", "says"),
+    [
+        (b"nope: 1", "no option 'nope'"),
+        (b"- 1", "lines"),
+        (b"n: x", "'x'"),
+        (b"start_timeout: x", "'x'"),
+        (b"\xff", "c.yaml cannot be read"),
+    ],
 )
 def test_a_bad_config_file_is_refused(tmp_path, content, says, capsys):
     pytest.importorskip("yaml")
     file = tmp_path / "c.yaml"
-    file.write_text(content)
+    file.write_bytes(content)
     with pytest.raises(SystemExit):
         job("--config-file", str(file), "t")
     assert says in capsys.readouterr().err
