@@ -1,10 +1,11 @@
 """Finds the rank that failed first, and writes the report for the user."""
 
+import os
 import signal
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.launch.channel import BadFrame
-from hvdlite.lifecycle.watched import TOO_LATE
+from hvdlite.lifecycle.watched import SILENT, STALLED, TOO_LATE
 
 # A failed rank waits HVDLITE_EXIT_TIMEOUT_SECONDS for the others; this is a little more.
 PATIENCE = 6.0
@@ -156,6 +157,13 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
         whom = "one was" if others == 1 else f"{others} were"
         lines.append(f"hvdliterun: the other {whom} ended")
     return lines
+
+
+def report_backend(path: str, code: int, started: bool) -> str:
+    """Return the report about a backend that ended too soon. Codes above 159 are its own."""
+    how = f"was killed by {signal_name(code - 128)}" if 128 < code < 160 else "ended"
+    when = "its ranks had finished" if started else "all ranks had started"
+    return f"hvdliterun: {os.path.basename(path)} {how} (exit code {code}) before {when}"
 
 
 def report_death(end: Ending) -> List[str]:

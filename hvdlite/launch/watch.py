@@ -6,7 +6,6 @@ moment to print, then every agent is told to stop, then the backend is ended.
 """
 
 import json
-import os
 import selectors
 import signal
 import sys
@@ -317,18 +316,15 @@ class Watch:
                 lines = self._output.last_lines(late[0].rank)
                 return code, failure.report_standstill(late, more, first, lines)
             lines = self._output.last_lines(first.rank)
+            if not lines and first.code in failure.LOST_PEER:  # mpirun tells why MPI has ended it
+                _print(backend_lines)
             return code, failure.report(first, code, lines, len(endings) - 1)
         code = self._backend.exit_code()
         if ranks.have_finished(self._in_order()) and (code == 0 or self._ending):
             _print(backend_lines)
             return 0, []
-        return code or 1, [*backend_lines, self._backend_failure(code)]
-
-    def _backend_failure(self, code: int) -> str:
-        name = os.path.basename(self._plan.argv[0])
-        how = f"was killed by {failure.signal_name(code - 128)}" if code > 128 else "ended"
-        when = "its ranks had finished" if self._start_time else "all ranks had started"
-        return f"hvdliterun: {name} {how} (exit code {code}) before {when}"
+        why = failure.report_backend(self._plan.argv[0], code, self._start_time is not None)
+        return code or 1, [*backend_lines, why]
 
     def _first_failure(self, endings: List[failure.Ending]) -> Optional[failure.Ending]:
         if self._job.elastic:

@@ -304,6 +304,7 @@ def test_a_backend_that_fails_is_heard():
     done = call("-n", 2, "--mpi-args=--no-such-option", "true")
     assert done.code != 0
     assert "no-such-option" in done.err
+    assert f"mpirun ended (exit code {done.code})" in done.err  # Open MPI 5: 213, and no signal
 
 
 def test_the_backend_hears_of_no_failure(tmp_path):
