@@ -5,6 +5,8 @@ import importlib
 import sys
 from typing import Optional, Sequence
 
+from hvdlite._version import __version__
+
 COMMANDS = {  # name: module with main(), words before the user's, help
     "run": ("hvdlite.launch.cli", (), "start a training job on one or many hosts (hvdliterun)"),
     "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
@@ -20,6 +22,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     lines = [f"  {name:<8} {text}" for name, (_, _, text) in COMMANDS.items()]
     new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join(lines))
     new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
+    new.add_argument("--version", action="version", version=__version__)
     new.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
     module, first, _ = COMMANDS[new.parse_args(words[:1]).command]
     return importlib.import_module(module).main([*first, *words[1:]])

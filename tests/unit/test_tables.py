@@ -3,6 +3,8 @@
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -140,6 +142,13 @@ def test_a_command_that_there_is_not_names_those_that_there_are(capsys):
         cli.main(["nonsense"])
     assert end.value.code == 2
     assert "'run', 'check', 'bench', 'top', 'report'" in capsys.readouterr().err
+
+
+def test_the_command_is_the_module_and_tells_its_version():
+    done = subprocess.run(
+        [sys.executable, "-m", "hvdlite", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (f"{hvd.__version__}\n", "")
 
 
 def test_the_words_after_a_command_are_its_own(capsys):
