@@ -56,7 +56,7 @@ def allreduce(
         return result
     result = _allreduce(array, *call, out).synchronize()
     if as_is and array.dtype.kind != "V":  # of ml_dtypes, which lacks buffers on old NumPy
-        note(call, array.dtype, array.shape, *_described(array, *call))
+        note(call, array.dtype, array.shape, lambda: _described(array, *call))
     return result
 
 

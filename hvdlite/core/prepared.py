@@ -1,6 +1,6 @@
 """Allreduces that come again: described and checked once."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from hvdlite.core.collectives import Memory, Work, abandon, describe_on, let_go_of_one
 from hvdlite.core.native import exception_of, ffi, lib, new_error
@@ -81,9 +81,15 @@ def find(call: tuple, dtype, shape) -> Optional[Prepared]:
         return None
 
 
-def note(call: tuple, dtype, shape, *described) -> None:
-    """Note that this call is right. The second time, keep a :class:`Prepared` of what follows."""
-    if len(_kept) >= _MOST:
-        _kept.clear()
+def note(call: tuple, dtype, shape, described: Callable[[], tuple]) -> None:
+    """Note that this call is right. The second time, keep a :class:`Prepared`.
+
+    :param described: returns what it is made of.
+    """
     key = call, dtype, shape
-    _kept[key] = Prepared(*described) if key in _kept else None
+    if key not in _kept:
+        if len(_kept) >= _MOST:
+            _kept.clear()
+        _kept[key] = None
+    elif _kept[key] is None:
+        _kept[key] = Prepared(*described())

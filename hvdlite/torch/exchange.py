@@ -53,11 +53,15 @@ def again(tensor, call: tuple, in_place: bool):
 def note(tensor, call: tuple) -> None:
     """Note that this call was right, for :func:`again`."""
     average, name, op, before, after, process_set = call
-    if name is not None:
+
+    def described() -> tuple:
         full = tensor_name("allreduce", name, process_set)
         members = reduction(op_of(average, op), (before, after), process_set)
         memory = Memory(0, DTYPES[tensor.dtype], tuple(tensor.shape), None)
-        prepared.note(call, tensor.dtype, tensor.shape, full, memory, members, process_set)
+        return full, memory, members, process_set
+
+    if name is not None:
+        prepared.note(call, tensor.dtype, tensor.shape, described)
 
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place: bool) -> Handle:
