@@ -84,6 +84,9 @@ const char *hvd_algorithm(void);
 /* Refuses what hvd_start would refuse, except a name that is under way. Submits nothing. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
+/* Tensors submitted to a corked group reach the other ranks in one message. Cork for moments. */
+void hvd_cork(int group, bool corked);
+
 /* Submits the tensor. NULL: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
@@ -193,8 +196,5 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 
 /* Submits a prepared tensor to the group; see engine_submit. */
 int hvd_submit(int group, struct tensor *tensor, hvd_error *err);
-
-/* Tensors submitted to a corked group reach the other ranks in one message. Cork for moments. */
-void hvd_cork(int group, bool corked);
 
 #endif

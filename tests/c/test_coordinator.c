@@ -195,6 +195,12 @@ TEST(test_calls_with_different_numbers_of_tensors) {
         "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
 }
 
+/* What a rank has yet to submit fails when it comes: it has a peer. */
+TEST(test_calls_with_different_numbers_of_tensors_come_in_parts) {
+    CHECK_STORY(config_of(2),
+                "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");
+}
+
 /* Also from the cache, until a rank's request changes. */
 SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;

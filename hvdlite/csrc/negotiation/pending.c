@@ -137,6 +137,13 @@ enum request_field pending_conflict(const struct pending *p) {
     return first;
 }
 
+int pending_common(const struct pending *p) {
+    int common = p->request.grouped;
+    for (int i = 0; i < p->size; i++)
+        if (p->other[i] && p->other[i]->grouped < common) common = p->other[i]->grouped;
+    return common;
+}
+
 static void own_text(const struct pending *p, int rank, enum request_field field, char *text,
                      size_t size) {
     struct request own = pending_of(p, rank);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void request_copy(struct request *to, const struct request *from) {
@@ -193,10 +194,10 @@ bool request_same(const struct request *a, const struct request *b) {
            request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
 }
 
-bool request_same_call(const struct request *a, const struct request *b) {
-    const char *member = strrchr(a->name, '[');
-    return a->grouped && b->grouped && member &&
-           !strncmp(a->name, b->name, (size_t)(member - a->name) + 1);
+bool request_same_call(const struct request *r, const struct request *other, int first) {
+    const char *member = strrchr(r->name, '[');
+    return r->grouped && other->grouped && member && atoi(member + 1) >= first &&
+           !strncmp(r->name, other->name, (size_t)(member - r->name) + 1);
 }
 
 const char *field_name(enum request_field field) {

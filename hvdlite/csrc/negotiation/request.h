@@ -87,8 +87,9 @@ enum request_field request_conflict(const struct request *a, const struct reques
 /* Equal in all that is sent, except for the priority: a cache hit stands for the request. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* Both are tensors of one grouped call, or of calls of the same name on two ranks. */
-bool request_same_call(const struct request *a, const struct request *b);
+/* Tensors of one grouped call, or of calls of the same name on two ranks, and this one is the
+ * `first`th, counted from 0, or a later one. */
+bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);
 /* The field as users write it: "float32", "(17, 3)", "Average". */
