@@ -1,9 +1,9 @@
 """Describes, starts and waits for collectives of the C library, on memory of any library."""
 
 from collections import deque
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any, Deque, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -146,19 +146,25 @@ class Started:
         self._refused: Dict[int, Exception] = {}
         self._ended = False
         let_go_of_one()
-        with _corked(tensors[0].group) if len(tensors) > 1 else nullcontext():
-            for number, tensor in enumerate(tensors):
-                self._start_one(number, tensor)
+        if len(tensors) == 1:
+            self._start(tensors)
+        elif tensors:  # all reach the other ranks in one message
+            lib.hvd_cork(tensors[0].group, True)
+            try:
+                self._start(tensors)
+            finally:
+                lib.hvd_cork(tensors[0].group, False)
         if not self._work.handles:
             _raise(self._refused)
 
-    def _start_one(self, number: int, tensor) -> None:
+    def _start(self, tensors) -> None:
         error = new_error()
-        handle = lib.hvd_start(tensor, error)
-        if handle == ffi.NULL:
-            self._refused[number] = exception_of(error)
-        else:
-            self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
+        for number, tensor in enumerate(tensors):
+            handle = lib.hvd_start(tensor, error)
+            if handle == ffi.NULL:
+                self._refused[number] = exception_of(error)
+            else:
+                self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
 
     def done(self, seconds: float = 0) -> bool:
         """Tell whether all have ended; wait for each of them at most so many seconds."""
@@ -218,16 +224,6 @@ class Repeated:
 
 
 pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address
-
-
-@contextmanager
-def _corked(group: int) -> Iterator[None]:
-    """Let what is started in it reach the other ranks in one message, by a C group's number."""
-    lib.hvd_cork(group, True)
-    try:
-        yield
-    finally:
-        lib.hvd_cork(group, False)
 
 
 def abandon(work: Work) -> None:

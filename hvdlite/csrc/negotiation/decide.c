@@ -134,13 +134,14 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
     return wire_put(out, &(struct wire_item){.type = WIRE_RUN}, err);
 }
 
-/* Fails with `p`, of whose call ranks have different numbers of tensors, those that only some of
- * them have: all submit the others sooner or later, and none may be left to wait for the rest. */
+/* Ranks have different numbers of tensors in the call of `p`: fails those that some ranks lack. All
+ * ranks submit the others sooner or later, which fail when they meet: none is left to wait. */
 static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
+    int common = pending_common(p);
     for (struct pending *other = c->waiting.first, *next; other; other = next) {
         next = other->next;
-        if (request_same_call(&other->request, &p->request, pending_common(p)))
+        if (request_same_call(&other->request, &p->request, common))
             HVD_TRY(fail_pending(c, other, why, out, err));
     }
     return HVD_OK;

@@ -50,7 +50,7 @@ struct request pending_of(const struct pending *p, int rank);
 
 /* The first field on which ranks disagree. */
 enum request_field pending_conflict(const struct pending *p);
-/* How many tensors of its grouped call every rank has that submitted it. */
+/* The fewest tensors that a rank which has submitted it has in its grouped call. */
 int pending_common(const struct pending *p);
 /* "rank 1: ..." as it was refused; "tensor 'x': no data from rank 1: ...", or "tensor 'x': ranks disagree on the shape: ranks 0,
  * 2: (17, 3); rank 1: (18, 3). ..." */
