@@ -70,7 +70,8 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
     A rank that raised tells the others and waits for them, so it may end last, but it has said so
     first. The first sign of a killed rank is its end. A rank whose collective another rank has made
-    fail comes after the others, whatever was heard first; last, if that rank ended by itself.
+    fail comes after the others, whatever was heard first; last, if that rank ended by itself. It
+    is none if the backend had ended that rank before: then the backend tells why.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
@@ -78,10 +79,14 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     since = min(e.after for e in failed) - PATIENCE  # older ones were caught, and only logged
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
+    ended = {e.rank: e.after for e in failed if e.ended}
 
     def first_sign(e: Ending) -> float:
         raised = signs.raised.get(e.rank, never)
         own_end = not_yet if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
+        when, whom = signs.blamed.get(e.rank, (never, []))
+        if when >= since and any(ended.get(rank, not_yet) <= e.after for rank in whom):
+            return not_yet
         return raised if raised >= since else own_end
 
     def order(e: Ending) -> Tuple[bool, bool, float]:

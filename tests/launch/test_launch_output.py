@@ -179,6 +179,15 @@ def test_agents_that_were_killed_all_at_once_are_no_culprits():
     assert culprit([first, ending(1, -15, True, 2.2)], signs()) == first
 
 
+def test_who_blames_a_rank_that_the_backend_had_ended_is_no_culprit():
+    ended, follower = ending(0, -15, True, 2.0), ending(1, 1, False, 2.1)
+    assert culprit([ended, follower], signs({1: 2.05}, {1: 2.05})) == follower
+    blames = signs({1: 2.05}, {1: 2.05})
+    blames.blamed[1] = 2.05, [0]
+    assert culprit([ended, follower], blames) is None
+    assert culprit([ending(0, -15, True, 3.0), follower], blames) == follower
+
+
 def test_who_was_only_ended_is_no_culprit():
     assert culprit([ending(0, -15, True, 3.0), ending(1, 0, False, 1.0)], signs()) is None
 
