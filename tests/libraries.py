@@ -40,6 +40,7 @@ class Library:
     compresses = False  # takes compression= with a call
     loss_by = None  # the same library without its graphs, for the many losses of a gradient's check
     moved: tuple = ()  # dtypes that are moved, and not summed
+    asks_for_rows = False  # a start waits until all ranks have told how many rows they have
     errors: tuple = ()
 
     def __str__(self) -> str:
@@ -86,6 +87,7 @@ if mx:
     class MXNet(Library):
         hvd = hvdlite
         errors = (mx.MXNetError,)
+        asks_for_rows = True
 
         def make(self, values, dtype=None):
             with mx.util.np_shape(True):

@@ -279,27 +279,6 @@ def test_gradient_of_0d(lib, verb, rank, size):
 
 
 @every_library
-def test_handles(lib, rank, size):
-    """Waited for in another order than they were started in."""
-    if not hasattr(lib.hvd, "allreduce_async"):
-        pytest.skip("there are none")
-    total, two = sum(range(size)), [np.full(2, rank), np.full((size, 3), rank)]
-    start = lib.hvd.allreduce_async
-    started = [start(lib.make(np.full(5, rank)), name=f"h{i}", op=hvd.Sum) for i in range(9)]
-    group = lib.hvd.grouped_allreduce_async([lib.make(x) for x in two], op=hvd.Sum)
-    rows = lib.hvd.reducescatter_async(lib.make(two[1]), op=hvd.Sum)
-    for handle in reversed(started):
-        assert (lib.read(hvd.synchronize(handle)) == total).all()
-    assert [(lib.read(x) == total).all() for x in hvd.synchronize(group)] == [True] * 2
-    assert lib.read(hvd.synchronize(rows)).tolist() == [[total] * 3]
-    assert all(map(hvd.poll, [*started, group, rows]))
-    if lib.in_place:
-        x = lib.make(two[0])
-        assert hvd.synchronize(lib.hvd.allreduce_async_(x, op=hvd.Sum)) is x
-        assert (lib.read(x) == total).all()
-
-
-@every_library
 def test_process_set(lib, rank, size, several):
     some = hvd.add_process_set([0, size - 1] if size > 2 else [1])
     own = np.full((2, 1), rank)

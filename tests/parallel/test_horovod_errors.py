@@ -48,35 +48,6 @@ def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, 
     NEGOTIATED[kind](mx.nd.ones((size, 3)))
 
 
-@several
-@pytest.mark.parametrize("rows, op", [(1, hvd.Sum), (0, hvd.Max)], ids=["rows", "op"])
-def test_what_else_a_reducescatter_needs_is_raised_by_the_call(rows, op, rank, size):
-    x = mx.nd.ones((size + rows * rank, 2))
-    with pytest.raises(mx.MXNetError, match="'reducescatter.w': ranks disagree on the (shape|op)"):
-        hvd.reducescatter(x, op=op if rank == 0 else hvd.Sum, name="w")
-
-
-@several
-@pytest.mark.usefixtures("asynchronous")
-@pytest.mark.parametrize("grouped", [False, True])
-def test_an_asynchronous_reducescatter_waits_for_nobody(grouped, rank, size):
-    def start():
-        x = mx.nd.ones((size, 2))
-        if grouped:
-            return hvd.grouped_reducescatter_async([x], op=hvd.Sum, name="late")
-        return hvd.reducescatter_async(x, hvd.Sum, name="late")
-
-    if rank == 0:
-        handle = start()
-        assert not hvd.poll(handle)
-        hvd.barrier()
-    else:
-        hvd.barrier()
-        handle = start()
-    part = hvd.synchronize(handle)
-    assert ((part[0] if grouped else part).asnumpy() == size).all()
-
-
 def refused_rows(rank, size):
     hvd.alltoall(mx.nd.ones(size + 1))  # one too many to deal out; on one rank, of which rank 1 ...
 

@@ -1,0 +1,105 @@
+"""How long handles, and the memory of their tensors, live; what follows the wait."""
+
+import gc
+import signal
+import threading
+import weakref
+
+import mxnet as mx
+import numpy as np
+import pytest
+from threads import outcomes
+
+import hvdlite as hvd
+
+
+def test_what_follows_the_wait_is_done_once(size):
+    """So ``out`` keeps what its user writes to it later."""
+    out, calls = np.zeros(6)[::2], []
+    handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, out=out).then(calls.append)
+    outcomes([handle])
+    assert len(calls) == 1
+    assert calls[0] is out
+    out[:] = 7
+    hvd.synchronize(handle)
+    assert out.tolist() == [7] * 3
+
+
+def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
+    """The handle still gives its result, to both."""
+    handle = hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, name="late") if rank == 0 else None
+    if handle is not None and size > 1:
+        other = threading.Thread(target=handle.synchronize)
+        other.start()
+        alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+        alarm.start()
+        with pytest.raises(KeyboardInterrupt):
+            handle.synchronize()
+        alarm.join()
+    hvd.barrier()
+    handle = handle or hvd.numpy.allreduce_async(np.ones(3), op=hvd.Sum, name="late")
+    assert hvd.synchronize(handle).tolist() == [size] * 3
+
+
+def test_handles_outlive_their_job(rank, size):
+    """Also where the next job begins before they are waited for."""
+    x, left = np.ones((size, 2)), []
+    done = hvd.numpy.allgather_async(x, name="done")
+    hvd.synchronize(done)
+    if rank == 0 and size > 1:
+        left = [hvd.numpy.allgather_async(x, name="left"), hvd.numpy.allreduce_async(x, name="l")]
+    waiter = threading.Thread(target=outcomes, args=[left])
+    waiter.start()
+    hvd.shutdown()
+    waiter.join()
+    hvd.init()
+    for error in outcomes(left):
+        assert isinstance(error, hvd.HvdliteError)
+        assert "shutdown()" in str(error)
+    assert len(outcomes([done])[0]) == size * size
+    assert hvd.numpy.allgather(x, name="left").shape == (size * size, 2)
+
+
+def test_what_a_call_brings_outlives_its_handle_and_job(rank, size):
+    """The C library has made the memory, and keeps it as long as the array lives."""
+    long = np.full((1000, size), float(rank))
+    gathered = hvd.numpy.allgather_async(long, name="long").synchronize()
+    part = hvd.numpy.alltoall_async(long, [1000 // size] * size, name="part").synchronize()[0]
+    view = gathered[1000 * rank :][:3]
+    del gathered
+    gc.collect()
+    hvd.shutdown()
+    hvd.init()
+    others = [hvd.numpy.allgather(long + 1, name=f"long{i}") for i in range(5)]
+    assert (view == rank).all()
+    assert part[:, 0].tolist() == list(np.arange(size).repeat(1000 // size))
+    assert all((other.reshape(size, -1) == np.arange(size)[:, None] + 1).all() for other in others)
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_a_handle_may_be_forgotten(size):
+    """The memory stays until the work in it is done; then it is let go."""
+    polled = []
+    for i in range(40):
+        array = np.ones(100_000)
+        gone = weakref.ref(array)
+        handle = hvd.numpy.allreduce_async(array, name=f"forgotten{i}")
+        polled.append(threading.Thread(target=handle.poll))
+        polled[-1].start()
+        hvd.allreduce_async(mx.nd.ones(100_000), name=f"forgotten{i}.mx")
+        del array, handle
+    for thread in polled:
+        thread.join()
+    polled.clear()
+    gc.collect()
+    hvd.barrier()
+    for _ in range(40):
+        assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
+    assert gone() is None
+
+
+def test_signatures_and_names():
+    assert hvd.allreduce_async_.__name__ == "allreduce_async_"
+    assert "out" in hvd.numpy.allreduce_async.__wrapped__.__code__.co_varnames
+    assert hvd.numpy.allreduce.__name__ == "allreduce"
+    assert "Start :func:`allgather`" in hvd.allgather_async.__doc__
