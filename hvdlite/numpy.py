@@ -17,7 +17,7 @@ import numpy as np
 from hvdlite.core import frameworks, rows
 from hvdlite.core.collectives import Started, dense, memory_of, pointer, reduction, run, start_all
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
-from hvdlite.core.names import group_names, tensor_name
+from hvdlite.core.names import group_names, recurring_name, tensor_name
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
 from hvdlite.core.prepared import Prepared, find, note
@@ -46,11 +46,13 @@ def allreduce(
 
     A call that comes again, with its ``name`` and all else, is checked only the first time.
     """
+    if name is None:
+        name = recurring_name("allreduce", process_set)
     call = name, op, prescale_factor, postscale_factor, process_set
-    as_is = array.__class__ is np.ndarray and array.flags.c_contiguous and name is not None
-    known = as_is and (out is None or out is array) and find(call, array.dtype, array.shape)
-    if known and (out is None or array.flags.carray):
-        result = np.empty(array.shape, array.dtype) if out is None else array
+    as_is = array.__class__ is np.ndarray and array.flags.c_contiguous
+    known = as_is and find(call, array.dtype, array.shape)
+    if known and (out is None or (array.flags.carray if out is array else _takes_all(out, array))):
+        result = np.empty(array.shape, array.dtype) if out is None else out
         source = _memory(array)
         known.run(source, source if out is array else _memory(result), (array, result))
         return result
@@ -268,6 +270,16 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     frameworks.wait_all()  # the last rank must have finished every step
     run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
     return process_set.ranks[last[0]]
+
+
+def _takes_all(out, array: np.ndarray) -> bool:
+    """Tell whether the C library can write an allreduce's result right into ``out``."""
+    return (
+        out.__class__ is np.ndarray
+        and out.flags.carray
+        and (out.shape, out.dtype) == (array.shape, array.dtype)
+        and not np.may_share_memory(out, array)
+    )
 
 
 # These return a Handle; @waiting makes of it what the functions above are annotated with.

@@ -1,5 +1,6 @@
 """Names that pair tensors across ranks; other work of a rank does not change them."""
 
+import functools
 import itertools
 import os
 import re
@@ -13,12 +14,17 @@ from hvdlite.core.process_set import ProcessSet, checked, global_process_set
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Unnamed calls at each line of the user's script; threads never get the same number.
 _calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
+# Of calls that are waited for the names come again, and with them what was prepared for a name. A
+# name is under way twice only where more threads wait at one line.
+_RECURRING = 32
+_recurring: Dict[tuple, Iterator[str]] = {}
 _owners: Counter = Counter()  # trainers, optimizers, ... made so far, by kind
 
 
 def forget() -> None:
     """Count from 0 again for a new job: its ranks may have been in different jobs before."""
     _calls.clear()
+    _recurring.clear()
     _owners.clear()
 
 
@@ -61,11 +67,41 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
     return f"{line}#{next(_calls[kind, line, process_set.process_set_id])}"
 
 
+def recurring_name(kind: str, process_set: ProcessSet) -> str:
+    """Name an unnamed call that is waited for, as :func:`call_name`, but for a number that recurs.
+
+    The name must not depend on the tensor, which may be of another make on another rank.
+    """
+    if not isinstance(process_set, ProcessSet):
+        checked(process_set)
+    frame = _calling_frame()
+    place = kind, frame.f_code.co_filename, frame.f_lineno, process_set.process_set_id
+    names = _recurring.get(place)
+    if names is None:
+        line = _shown(frame)
+        numbered = itertools.cycle([f"{line}~{number}" for number in range(_RECURRING)])
+        names = _recurring.setdefault(place, numbered)
+    return next(names)
+
+
 def calling_line() -> str:
     """Return the file and line of the script that calls hvdlite, the same on every rank."""
+    return _shown(_calling_frame())
+
+
+def _calling_frame():
     frame = sys._getframe(1)
-    while frame.f_back and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+    while frame.f_back and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
+    return frame
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_ours(file: str) -> bool:
+    return os.path.abspath(file).startswith(_PACKAGE)
+
+
+def _shown(frame) -> str:
     file = os.path.basename(frame.f_code.co_filename)
     if file.startswith("__autograph_generated"):  # TensorFlow's; the file name has random letters
         file = frame.f_code.co_name

@@ -16,6 +16,7 @@ from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 _DEFINED_IN = {
     "hvdlite.torch.compression": ("Compression",),
     "hvdlite.torch.ddp": ("AllreduceState", "allreduce_hook"),
+    "hvdlite.torch.exchange": ("allreduce_plan",),
     "hvdlite.torch.guard": ("Guard",),
     "hvdlite.torch.ops": (
         "HorovodInternalError", "allgather", "allgather_async", "allreduce", "allreduce_",

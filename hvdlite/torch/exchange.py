@@ -3,7 +3,7 @@
 Each returns a handle whose result is the list of what the tensors become.
 """
 
-from typing import List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.prepared import find
-from hvdlite.core.process_set import ProcessSet, group_of
+from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import DTYPES, check, memories_of, plain
 
@@ -52,16 +52,53 @@ def again(tensor, call: tuple, in_place: bool):
 
 def note(tensor, call: tuple) -> None:
     """Note that this call was right, for :func:`again`."""
-    average, name, op, before, after, process_set = call
+    prepared.note(call, tensor.dtype, tensor.shape, lambda: _described(tensor, *call))
 
-    def described() -> tuple:
-        full = tensor_name("allreduce", name, process_set)
-        members = reduction(op_of(average, op), (before, after), process_set)
-        memory = Memory(0, DTYPES[tensor.dtype], tuple(tensor.shape), None)
-        return full, memory, members, process_set
 
-    if name is not None:
-        prepared.note(call, tensor.dtype, tensor.shape, described)
+def _described(tensor, average, name, op, before, after, process_set) -> tuple:
+    """Return what a :class:`Prepared` is made of."""
+    full = tensor_name("allreduce", name, process_set)
+    check(full, tensor)
+    members = reduction(op_of(average, op), (before, after), process_set)
+    return full, Memory(0, DTYPES[tensor.dtype], tuple(tensor.shape), None), members, process_set
+
+
+def allreduce_plan(
+    tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, out: Optional[torch.Tensor] = None,
+) -> Callable[[], torch.Tensor]:  # fmt: skip
+    """Return a function without arguments that does ``allreduce`` with these, with less ado.
+
+    As ``hvdlite.numpy.allreduce_plan``; it records no gradient.
+
+    :param tensor: and ``out``, which receives the result and may be ``tensor``: contiguous.
+    :raises ValueError: an argument is wrong; the function raises all its other errors.
+    """
+    how = average, name, op, prescale_factor, postscale_factor, process_set
+    full, *rest = _described(tensor, *how)
+    check(full, tensor if out is None else out)
+    if not _takes_all(tensor if out is None else out, tensor):
+        raise ValueError(
+            f"tensor '{full}': expected contiguous tensors of one dtype and shape, not overlapping"
+        )
+    planned, source = prepared.Prepared(full, *rest), pointer(tensor.data_ptr())
+
+    def plan() -> torch.Tensor:
+        result = torch.empty_like(tensor, requires_grad=False) if out is None else out
+        planned.run(source, pointer(result.data_ptr()), (tensor, result))
+        return result
+
+    return plan
+
+
+def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Tell whether the C library can reduce ``tensor`` as it lies, right into ``out``."""
+    if (out.dtype, out.shape) != (tensor.dtype, tensor.shape):
+        return False
+    here, there = tensor.data_ptr(), out.data_ptr()
+    apart = here == there or abs(here - there) >= tensor.numel() * tensor.element_size()
+    return apart and all(plain(each).data_ptr() == each.data_ptr() for each in (tensor, out))
 
 
 def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place: bool) -> Handle:

@@ -23,7 +23,7 @@ import torch
 from hvdlite import numpy as collectives
 from hvdlite.core.arguments import check_compressor, op_of
 from hvdlite.core.handles import Handle, ended, started, waiting
-from hvdlite.core.names import group_names, tensor_name
+from hvdlite.core.names import group_names, recurring_name, tensor_name
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
@@ -53,6 +53,8 @@ def allreduce(
         sparse or on a GPU, an unsupported dtype, both ``average`` and ``op``.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree, or one has failed or left.
     """
+    if name is None:
+        name = recurring_name("allreduce", process_set)
     call = average, name, op, prescale_factor, postscale_factor, process_set
     result = exchange.again(tensor, call, False) if compression is NoneCompressor else None
     if result is None:
@@ -67,6 +69,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
     """Do what :func:`allreduce` does, in place, without a gradient; return ``tensor``."""
+    if name is None:
+        name = recurring_name("allreduce", process_set)
     call = average, name, op, prescale_factor, postscale_factor, process_set
     if exchange.again(tensor, call, True) is None:
         _start_allreduce_(tensor, *call).synchronize()

@@ -13,7 +13,7 @@ from libraries import LIBRARIES, every_library
 from threads import in_threads
 
 import hvdlite as hvd
-from hvdlite.core import prepared
+from hvdlite.core import names, prepared
 
 COMES = 4  # times: first unknown, then noted, then prepared
 preparing = pytest.mark.parametrize("lib", [each for each in LIBRARIES if each.prepares], ids=str)
@@ -137,6 +137,36 @@ def test_a_process_set_that_is_removed_and_another(lib, rank, size):
 
 
 @preparing
+def test_calls_without_a_name_are_prepared_too(lib, rank, size):
+    for form in forms_of(lib):
+        calls = []
+
+        def profile(_frame, event, _arg, calls=calls):
+            calls.append(event == "call")
+
+        for i in range(2 * names._RECURRING + 2):
+            x, before = lib.make(np.full(3, rank + i)), len(calls)
+            sys.setprofile(profile)
+            y = form(x, op=hvd.Sum)
+            sys.setprofile(None)
+            assert (lib.read(y) == size * (size - 1) // 2 + size * i).all()
+        assert 0 < sum(calls[before:]) <= 7
+
+
+def test_into_another_array(rank, size):
+    """Which may lie in the input, on one rank only."""
+    n = size * (size - 1) // 2
+    for i in range(2 * COMES):
+        memory = np.full(6, rank + i, "float64")
+        x, out = memory[:4], memory[2:] if i % 2 and rank == 0 else np.empty(4)
+        assert hvd.numpy.allreduce(x, "another", hvd.Sum, out=out) is out
+        assert (out == n + size * i).all() and memory[0] == rank + i
+    for wrong in (np.empty(3), np.empty(4, "float32"), [1.0] * 4):
+        with pytest.raises(ValueError, match="tensor 'allreduce.another': out is "):
+            hvd.numpy.allreduce(x, "another", hvd.Sum, out=wrong)
+
+
+@preparing
 def test_a_new_job(lib, rank, size):
     form = forms_of(lib)[0]
     for _ in range(2):
@@ -185,22 +215,23 @@ def test_ctrl_c_while_it_waits(rank, size, several):
         assert (call() == 2 * size).all()
 
 
-def test_a_plan(rank, size):
+@preparing
+def test_a_plan(lib, rank, size):
     n = size * (size - 1) // 2
     for dtype in ("float32", "int64", "float16"):
-        x, out = np.zeros((2, 3), dtype), np.zeros((2, 3), dtype)
-        total = hvd.numpy.allreduce_plan(x, f"to out {dtype}", hvd.Sum, out=out)
-        new = hvd.numpy.allreduce_plan(x, op=hvd.Sum, postscale_factor=2)
+        x, out = lib.make(np.zeros((2, 3), dtype)), lib.make(np.zeros((2, 3), dtype))
+        total = lib.hvd.allreduce_plan(x, name=f"to out {dtype}", op=hvd.Sum, out=out)
+        new = lib.hvd.allreduce_plan(x, op=hvd.Sum, postscale_factor=2)
         seen = []
         for i in range(COMES):
             x[:] = rank + i
-            assert total() is out and (out == n + size * i).all()
+            assert total() is out and (lib.read(out) == n + size * i).all()
             seen.append(new())
             if i % 2:
-                y = hvd.numpy.allreduce(x, f"to out {dtype}", hvd.Sum)
+                y = lib.hvd.allreduce(x, name=f"to out {dtype}", op=hvd.Sum)
                 assert (y == out).all()
         for i, y in enumerate(seen):
-            assert y.dtype == dtype and (y == 2 * (n + size * i)).all()
+            assert y.dtype == x.dtype and (lib.read(y) == 2 * (n + size * i)).all()
 
 
 def test_a_plan_keeps_its_arrays(size):
@@ -214,7 +245,15 @@ def test_a_plan_keeps_its_arrays(size):
     assert gone() is None
 
 
-def test_plans_that_are_refused():
+@preparing
+def test_plans_that_are_refused(lib):
+    whole = lib.make(np.ones((4, 4), "float32"))
+    for array, out in ((whole[:, 1:], None), (whole[:2], whole[1:3]), (whole, whole[:1])):
+        with pytest.raises(ValueError, match="tensor 'allreduce.x': "):
+            lib.hvd.allreduce_plan(array, name="x", out=out)
+
+
+def test_what_no_plan_takes():
     x = np.ones((4, 4))
     for wrong in (x.T[:, 1:], x.tolist(), x[::2]):
         with pytest.raises(ValueError, match="expected NumPy arrays in C's order"):
