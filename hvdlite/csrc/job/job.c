@@ -190,7 +190,7 @@ static int open_world(struct job *j, struct group *world, const void *mpi_comm, 
     use_options(j, world->transport->at.local_size);
     if (!code) code = read_log_level(&j->config.log.level, err);
     if (!code) code = read_timeline(j, err);
-    HVD_TRY(transport_mpi_agree(world->transport, code, err));
+    HVD_TRY(transport_agree(world->transport, code, err));
     HVD_TRY(tune(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);

@@ -3,6 +3,7 @@
 #include "transport/signs.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
@@ -83,6 +84,30 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
 }
 
 void transport_wake(struct transport *t) { t->ops->wake(t); }
+
+void *transport_gather(struct transport *t, const void *own, size_t each, hvd_error *err) {
+    char *all = calloc((size_t)t->all.size, each);
+    if (!all) {
+        error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", t->all.size);
+        return NULL;
+    }
+    memcpy(all + (size_t)t->all.rank * each, own, each);
+    if (!t->ops->gather(t, all, each, err)) return all;
+    free(all);
+    return NULL;
+}
+
+int transport_agree(struct transport *t, int code, hvd_error *err) {
+    hvd_error lost;
+    int first = 0, *codes = transport_gather(t, &code, sizeof code, &lost);
+    if (!codes && !code) *err = lost;
+    if (!codes) return err->code;
+    while (first < t->at.size && codes[first] == HVD_OK) first++;
+    free(codes);
+    if (code || first == t->at.size) return code;
+    error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
+    return transport_blame(t, first, err);
+}
 
 void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 

@@ -40,6 +40,9 @@ struct transport_ops {
     unsigned (*listen)(struct transport *);
     bool (*polls)(struct transport *); /* before a sleep: some messages need calls to go out */
     void (*sleep)(struct transport *, unsigned ticket, double seconds);
+    /* Collective, before the engine starts: fills in every rank's `each` bytes, by rank; this
+     * rank's are there. */
+    int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
 };
@@ -94,6 +97,13 @@ void transport_sleep(struct transport *t, unsigned ticket, double seconds);
 /* The longest sleep that still finds a message which rings no doorbell. */
 double transport_longest_sleep(struct transport *t, bool pending);
 void transport_wake(struct transport *t); /* any thread */
+
+/* Collective, before the engine starts. Returns every rank's bytes, by rank, which the caller
+ * frees; NULL: see *err. */
+void *transport_gather(struct transport *t, const void *own, size_t each, hvd_error *err);
+/* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank: else ranks
+ * would wait for one that can't start. */
+int transport_agree(struct transport *t, int code, hvd_error *err);
 
 /* After a failure: no transfer touches its buffer any more. */
 void transport_abandon(struct transport *t);

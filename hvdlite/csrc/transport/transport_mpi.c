@@ -1,10 +1,8 @@
 #include "transport/transport_mpi.h"
 
 #include "base/clock.h"
-#include "shm/host.h"
-#include "shm/shmem.h"
 #include "transport/mpi_library.h"
-#include "transport/signs.h"
+#include "transport/on_host.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -29,10 +27,7 @@ struct mpi_transport {
     struct outgoing *outgoing, **last; /* the oldest first */
     MPI_Request incoming;              /* of the one message that is arriving */
     struct message arriving;
-    int file;         /* the memory that this leader shares with its host, or -1 */
-    struct host host; /* zeroed: this host has no window */
-    struct doorbell own_doorbell, *doorbell; /* in the window; without a window its own */
-    struct signs signs;
+    struct on_host here;
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -144,12 +139,9 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
 
 static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    const struct layout *l = &t->layout;
-    bool here = l->host_of[to] == l->host_of[t->at.rank];
-    if (here && host_reaches(&m->host, l->local_of[to]))
-        return host_send(&m->host, l->local_of[to], data, size, err);
+    if (on_host_reaches(&m->here, t, to)) return on_host_send(&m->here, t, to, data, size, err);
     HVD_TRY(send_by_mpi(m, to, data, size, err));
-    nudges_send(m->signs.nudges, to, clock_now());
+    nudges_send(m->here.signs.nudges, to, clock_now());
     return HVD_OK;
 }
 
@@ -178,104 +170,49 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
     if (!done) return HVD_OK;
     *message = m->arriving;
     m->arriving = (struct message){.from = -1};
-    nudges_heard(m->signs.nudges, message->from, clock_now());
+    nudges_heard(m->here.signs.nudges, message->from, clock_now());
     return HVD_OK;
 }
 
 static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    if (m->host.window.ranks) {
-        int from;
-        HVD_TRY(host_flush(&m->host, err));
-        HVD_TRY(host_receive(&m->host, &from, &message->data, &message->size, err));
-        if (message->data) message->from = t->layout.host.ranks[from];
-    }
+    HVD_TRY(on_host_receive(&m->here, t, message, err));
     return message->data || t->rings ? HVD_OK : blame(m, receive_by_mpi(m, message, err));
 }
 
-static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->doorbell); }
-static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->doorbell); }
+static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
+static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->here.doorbell); }
 
 /* MPI sends only while it is called, and room in a mailbox rings nobody. */
 static bool mpi_polls(struct transport *t) {
-    t->deaf = !t->rings && nudges_missing(self(t)->signs.nudges);
-    return self(t)->outgoing || host_waits(&self(t)->host);
+    t->deaf = !t->rings && nudges_missing(self(t)->here.signs.nudges);
+    return self(t)->outgoing || host_waits(&self(t)->here.host);
 }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
-    doorbell_sleep(self(t)->doorbell, ticket, seconds);
+    doorbell_sleep(self(t)->here.doorbell, ticket, seconds);
 }
 
 /* ---- opening and closing ---- */
 
+static int mpi_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
+    TRY_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)each, MPI_BYTE, self(t)->control));
+    return HVD_OK;
+}
+
 /* Each rank tells all others the lowest rank of its host. */
-static int find_layout(struct mpi_transport *m, hvd_error *err) {
-    struct transport *t = &m->transport;
-    struct comm *all = &t->all;
-    all->transport = t;
+static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
+    struct comm *all = &m->transport.all;
+    all->transport = &m->transport;
     TRY_MPI(MPI_Comm_rank(m->control, &all->rank));
     TRY_MPI(MPI_Comm_size(m->control, &all->size));
     TRY_MPI(
         MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, &m->local));
-    int *lowest = calloc((size_t)all->size, sizeof *lowest), own = all->rank;
-    if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", all->size);
-    int code = check(NULL, 0, MPI_Bcast(&own, 1, MPI_INT, 0, m->local), "MPI_Bcast", err);
-    if (!code)
-        code = check(NULL, 0, MPI_Allgather(&own, 1, MPI_INT, lowest, 1, MPI_INT, m->control),
-                     "MPI_Allgather", err);
-    if (!code) code = layout_open(&t->layout, all, lowest, err);
-    free(lowest);
-    t->at = code ? t->at : layout_topology(&t->layout, all);
-    return code;
-}
-
-/* All ranks of the host map the memory that its leader makes, or none does. */
-static int share_memory(struct mpi_transport *m, bool wanted, void **memory, hvd_error *err) {
-    struct topology *at = &m->transport.at;
-    hvd_error *why = &m->transport.no_window;
-    size_t bytes = window_bytes(at->local_size);
-    char address[SHMEM_ADDRESS] = "";
-    if (at->local_rank == 0 && wanted && !shmem_make(bytes, &m->file, why))
-        shmem_address(m->file, address);
-    TRY_MPI(MPI_Bcast(address, sizeof address, MPI_CHAR, 0, m->local));
-    if (wanted && *address) shmem_map(memory, bytes, true, address, why);
-    int own[3] = {*memory != NULL, wanted, !wanted}, least[3];
-    TRY_MPI(MPI_Allreduce(own, least, 3, MPI_INT, MPI_MIN, m->local));
-    if (least[0]) return HVD_OK;
-    if (at->local_rank == 0 && !least[1] && !least[2])
-        error_set(why, HVD_INVALID, "HVDLITE_WINDOW is 0 on some ranks of this host, not on all");
-    shmem_close(*memory, bytes);
-    *memory = NULL;
-    return HVD_OK;
-}
-
-static int open_host(struct mpi_transport *m, bool window, hvd_error *err) {
-    struct transport *t = &m->transport;
-    struct comm *host = &t->layout.host;
-    void *memory = NULL;
-    m->doorbell = &m->own_doorbell;
-    HVD_TRY(share_memory(m, window, &memory, err));
-    if (memory) {
-        HVD_TRY(host_open(&m->host, memory, host->size, host->rank, err));
-        host->window = &m->host.window;
-        m->doorbell = &window_self(host->window)->doorbell;
-    }
-    int own = memory != NULL, least;
-    TRY_MPI(MPI_Allreduce(&own, &least, 1, MPI_INT, MPI_MIN, m->control));
-    t->layout.windows = least;
-    /* All ranks are on this host: no message takes MPI, which wakes nobody. */
-    if (host->size == t->all.size) t->all.window = host->window;
-    t->rings = t->all.window != NULL;
-    return HVD_OK;
-}
-
-static int open_signs(struct mpi_transport *m, bool nudge, hvd_error *err) {
-    struct transport *t = &m->transport;
-    HVD_TRY(signs_open(&m->signs, t, nudge && !t->rings, err));
-    TRY_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, m->signs.cards, sizeof(struct card), MPI_BYTE,
-                          m->control));
-    signs_start(&m->signs, t);
-    return HVD_OK;
+    int own = all->rank;
+    TRY_MPI(MPI_Bcast(&own, 1, MPI_INT, 0, m->local));
+    TRY_MPI(MPI_Comm_free(&m->local));
+    *lowest = transport_gather(&m->transport, &own, sizeof own, err);
+    return *lowest ? HVD_OK : err->code;
 }
 
 static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
@@ -285,10 +222,11 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
     TRY_MPI(MPI_Comm_dup(comm, &m->control));
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
-    HVD_TRY(find_layout(m, err));
-    HVD_TRY(open_host(m, window, err));
-    TRY_MPI(MPI_Comm_free(&m->local));
-    return open_signs(m, nudge, err);
+    int *lowest = NULL;
+    HVD_TRY(find_hosts(m, &lowest, err));
+    int code = on_host_open(&m->here, &m->transport, lowest, window, nudge, err);
+    free(lowest);
+    return code;
 }
 
 /* Other ranks may still be opening it, and wait for this one. */
@@ -300,9 +238,7 @@ static void revoke(struct mpi_transport *m) {
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
-    signs_close(&m->signs); /* first: they ring the doorbell */
-    /* Last messages to others may wait for room; the others read until BYE. */
-    while (clean && host_waits(&m->host) && !host_flush(&m->host, NULL)) clock_nap(1e-4);
+    on_host_close(&m->here, t, clean);
     /* Unclean: MPI may still read the copies, and a dead rank would never receive them. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
@@ -315,16 +251,13 @@ static void mpi_close(struct transport *t, bool clean) {
     } else {
         revoke(m);
     }
-    host_close(&m->host);
-    if (m->file >= 0) close(m->file);
-    layout_close(&t->layout);
     free(m->requests);
     free(m);
 }
 
 static const struct transport_ops MPI_OPS = {
-    mpi_isend,  mpi_irecv, mpi_test,  mpi_send,    mpi_receive, mpi_wake,
-    mpi_listen, mpi_polls, mpi_sleep, mpi_abandon, mpi_close,
+    mpi_isend,  mpi_irecv, mpi_test,  mpi_send,   mpi_receive, mpi_wake,
+    mpi_listen, mpi_polls, mpi_sleep, mpi_gather, mpi_abandon, mpi_close,
 };
 
 int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
@@ -333,18 +266,10 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
-    m->arriving.from = m->file = -1;
+    m->arriving.from = m->here.file = -1;
     m->data = m->control = m->local = MPI_COMM_NULL;
     int code = open_all(m, *(const MPI_Comm *)comm, window, nudge, err);
     *out = code ? NULL : &m->transport;
     if (code) mpi_close(&m->transport, false);
     return code;
-}
-
-int transport_mpi_agree(struct transport *t, int code, hvd_error *err) {
-    int first = code ? t->at.rank : t->at.size;
-    TRY_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, self(t)->control));
-    if (code || first == t->at.size) return code;
-    error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
-    return transport_blame(t, first, err);
 }

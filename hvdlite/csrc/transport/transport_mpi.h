@@ -14,8 +14,4 @@
 int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
                        hvd_error *err);
 
-/* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank. Called
- * before the engine starts: else ranks would wait for one that can't start. */
-int transport_mpi_agree(struct transport *t, int code, hvd_error *err);
-
 #endif
