@@ -5,6 +5,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol, TypeVar
 
+from hvdlite.core.arguments import wrong
 from hvdlite.core.native import HvdliteValueError
 
 
@@ -86,17 +87,25 @@ def poll(handle: Handle) -> bool:
     """Return at once whether a collective has ended, with a result or an error.
 
     :param handle: returned by an ``..._async`` call.
+    :raises ValueError: it is no handle.
     """
-    return handle.poll()
+    return _checked(handle).poll()
 
 
 def synchronize(handle: Handle):
     """Wait for a collective; return its result or raise its error.
 
     :param handle: returned by an ``..._async`` call.
+    :raises ValueError: it is no handle.
     :raises hvdlite.HvdliteError: for NumPy arrays; MXNetError for MXNet arrays.
     """
-    return handle.synchronize()
+    return _checked(handle).synchronize()
+
+
+def _checked(handle: Handle) -> Handle:
+    if not isinstance(handle, Handle):
+        raise wrong("handle", handle, "what an ..._async call has returned")
+    return handle
 
 
 def started(function: Callable, begin: Callable) -> Callable:

@@ -131,7 +131,8 @@ def plan(job: Job, where: str) -> Plan:
         mended = daemons.mend() if where != "here" else daemons.Mend([], {})
         argv += [*dialect.elastic, *mended.options]
         env = {**env, **mended.env}
-    argv += dialect.interfaces(job.interfaces) if job.interfaces else []
+    if job.interfaces and where != "here":  # on one host nothing listens on a network
+        argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
     return Plan([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
 

@@ -120,3 +120,13 @@ def test_ops_without_a_gradient(lib, op):
     text = f"op {op} has no gradient: expected Sum or Average"
     with pytest.raises((ValueError, *lib.errors), match=None if lib.hvd is hvd else text):
         lib.gradient("allreduce", np.ones(2), {"op": getattr(hvd, op)}, np.ones)
+
+
+@every_library
+def test_what_is_no_handle(lib):
+    if not hasattr(lib.hvd, "poll"):
+        pytest.skip("it has no handles")
+    for use in (lib.hvd.poll, lib.hvd.synchronize):
+        for no_handle in (5, "x", None):
+            with pytest.raises(ValueError, match="expected what an ..._async call has returned"):
+                use(no_handle)

@@ -67,6 +67,14 @@ def test_a_mistake_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_on_one_host_mpirun_gets_no_interface(capsys):
+    """Open MPI's refuses "lo", and nothing listens on a network there."""
+    assert cli.main(["--dry-run", "-n", "2", "--network-interfaces", "lo", "t"]) == 0
+    assert "if_include" not in capsys.readouterr().out
+    assert cli.main(["--dry-run", "-H", "a,b", "--network-interfaces", "lo", "t"]) == 0
+    assert "prte_if_include lo" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
 def test_a_variable_of_hosts_that_is_not_set_does_not_mean_this_host(option, capsys):
     """hvdliterun -H "$HOSTS" trained on this host alone, without a word."""
