@@ -141,13 +141,13 @@ def _installed(apis: List[str]) -> Tuple[List[str], List[str]]:
 
 def main(arguments=None) -> None:
     args = parse_args(arguments)
-    from hvdlite.core.mpi import MPI
-
-    comm = MPI.COMM_WORLD.Dup()
     args.apis, missing = _installed(args.apis)
+    opened = libraries(args.apis)
+    from hvdlite.core import topology  # after MPI's begin
+
+    comm = topology.world()
     if missing and comm.rank == 0:
         print(f"hvdlite-bench: not measured, as they are not installed: {', '.join(missing)}\n")
-    opened = libraries(args.apis)
     about: Dict[str, Any] = {
         **machine.describe(),
         "ranks": comm.size,

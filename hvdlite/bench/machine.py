@@ -14,7 +14,9 @@ STREAM_BYTES = 96 << 20  # of one array: more than any cache holds
 
 
 def meet(comm) -> None:
-    """Wait for all ranks. MPI's own barrier would spin and take cores from ranks that work."""
+    """Wait for all ranks of a World, or of mpi4py, whose own barrier takes cores from others."""
+    if not hasattr(comm, "Ibarrier"):
+        return comm.barrier()
     barrier = comm.Ibarrier()
     while not barrier.Test():
         os.sched_yield()

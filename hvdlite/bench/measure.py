@@ -24,7 +24,7 @@ def once(work, comm) -> tuple:
 
 def repetitions(spent: List[float], budget: float, least: int, comm) -> int:
     """Return the number of repetitions, the same on all ranks."""
-    return comm.bcast(int(min(MOST, max(least, budget / min(spent)))))
+    return comm.allgather(int(min(MOST, max(least, budget / min(spent)))))[0]
 
 
 def sample(work, comm, budget: float) -> figures.Sample:

@@ -1,7 +1,7 @@
 """Horovod's questions about a build. hvdlite has one answer: MPI, on CPUs."""
 
 from hvdlite.core import topology
-from hvdlite.core.mpi import MPI
+from hvdlite.core.native import HvdliteError
 
 
 def mpi_threads_supported() -> bool:
@@ -10,7 +10,11 @@ def mpi_threads_supported() -> bool:
     :raises ValueError: before ``init()`` and after ``shutdown()``.
     """
     topology.size()
-    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    try:
+        topology.world().check_groups()
+    except HvdliteError:
+        return False
+    return True
 
 
 def mpi_built() -> bool:

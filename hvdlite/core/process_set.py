@@ -1,10 +1,10 @@
 """ProcessSet: some ranks of the job that run collectives among themselves."""
 
-from typing import List, Optional, Sequence, Union
+import sys
+from typing import Any, List, Optional, Sequence, Union
 
 from hvdlite.core import topology
 from hvdlite.core.arguments import rank_of, whole, wrong
-from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteValueError
 
 
@@ -19,14 +19,14 @@ class ProcessSet:
     :raises ValueError: it is neither.
     """
 
-    def __init__(self, ranks_or_comm: Union[Sequence[int], MPI.Comm]) -> None:
+    def __init__(self, ranks_or_comm: Union[Sequence[int], Any]) -> None:
         self.process_set_id: Optional[int] = None  # the same on every rank
         self.ranks: List[int]  # sorted; None: told by the communicator when it is registered
-        self.mpi_comm: Optional[MPI.Comm] = None
+        self.mpi_comm: Any = None
         self._group: Optional[int] = (
             None  # its number in the C library, None: this rank isn't in it
         )
-        if isinstance(ranks_or_comm, MPI.Comm):
+        if _is_communicator(ranks_or_comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:
             self.ranks = sorted(_ranks(ranks_or_comm))
@@ -129,6 +129,11 @@ def check_root(root_rank: int, process_set: ProcessSet) -> None:
     number = checked(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")
+
+
+def _is_communicator(given) -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")  # who has not imported it has none
+    return mpi is not None and isinstance(given, mpi.Comm)
 
 
 def _ranks(ranks) -> List[int]:

@@ -1,11 +1,10 @@
 """Adds and removes the process sets of the job, on all ranks together."""
 
-from typing import Dict, List, Optional, Sequence, Union
+from typing import Dict, List, Sequence, Union
 
 from hvdlite.core import frameworks, topology
 from hvdlite.core.arguments import whole, wrong
-from hvdlite.core.mpi import MPI
-from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.native import lib
 from hvdlite.core.objects import agree, allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
@@ -74,9 +73,9 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     return process_set
 
 
-def _add_by_comm(own: ProcessSet, comm: MPI.Comm) -> ProcessSet:
-    everyone = MPI.Group.Translate_ranks(comm.group, None, topology.communicator().group)
-    ranks = sorted(everyone)
+def _add_by_comm(own: ProcessSet, comm) -> ProcessSet:
+    everyone = topology.world().ranks_of(comm.group)
+    ranks = sorted(-1 if rank is None else rank for rank in everyone)
     for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
         _check(list(other))
         _register(own if list(other) == ranks else ProcessSet(other), list(other))
@@ -90,31 +89,14 @@ def _check(ranks: List[int]) -> None:
     for known in _registered.values():
         if known.ranks == ranks:
             raise ValueError(f"there is a process set of ranks {ranks} already: {known}")
-    _check_threads()
-
-
-def _check_threads() -> None:
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise HvdliteError(
-            "process sets need an MPI that allows calls from several threads: set "
-            "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
-        )
+    topology.world().check_groups()
 
 
 def _register(process_set: ProcessSet, ranks: List[int]) -> None:
     global _last_id
     _last_id += 1
-    process_set.register(_last_id, ranks, _open_group(ranks))
+    process_set.register(_last_id, ranks, topology.world().open(ranks))
     _registered[_last_id] = process_set
-
-
-def _open_group(ranks: List[int]) -> Optional[int]:
-    world, rank = topology.communicator(), topology.rank()
-    # All ranks split: where one dies meanwhile, Open MPI's Create_group may never return.
-    if rank not in ranks:
-        world.Split(MPI.UNDEFINED)
-        return None
-    return _opened(world.Split(0, ranks.index(rank)), ranks)
 
 
 def open_among(ranks: List[int]) -> int:
@@ -122,16 +104,8 @@ def open_among(ranks: List[int]) -> int:
 
     If one dies meanwhile, this may never return.
     """
-    _check_threads()
-    world = topology.communicator()
-    return _opened(world.Create_group(world.group.Incl(ranks)), ranks)
-
-
-def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
-    group = ffi.new("int *")
-    call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
-    comm.Free()  # the library works on duplicates
-    return group[0]
+    topology.world().check_groups()
+    return topology.world().open_among(ranks)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

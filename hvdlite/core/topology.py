@@ -2,41 +2,42 @@
 
 from typing import Optional
 
-import numpy as np
-
-from hvdlite.core.mpi import MPI
 from hvdlite.core.native import call, ffi, lib
+from hvdlite.core.world import World
 
-_comm: Optional[MPI.Intracomm] = None  # of the job
+_world: Optional[World] = None  # of the job
 _homogeneous = False  # every host has equally many ranks
 _left = 0  # jobs that this process has left
 
 
-def enter(comm: MPI.Intracomm) -> None:
-    """Keep the communicator of the job that this process has joined. Collective."""
-    global _comm, _homogeneous
-    _comm = comm
-    sizes = np.zeros(comm.size, np.intc)  # no pickles: after a death MPI may return half of them
-    comm.Allgather(np.array([local_size()], np.intc), sizes)
-    _homogeneous = len(set(sizes)) == 1
+def enter(world: World) -> None:
+    """Keep the world of the job that this process has joined. Collective."""
+    global _world, _homogeneous
+    _world = world
+    _homogeneous = len(set(world.numbers(local_size()))) == 1
 
 
-def leave() -> None:
-    """Forget the job's communicator."""
-    global _comm, _left
-    _comm = None
+def leave(sound: bool) -> None:
+    """Forget the job's world, which may be missing if ``init()`` was interrupted.
+
+    :param sound: no rank has failed.
+    """
+    global _world, _left
+    if _world is not None:
+        _world.leave(sound)
+    _world = None
     _left += 1
+
+
+def world() -> World:
+    """Return the processes of the job."""
+    assert _world is not None  # between init() and shutdown()
+    return _world
 
 
 def job_number() -> int:
     """Return a number that no other job of this process has."""
     return _left
-
-
-def communicator() -> MPI.Intracomm:
-    """Return the communicator that ``init()`` was given."""
-    assert _comm is not None  # between init() and shutdown()
-    return _comm
 
 
 def is_initialized() -> bool:

@@ -5,7 +5,6 @@ import socket
 from typing import Any, Callable, Optional
 
 from hvdlite.core import frameworks, names, registry, topology
-from hvdlite.core.mpi import MPI
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
@@ -50,7 +49,7 @@ def run(function: Callable) -> Callable:
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
         members.be_elastic()
-        members.begin(topology.communicator())
+        members.begin(topology.world())
         newcomers.begin()
         left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
         if members.is_newcomer():
@@ -95,7 +94,7 @@ class _Left:
     """What a process takes from a job with a dead rank to the next job."""
 
     def __init__(self) -> None:
-        self._group = topology.communicator().group
+        self._members = topology.world().members()
         self._owners = names.owners()
         self._sets = {p.process_set_id: p for p in registry.process_sets() if p.process_set_id}
         self._ranks = {number: p.ranks for number, p in self._sets.items()}
@@ -108,9 +107,9 @@ class _Left:
         hosts, homes, owners = zip(*allgather_object(own, "elastic.ranks"))
         for each in owners:
             names.count_owners(each)
-        new = MPI.Group.Translate_ranks(self._group, None, members.world().group)
+        new = topology.world().ranks_of(self._members)
         left = {
-            number: [new[rank] for rank in ranks if new[rank] != MPI.UNDEFINED]
+            number: [rank for rank in map(new.__getitem__, ranks) if rank is not None]
             for number, ranks in self._ranks.items()
         }
         registry.renumber(self._sets, left)

@@ -143,10 +143,10 @@ def take(comm: MPI.Intracomm) -> None:
     _comm, _died = comm, True
 
 
-def begin(comm: MPI.Intracomm) -> None:
-    """Take the communicator of the job that this process has joined."""
+def begin(world: Any) -> None:
+    """Take the communicator of the job that this process has joined, an ``MPIWorld``."""
     global _comm
-    _comm = comm
+    _comm = world.comm
 
 
 def _within_patience(function: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ import time
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from hvdlite.core.native import lib
+from hvdlite.core.world import World
 from hvdlite.lifecycle import watched
 from hvdlite.monitor import memory, report
 
@@ -26,13 +27,13 @@ class _State:
     reporter: Optional["Reporter"] = None
 
 
-def begin(comm) -> None:
-    """Join the recorders of the job. Collective over ``comm``, after the C library's init."""
+def begin(world: World) -> None:
+    """Join the recorders of the job. Collective, after the C library's init."""
     file = lib.hvd_flight_file()
     job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
     own = (socket.gethostname(), os.getpid(), file, job)
-    cards = comm.allgather(own)
-    lib.hvd_set_clock(*offset_to_first(comm, [card[0] for card in cards]))
+    cards = world.allgather(own)
+    lib.hvd_set_clock(*offset_to_first(world, [card[0] for card in cards]))
     if file < 0:
         return
     job = cards[0][3]
@@ -129,10 +130,9 @@ class Reporter:
 
 
 _EXCHANGES = 8
-_TAG = 32_766  # below that of lifecycle.job
 
 
-def offset_to_first(comm, hosts: Sequence[str]) -> Tuple[float, float]:
+def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
     """Return how many seconds rank 0's clock is ahead of this rank's, and the error at most.
 
     Collective. The first rank of each host exchanges messages with rank 0; the exchange that took
@@ -145,21 +145,21 @@ def offset_to_first(comm, hosts: Sequence[str]) -> Tuple[float, float]:
     others = [rank for rank in firsts.values() if rank]
     if not others:
         return 0.0, 0.0
-    if comm.rank == 0:
+    if world.rank == 0:
         for other in others:
             for _ in range(_EXCHANGES):
-                comm.recv(source=other, tag=_TAG)
-                comm.send(time.monotonic(), dest=other, tag=_TAG)
-    measured = _measure(comm) if comm.rank in others else (0.0, 0.0)
-    return comm.allgather(measured)[firsts[hosts[comm.rank]]]
+                world.receive(other)
+                world.send(time.monotonic(), other)
+    measured = _measure(world) if world.rank in others else (0.0, 0.0)
+    return world.allgather(measured)[firsts[hosts[world.rank]]]
 
 
-def _measure(comm) -> Tuple[float, float]:
+def _measure(world: World) -> Tuple[float, float]:
     trips = []
     for _ in range(_EXCHANGES):
         begin = time.monotonic()
-        comm.send(None, dest=0, tag=_TAG)
-        there = comm.recv(source=0, tag=_TAG)
+        world.send(None, 0)
+        there = world.receive(0)
         trips.append((time.monotonic() - begin, begin, there))
     seconds, begin, there = min(trips)
     return there - (begin + seconds / 2), seconds / 2

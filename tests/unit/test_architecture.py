@@ -266,6 +266,15 @@ def test_mpi4py_has_one_importer():
     assert users == {"mpi.py", "slurm.py"}
 
 
+def test_only_what_is_mpis_own_knows_mpi():
+    """All else knows the World of the job."""
+    users = {
+        m.name for m in MODULES if re.search(r"hvdlite\.core(?:\.| import )mpi", m.read_text())
+    }
+    own = {"mpi_world.py", "mpi_life.py", "alone.py", "members.py", "newcomers.py"}
+    assert users == own | {"native.py"}
+
+
 # Where each framework may be imported: Keras trains on some of the others.
 FRAMEWORKS = {
     "mxnet": {"mxnet", "bench"},

@@ -1,0 +1,238 @@
+"""A job of the processes that MPI has started: how they meet, and what they tell each other."""
+
+import os
+import time
+from typing import Any, Callable, List, Optional, Sequence
+
+import numpy as np
+
+from hvdlite.core.mpi import MPI
+from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.world import World
+from hvdlite.lifecycle import alone, members, mpi_life, newcomers, orphan
+from hvdlite.lifecycle.arrivals import Arrivals
+
+ASK_SECONDS = 60.0  # in init(), until all ranks tell all others that they are there
+ANSWER_SECONDS = 2.0
+# Tags: the highest of every MPI.
+_GONE = 32_767  # a rank has ended without init()
+_HERE = 32_766
+_VALUE = 32_765
+
+
+class MPIWorld:
+    """The ranks of a communicator; see :class:`World`.
+
+    :param own: the communicator was made for this job, and is freed with it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, own: bool) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self.comm, self._own = comm, own
+
+    def init(self) -> None:
+        call(lib.hvd_init, ffi.cast("void *", MPI._addressof(self.comm)))
+
+    def numbers(self, number: int) -> List[int]:
+        all_numbers = np.zeros(self.size, np.intc)  # no pickles: MPI may return half of them
+        self.comm.Allgather(np.array([number], np.intc), all_numbers)
+        return all_numbers.tolist()
+
+    def allgather(self, value: Any) -> List[Any]:
+        return self.comm.allgather(value)
+
+    def barrier(self) -> None:
+        all_here = self.comm.Ibarrier()
+        while not all_here.Test():
+            os.sched_yield()
+
+    def send(self, value: Any, rank: int) -> None:
+        self.comm.send(value, dest=rank, tag=_VALUE)
+
+    def receive(self, rank: int) -> Any:
+        return self.comm.recv(source=rank, tag=_VALUE)
+
+    def open(self, ranks: List[int]) -> Optional[int]:
+        # All ranks split: where one dies meanwhile, Open MPI's Create_group may never return.
+        if self.rank not in ranks:
+            self.comm.Split(MPI.UNDEFINED)
+            return None
+        return _opened(self.comm.Split(0, ranks.index(self.rank)), ranks)
+
+    def open_among(self, ranks: List[int]) -> int:
+        return _opened(self.comm.Create_group(self.comm.group.Incl(ranks)), ranks)
+
+    def check_groups(self) -> None:
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise HvdliteError(
+                "process sets need an MPI that allows calls from several threads: set "
+                "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
+            )
+
+    def members(self) -> MPI.Group:
+        return self.comm.group
+
+    def ranks_of(self, members: MPI.Group) -> Sequence[Optional[int]]:
+        ranks = MPI.Group.Translate_ranks(members, None, self.comm.group)
+        return [None if rank == MPI.UNDEFINED else rank for rank in ranks]
+
+    def leave(self, sound: bool) -> None:
+        if self._own and sound:
+            self.comm.Free()
+
+
+def _opened(comm: MPI.Comm, ranks: List[int]) -> int:
+    group = ffi.new("int *")
+    call(lib.hvd_group_open, ffi.cast("void *", MPI._addressof(comm)), ranks, group)
+    comm.Free()  # the library works on duplicates
+    return group[0]
+
+
+def begin(comm, first: bool) -> None:
+    """Begin MPI, unless it runs; watch what this process depends on.
+
+    :param first: this process has not been in a job yet.
+    :raises HvdliteError: MPI can't begin, or has this process alone though it is one of several.
+    """
+    mpi_life.begin()
+    if _is_alone(comm):
+        alone.refuse_if_one_of_several()
+    if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
+        orphan.watch()
+    if members.is_newcomer() and first:
+        newcomers.watch_first()
+
+
+def _is_alone(comm) -> bool:
+    """Tell whether MPI knows of no other process; worlds of one may also have been connected."""
+    connected = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL and comm.size > 1
+    return MPI.COMM_WORLD.size == 1 and not connected and not members.is_newcomer()
+
+
+def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[[], None]) -> None:
+    """Wait for all ranks of ``comm``, then call ``enter``; in an elastic job, again without the
+    dead, until all that are left have come in.
+
+    :param leave: lets go of what was entered, if not all have.
+    """
+    if comm is not None or not members.is_elastic():
+        enter(_meet(members.world() if comm is None else comm, patience))
+        return
+    while True:
+        well = False
+        try:
+            enter(_meet(members.world(), patience))
+            well = True
+        except Exception as error:  # after a death MPI may also return half of a message
+            if not members.have_caused(error):
+                raise
+        if members.agreed(well):
+            return
+        members.revoke()
+        leave()
+        members.shrink()
+
+
+def _meet(given, patience: float) -> MPIWorld:
+    own = not isinstance(given, MPI.Comm)
+    comm = _comm_of_ranks(given) if own else given
+    if comm == MPI.COMM_NULL:
+        raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
+    _wait_for_all(comm, patience)
+    return MPIWorld(comm, own)
+
+
+def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
+    ranks, size = list(ranks), MPI.COMM_WORLD.size
+    if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
+        raise ValueError(f"init({ranks}): expected different ranks from 0 to {size - 1}")
+    if MPI.COMM_WORLD.rank not in ranks:
+        raise ValueError(
+            f"init({ranks}): this process is rank {MPI.COMM_WORLD.rank}, which the list leaves out"
+        )
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def _wait_for_all(comm: MPI.Intracomm, patience: float) -> None:
+    """Return when all are in init(), or raise if one has ended without: MPI would wait for ever."""
+    here, status = comm.Ibarrier(), MPI.Status()
+    asked = _Asked(comm, patience)
+    while not here.Test():
+        asked.look()
+        # After a death those that are left come here together, and MPI.COMM_WORLD is broken.
+        if not members.have_died() and MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _GONE, status):
+            gone = status.source
+            (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
+            if of_comm != MPI.UNDEFINED:
+                text = f"init(): rank {gone}'s script has ended without calling init()"
+                raise HvdliteError(text, kind="rank left", ranks=(gone,))
+            MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
+        time.sleep(0.001)  # Ctrl-C gets through here
+    asked.take()
+
+
+class _Asked:
+    """Who is in init(): asked only after a long wait, because each rank then tells all others."""
+
+    def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
+        wait = min(limit or ASK_SECONDS, ASK_SECONDS)
+        self._comm = comm
+        self._arrivals = Arrivals(comm.rank, comm.size, wait + ANSWER_SECONDS, limit)
+        self._asks = time.monotonic() + wait
+
+    def look(self) -> None:
+        if time.monotonic() < self._asks:
+            return
+        if self._asks:
+            self._asks = 0
+            for other in set(range(self._comm.size)) - {self._comm.rank}:
+                self._comm.Isend([None, 0, MPI.BYTE], other, _HERE).Free()
+        self.take()
+        self._arrivals.look()
+
+    def take(self) -> None:
+        """Receive what others have told, so that no program finds it in its communicator."""
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _HERE, status):
+            self._comm.Recv([None, 0, MPI.BYTE], status.source, _HERE)
+            self._arrivals.here.add(status.source)
+
+
+def before_end(leave: Callable[[], None]) -> None:
+    """Call the function before what joins the processes ends, if a script may end it itself."""
+    mpi_life.before_finalize(leave)
+
+
+def has_others() -> bool:
+    """Tell whether other processes may wait for this one."""
+    return mpi_life.is_running() and MPI.COMM_WORLD.size > 1
+
+
+def rank() -> int:
+    """Return this process's number among those that were started together."""
+    return MPI.COMM_WORLD.rank
+
+
+def say_gone() -> None:
+    """Tell those who wait for this process in init(), now or later; the others never look."""
+    for other in range(MPI.COMM_WORLD.size):
+        if other != MPI.COMM_WORLD.rank:
+            MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
+
+
+def goes_on_without_others() -> bool:
+    """Note a death after all work, if this process goes on though others die."""
+    if members.is_elastic():
+        members.note_death()
+        return True
+    return False
+
+
+def end_alone() -> None:
+    """Exit now where the usual end would wait for the dead; for exit functions."""
+    members.end_alone()
+
+
+def end_all(code: int) -> None:
+    """End all processes."""
+    MPI.COMM_WORLD.Abort(code)
