@@ -36,7 +36,7 @@ ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "disagree", "grouped", "join", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
     "random_programs", "random_threads", "sharded", "sharded_stripes", "sharded_weights",
-    "sync_batch_norm", "trainer", "twins", "zero_copy",
+    "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip
 
 # By messages, as between hosts.

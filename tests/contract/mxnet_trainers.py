@@ -57,6 +57,10 @@ class Gluon(Trainer):
         for i, param in enumerate(self.params):
             param.grad_req = "null" if i in numbers else "write"
 
+    def follow(self, root: int) -> None:
+        hvdlite.broadcast_parameters(dict(enumerate(self.params)), root_rank=root)
+        hvdlite.broadcast_trainer_states(self.trainer, root_rank=root)
+
     def rows_of(self, rows: int) -> int:
         return rows
 
@@ -73,6 +77,7 @@ class Gluon(Trainer):
 
 @trainer
 class OptimizerInGluon(Gluon):
+    joins = True
     skips_layers = False  # Gluon calls no optimizer for a gradient that is stale
     scales_loss = False  # refused: gradients are averaged after the scaler has seen them
 
@@ -83,6 +88,8 @@ class OptimizerInGluon(Gluon):
 
 @trainer
 class DistributedTrainer(Gluon):
+    joins = True
+
     def make(self, sgd, **options):
         return hvdlite.DistributedTrainer(self.params, sgd, **options)
 

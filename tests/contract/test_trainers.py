@@ -158,6 +158,23 @@ def test_two_trainers_at_once(kind, rank):
 
 
 @every_trainer
+def test_uneven_batches_with_join(kind, rank, size):
+    """The last rank to join has taken every step: the others get from it what they have missed."""
+    if not kind.joins:
+        pytest.skip("its ranks have equally many batches")
+    trainer, expected = kind(start_weights()), OneProcess(start_weights())
+    for epoch in range(3):
+        steps = [2 + 3 * ((r + epoch) % size) for r in range(size)]
+        for step in range(max(steps)):
+            number = 100 * epoch + step
+            if step < steps[rank]:
+                trainer.train(batch_of(rank, number))
+            expected.train(joined(number, 4, [r for r in range(size) if step < steps[r]]))
+        trainer.follow(hvd.join())
+    check(trainer, expected)
+
+
+@every_trainer
 def test_other_networks_are_named(kind, rank, size, several):
     if not kind.names_of_both:
         pytest.skip("its framework compares them")

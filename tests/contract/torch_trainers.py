@@ -60,6 +60,7 @@ class OfTorch(Trainer):
 
 @trainer
 class TorchOptimizer(OfTorch):
+    joins = True
     takes = (*EVERY, "groups")
     names_of_both = ("optimizer", "(6, 9)", "(6, 8)")
 
@@ -68,6 +69,10 @@ class TorchOptimizer(OfTorch):
         if groups:
             options["groups"] = [[self.network.w[i] for i in group] for group in groups]
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
+
+    def follow(self, root: int) -> None:
+        hvd.broadcast_parameters(self.network.state_dict(), root_rank=root)
+        hvd.broadcast_optimizer_state(self.optimizer, root_rank=root)
 
 
 @trainer

@@ -36,6 +36,7 @@ class Trainer:
     waits = True  # in each step, so that all ranks take trainers' steps in one order
     sums_passes = False  # several passes' gradients are added up; else their mean is taken
     scales_loss = True  # it can skip a step in which a rank's gradients overflow
+    joins = False  # ranks may have different numbers of batches
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
     one_error = True  # on all ranks, where several weights differ
     names_of_both: tuple = ("(6, 9)", "(6, 8)")
@@ -59,6 +60,10 @@ class Trainer:
 
     def freeze(self, numbers) -> None:
         """Train only the other weights from now on."""
+        raise NotImplementedError
+
+    def follow(self, root: int) -> None:
+        """Take the weights and states of that rank."""
         raise NotImplementedError
 
     def train(self, *passes: np.ndarray, layers: int = 0, factor: float = 1) -> None:

@@ -137,25 +137,6 @@ def test_an_optimizer_knows_how_it_was_made(op):
     assert optimizer.backward_passes_per_step == 3
 
 
-def test_uneven_batches_with_join(rank, size, report_parity):
-    def is_left(of_rank, epoch, step):
-        return step < 1 + 2 * ((of_rank + epoch) % size)
-
-    model, alone = multilayer(), multilayer()
-    optimizer, plain = distributed(model), torch.optim.SGD(alone.parameters(), 0.1, 0.9)
-    for epoch in range(2):
-        for step in range(2 * size - 1):
-            if is_left(rank, epoch, step):
-                train(model, optimizer, [batch_of(rank, step)])
-            left = [batch_of(r, step) for r in range(size) if is_left(r, epoch, step)]
-            train(alone, plain, [torch.cat(left)])
-        last = hvd.join()
-        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
-        hvd.broadcast_optimizer_state(optimizer, root_rank=last)
-    report_parity("PyTorch, uneven batches", difference(model, alone), 5e-6)
-    assert same_everywhere(*model.parameters())
-
-
 def test_more_passes_than_were_said_is_an_error_that_names_the_parameter(rank):
     model = multilayer()
     optimizer = distributed(model)
