@@ -65,25 +65,6 @@ def test_backward_twice(rank, size):
     np.testing.assert_allclose(x.grad.asnumpy(), [2 * size, 4 * size])
 
 
-def test_a_layer_split_over_ranks(rank, size):
-    """Model parallelism: each rank has some columns of a layer; the sum is taken in between."""
-    whole = np.random.RandomState(3).randn(4, 6 * size).astype("float32")
-    x = np.random.RandomState(4).randn(5, 6 * size).astype("float32")
-    part = slice(6 * rank, 6 * rank + 6)
-    own = leaf(mx.nd, whole[:, part])
-    with autograd.record():
-        y = hvd.allreduce(mx.nd.dot(mx.nd.array(x[:, part]), own, transpose_b=True), op=hvd.Sum)
-        loss = (y**2).sum() / size  # every rank has the whole loss
-    loss.backward()
-    twin = leaf(mx.nd, whole)
-    with autograd.record():
-        loss = (mx.nd.dot(mx.nd.array(x), twin, transpose_b=True) ** 2).sum()
-    loss.backward()
-    np.testing.assert_allclose(
-        own.grad.asnumpy(), twin.grad.asnumpy()[:, part], rtol=1e-4, atol=1e-4
-    )
-
-
 def test_beside_hybridized_blocks_and_a_trainer(rank, size):
     """A contrastive loss: every rank compares its embeddings with those of all ranks.
 

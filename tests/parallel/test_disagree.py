@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import hvdlite as hvd
-from hvdlite.mxnet import push
 
 pytestmark = pytest.mark.usefixtures("several")
 
@@ -34,22 +33,6 @@ def test_the_others_in_flight_are_not_harmed(rank, size):
     for x in good:
         np.testing.assert_array_equal(x.asnumpy(), size * (size - 1) / 2)
     assert "tensor 'allreduce.bad'" in error_of(lambda: bad)
-
-
-@pytest.mark.usefixtures("asynchronous")
-def test_the_same_name_twice(rank, size):
-    """Rank 0 alone does it; what it submitted first still completes, on every rank."""
-    if rank == 0:
-        first = hvd.allreduce_(mx.nd.ones((3,)), op=hvd.Sum, name="twice")
-        push.submit_all()  # MXNet runs operations on several threads, in any order
-        second = hvd.allreduce_(mx.nd.ones((3,)), op=hvd.Sum, name="twice")
-        text = error_of(lambda: second)
-        assert "tensor 'allreduce.twice' was submitted twice on this rank" in text
-        assert "give each its own name" in text
-    hvd.allgather_object("rank 0 has got its error")
-    if rank != 0:
-        first = hvd.allreduce_(mx.nd.ones((3,)), op=hvd.Sum, name="twice")
-    np.testing.assert_array_equal(first.asnumpy(), size)
 
 
 def test_what_depends_on_a_failed_tensor_fails(rank):

@@ -27,14 +27,6 @@ def test_the_same_array_twice_does_not_deadlock(rank, size):
         assert result.shape == (4 * size, 2)
 
 
-def test_names_tell_the_place_in_the_group(rank):
-    if hvd.size() < 2:
-        pytest.skip("needs two ranks")
-    shapes = [(2,), (3 + (rank == 0),), (2,)]
-    with pytest.raises(ERRORS, match=r"tensor 'allreduce.w\[1\]': ranks disagree"):
-        hvd.grouped_allreduce([mx.nd.ones(shape) for shape in shapes], name="w")[1].wait_to_read()
-
-
 @pytest.mark.usefixtures("several", "asynchronous")
 @pytest.mark.parametrize("waited", [0, 3])
 @pytest.mark.parametrize("bad", [{0}, {1}, {2, 3}, {0, 3}])
@@ -110,10 +102,3 @@ def test_groups_of_different_lengths(rank, size):
         with pytest.raises(mx.MXNetError, match=text % kind):
             getattr(hvd, f"grouped_{kind}")([mx.nd.array(x) for x in arrays], name="w")
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size
-
-
-def test_mixed_with_single_calls_of_the_same_name(rank, size):
-    y = hvd.grouped_allreduce([mx.nd.ones(2), mx.nd.ones(3)], op=hvd.Sum, name="same")
-    z = hvd.allreduce(mx.nd.ones(4), op=hvd.Sum, name="same")
-    for array in (*y, z):
-        assert (array.asnumpy() == size).all()

@@ -73,13 +73,12 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
     return module
 
 
-@pytest.mark.parametrize("kvstore", ["name", "object"])
-@pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
+@pytest.mark.parametrize("store", ["dist_sync_mpi", mx.kv.create], ids=["name", "object"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @on_store
-def test_fit(kvstore, name, optimizer, update_on_kvstore, parity):
+def test_fit(store, optimizer, update_on_kvstore, parity):
     """The script of one process; only rank 0's weights count."""
-    store = name if kvstore == "name" else mx.kv.create(name)
+    store = store("horovod") if callable(store) else store
     module = fit(store, seed=hvd.rank(), optimizer=optimizer)
     assert module._update_on_kvstore == update_on_kvstore
     trained = weights_of(module)

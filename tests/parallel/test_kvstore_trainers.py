@@ -134,12 +134,6 @@ def test_a_name_that_mxnet_would_drop_silently(name):
         mx.kv.create(name)
 
 
-def test_capital_letters_are_the_same_name(rank):
-    net, alone = dense_net(seed=rank), dense_net(seed=0)
-    trained = train(net, kv_trainer(net, kvstore="Dist_Sync_MPI"), (4, 4))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), (4, 4), joined=True))
-
-
 @pytest.mark.parametrize("name", ["device", "local", None])
 def test_stores_of_one_process_are_untouched(name, rank):
     net, alone = dense_net(seed=rank), dense_net(seed=rank)

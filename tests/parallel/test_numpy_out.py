@@ -65,13 +65,6 @@ def test_out_may_share_memory_with_the_input(kind, rank, size):
         np.testing.assert_allclose(out, expected)
 
 
-def test_in_place_is_as_out_of_place(rank, size):
-    x = np.arange(100_003.0) * (rank + 1)
-    expected = hvd.numpy.allreduce(x, op=hvd.Sum)
-    assert hvd.numpy.allreduce(x, op=hvd.Sum, out=x) is x
-    np.testing.assert_array_equal(x, expected)
-
-
 def test_out_that_does_not_fit_is_refused(size):
     x, read_only = np.ones((4, 2)), np.zeros((4, 2))
     read_only.flags.writeable = False

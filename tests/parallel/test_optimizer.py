@@ -6,7 +6,6 @@ import pickle
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import gluon
 from nets import (
     assert_close,
     assert_equal_on_all_ranks,
@@ -108,19 +107,6 @@ def test_wrapping_twice_or_something_else_is_refused():
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got str"):
         hvd.DistributedOptimizer("sgd")
-
-
-@pytest.mark.parametrize("update_on_kvstore", [None, False])
-def test_update_on_kvstore_does_not_matter(update_on_kvstore):
-    net, alone = dense_net(), dense_net()
-    trainer = gluon.Trainer(
-        net.collect_params(),
-        hvd.DistributedOptimizer(sgd()),
-        kvstore=None,
-        update_on_kvstore=update_on_kvstore,
-    )
-    expected = train(alone, plain_trainer(alone, sgd()), joined=True)
-    assert_close(train(net, trainer), expected)
 
 
 def test_without_a_trainer(rank, size):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from mxnet import gluon
 from nets import (
-    assert_close,
     both_kinds,
     dense_net,
     make_trainer,
@@ -48,19 +47,6 @@ class Scaled:
     def decompress(tensor, context):
         scale, shape = context
         return tensor.reshape(shape) / scale
-
-
-@both_kinds
-@pytest.mark.parametrize("groups", [0, 1, 3])
-def test_a_compression_of_the_users_own(kind, groups):
-    net, alone = dense_net(), dense_net()
-    trained = train(
-        net,
-        make_trainer(
-            kind, net.collect_params(), momentum_sgd(), compression=Scaled, num_groups=groups
-        ),
-    )
-    assert_close(trained, train(alone, plain_trainer(alone, momentum_sgd()), joined=True))
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])

@@ -1,7 +1,6 @@
 """Which calls pair across ranks: by name, in whatever order each rank submits them."""
 
 import random
-import threading
 
 import mxnet as mx
 import numpy as np
@@ -49,16 +48,6 @@ def test_kinds_and_dtypes_mixed(rank, size):
         np.testing.assert_allclose(y.asnumpy(), [total, i % size + 1, average][i % 3], rtol=1e-3)
 
 
-def test_one_name_for_each_kind(rank, size):
-    x = mx.nd.full((4,), rank)
-    a = hvd.allreduce(x, op=hvd.Sum, name="same")
-    b = hvd.broadcast(x, size - 1, name="same")
-    c = hvd.allgather(x, name="same")
-    assert a.asnumpy()[0] == size * (size - 1) // 2
-    assert b.asnumpy()[0] == size - 1
-    assert c.shape == (4 * size,)
-
-
 @pytest.mark.usefixtures("asynchronous")
 def test_one_more_unnamed_call_shifts_no_other(rank, size):
     """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
@@ -81,24 +70,6 @@ def test_unnamed_calls_in_a_loop(rank, size):
         np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, i))
 
 
-def test_calls_from_several_threads(rank, size):
-    """A validation thread beside the training: each names its tensors, on all ranks alike."""
-    failures = []
-
-    def work(thread: int) -> None:
-        for step in range(30):
-            y = hvd.numpy.allreduce(np.full(100, rank + step), op=hvd.Sum, name=f"t{thread}.{step}")
-            if (y != expected_sum(size, step)).any():
-                failures.append((thread, step))
-
-    threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-
-
 def test_more_names_than_the_cache_keeps(rank, size):
     """4096 by default: so the first ones have been dropped when they come again."""
     for _ in range(2):
@@ -109,13 +80,6 @@ def test_more_names_than_the_cache_keeps(rank, size):
         for i, y in list(enumerate(pending))[::37]:
             assert y.asscalar() == expected_sum(size, i)
         mx.nd.waitall()  # for those not looked at, too, before their names come again
-
-
-def test_other_shape_under_a_known_name(rank, size):
-    for step in range(6):
-        n = 3 + step // 2
-        y = hvd.allreduce(mx.nd.full((n,), rank + step), op=hvd.Sum, name="grows")
-        np.testing.assert_array_equal(y.asnumpy(), np.full(n, expected_sum(size, step)))
 
 
 def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):

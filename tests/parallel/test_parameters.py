@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
-from nets import assert_equal_on_all_ranks, batch_of, dense_net, train, weights
+from nets import assert_equal_on_all_ranks, batch_of, dense_net, weights
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
@@ -59,18 +59,6 @@ def test_deferred_initialisation_happens_once(rank):
         net.initialize(mx.init.One(), force_reinit=True)
         net(mx.nd.array(batch_of(rank)))
         assert (net.weight.data().asnumpy() == 1).all()
-
-
-def test_then_training(rank):
-    """The whole of what a script does."""
-    mx.random.seed(rank)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(4))
-    net.initialize(mx.init.Xavier())
-    hvd.broadcast_parameters(net.collect_params())
-    net(mx.nd.array(batch_of(rank)))
-    trained = train(net, hvd.DistributedTrainer(net.collect_params(), "adam"))
-    assert_equal_on_all_ranks(trained)
 
 
 def test_blocks_built_before_on_one_rank(rank):

@@ -24,17 +24,6 @@ def test_an_ndarray_of_floats_as_splits_is_refused_as_by_horovod(lib, size):
         lib.hvd.alltoall(x, splits=mx.nd.ones(size), name="x")
 
 
-def test_many_at_once(rank, size):
-    """All kinds under way together, pushed before any is waited for."""
-    results = []
-    for i in range(20):
-        x = mx.nd.full((size * 3 + 1, 2), rank + i)
-        results.append((hvd.reducescatter(x, op=hvd.Sum), hvd.allreduce(x, op=hvd.Max)))
-    for i, (part, most) in enumerate(results):
-        assert (part.asnumpy() == sum(range(size)) + i * size).all()
-        assert (most.asnumpy() == size - 1 + i).all()
-
-
 def test_of_numpy_only_what_it_can(rank):
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
         hvd.numpy.reducescatter(np.ones(4, np.complex64))

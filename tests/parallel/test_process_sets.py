@@ -159,15 +159,6 @@ def test_sets_by_communicator(rank, size):
     part.Free()
 
 
-def test_sets_many_times(several, rank):
-    """Nothing is left of a set that was removed."""
-    for _ in range(5):
-        process_set = hvd.add_process_set([1])
-        if process_set.included():
-            assert (hvd.numpy.allreduce(np.ones(3), process_set=process_set) == 1).all()
-        assert hvd.remove_process_set(process_set)
-
-
 @pytest.fixture
 def all_but_rank_0(several, size):
     made = hvd.add_process_set(range(1, size))

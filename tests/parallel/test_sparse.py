@@ -241,13 +241,3 @@ def test_sparse_layers_that_ranks_number_differently(rank):
         net[0](mx.nd.array([1])).sum().backward()
     with pytest.raises(hvd.HvdliteError, match="order of row_sparse gradients"):
         trainer.step(1, ignore_stale_grad=True)
-
-
-def test_pickled_and_copied_optimizers_keep_the_choice():
-    import copy
-    import pickle
-
-    ours = hvd.DistributedOptimizer(optimizer("sgd"), sparse_as_dense=True)
-    ours.param_dict = {}
-    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert other._averaging.gradients.reduction.sparse_as_dense

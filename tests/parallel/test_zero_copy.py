@@ -227,19 +227,6 @@ def test_the_memory_goes_with_the_net(shares, rank):
     assert mapped() == before
 
 
-def test_averages_in_place():
-    net = gluon.nn.Dense(4, in_units=3, use_bias=False)
-    net.initialize(mx.init.Zero())
-    hvd.share_gradients(net.collect_params().values())
-    trainer = distributed(net.collect_params())
-    gradient = net.weight.grad()
-    gradient[:] = hvd.rank()
-    trainer.allreduce_grads()
-    expected = np.full((4, 3), (hvd.size() - 1) / 2, "float32")
-    np.testing.assert_array_equal(net.weight.grad().asnumpy(), expected)
-    np.testing.assert_array_equal(gradient.asnumpy(), expected)
-
-
 @no_sparse_gluon
 def test_what_the_call_leaves_where_it_is():
     net = gluon.nn.HybridSequential()
