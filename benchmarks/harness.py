@@ -16,7 +16,6 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 UNLIMITED = "unlimited"  # the rate of links that are left as they are
-_TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.S)
 
 
 # ---- options, tables, pages ----
@@ -55,10 +54,23 @@ def show(text: str, page: Optional[Path]) -> None:
     """
     print(text)
     if page:
-        changed, count = _TABLE.subn(lambda marks: marks[1] + text + marks[2], page.read_text())
-        if count != 1:
-            raise ValueError(f"{page}: expected <!-- table --> and <!-- end --> once, got {count}")
-        page.write_text(changed)
+        put(page, {"table": text})
+
+
+def put(page: Path, texts: Dict[str, str]) -> None:
+    """Replace what stands between ``<!-- name -->`` and ``<!-- end -->`` of a page, by each name.
+
+    :raises ValueError: as :func:`show`.
+    """
+    whole = page.read_text()
+    for name, text in texts.items():
+        parts = re.split(rf"(<!-- {name} -->)(\n?).*?(<!-- end -->)", whole, flags=re.S)
+        if len(parts) != 5:
+            count = len(parts) // 4
+            raise ValueError(f"{page}: expected <!-- {name} --> and <!-- end --> once, got {count}")
+        before, begin, line, end, after = parts
+        whole = before + begin + line + text.rstrip("\n") + line + end + after
+    page.write_text(whole)
 
 
 # ---- turns and rounds ----

@@ -1,21 +1,19 @@
-"""Writes docs/benchmarks.md and its pictures from the results that run.py has saved.
+"""Puts figures and pictures of what run.py has saved into docs/benchmarks.md.
 
 python -m benchmarks.report
 """
 
 from pathlib import Path
-from string import Template
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 from benchmarks import pictures, plan, shown, suites
-from benchmarks.harness import ROOT, markdown
+from benchmarks.harness import ROOT, markdown, put
 from benchmarks.results import Results
 from benchmarks.run import KEPT
 from benchmarks.shown import private
 from hvdlite.bench import cases
 from hvdlite.bench.report import size_text
 
-PAGE = Path(__file__).with_name("page.md")
 OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
 
 
@@ -185,29 +183,28 @@ def failures(results: Results) -> str:
     )
 
 
-def document(results: Results) -> str:
-    """Return the page: page.md with its tables filled in."""
+def texts(results: Results) -> Dict[str, str]:
+    """Return what goes between the marks of the page, by name."""
     two, four = plan.RANKS
     baseline = results.one(OURS, two, "baseline_memory") or 0
-    return Template(PAGE.read_text()).substitute(
-        machine=machine_text(results), rounds=results.rounds(), cores=plan.CORES,
-        hosts=plan.HOSTS, rate=plan.RATE.replace("mbit", " Mbit/s"),
-        two=two, four=four, speed_two=speed_table(results, two),
-        speed_four=speed_table(results, four), bandwidth=bandwidth_text(results),
-        floor=floor_table(results), step=step_table(results), cpu=cpu_table(results),
-        idle=idle_table(results),
-        baseline=f"{baseline / 1e6:.0f} MB", memory=memory_table(results),
-        ablation=ablation_table(results), settings=settings_table(), failures=failures(results),
-    )  # fmt: skip
+    return {
+        "machine": machine_text(results), "rounds": str(results.rounds()),
+        "speed_two": speed_table(results, two), "speed_four": speed_table(results, four),
+        "bandwidth": bandwidth_text(results), "floor": floor_table(results),
+        "step": step_table(results), "cpu": cpu_table(results), "idle": idle_table(results),
+        "baseline": f"{baseline / 1e6:.0f} MB", "memory": memory_table(results),
+        "ablation": ablation_table(results), "settings": settings_table(),
+        "failures": failures(results),
+    }  # fmt: skip
 
 
 def write(results: Results, docs: Path) -> Path:
-    """Write the page and its pictures; return the page."""
+    """Put the figures into the page, and draw its pictures; return the page."""
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     pictures.draw(results, folder)
     page = docs / "benchmarks.md"
-    page.write_text(document(results).rstrip() + "\n")
+    put(page, texts(results))
     return page
 
 
