@@ -7,12 +7,19 @@
 
 static const struct cost SLOW = {100e-6, 42e-9}, FAST = {30e-6, 1e-9}, FAR = {20e-3, 1e-9};
 
+/* As many hosts of a rank each, on links of a cost. */
+static struct comm *on(int p, struct cost cost) {
+    static struct transport t;
+    static struct comm comm;
+    t = (struct transport){.pace = PACE_DEFAULT, .cost = cost};
+    comm = (struct comm){.transport = &t, .size = p, .hosts = p};
+    return &comm;
+}
+
 static enum coll_cheap cheapest(int p, struct cost cost, hvd_dtype dtype, size_t bytes) {
-    struct transport t = {.cost = cost};
-    struct comm comm = {.transport = &t, .size = p, .hosts = p};
     struct coll_args args = {.kind = HVD_ALLREDUCE, .bytes = bytes};
     args.reduce = reduce_kernels(dtype, HVD_SUM);
-    return coll_cheapest(&comm, &args);
+    return coll_cheapest(on(p, cost), &args);
 }
 
 TEST(test_small_data_takes_few_steps_large_data_the_ring) {
@@ -53,21 +60,18 @@ TEST(test_sums_that_travel_wider_cost_more) {
 }
 
 TEST(test_choices_in_words) {
-    struct transport t = {.cost = {100e-6, 10e-9}};
-    struct comm comm = {.transport = &t, .size = 8, .hosts = 8};
+    struct comm *comm = on(8, (struct cost){100e-6, 10e-9});
     char text[200], small[20];
-    choices_text(&comm, text, sizeof text);
+    choices_text(comm, text, sizeof text);
     CHECK_TEXT(text, "recursive doubling up to 8 KiB, circulant up to 64 KiB, then ring");
-    choices_text(&comm, small, sizeof small);
+    choices_text(comm, small, sizeof small);
     CHECK_TEXT(small, "recursive doubling ");
 }
 
 /* What HVDLITE_DETERMINISTIC fuses must be added in one order. */
 TEST(test_all_below_the_border_goes_by_doubling) {
-    struct transport t = {.cost = COST_FIXED};
     for (int p = 2; p < 100; p++) {
-        struct comm comm = {.transport = &t, .size = p, .hosts = p};
-        size_t border = coll_doubling_bytes(&comm);
+        size_t border = coll_doubling_bytes(on(p, COST_FIXED));
         CHECK(border >= 2048);
         for (size_t bytes = 8; bytes <= border; bytes += 8) {
             CHECK_INT(cheapest(p, COST_FIXED, HVD_FLOAT16, bytes), COLL_DOUBLING);
@@ -76,32 +80,22 @@ TEST(test_all_below_the_border_goes_by_doubling) {
     }
 }
 
-static size_t chain_link(int p, struct cost cost, size_t bytes) {
-    struct transport t = {.pace = PACE_DEFAULT, .cost = cost};
-    struct comm comm = {.transport = &t, .size = p, .hosts = p};
-    return coll_chain_segment(&comm, bytes);
-}
-
-static bool by_tree(int p, struct cost cost, size_t bytes) {
-    struct transport t = {.pace = PACE_DEFAULT, .cost = cost};
-    struct comm comm = {.transport = &t, .size = p, .hosts = p};
-    return coll_tree_is_cheaper(&comm, bytes);
-}
-
 /* At 200 Mbit/s 64 KiB took 7.2 ms by the tree on 4 hosts and 12 ms on 8; by a chain 3.0 and 4.7. */
 TEST(test_a_broadcast_goes_by_what_messages_cost) {
     for (int p = 4; p <= 64; p++) {
-        CHECK(by_tree(p, SLOW, 8) && by_tree(p, FAR, 64 << 10));
-        CHECK(!by_tree(p, SLOW, 64 << 10) || p > 16);
-        CHECK(!by_tree(p, SLOW, 4 << 20) && !by_tree(p, FAST, 64 << 20));
+        CHECK(coll_tree_is_cheaper(on(p, SLOW), 8) && coll_tree_is_cheaper(on(p, FAR), 64 << 10));
+        CHECK(!coll_tree_is_cheaper(on(p, SLOW), 64 << 10) || p > 16);
+        CHECK(!coll_tree_is_cheaper(on(p, SLOW), 4 << 20) &&
+              !coll_tree_is_cheaper(on(p, FAST), 64 << 20));
     }
 }
 
 TEST(test_links_of_a_chain) {
-    CHECK_INT(chain_link(4, SLOW, 64 << 10), 8832); /* sqrt(S a / 2b) in whole cache lines */
-    CHECK_INT(chain_link(4, SLOW, (size_t)1 << 40), PACE_DEFAULT.segment);
-    CHECK_INT(chain_link(2, SLOW, 64 << 10), PACE_DEFAULT.segment);
-    CHECK_INT(chain_link(4, (struct cost){0, 1e-9}, 64 << 10), 1024);
+    CHECK_INT(coll_chain_segment(on(4, SLOW), 64 << 10),
+              8832); /* sqrt(S a / 2b) in whole cache lines */
+    CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
+    CHECK_INT(coll_chain_segment(on(2, SLOW), 64 << 10), PACE_DEFAULT.segment);
+    CHECK_INT(coll_chain_segment(on(4, (struct cost){0, 1e-9}), 64 << 10), 1024);
 }
 
 TEST(test_a_long_link_holds_more) {
