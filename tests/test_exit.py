@@ -133,23 +133,14 @@ def test_a_rank_that_is_killed_while_it_saves_leaves_the_last_checkpoint(tmp_pat
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_all_have_pushed_is_done_before_the_end(ranks):
-    job = assert_passed(script(ranks, "exits", "pushed_then_end"))
-    assert "hvdlite" not in job.output
-    assert "Error" not in job.output
-    assert job.seconds < SECONDS
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_what_all_have_pushed_is_done_before_shutdown(ranks):
-    job = assert_passed(script(ranks, "exits", "pushed_then_shutdown"))
-    expected = {"right": [True] * 50, "again": float(ranks)}
+def test_shutdown_and_a_new_job_after_it(ranks):
+    """What all have pushed is done before; mpi4py works beside and after; a caught exit is none."""
+    ways = "one_catches_its_exit+pushed_then_shutdown+shutdown_at_work+mpi4py_after_us"
+    job = assert_passed(script(ranks, "exits", f"{ways}+pushed_then_end"))
+    expected = {"pushed": True, "again": float(ranks), "at_work": True, "mpi4py": True}
     assert job.results() == dict.fromkeys(range(ranks), expected)
-
-
-def test_shutdown_with_a_large_array_on_its_way():
-    job = assert_passed(script(3, "exits", "shutdown_at_work"))
-    assert job.results() == {rank: {"right": True} for rank in range(3)}
+    assert "hvdlite" not in job.output and "Error" not in job.output
+    assert job.seconds < SECONDS
 
 
 def test_weights_of_a_host_outlive_shutdown():
@@ -203,10 +194,6 @@ def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how
     assert not job.results()
 
 
-def test_an_exit_that_was_caught_is_none():
-    assert_passed(script(2, "exits", "one_catches_its_exit"))
-
-
 @pytest.mark.parametrize("when", ["after hvdlite", "before hvdlite"])
 def test_an_exception_in_an_exit_function_is_a_failure(when):
     """Python prints it and ends with exit code 0."""
@@ -254,11 +241,6 @@ def test_all_raise():
     assert job.status != 0
     assert "RuntimeError: rank " in job.output
     assert job.seconds < SECONDS
-
-
-def test_mpi4py_beside_and_after():
-    job = assert_passed(script(3, "exits", "mpi4py_after_us"))
-    assert job.results() == {rank: {"right": True} for rank in range(3)}
 
 
 def signal_when_ready(folder, ranks: int, number: int):
