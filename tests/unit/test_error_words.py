@@ -1,0 +1,81 @@
+"""No module tells errors of the C core by their words: they have fields."""
+
+import ast
+import functools
+import re
+
+import pytest
+from test_architecture import MODULES, SOURCES, module_name
+
+
+def words_of(text: str) -> list:
+    """Pairs of neighbours: "rank \\d+ left the job" has "left the" and "the job"."""
+    runs = re.findall(r"[a-z']+(?: [a-z']+)+", re.sub(r"%[-+.\d*]*[a-z]+", "%", text))
+    return [pair for run in runs for pair in zip(run.split(" "), run.split(" ")[1:])]
+
+
+@functools.lru_cache
+def error_words() -> set:
+    """What the errors of the C core consist of."""
+    literal = re.compile(r'"((?:\\.|[^"\\\n])*)"')
+    found = set()
+    for source in SOURCES:
+        for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", source.read_text(), re.S):
+            found.update(words_of("".join(literal.findall(call))))
+    return found
+
+
+LOOKS = {"search", "match", "fullmatch", "compile", "finditer", "findall", "split", "sub"}
+LOOKS |= {"startswith", "endswith", "find", "rfind", "index", "rindex", "partition", "rpartition"}
+LOOKS |= {"count", "removeprefix", "removesuffix", "fnmatch"}
+
+
+def searched_for(code: str) -> list:
+    """The texts that a module looks for in others: patterns, needles, what it compares with."""
+    tree, named = ast.parse(code), {}
+    for node in ast.walk(tree):
+        target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
+        if isinstance(target, ast.Name):  # assigned, or the variable of a loop
+            named[target.id] = getattr(node, "iter", None) or getattr(node, "value", None)
+
+    def texts_of(part, depth=3) -> list:
+        if isinstance(part, ast.Name) and depth:
+            return texts_of(named.get(part.id), depth - 1)
+        values = [x.value for x in ast.walk(part) if isinstance(x, ast.Constant)] if part else []
+        texts = [x.decode("latin-1") if isinstance(x, bytes) else x for x in values]
+        return [x for x in texts if isinstance(x, str)]
+
+    parts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts.append(node.left)
+            parts += node.comparators if isinstance(node.ops[0], ast.Eq) else []
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            parts += [*node.args, *[k.value for k in node.keywords]] if name in LOOKS else []
+    return [text for part in parts for text in texts_of(part)]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=module_name)
+def test_no_error_is_told_by_its_words(module):
+    """Errors have fields: csrc/base/error.h, HvdliteError, failure_of, launch/failure.py."""
+    words = error_words()
+    texts = [t for t in searched_for(module.read_text()) if words.intersection(words_of(t))]
+    assert not texts
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        r"A = re.compile(r'rank \d+ (?:left the job|\(process \d+ on host [^ )]+\) is dead)')",
+        r"re.search(rf'submitted by .*?, not by ranks? (\d[\d, -]*)', line)",
+        "if 'ranks disagree on' in str(error): pass",
+        "line.startswith('tensor \\'x\\'') or line.endswith('before submitting it')",
+        "NEEDLES = (b'has not answered', b'x')\nany(n in line for n in NEEDLES)",
+        "PHRASE = 'left the job'\nif PHRASE in text: pass",
+    ],
+)
+def test_the_search_for_phrases_finds_them(code):
+    words = error_words()
+    found = [t for t in searched_for(code) if words.intersection(words_of(t))]
+    assert found
