@@ -264,19 +264,6 @@ def calls_of(*seconds, sent=2_000_000):
     return [{"seconds": each, "sent": sent, "busy": 0.1} for each in seconds]
 
 
-def test_a_call_between_hosts_takes_as_long_as_its_slowest_rank():
-    ranks = [
-        {"sizes": {"1000000": {"Horovod": calls_of(1, 5, sent=7)}}, "late": {"Horovod": [0.1]}},
-        {"sizes": {"1000000": {"Horovod": calls_of(2, 4, sent=9)}}, "late": {"Horovod": [0.3]}},
-    ]
-    found = hosts.joined(ranks)["Horovod"]
-    assert [(call["seconds"], call["sent"]) for call in found["sizes"]["1000000"]] == [
-        (2, 9),
-        (5, 9),
-    ]
-    assert found["late"] == [0.3]  # the last rank comes late
-
-
 def test_the_tables_of_hosts(tmp_path):
     bound = 1_500_000 / hosts.bytes_a_second("200mbit")
     runs = [

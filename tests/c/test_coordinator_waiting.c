@@ -2,8 +2,6 @@
  * ranks. */
 #include "coordinator_case.h"
 
-#include "negotiation/pending.h"
-
 static struct coordinator_config config_of(int size) {
     return (struct coordinator_config){
         .size = size,
@@ -189,26 +187,4 @@ TEST(test_words_for_ranks) {
         CHECK(strlen(text) < size);
         free(text);
     }
-}
-
-TEST(test_pending) {
-    struct request r = request_of("a", 3), other = request_of("a", 4);
-    hvd_error err = {0};
-    struct pending *p = pending_new(&r, 3, NULL, 7.5);
-    REQUIRE(p != NULL);
-    CHECK_OK(pending_add(p, 2, &r, 5, &err), err);
-    CHECK(p->nsubmitted == 1 && p->id == 5 && !p->conflict && p->submitted[2] && p->since >= 7.5);
-    CHECK_OK(pending_add(p, 0, &r, 5, &err), err);
-    CHECK(p->id == 5);
-    CHECK_OK(pending_add(p, 1, &other, 0, &err), err);
-    CHECK(p->id == 0 && p->conflict && p->nsubmitted == 3);
-    CHECK_INT(pending_of(p, 1).dims[0], 4);
-    CHECK_INT(pending_of(p, 2).dims[0], 3);
-    pending_explain_conflict(p, &err);
-    CHECK_INT(err.code, HVD_MISMATCH);
-    CHECK_HAS(err.text, "ranks 0, 2: (3,)");
-    CHECK_HAS(err.text, "rank 1: (4,)");
-    CHECK_CODE(pending_add(p, 1, &r, 0, &err), HVD_INTERNAL, err);
-    pending_free(p);
-    pending_free(NULL);
 }

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
-from test_random_programs import (
+from random_works import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
