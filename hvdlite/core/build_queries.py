@@ -1,5 +1,7 @@
 """Horovod's questions about a build. hvdlite has one answer: MPI, on CPUs."""
 
+from typing import Callable
+
 from hvdlite.core import topology
 from hvdlite.core.native import HvdliteError
 
@@ -17,46 +19,21 @@ def mpi_threads_supported() -> bool:
     return True
 
 
-def mpi_built() -> bool:
-    """Return True: hvdlite is compiled for MPI."""
-    return True
+def _answer(name: str, value: int, text: str) -> Callable[[], int]:
+    def answer() -> int:
+        return value
+
+    answer.__name__ = answer.__qualname__ = name
+    answer.__doc__ = text
+    return answer
 
 
-def mpi_enabled() -> bool:
-    """Return True: hvdlite runs on MPI."""
-    return True
-
-
-def gloo_built() -> bool:
-    """Return False."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """Return False."""
-    return False
-
-
-def nccl_built() -> int:
-    """Return 0; Horovod: the version of NCCL that it is compiled for."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Return False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Return False: arrays are on CPUs."""
-    return False
-
-
-def rocm_built() -> bool:
-    """Return False: arrays are on CPUs."""
-    return False
+mpi_built = _answer("mpi_built", True, "Return True: hvdlite is compiled for MPI.")
+mpi_enabled = _answer("mpi_enabled", True, "Return True: hvdlite runs on MPI.")
+gloo_built = _answer("gloo_built", False, "Return False.")
+gloo_enabled = _answer("gloo_enabled", False, "Return False.")
+nccl_built = _answer("nccl_built", 0, "Return 0; Horovod: the version of its NCCL.")
+ddl_built = _answer("ddl_built", False, "Return False.")
+ccl_built = _answer("ccl_built", False, "Return False.")
+cuda_built = _answer("cuda_built", False, "Return False: arrays are on CPUs.")
+rocm_built = _answer("rocm_built", False, "Return False: arrays are on CPUs.")
