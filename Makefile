@@ -126,6 +126,8 @@ c-programs: $(PROGRAMS)
 # One after the other: their threads spin, and would take the cores from each other. But some wait
 # for limits of seconds to pass, and use no core meanwhile: these run side by side.
 WAITING := $(filter %/test_engine_silent %/test_engine_faults %/test_engine_errors,$(PROGRAMS))
+# These run again with ranks that are joined by sockets.
+BY_TCP  := $(foreach t,transport coll_adasum engine engine_items engine_late engine_region engine_update,$(filter %/test_$t,$(PROGRAMS)))
 define try_each # of its lines, so many at a time
 xargs -P $1 -I{} sh -c 'timeout 300 $(FIXED) {} >{}.log 2>&1 && echo "ok     {}" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 255; }'
@@ -135,6 +137,7 @@ test-c:
 	@$(MAKE) -s --no-print-directory -j$(CORES) c-programs
 	@printf '%s\n' $(WAITING) | $(call try_each,9)
 	@printf '%s\n' $(filter-out $(WAITING),$(PROGRAMS)) | $(call try_each,1)
+	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,1)
 
 # What a target has found stays in build/fuzz, and is where the next run begins.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))

@@ -1,10 +1,14 @@
-/* Ranks as threads: runs one function on every rank of a local hub. */
+/* Ranks as threads: runs one function on every rank of a local hub.
+ *
+ * With RANKS_BY_TCP in the environment they are joined by sockets instead, with small buffers: the
+ * hub then only tells where the ranks are. */
 #ifndef HVDLITE_RANKS_H
 #define HVDLITE_RANKS_H
 
 #include "check.h"
 
 #include "base/sync.h"
+#include "sockets.h"
 #include "transport/transport_local.h"
 
 enum { MOST_RANKS = 9 };
@@ -12,6 +16,8 @@ enum { MOST_RANKS = 9 };
 struct ranks {
     int size;
     struct local_hub *hub;
+    struct sockets *sockets; /* NULL: by the hub */
+    struct transport *by_tcp[MOST_RANKS];
     pthread_barrier_t barrier; /* of all ranks */
 };
 
@@ -25,14 +31,30 @@ struct rank_thread {
     pthread_t thread;
 };
 
+static inline void rank_open_tcp(struct ranks *ranks, int rank) {
+    const struct transport *like = local_hub_rank(ranks->hub, rank);
+    hvd_error err = {0};
+    CHECK_OK(sockets_transport(ranks->sockets, rank, like->layout.host_of, like->layout.windows,
+                               &ranks->by_tcp[rank], &err),
+             err);
+    REQUIRE(ranks->by_tcp[rank] != NULL);
+    ranks->by_tcp[rank]->pace = like->pace;
+    ranks->by_tcp[rank]->cost = like->cost;
+    pthread_barrier_wait(&ranks->barrier); /* tests look at each other's */
+}
+
 static inline void *rank_thread_run(void *arg) {
     struct rank_thread *self = arg;
-    self->run(self->ranks, self->rank, self->shared);
+    struct ranks *ranks = self->ranks;
+    if (ranks->sockets) rank_open_tcp(ranks, self->rank);
+    self->run(ranks, self->rank, self->shared);
+    if (ranks->sockets) pthread_barrier_wait(&ranks->barrier);
+    if (ranks->sockets) transport_close(ranks->by_tcp[self->rank], true);
     return NULL;
 }
 
 static inline struct transport *rank_transport(struct ranks *ranks, int rank) {
-    return local_hub_rank(ranks->hub, rank);
+    return ranks->sockets ? ranks->by_tcp[rank] : local_hub_rank(ranks->hub, rank);
 }
 
 static inline const struct comm *rank_comm(struct ranks *ranks, int rank) {
@@ -47,6 +69,8 @@ static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run
     hvd_error err;
     REQUIRE(ranks.hub != NULL);
     pthread_barrier_init(&ranks.barrier, NULL, (unsigned)size);
+    struct sockets sockets;
+    if (getenv("RANKS_BY_TCP")) ranks.sockets = sockets_connect(&sockets, size, 64 * 1024);
     for (int i = 0; i < size; i++) {
         threads[i] = (struct rank_thread){&ranks, i, run, shared, 0};
         REQUIRE(thread_start(&threads[i].thread, rank_thread_run, &threads[i], "rank", &err) == 0);

@@ -5,7 +5,8 @@
 
 #include <assert.h>
 
-static const double LONGEST_DATA_NAP = 0.2e-3; /* MPI moves data only while it is called */
+static const double LONGEST_DATA_NAP = 0.2e-3;  /* MPI moves data only while it is called */
+static const double LONGEST_DATA_SLEEP = 10e-3; /* the negotiation has times of its own */
 
 static int transport_rank(const struct comm *comm, int rank) {
     return comm->ranks ? comm->ranks[rank] : rank;
@@ -37,12 +38,29 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
  * fails only for a rank that answers and sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
-/* After a look without success: negotiates, waits by the policy, fails after the timeout.
- * `peer`: the transport's rank that this rank waits for. */
-static int keep_waiting(struct transport *t, struct waiter *waiter, int peer, hvd_error *err) {
+/* What a wait is for. */
+struct awaited {
+    int peer;        /* the transport's rank that this rank waits for */
+    bool rings;      /* its news end a sleep on the ticket */
+    unsigned ticket; /* taken before the look; where the transport blocks */
+};
+
+/* Even a short sleep moves what other waits are for. */
+static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
+    double nap = waiter_next(waiter, clock_now(), t->patience.policy, LONGEST_DATA_NAP);
+    if (t->blocks && (nap > 0 || (nap < 0 && what.rings)))
+        transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
+    else
+        waiter_do(nap);
+}
+
+/* After a look without success: negotiates, waits by the policy, fails after the timeout. */
+static int keep_waiting(struct transport *t, struct waiter *waiter, struct awaited what,
+                        hvd_error *err) {
     const struct patience *w = &t->patience;
     if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));
-    waiter_pause(waiter, w->policy, LONGEST_DATA_NAP);
+    pause_for(t, waiter, what);
+    const int peer = what.peer;
     if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, peer));
     const double limit = DATA_TO_ANSWERS * w->timeout;
     if (limit <= 0 || clock_now() - waiter->since <= limit) return HVD_OK;
@@ -67,8 +85,9 @@ int comm_wait_in_stream(const struct comm *comm, struct transfer *x, struct wait
                         hvd_error *err) {
     struct transport *t = comm->transport;
     while (x->active) {
+        struct awaited what = {x->peer, true, t->blocks ? transport_listen(t) : 0};
         HVD_TRY(t->ops->test(t, x, err));
-        if (x->active) HVD_TRY(keep_waiting(t, stream, x->peer, err));
+        if (x->active) HVD_TRY(keep_waiting(t, stream, what, err));
     }
     if (stream->since > 0) end_wait(t, stream);
     return HVD_OK;
@@ -82,10 +101,14 @@ struct pace comm_pace(const struct comm *comm) { return comm->transport->pace; }
 
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err) {
+    struct transport *t = comm->transport;
     struct waiter waiter = {0};
-    while (!window_raised(comm->window, rank, flag, round))
-        HVD_TRY(keep_waiting(comm->transport, &waiter, transport_rank(comm, rank), err));
-    if (waiter.since > 0) end_wait(comm->transport, &waiter);
+    struct awaited what = {.peer = transport_rank(comm, rank)};
+    while (!window_raised(comm->window, rank, flag, round)) {
+        if (t->blocks) what.ticket = transport_listen(t);
+        HVD_TRY(keep_waiting(t, &waiter, what, err));
+    }
+    if (waiter.since > 0) end_wait(t, &waiter);
     return HVD_OK;
 }
 

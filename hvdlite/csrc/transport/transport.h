@@ -1,7 +1,7 @@
 /* The transport: moves bytes from rank to rank. The engine knows only this header.
  *
- * Two implementations: transport_mpi (processes) and transport_local (ranks as threads of one
- * process, for tests). Two lanes that never mix: transfers move data, through a comm (comm.h);
+ * Three implementations: transport_mpi and transport_tcp (processes) and transport_local (ranks as
+ * threads of one process, for tests). Two lanes that never mix: transfers move data, through a comm (comm.h);
  * messages carry the negotiation and are copied. Only the engine's thread calls these functions,
  * except transport_wake. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORT_H
@@ -59,6 +59,7 @@ struct transport {
     struct pace pace;
     struct cost cost; /* between hosts */
     bool rings;       /* every message ends a sleep, at once */
+    bool blocks;      /* so does every byte of a transfer: a wait for one sleeps */
     bool deaf; /* some messages are found only by polling: neither rings nor nudges tell of them */
     const struct card *cards; /* [rank]: their processes; NULL: not known */
     atomic_int dead;          /* 1 + the first rank that was found dead; 0: none */

@@ -29,8 +29,7 @@ void waiter_done(struct waiter *w, double now) {
     w->since = 0;
 }
 
-void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap) {
-    double next = waiter_next(w, clock_now(), policy, longest_nap);
+void waiter_do(double next) {
     if (next < 0)
         clock_yield();
     else if (next > 0)

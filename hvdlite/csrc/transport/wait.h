@@ -35,7 +35,7 @@ double waiter_next(struct waiter *w, double now, struct wait_policy policy, doub
 void waiter_done(struct waiter *w, double now);
 
 /* Does what waiter_next returned. */
-void waiter_pause(struct waiter *w, struct wait_policy policy, double longest_nap);
+void waiter_do(double next);
 
 /* The cores that this rank may use suffice for all ranks of this host. A rank bound to one core
  * never spins: its training shares that core. */

@@ -1,0 +1,248 @@
+#include "transport/channel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- parcels ---- */
+
+static void add_parcel(struct parcels *q, struct parcel *p) {
+    p->next = NULL;
+    *(q->first ? q->last : &q->first) = p;
+    q->last = &p->next;
+}
+
+static struct parcel *take_parcel(struct parcels *q, int from) {
+    struct parcel **at = &q->first, *p;
+    while (*at && from >= 0 && (*at)->from != from) at = &(*at)->next;
+    if (!(p = *at)) return NULL;
+    *at = p->next;
+    if (!p->next) q->last = at;
+    return p;
+}
+
+static void free_parcel(struct parcel *p) {
+    if (p) free(p->data);
+    free(p);
+}
+
+static struct parcel *new_parcel(int from, size_t size) {
+    struct parcel *p = malloc(sizeof *p);
+    if (p) *p = (struct parcel){.from = from, .size = size, .data = malloc(size + 1)};
+    if (p && p->data) return p;
+    free_parcel(p);
+    return NULL;
+}
+
+static void drain(struct parcels *q) {
+    for (struct parcel *p; (p = take_parcel(q, -1));) free_parcel(p);
+}
+
+/* ---- opening and closing ---- */
+
+struct channel *channel_of(struct net *n, uint32_t group) {
+    struct channel *c = n->channels;
+    while (c && c->group != group) c = c->next;
+    if (c) return c;
+    c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    *c = (struct channel){.next = n->channels, .net = n, .group = group};
+    c->posted = calloc((size_t)n->size, sizeof *c->posted);
+    c->kept = calloc((size_t)n->size, sizeof *c->kept);
+    if (c->posted && c->kept) return n->channels = c;
+    free(c->posted);
+    free(c->kept);
+    free(c);
+    return NULL;
+}
+
+int channel_open(struct channel **out, struct net *n, uint32_t group, struct channel_owner owner,
+                 hvd_error *err) {
+    struct channel *c = channel_of(n, group);
+    if (!c) return error_set(err, HVD_NO_MEMORY, "no memory for a group of ranks");
+    if (c->state != CHANNEL_EARLY)
+        return error_set(err, HVD_INVALID, "this job has had a group of number %u", group);
+    c->state = CHANNEL_OPEN;
+    c->owner = owner;
+    n->nopen++;
+    for (int r = 0; r < n->size; r++) {
+        if (r == n->rank) continue;
+        if (n->peers[r].gone) owner.lost(owner.arg, r);
+        net_pull(n, r, LANE_DATA); /* its first frame must not stand in the way any more */
+    }
+    *out = c;
+    return HVD_OK;
+}
+
+/* What comes for it from now on is dropped; so it stays in the net's list. */
+void channel_close(struct channel *c) {
+    channel_abandon(c);
+    for (int r = 0; r < c->net->size; r++) drain(&c->kept[r]);
+    drain(&c->inbox);
+    for (struct piece *p; (p = c->pieces);) {
+        c->pieces = p->all;
+        free(p);
+    }
+    c->free = NULL;
+    c->state = CHANNEL_CLOSED;
+    c->net->nopen--;
+    free(c->posted);
+    free(c->kept);
+    c->posted = NULL;
+    c->kept = NULL;
+}
+
+void channels_free(struct net *n) {
+    for (struct channel *c; (c = n->channels);) {
+        n->channels = c->next;
+        for (int r = 0; c->kept && r < n->size; r++) drain(&c->kept[r]);
+        drain(&c->inbox);
+        free(c->posted);
+        free(c->kept);
+        free(c);
+    }
+}
+
+/* ---- transfers ---- */
+
+static struct piece *new_piece(struct channel *c, void *data, size_t bytes, hvd_error *err) {
+    struct piece *p = c->free;
+    if (p) {
+        c->free = p->next;
+    } else {
+        p = calloc(1, sizeof *p);
+        if (!p) {
+            error_set(err, HVD_NO_MEMORY, "no memory for a transfer");
+            return NULL;
+        }
+        p->all = c->pieces;
+        c->pieces = p;
+    }
+    *p = (struct piece){
+        .all = p->all, .head = {(uint32_t)bytes, c->group, FRAME_DATA}, .data = data};
+    return p;
+}
+
+void channel_done(struct channel *c, struct piece *p) {
+    p->next = c->free;
+    c->free = p;
+}
+
+static void settle(struct channel *c, struct piece **p) {
+    if (!(*p)->complete) return;
+    channel_done(c, *p);
+    *p = NULL;
+}
+
+int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct piece **p,
+                  hvd_error *err) {
+    *p = new_piece(c, (void *)(uintptr_t)data, bytes, err);
+    if (!*p) return err->code;
+    link_send(&c->net->peers[to].links[LANE_DATA], *p);
+    settle(c, p);
+    return HVD_OK;
+}
+
+/* A peer that has another idea of the length has another idea of all that follows. */
+static bool fits(struct channel *c, int peer, const struct piece *p, size_t bytes) {
+    if (bytes == p->head.bytes) return true;
+    if (!c->cut) c->cut = peer + 1;
+    return false;
+}
+
+/* A frame has begun to arrive in memory of its own: the rest goes to where it is wanted. */
+static bool redirect(struct channel *c, int peer, struct piece *p) {
+    struct link *l = &c->net->peers[peer].links[LANE_DATA];
+    if (!l->begun || !l->parcel || l->head.group != c->group) return false;
+    if (!fits(c, peer, p, l->head.bytes)) return true;
+    memcpy(p->data, l->parcel->data, l->got - sizeof l->head);
+    free_parcel(l->parcel);
+    l->parcel = NULL;
+    l->piece = p;
+    l->into = p->data;
+    return true;
+}
+
+int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct piece **p,
+                  hvd_error *err) {
+    *p = new_piece(c, data, bytes, err);
+    if (!*p) return err->code;
+    struct parcel *kept = c->posted[from].first ? NULL : take_parcel(&c->kept[from], -1);
+    if (kept && fits(c, from, *p, kept->size)) {
+        memcpy(data, kept->data, bytes);
+        (*p)->complete = true;
+    } else if (!kept && (c->posted[from].first || !redirect(c, from, *p))) {
+        pieces_add(&c->posted[from], *p);
+    }
+    free_parcel(kept);
+    if (!(*p)->complete) net_pull(c->net, from, LANE_DATA);
+    settle(c, p);
+    return HVD_OK;
+}
+
+void channel_abandon(struct channel *c) {
+    for (int r = 0; c->posted && r < c->net->size; r++) {
+        struct link *l = &c->net->peers[r].links[LANE_DATA];
+        c->posted[r].first = NULL;
+        if (!l->begun || !l->piece || l->head.group != c->group) continue;
+        l->piece = NULL;
+        l->into = NULL; /* the rest is dropped */
+    }
+    for (int r = 0; r < c->net->size; r++) {
+        struct link *l = &c->net->peers[r].links[LANE_DATA];
+        for (struct piece *p = l->out.first, *next; p; p = next) {
+            next = p->next;
+            if (!p->own && p->head.group == c->group) link_forget(l, p);
+        }
+    }
+}
+
+/* ---- messages ---- */
+
+int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
+                 hvd_error *err) {
+    struct link *l = &c->net->peers[to].links[LANE_MESSAGES];
+    if (l->mute) return HVD_OK; /* that rank is dead, or has left */
+    struct piece *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
+    if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
+    *p = (struct piece){.head = {(uint32_t)size, c->group, kind}, .own = true};
+    p->data = (char *)(p + 1);
+    if (size) memcpy(p->data, data, size);
+    link_send(l, p);
+    return HVD_OK;
+}
+
+struct parcel *channel_take(struct channel *c, int from) { return take_parcel(&c->inbox, from); }
+
+/* ---- for the net ---- */
+
+static bool keep(int peer, struct link *l) {
+    l->parcel = new_parcel(peer, l->head.bytes);
+    l->into = l->parcel ? l->parcel->data : NULL;
+    return l->parcel != NULL; /* without memory it waits */
+}
+
+bool channel_begin(struct channel *c, int peer, struct link *l) {
+    if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
+    if (l->head.kind == FRAME_MESSAGE) return keep(peer, l);
+    struct piece *p = c->posted[peer].first;
+    bool alone = c->state == CHANNEL_OPEN && c->net->nopen == 1;
+    if (!p) return !alone && keep(peer, l);
+    if (!fits(c, peer, p, l->head.bytes)) return false;
+    l->piece = pieces_take(&c->posted[peer]);
+    l->into = p->data;
+    return true;
+}
+
+void channel_arrived(struct channel *c, int peer, struct link *l) {
+    if (l->piece) l->piece->complete = true;
+    if (l->parcel && c->state == CHANNEL_CLOSED)
+        free_parcel(l->parcel);
+    else if (l->parcel)
+        add_parcel(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
+    if (l->head.kind == FRAME_OVER && !c->over) c->over = peer + 1;
+    if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
+}
+
+void channel_lost(struct channel *c, int peer) {
+    if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
+}

@@ -1,0 +1,67 @@
+/* A channel: what the streams of the job carry for one group of ranks.
+ *
+ * Frames of a pair of ranks match receives in their order. With one group a frame waits in its
+ * socket until somebody wants it; with several it would be in the way of the others' frames, so it is
+ * kept, like those of a group that this rank has not opened yet. Called with the net's lock; peers
+ * are ranks of the job. */
+#ifndef HVDLITE_TRANSPORT_CHANNEL_H
+#define HVDLITE_TRANSPORT_CHANNEL_H
+
+#include "transport/net.h"
+
+struct parcels {
+    struct parcel *first, **last;
+};
+
+enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
+
+/* What the channel tells its owner, also from other threads. */
+struct channel_owner {
+    void (*ring)(void *arg); /* something has come */
+    void (*lost)(void *arg, int peer);
+    void *arg;
+};
+
+struct channel {
+    struct channel *next;
+    struct net *net;
+    uint32_t group;
+    enum channel_state state;
+    struct channel_owner owner;
+    struct pieces *posted; /* [peer] */
+    struct parcels *kept;  /* [peer]: whole frames that nobody has wanted yet */
+    struct parcels inbox;
+    struct piece *pieces, *free; /* all, until it is closed; those not in use */
+    int over;                    /* 1 + the first peer whose group has failed; 0: none */
+    int cut;                     /* 1 + the peer that sent a frame of another size; 0: none */
+};
+
+/* Finds or makes it. NULL: no memory. */
+struct channel *channel_of(struct net *n, uint32_t group);
+/* The caller owns the channel until it closes it. */
+int channel_open(struct channel **out, struct net *n, uint32_t group, struct channel_owner owner,
+                 hvd_error *err);
+void channel_close(struct channel *c);
+void channels_free(struct net *n);
+
+/* Sends or receives from now on. *p: NULL if it is complete at once. */
+int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct piece **p,
+                  hvd_error *err);
+int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct piece **p,
+                  hvd_error *err);
+void channel_done(struct channel *c, struct piece *p); /* it is complete */
+/* No transfer touches its buffer any more. */
+void channel_abandon(struct channel *c);
+
+/* Copies the data. */
+int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
+                 hvd_error *err);
+/* The next message of that peer, or of any (-1); NULL: none. */
+struct parcel *channel_take(struct channel *c, int from);
+
+/* ---- for the net ---- */
+bool channel_begin(struct channel *c, int peer, struct link *l);
+void channel_arrived(struct channel *c, int peer, struct link *l);
+void channel_lost(struct channel *c, int peer);
+
+#endif

@@ -1,0 +1,181 @@
+#define _GNU_SOURCE
+#include "transport/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { HEAD = sizeof(struct frame), IOVS = 32 };
+
+/* ---- pieces ---- */
+
+void pieces_add(struct pieces *q, struct piece *p) {
+    p->next = NULL;
+    *(q->first ? q->last : &q->first) = p;
+    q->last = &p->next;
+}
+
+struct piece *pieces_take(struct pieces *q) {
+    struct piece *p = q->first;
+    if (p) q->first = p->next;
+    return p;
+}
+
+void pieces_remove(struct pieces *q, struct piece *p) {
+    struct piece **at = &q->first;
+    while (*at && *at != p) at = &(*at)->next;
+    if (!*at) return;
+    *at = p->next;
+    if (!p->next) q->last = at;
+}
+
+/* ---- opening and closing ---- */
+
+void link_open(struct link *l, int file) {
+    int on = 1;
+    *l = (struct link){.file = file, .readable = true, .writable = true};
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* not all streams are of TCP */
+    fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
+    fcntl(file, F_SETFD, FD_CLOEXEC);
+}
+
+void link_close(struct link *l) {
+    for (struct piece *p; (p = pieces_take(&l->out));)
+        if (p->own) free(p);
+    if (l->parcel) free(l->parcel->data);
+    free(l->parcel);
+    if (l->file >= 0) close(l->file);
+    *l = (struct link){.file = -1, .ended = true, .mute = true};
+}
+
+/* ---- sending ---- */
+
+static int list(struct iovec *v, const struct pieces *q) {
+    int n = 0;
+    for (struct piece *p = q->first; p && n + 2 <= IOVS; p = p->next) {
+        size_t body = p->moved > HEAD ? p->moved - HEAD : 0;
+        if (p->moved < HEAD) v[n++] = (struct iovec){(char *)&p->head + p->moved, HEAD - p->moved};
+        if (p->head.bytes > body) v[n++] = (struct iovec){p->data + body, p->head.bytes - body};
+    }
+    return n;
+}
+
+static void complete(struct pieces *q, size_t moved) {
+    for (struct piece *p; (p = q->first);) {
+        size_t left = HEAD + p->head.bytes - p->moved;
+        if (moved < left) {
+            p->moved += moved;
+            return;
+        }
+        moved -= left;
+        pieces_take(q);
+        p->complete = true;
+        if (p->own) free(p);
+    }
+}
+
+void link_push(struct link *l) {
+    while (l->out.first && l->writable && !l->mute) {
+        struct iovec v[IOVS];
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)list(v, &l->out)};
+        ssize_t sent = sendmsg(l->file, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) {
+            complete(&l->out, (size_t)sent);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            l->writable = false;
+        } else if (errno != EINTR) {
+            l->mute = true; /* the reader learns what has happened */
+        }
+    }
+}
+
+void link_send(struct link *l, struct piece *p) {
+    pieces_add(&l->out, p);
+    if (l->out.first == p) link_push(l);
+}
+
+void link_forget(struct link *l, struct piece *p) {
+    if (p->complete) return;
+    struct piece *copy = p->moved ? malloc(sizeof *copy + p->head.bytes) : NULL;
+    if (copy) {
+        size_t body = p->moved > HEAD ? p->moved - HEAD : 0;
+        *copy = *p;
+        copy->data = (char *)(copy + 1);
+        copy->own = true;
+        memcpy(copy->data + body, p->data + body, p->head.bytes - body);
+        copy->next = p->next; /* only the first of a queue is begun */
+        l->out.first = copy;
+        if (!copy->next) l->out.last = &copy->next;
+    } else {
+        pieces_remove(&l->out, p);
+        if (p->moved) shutdown(l->file, SHUT_WR);
+        if (p->moved) l->mute = true;
+    }
+}
+
+/* ---- receiving ---- */
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Moves bytes that were read ahead; counts them in `got`. */
+static void move(struct link *l, char *to, size_t most) {
+    size_t n = least(most, l->end - l->at);
+    if (to && n) memcpy(to, l->ahead + l->at, n);
+    l->at += n;
+    l->got += n;
+}
+
+static void finish(struct link *l, struct link_reader reader) {
+    reader.arrived(reader.arg, l);
+    l->got = 0;
+    l->begun = false;
+    l->into = NULL;
+    l->piece = NULL;
+    l->parcel = NULL;
+}
+
+/* Takes what was read ahead. False: the link stands still. */
+static bool take_ahead(struct link *l, struct link_reader reader) {
+    for (;;) {
+        if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
+        if (l->got < HEAD) return true;
+        if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true; /* no frame at all */
+        if (l->ended) return false;
+        if (!l->begun) l->begun = reader.begin(reader.arg, l);
+        if (!l->begun) return false;
+        size_t body = l->got - HEAD;
+        move(l, l->into ? l->into + body : NULL, l->head.bytes - body);
+        if (l->got < HEAD + l->head.bytes) return true;
+        finish(l, reader);
+    }
+}
+
+/* The rest of the frame straight to its place, and what follows it. */
+static void read_some(struct link *l) {
+    struct iovec v[2] = {{NULL, 0}, {l->ahead, sizeof l->ahead}};
+    bool direct = l->begun && l->into;
+    if (direct) v[0] = (struct iovec){l->into + (l->got - HEAD), HEAD + l->head.bytes - l->got};
+    ssize_t n = readv(l->file, direct ? v : v + 1, direct ? 2 : 1);
+    l->at = l->end = 0;
+    if (n < 0 && errno == EINTR) return;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        l->readable = false;
+    } else if (n <= 0) {
+        l->ended = true;
+    } else {
+        size_t straight = least((size_t)n, v[0].iov_len);
+        l->got += straight;
+        l->end = (size_t)n - straight;
+        if ((size_t)n < v[0].iov_len + v[1].iov_len && !l->hung) l->readable = false;
+    }
+}
+
+void link_pull(struct link *l, struct link_reader reader) {
+    while (!l->ended && take_ahead(l, reader) && l->readable) read_some(l);
+}

@@ -1,0 +1,91 @@
+/* A link: a connected stream to another rank that carries frames, some at a time in each direction.
+ *
+ * Nothing here waits. A frame goes out from the sender's memory and comes in straight to where its
+ * reader wants it; short frames are read ahead, many by one call. The caller has a lock. */
+#ifndef HVDLITE_TRANSPORT_LINK_H
+#define HVDLITE_TRANSPORT_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum frame_kind {
+    FRAME_DATA,    /* of a transfer */
+    FRAME_MESSAGE, /* of the negotiation */
+    FRAME_OVER,    /* the sender has closed its group, which failed */
+    FRAME_FAREWELL /* the sender has ended its job in good order */
+};
+
+struct frame {
+    uint32_t bytes, group, kind;
+};
+
+enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
+
+/* A frame that goes out, or a place for one that comes in. */
+struct piece {
+    struct piece *next, *all; /* of a queue; of the owner's pieces */
+    struct frame head;
+    char *data;
+    size_t moved; /* bytes sent, with the head */
+    bool complete;
+    bool own; /* freed when it is sent */
+};
+
+struct pieces {
+    struct piece *first, **last;
+};
+
+/* A frame that has come before anybody wanted it. */
+struct parcel {
+    struct parcel *next;
+    int from;
+    size_t size;
+    char *data; /* malloc'ed */
+};
+
+struct link {
+    int file;                /* -1: none */
+    bool readable, writable; /* as far as is known */
+    bool hung;               /* an end of the stream is near */
+    bool ended, mute;        /* nothing comes any more; nothing goes any more */
+    struct pieces out;
+    /* The frame that is arriving: */
+    struct frame head;
+    size_t got; /* bytes, with the head */
+    bool begun; /* its reader has said where it goes */
+    char *into; /* NULL: nowhere */
+    struct piece *piece;
+    struct parcel *parcel; /* whose data `into` is */
+    /* Bytes read ahead: */
+    size_t at, end;
+    char ahead[LINK_AHEAD];
+};
+
+/* What to do with frames. `begin` sets `into`, of head.bytes, and returns true; false: the link
+ * stands still until the next pull. */
+struct link_reader {
+    bool (*begin)(void *arg, struct link *l);
+    void (*arrived)(void *arg, struct link *l);
+    void *arg;
+};
+
+void pieces_add(struct pieces *q, struct piece *p);
+struct piece *pieces_take(struct pieces *q);
+void pieces_remove(struct pieces *q, struct piece *p);
+
+/* The link owns the connected socket. */
+void link_open(struct link *l, int file);
+void link_close(struct link *l);
+
+/* Sends as much as goes; what is sent is complete. */
+void link_send(struct link *l, struct piece *p);
+void link_push(struct link *l);
+/* Reads what there is. */
+void link_pull(struct link *l, struct link_reader reader);
+
+/* The piece's memory is not read any more. A frame that was begun goes on from a copy; without
+ * memory for it nothing goes any more. */
+void link_forget(struct link *l, struct piece *p);
+
+#endif

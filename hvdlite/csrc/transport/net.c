@@ -1,0 +1,187 @@
+#include "transport/net.h"
+
+#include "base/clock.h"
+#include "transport/channel.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- frames ---- */
+
+struct source {
+    struct net *net;
+    int peer;
+    enum lane lane;
+};
+
+static bool begin(void *arg, struct link *l) {
+    const struct source *s = arg;
+    if (l->head.kind == FRAME_FAREWELL) return true;
+    bool data = l->head.kind == FRAME_DATA;
+    if (l->head.kind > FRAME_FAREWELL || data != (s->lane == LANE_DATA)) {
+        l->ended = true; /* no frame of this library */
+        return false;
+    }
+    struct channel *c = channel_of(s->net, l->head.group);
+    return c && channel_begin(c, s->peer, l);
+}
+
+static void arrived(void *arg, struct link *l) {
+    const struct source *s = arg;
+    if (l->head.kind == FRAME_FAREWELL)
+        s->net->peers[s->peer].left = true;
+    else
+        channel_arrived(channel_of(s->net, l->head.group), s->peer, l);
+}
+
+static void note_end(struct net *n, int rank) {
+    struct peer *p = &n->peers[rank];
+    if (p->gone || p->left || !p->links[LANE_MESSAGES].ended) return;
+    p->gone = true;
+    for (struct channel *c = n->channels; c; c = c->next) channel_lost(c, rank);
+}
+
+void net_pull(struct net *n, int peer, enum lane lane) {
+    struct source s = {n, peer, lane};
+    link_pull(&n->peers[peer].links[lane], (struct link_reader){begin, arrived, &s});
+    if (lane == LANE_MESSAGES) note_end(n, peer);
+}
+
+static void handle(struct net *n, const struct epoll_event *e) {
+    int peer = (int)(e->data.u64 / LANES);
+    enum lane lane = (enum lane)(e->data.u64 % LANES);
+    struct link *l = &n->peers[peer].links[lane];
+    bool hung = e->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    if (hung) l->hung = true;
+    if (hung || e->events & EPOLLIN) l->readable = true;
+    if (hung || e->events & EPOLLOUT) l->writable = true;
+    net_pull(n, peer, lane);
+    link_push(l);
+}
+
+/* Edge-triggered: a stream that stands still, because nobody wants its frame yet, wakes nobody. */
+void net_look(struct net *n) {
+    enum { EVENTS = 64 };
+    struct epoll_event events[EVENTS];
+    int found;
+    do {
+        found = epoll_wait(n->epoll, events, EVENTS, 0);
+        for (int i = 0; i < found; i++) handle(n, &events[i]);
+    } while (found == EVENTS);
+}
+
+bool net_sends(const struct net *n) {
+    for (int r = 0; r < n->size; r++)
+        for (int lane = 0; lane < LANES; lane++) {
+            const struct link *l = &n->peers[r].links[lane];
+            if (l->out.first && !l->mute) return true;
+        }
+    return false;
+}
+
+/* ---- opening and closing ---- */
+
+static void own(struct net *n, int rank, enum lane lane, int file, hvd_error *err) {
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                            .data.u64 = (uint64_t)rank * LANES + lane};
+    link_open(&n->peers[rank].links[lane], file);
+    if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
+        error_set(err, HVD_INVALID, "the socket to rank %d (descriptor %d) can't be used: %s", rank,
+                  file, strerror(errno));
+}
+
+static int own_all(struct net *n, const int *data, const int *messages, hvd_error *err) {
+    hvd_error why = {.code = HVD_OK};
+    for (int r = 0; r < n->size; r++) {
+        n->peers[r].links[LANE_DATA].file = n->peers[r].links[LANE_MESSAGES].file = -1;
+        if (r == n->rank) continue;
+        own(n, r, LANE_DATA, data[r], &why);
+        own(n, r, LANE_MESSAGES, messages[r], &why);
+    }
+    if (why.code && err) *err = why;
+    return why.code;
+}
+
+static void close_files(int rank, int size, const int *files) {
+    for (int r = 0; r < size; r++)
+        if (r != rank && files[r] >= 0) close(files[r]);
+}
+
+int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
+             hvd_error *err) {
+    struct net *n = calloc(1, sizeof *n);
+    struct peer *peers = calloc((size_t)size, sizeof *peers);
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!n || !peers || epoll < 0) {
+        free(n);
+        free(peers);
+        if (epoll >= 0) close(epoll);
+        close_files(rank, size, data);
+        close_files(rank, size, messages);
+        return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
+    }
+    *n = (struct net){.rank = rank, .size = size, .peers = peers, .epoll = epoll};
+    monitor_init(&n->lock);
+    int code = own_all(n, data, messages, err);
+    if (code)
+        net_close(n, false);
+    else
+        *out = n;
+    return code;
+}
+
+static bool all_quiet(const struct net *n) {
+    for (int r = 0; r < n->size; r++) {
+        const struct peer *p = &n->peers[r];
+        if (r != n->rank && !p->left && !p->links[LANE_MESSAGES].ended) return false;
+    }
+    return true;
+}
+
+/* Reads meanwhile: a socket that is closed with unread bytes loses what it has sent. */
+static void wait_until(struct net *n, bool (*done)(const struct net *), double seconds) {
+    static const double LOOK = 0.2e-3;
+    for (double until = clock_now() + seconds;; clock_nap(LOOK)) {
+        net_look(n);
+        if (done(n) || clock_now() > until) return;
+    }
+}
+
+static bool all_sent(const struct net *n) { return !net_sends(n); }
+
+static void say_farewell(struct net *n) {
+    for (int r = 0; r < n->size; r++) {
+        struct piece *p = n->peers[r].links[LANE_MESSAGES].mute ? NULL : malloc(sizeof *p);
+        if (!p || r == n->rank) {
+            free(p);
+            continue;
+        }
+        *p = (struct piece){.head.kind = FRAME_FAREWELL, .own = true};
+        link_send(&n->peers[r].links[LANE_MESSAGES], p);
+    }
+}
+
+void net_close(struct net *n, bool clean) {
+    static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
+    net_lock(n);
+    for (int r = 0; r < n->size; r++)
+        if (r != n->rank) net_pull(n, r, LANE_DATA); /* it may have stood still */
+    if (clean) say_farewell(n);
+    wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
+    for (int r = 0; r < n->size; r++)
+        for (int lane = 0; lane < LANES; lane++)
+            if (r != n->rank) shutdown(n->peers[r].links[lane].file, SHUT_WR);
+    wait_until(n, all_quiet, TO_HEAR);
+    for (int r = 0; r < n->size; r++)
+        for (int lane = 0; lane < LANES; lane++) link_close(&n->peers[r].links[lane]);
+    channels_free(n);
+    net_unlock(n);
+    close(n->epoll);
+    monitor_destroy(&n->lock);
+    free(n->peers);
+    free(n);
+}

@@ -1,0 +1,47 @@
+/* The net: this rank's streams to all other ranks of the job, shared by its groups.
+ *
+ * Two streams a pair, one for data and one for messages, so that neither waits behind the other.
+ * Each group has a channel (channel.h); whoever looks at the streams delivers for all. Ranks are
+ * those of the job. The end of a data stream says nothing; that of a message stream without a
+ * farewell is a death. Every function but open, close and those of the lock is called with it. */
+#ifndef HVDLITE_TRANSPORT_NET_H
+#define HVDLITE_TRANSPORT_NET_H
+
+#include "base/error.h"
+#include "base/sync.h"
+#include "transport/link.h"
+
+enum lane { LANE_DATA, LANE_MESSAGES, LANES };
+
+struct channel;
+
+struct peer {
+    struct link links[LANES];
+    bool left; /* it has said farewell */
+    bool gone; /* it is dead */
+};
+
+struct net {
+    struct monitor lock; /* guards everything */
+    int rank, size;
+    struct peer *peers; /* [rank] */
+    int epoll;
+    struct channel *channels; /* all that this rank has ever heard of */
+    int nopen;
+};
+
+/* Connected sockets: [size], -1 at `rank`. The net owns them from now on, also if it fails. */
+int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
+             hvd_error *err);
+/* clean: says farewell; else the others take this rank for dead. All channels are closed. */
+void net_close(struct net *n, bool clean);
+
+static inline void net_lock(struct net *n) { monitor_lock(&n->lock); }
+static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
+
+/* Moves what can be moved, and delivers it. */
+void net_look(struct net *n);
+void net_pull(struct net *n, int peer, enum lane lane);
+bool net_sends(const struct net *n); /* something still waits for room in a socket */
+
+#endif

@@ -1,0 +1,344 @@
+#include "transport/transport_tcp.h"
+
+#include "base/bell.h"
+#include "transport/channel.h"
+#include "transport/on_host.h"
+
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NOBODY = -1 };
+
+struct tcp_transport {
+    struct transport transport; /* first: cast back by self() */
+    struct net *net;            /* the job's; the transport of all ranks closes it */
+    struct channel *channel;
+    bool owns_net;
+    int *peers;   /* [rank]: its rank in the job */
+    int *members; /* [rank of the job]: its rank here, or NOBODY */
+    struct bell bell;
+    atomic_bool by_doorbell; /* every rank is on this host, and has a window */
+    struct on_host here;
+};
+
+static struct tcp_transport *self(struct transport *t) { return (struct tcp_transport *)t; }
+
+/* ---- data ---- */
+
+static void keep_handle(struct transfer *x, struct piece *p) {
+    x->handle[0] = (uint64_t)(uintptr_t)p;
+    x->active = p != NULL;
+}
+
+static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to,
+                     struct transfer *x, hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    struct piece *p = NULL;
+    net_lock(m->net);
+    int code = channel_isend(m->channel, data, bytes, m->peers[to], &p, err);
+    net_unlock(m->net);
+    keep_handle(x, p);
+    return code;
+}
+
+static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
+                     hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    struct piece *p = NULL;
+    net_lock(m->net);
+    int code = channel_irecv(m->channel, data, bytes, m->peers[from], &p, err);
+    net_unlock(m->net);
+    keep_handle(x, p);
+    return code;
+}
+
+static int cut(const struct tcp_transport *m, int peer, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "rank %d sent other bytes than were expected: is the version of hvdlite the "
+                     "same on each rank?",
+                     transport_job_rank(&m->transport, m->members[peer]));
+}
+
+static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    struct piece *p = (struct piece *)(uintptr_t)x->handle[0];
+    net_lock(m->net);
+    if (!p->complete) net_look(m->net);
+    x->active = !p->complete;
+    if (p->complete) channel_done(m->channel, p);
+    int by = m->channel->cut;
+    net_unlock(m->net);
+    if (by) return cut(m, by - 1, err);
+    /* The engine looks for deaths itself. */
+    return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
+}
+
+static void tcp_abandon(struct transport *t) {
+    struct tcp_transport *m = self(t);
+    net_lock(m->net);
+    channel_abandon(m->channel);
+    net_unlock(m->net);
+}
+
+/* ---- messages ---- */
+
+static void tcp_wake(struct transport *t) {
+    struct tcp_transport *m = self(t);
+    bell_ring(&m->bell);
+    if (atomic_load(&m->by_doorbell)) doorbell_ring(m->here.doorbell);
+}
+
+static int send_by_stream(struct tcp_transport *m, int to, const void *data, size_t size,
+                          hvd_error *err) {
+    net_lock(m->net);
+    int code = channel_send(m->channel, FRAME_MESSAGE, m->peers[to], data, size, err);
+    net_unlock(m->net);
+    return code;
+}
+
+static int tcp_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    if (!atomic_load(&m->by_doorbell)) return send_by_stream(m, to, data, size, err);
+    if (on_host_reaches(&m->here, t, to)) return on_host_send(&m->here, t, to, data, size, err);
+    HVD_TRY(send_by_stream(m, to, data, size, err));
+    doorbell_ring(&m->here.host.window.ranks[to].doorbell);
+    return HVD_OK;
+}
+
+static void take(struct tcp_transport *m, int from, bool look, struct message *message) {
+    net_lock(m->net);
+    struct parcel *p = channel_take(m->channel, from);
+    if (!p && look) net_look(m->net);
+    if (!p && look) p = channel_take(m->channel, from);
+    net_unlock(m->net);
+    if (!p) return;
+    *message = (struct message){m->members[p->from], p->data, p->size};
+    free(p);
+}
+
+static int tcp_receive(struct transport *t, struct message *message, hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    bool by_doorbell = atomic_load(&m->by_doorbell);
+    if (by_doorbell) HVD_TRY(on_host_receive(&m->here, t, message, err));
+    if (!message->data) take(m, NOBODY, !by_doorbell, message);
+    return HVD_OK;
+}
+
+/* ---- sleeping ---- */
+
+static unsigned tcp_listen(struct transport *t) {
+    struct tcp_transport *m = self(t);
+    return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
+}
+
+/* Room in a mailbox rings nobody, nor does a socket ring a doorbell. */
+static bool tcp_polls(struct transport *t) {
+    struct tcp_transport *m = self(t);
+    if (!atomic_load(&m->by_doorbell)) return false;
+    net_lock(m->net);
+    bool sends = net_sends(m->net);
+    net_unlock(m->net);
+    return sends || host_waits(&m->here.host);
+}
+
+static void look(struct net *n) {
+    net_lock(n);
+    net_look(n);
+    net_unlock(n);
+}
+
+static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
+    struct tcp_transport *m = self(t);
+    if (atomic_load(&m->by_doorbell))
+        doorbell_sleep(m->here.doorbell, ticket, seconds);
+    else
+        bell_sleep(&m->bell, ticket, m->net->epoll, seconds);
+    look(m->net);
+}
+
+/* ---- opening ---- */
+
+/* The next message of that rank, while no engine runs. */
+static int await(struct tcp_transport *m, int from, struct message *message, hvd_error *err) {
+    static const double LOOK = 0.5;
+    for (;;) {
+        unsigned ticket = bell_listen(&m->bell);
+        take(m, m->peers[from], true, message);
+        if (message->data) return HVD_OK;
+        HVD_TRY(transport_check_life(&m->transport, err));
+        net_lock(m->net);
+        int over = m->channel->over;
+        net_unlock(m->net);
+        if (over) {
+            error_set(err, HVD_RANK_LEFT, "rank %d could not open the group: its error says why",
+                      over - 1);
+            return error_blame(err, over - 1);
+        }
+        bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
+    }
+}
+
+static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
+    struct message message = {.from = NOBODY};
+    HVD_TRY(await(m, from, &message, err));
+    bool good = message.size == bytes;
+    if (good) memcpy(to, message.data, bytes);
+    free(message.data);
+    return good ? HVD_OK : cut(m, m->peers[from], err);
+}
+
+/* By way of rank 0. */
+static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
+    struct tcp_transport *m = self(t);
+    int size = t->all.size, rank = t->all.rank;
+    size_t bytes = (size_t)size * each;
+    char *rows = all;
+    if (rank) {
+        HVD_TRY(send_by_stream(m, 0, rows + (size_t)rank * each, each, err));
+        return await_bytes(m, 0, all, bytes, err);
+    }
+    for (int r = 1; r < size; r++) HVD_TRY(await_bytes(m, r, rows + (size_t)r * each, each, err));
+    for (int r = 1; r < size; r++) HVD_TRY(send_by_stream(m, r, all, bytes, err));
+    return HVD_OK;
+}
+
+static void ring(void *transport) { tcp_wake(transport); }
+
+static void lost(void *transport, int peer) {
+    int rank = self(transport)->members[peer];
+    if (rank != NOBODY) transport_note_death(transport, rank);
+}
+
+/* ranks: NULL: all of the job. */
+static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *err) {
+    int size = m->transport.all.size, all = m->net->size;
+    m->peers = calloc((size_t)size, sizeof *m->peers);
+    m->members = calloc((size_t)all, sizeof *m->members);
+    if (!m->peers || !m->members)
+        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", all);
+    for (int r = 0; r < all; r++) m->members[r] = NOBODY;
+    for (int r = 0; r < size; r++) {
+        int peer = ranks ? ranks[r] : r;
+        if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
+            return error_set(err, HVD_INVALID,
+                             "a group's rank %d: expected each rank once, from 0 to %d", peer,
+                             all - 1);
+        m->peers[r] = peer;
+        m->members[peer] = r;
+    }
+    if (ranks) m->transport.job_ranks = m->peers;
+    m->transport.all.rank = m->members[m->net->rank];
+    if (m->transport.all.rank != NOBODY) return HVD_OK;
+    return error_set(err, HVD_INVALID, "rank %d opens a group that it is not in", m->net->rank);
+}
+
+static int open_channel(struct tcp_transport *m, int number, hvd_error *err) {
+    struct channel_owner owner = {ring, lost, &m->transport};
+    net_lock(m->net);
+    int code = channel_open(&m->channel, m->net, (uint32_t)number, owner, err);
+    net_unlock(m->net);
+    return code;
+}
+
+/* hosts: [rank of the job], the same number for the ranks of one host. */
+static int open_here(struct tcp_transport *m, const int *hosts, bool window, hvd_error *err) {
+    int size = m->transport.all.size, *lowest = calloc((size_t)size, sizeof *lowest);
+    if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
+    for (int r = 0; r < size; r++)
+        while (hosts[m->peers[lowest[r]]] != hosts[m->peers[r]]) lowest[r]++;
+    int code = on_host_open(&m->here, &m->transport, lowest, window, false, err);
+    free(lowest);
+    return code;
+}
+
+static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts, int number,
+                    bool window, hvd_error *err) {
+    struct transport *t = &m->transport;
+    HVD_TRY(number_ranks(m, ranks, err));
+    HVD_TRY(open_channel(m, number, err));
+    HVD_TRY(open_here(m, hosts, window, err));
+    atomic_store(&m->by_doorbell, t->rings);
+    t->blocks = !t->rings;
+    t->rings = true;
+    return HVD_OK;
+}
+
+static void close_channel(struct tcp_transport *m, bool clean) {
+    hvd_error ignored;
+    net_lock(m->net); /* those that still open it would wait for this rank */
+    for (int r = 0; !clean && r < m->transport.all.size; r++)
+        if (m->peers[r] != m->net->rank)
+            channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
+    channel_close(m->channel);
+    net_unlock(m->net);
+}
+
+static void tcp_close(struct transport *t, bool clean) {
+    struct tcp_transport *m = self(t);
+    on_host_close(&m->here, t, clean);
+    if (m->channel) close_channel(m, clean);
+    if (m->owns_net) net_close(m->net, clean);
+    bell_close(&m->bell);
+    free(m->peers);
+    free(m->members);
+    free(m);
+}
+
+static const struct transport_ops TCP_OPS = {
+    .isend = tcp_isend,
+    .irecv = tcp_irecv,
+    .test = tcp_test,
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .wake = tcp_wake,
+    .listen = tcp_listen,
+    .polls = tcp_polls,
+    .sleep = tcp_sleep,
+    .gather = tcp_gather,
+    .abandon = tcp_abandon,
+    .close = tcp_close,
+};
+
+static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
+    struct tcp_transport *m = aligned_alloc(alignof(struct tcp_transport), sizeof *m);
+    if (!m) {
+        error_set(err, HVD_NO_MEMORY, "no memory for the transport");
+        return NULL;
+    }
+    memset(m, 0, sizeof *m);
+    m->transport.ops = &TCP_OPS;
+    m->transport.all = (struct comm){.transport = &m->transport, .size = size};
+    m->here.file = -1;
+    m->net = n;
+    if (!bell_open(&m->bell, err)) return m;
+    bell_close(&m->bell);
+    free(m);
+    return NULL;
+}
+
+int transport_tcp_open(struct transport **out, const struct tcp_sockets *s, bool window,
+                       hvd_error *err) {
+    struct net *n = NULL;
+    HVD_TRY(net_open(&n, s->rank, s->size, s->data, s->messages, err));
+    struct tcp_transport *m = new_transport(n, s->size, err);
+    if (!m) {
+        net_close(n, false);
+        return err->code;
+    }
+    m->owns_net = true;
+    int code = open_all(m, NULL, s->hosts, 0, window, err);
+    *out = code ? NULL : &m->transport;
+    if (code) tcp_close(&m->transport, false);
+    return code;
+}
+
+int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
+                             int size, int number, bool window, hvd_error *err) {
+    struct tcp_transport *m = new_transport(self(job)->net, size, err);
+    if (!m) return err->code;
+    int code = open_all(m, ranks, job->layout.host_of, number, window, err);
+    *out = code ? NULL : &m->transport;
+    if (code) tcp_close(&m->transport, false);
+    return code;
+}

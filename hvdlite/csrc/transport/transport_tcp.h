@@ -1,0 +1,28 @@
+/* Ranks as processes joined by streams: the transport of jobs without MPI.
+ *
+ * It is given connected sockets, of TCP or of any other stream. On one host with a window it does as
+ * transport_mpi: messages pass through mailboxes, and a rank sleeps on its doorbell. Else all that
+ * waits sleeps until a stream has news. */
+#ifndef HVDLITE_TRANSPORT_TRANSPORT_TCP_H
+#define HVDLITE_TRANSPORT_TRANSPORT_TCP_H
+
+#include "transport/transport.h"
+
+/* Descriptors of the streams to the other ranks; see hvd_sockets in hvd.h. */
+struct tcp_sockets {
+    int rank, size;
+    const int *hosts;           /* [size]: the same number for the ranks of one host */
+    const int *data, *messages; /* [size]; -1 at `rank` */
+};
+
+/* Collective. Owns the descriptors from now on, also if it fails. If `window`, the ranks of one host
+ * share a window where they can. */
+int transport_tcp_open(struct transport **out, const struct tcp_sockets *sockets, bool window,
+                       hvd_error *err);
+
+/* Collective over the ranks: opens the transport of a group of the job whose transport is `job`,
+ * which must be closed last. number: > 0, the same on all of them and new in this job. */
+int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
+                             int size, int number, bool window, hvd_error *err);
+
+#endif

@@ -1,0 +1,50 @@
+/* Streams between ranks that are threads: pairs of sockets, with small buffers where a test wants
+ * partial reads and writes. */
+#ifndef HVDLITE_SOCKETS_H
+#define HVDLITE_SOCKETS_H
+
+#include "check.h"
+
+#include "transport/transport_tcp.h"
+
+#include <sys/socket.h>
+
+enum { SOCKETS_MOST = 9 };
+
+struct sockets {
+    int size;
+    int data[SOCKETS_MOST][SOCKETS_MOST], messages[SOCKETS_MOST][SOCKETS_MOST]; /* [of][to] */
+};
+
+static inline void sockets_pair(int *a, int *b, int buffer) {
+    int files[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, files) == 0);
+    for (int i = 0; i < 2 && buffer; i++) {
+        setsockopt(files[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+        setsockopt(files[i], SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    }
+    *a = files[0];
+    *b = files[1];
+}
+
+/* buffer: bytes of each socket's, at least the kernel's least; 0: the kernel's choice. */
+static inline struct sockets *sockets_connect(struct sockets *s, int size, int buffer) {
+    s->size = size;
+    for (int a = 0; a < size; a++) {
+        s->data[a][a] = s->messages[a][a] = -1;
+        for (int b = 0; b < a; b++) {
+            sockets_pair(&s->data[a][b], &s->data[b][a], buffer);
+            sockets_pair(&s->messages[a][b], &s->messages[b][a], buffer);
+        }
+    }
+    return s;
+}
+
+/* hosts: [rank], the same number for ranks of one host. */
+static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
+                                    struct transport **t, hvd_error *err) {
+    struct tcp_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};
+    return transport_tcp_open(t, &own, window, err);
+}
+
+#endif

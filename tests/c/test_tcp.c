@@ -1,0 +1,268 @@
+/* The transport by sockets: frames in pieces, receives posted late and in any order, several groups
+ * on the same streams, and the ends of a rank. */
+#include "check.h"
+
+#include "random.h"
+#include "sockets.h"
+#include "transport/channel.h"
+
+enum { TINY = 1, BIG = 300007, MOST_FRAMES = 24 };
+
+/* Two ends that this thread drives by turns. */
+struct ends {
+    struct net *net[2];
+    struct channel *channel[2];
+    int rings[2], lost[2];
+};
+
+static struct ends *ends_of(void *arg) { return *(struct ends **)arg; }
+static void ring_0(void *arg) { ends_of(arg)->rings[0]++; }
+static void ring_1(void *arg) { ends_of(arg)->rings[1]++; }
+static void lost_0(void *arg, int peer) { ends_of(arg)->lost[0] = 1 + peer; }
+static void lost_1(void *arg, int peer) { ends_of(arg)->lost[1] = 1 + peer; }
+
+static void open_ends(struct ends *e, struct ends **arg, int buffer) {
+    struct sockets s;
+    hvd_error err = {0};
+    *e = (struct ends){{NULL}, {NULL}, {0}, {0}};
+    *arg = e;
+    sockets_connect(&s, 2, buffer);
+    for (int i = 0; i < 2; i++) {
+        struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, arg};
+        CHECK_OK(net_open(&e->net[i], i, 2, s.data[i], s.messages[i], &err), err);
+        CHECK_OK(channel_open(&e->channel[i], e->net[i], 0, owner, &err), err);
+    }
+}
+
+static void look_at_both(struct ends *e) {
+    net_look(e->net[0]);
+    net_look(e->net[1]);
+}
+
+/* One thread can't close both at once: neither waits for the other. */
+static void close_end(struct ends *e, int i, bool clean) {
+    channel_close(e->channel[i]);
+    e->net[i]->peers[1 - i].left = true;
+    net_close(e->net[i], clean);
+}
+
+static void fill_bytes(unsigned char *data, size_t n, unsigned seed) {
+    for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed((uint64_t)seed << 32 | i);
+}
+
+static bool has_bytes(const unsigned char *data, size_t n, unsigned seed) {
+    for (size_t i = 0; i < n; i++)
+        if (data[i] != (unsigned char)mixed((uint64_t)seed << 32 | i)) return false;
+    return true;
+}
+
+/* A frame as it goes from end 0 to end 1. */
+struct transit {
+    size_t n;
+    unsigned char *from, *to;
+    struct piece *out, *in;
+};
+
+static void transit_new(struct transit *x, size_t n, unsigned seed) {
+    *x = (struct transit){.n = n, .from = malloc(n + 1), .to = malloc(n + 1)};
+    REQUIRE(x->from && x->to);
+    fill_bytes(x->from, n, seed);
+    memset(x->to, 0, n + 1);
+}
+
+static void transit_free(struct transit *x) {
+    free(x->from);
+    free(x->to);
+}
+
+static void post_send(struct ends *e, struct transit *x) {
+    hvd_error err = {0};
+    CHECK_OK(channel_isend(e->channel[0], x->from, x->n, 1, &x->out, &err), err);
+}
+
+static void post_receive(struct ends *e, struct transit *x) {
+    hvd_error err = {0};
+    CHECK_OK(channel_irecv(e->channel[1], x->to, x->n, 0, &x->in, &err), err);
+}
+
+static bool is_done(const struct piece *p) { return !p || p->complete; }
+
+static void finish_all(struct ends *e, struct transit *x, int n) {
+    for (int i = 0; i < n; i++) {
+        for (int looks = 0; looks < 100000 && !(is_done(x[i].in) && is_done(x[i].out)); looks++)
+            look_at_both(e);
+        CHECK_CASE(is_done(x[i].in) && is_done(x[i].out), "frame %d", i);
+        CHECK_CASE(has_bytes(x[i].to, x[i].n, (unsigned)i), "frame %d of %zu bytes", i, x[i].n);
+        transit_free(&x[i]);
+    }
+}
+
+static size_t length_of(uint64_t *r) {
+    static const size_t LENGTHS[] = {0, 1, 4, 11, 4083, 4084, 4096, 9000, 70000, BIG};
+    return LENGTHS[random_below(r, sizeof LENGTHS / sizeof *LENGTHS)];
+}
+
+/* Sends and receives are posted in any order beside each other; looks lie between them. `several`: a
+ * second group is open, so frames that nobody has wanted yet are kept. */
+static void run_frames(uint64_t seed, int buffer, bool several) {
+    struct ends e, *arg;
+    uint64_t r = seed;
+    struct channel *others[2];
+    struct transit x[MOST_FRAMES];
+    int sent = 0, posted = 0;
+    hvd_error err = {0};
+    open_ends(&e, &arg, buffer);
+    for (int i = 0; i < 2 && several; i++)
+        CHECK_OK(channel_open(&others[i], e.net[i], 7, e.channel[i]->owner, &err), err);
+    for (int i = 0; i < MOST_FRAMES; i++) transit_new(&x[i], length_of(&r), (unsigned)i);
+    while (sent < MOST_FRAMES || posted < MOST_FRAMES) {
+        switch (random_below(&r, 3)) {
+        case 0:
+            if (sent < MOST_FRAMES) post_send(&e, &x[sent++]);
+            break;
+        case 1:
+            if (posted < MOST_FRAMES) post_receive(&e, &x[posted++]);
+            break;
+        default: net_look(e.net[random_below(&r, 2)]);
+        }
+    }
+    finish_all(&e, x, MOST_FRAMES);
+    CHECK(e.rings[1] > 0 && !e.lost[0] && !e.lost[1]);
+    for (int i = 0; i < 2 && several; i++) channel_close(others[i]);
+    close_end(&e, 0, true);
+    close_end(&e, 1, true);
+}
+
+TEST(test_frames_in_any_order) {
+    for (uint64_t seed = 1; seed <= (CHECK_SLOW ? 10 : 40); seed++)
+        run_frames(seed, seed % 3 ? TINY : 0, seed % 2);
+}
+
+static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
+    hvd_error err = {0};
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(channel_open(&c[i], e->net[i], group, e->channel[i]->owner, &err), err);
+}
+
+/* What a group has given up stays whole for the others: the rest of a frame goes out from a copy,
+ * and comes in to nowhere. */
+static void run_abandon(bool sender, bool receiver) {
+    struct ends e, *arg;
+    struct channel *c[2];
+    struct transit x, y;
+    hvd_error err = {0};
+    open_ends(&e, &arg, TINY);
+    open_both(&e, c, 7);
+    transit_new(&x, BIG, 0);
+    transit_new(&y, BIG, 1);
+    post_send(&e, &x);
+    post_receive(&e, &x);
+    for (int i = 0; i < 5; i++) look_at_both(&e);
+    CHECK(!is_done(x.out) && !is_done(x.in));
+    if (sender) channel_abandon(e.channel[0]);
+    if (receiver) channel_abandon(e.channel[1]);
+    if (sender) memset(x.from, 0x33, BIG);
+    if (receiver) memset(x.to, 0x33, BIG);
+    CHECK_OK(channel_isend(c[0], y.from, BIG, 1, &y.out, &err), err);
+    CHECK_OK(channel_irecv(c[1], y.to, BIG, 0, &y.in, &err), err);
+    for (int looks = 0; looks < 100000 && !(is_done(y.in) && is_done(y.out)); looks++)
+        look_at_both(&e);
+    CHECK(is_done(y.in) && is_done(y.out) && has_bytes(y.to, BIG, 1));
+    if (!receiver) CHECK(is_done(x.in) && has_bytes(x.to, BIG, 0));
+    for (int i = 0; i < BIG && receiver; i++)
+        if (!CHECK(x.to[i] == 0x33)) break;
+    for (int i = 0; i < 2; i++) channel_close(c[i]);
+    close_end(&e, 0, true);
+    close_end(&e, 1, true);
+    transit_free(&x);
+    transit_free(&y);
+}
+
+TEST(test_abandoned_frames_leave_the_stream_whole) {
+    run_abandon(true, false);
+    run_abandon(false, true);
+    run_abandon(true, true);
+}
+
+static void send_text(struct channel *c, const char *text) {
+    hvd_error err = {0};
+    CHECK_OK(channel_send(c, FRAME_MESSAGE, 1 - c->net->rank, text, strlen(text) + 1, &err), err);
+}
+
+static void check_text(struct channel *c, const char *text) {
+    struct parcel *p = NULL;
+    for (int looks = 0; looks < 1000 && !(p = channel_take(c, -1)); looks++) net_look(c->net);
+    if (!CHECK_CASE(p != NULL, "'%s'", text)) return;
+    CHECK_TEXT(p->data, text);
+    free(p->data);
+    free(p);
+}
+
+/* A rank opens its groups when it gets there; what has come before is kept. */
+TEST(test_a_group_that_only_one_rank_has_opened) {
+    struct ends e, *arg;
+    struct channel *c[2];
+    struct piece *p;
+    hvd_error err = {0};
+    char got[4] = "";
+    open_ends(&e, &arg, 0);
+    CHECK_OK(channel_open(&c[0], e.net[0], 9, e.channel[0]->owner, &err), err);
+    CHECK_OK(channel_isend(c[0], "abc", 4, 1, &p, &err), err);
+    send_text(c[0], "early");
+    send_text(e.channel[0], "of the world");
+    check_text(e.channel[1], "of the world");
+    CHECK_OK(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, &err), err);
+    check_text(c[1], "early");
+    CHECK_OK(channel_irecv(c[1], got, 4, 0, &p, &err), err);
+    CHECK(!p);
+    CHECK_TEXT(got, "abc");
+    channel_close(c[1]);
+    CHECK_CODE(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, &err), HVD_INVALID, err);
+    send_text(c[0], "late"); /* for nobody */
+    send_text(e.channel[0], "after it");
+    check_text(e.channel[1], "after it");
+    CHECK_OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, &err), err);
+    channel_close(c[0]);
+    close_end(&e, 0, true);
+    close_end(&e, 1, true);
+}
+
+enum end { FAREWELL, SILENT, DATA_ONLY, JUNK };
+
+static void run_end(enum end how) {
+    static const unsigned char NOISE[100] = {0xff, 0xee, 0xdd, 0xcc, 9, 9, 9, 9, 9, 9};
+    struct ends e, *arg;
+    open_ends(&e, &arg, 0);
+    struct link *links = e.net[0]->peers[1].links;
+    send_text(e.channel[0], "last words");
+    if (how == JUNK) CHECK(write(links[LANE_MESSAGES].file, NOISE, sizeof NOISE) > 0);
+    if (how == DATA_ONLY) link_close(&links[LANE_DATA]);
+    if (how == FAREWELL || how == SILENT) close_end(&e, 0, how == FAREWELL);
+    check_text(e.channel[1], "last words");
+    for (int i = 0; i < 10; i++) net_look(e.net[1]);
+    CHECK_INT(e.lost[1], how == SILENT || how == JUNK);
+    send_text(e.channel[1], "to nobody");
+    close_end(&e, 1, true);
+    if (how == DATA_ONLY || how == JUNK) close_end(&e, 0, true);
+}
+
+TEST(test_ends_of_a_rank) {
+    for (int how = FAREWELL; how <= JUNK; how++) run_end((enum end)how);
+}
+
+TEST(test_a_frame_of_another_size) {
+    struct ends e, *arg;
+    struct transit x;
+    struct piece *p;
+    hvd_error err = {0};
+    open_ends(&e, &arg, 0);
+    transit_new(&x, 100, 0);
+    post_send(&e, &x);
+    CHECK_OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, &err), err);
+    net_look(e.net[1]);
+    CHECK_INT(e.channel[1]->cut, 1);
+    CHECK(p && !p->complete && x.to[0] == 0);
+    close_end(&e, 0, true);
+    close_end(&e, 1, true);
+    transit_free(&x);
+}
