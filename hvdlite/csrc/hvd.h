@@ -68,6 +68,16 @@ typedef struct hvd_handle hvd_handle;
 /* Collective over the communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*. */
 int hvd_init(const void *mpi_comm, hvd_error *err);
 
+/* Connected stream sockets to the other ranks of a job that MPI did not start. */
+typedef struct hvd_sockets {
+    int rank, size;
+    const int *lowest;   /* [size]: for each rank the lowest rank of its host */
+    const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
+    const int *messages; /* [size]: and for negotiation: without a farewell their end is a death */
+} hvd_sockets;
+/* The same by sockets, which are hvd's from the call on, also if it fails. Needs no MPI. */
+int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
+
 /* 1 between hvd_init and hvd_close, else 0. */
 int hvd_is_initialized(void);
 int hvd_where(hvd_topology *out, hvd_error *err);
@@ -167,6 +177,9 @@ int hvd_timeline_stop(hvd_error *err);
  * handle lies at `mpi_comm`. `ranks`: their ranks in the job, for error texts. *group is the
  * group's number in this process. MPI must allow calls from several threads. */
 int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err);
+/* The same in a job by sockets, called by these ranks only, which are in the group's order. `number`
+ * is over 0, equal on all of them and new in this job. */
+int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
 /* Ends a group in three steps, like the job's below. */
 void hvd_group_leave(int group, const char *reason);
 int hvd_group_wait_end(int group, double seconds);
@@ -183,7 +196,8 @@ void hvd_close(void);
 void hvd_end_child_with(int code);
 void hvd_end_child(void);
 
-/* The MPI that this library was compiled for, and the MPI that it is linked to. */
+/* The MPI that this library was compiled for, and the MPI that it is linked to. "no MPI": this one
+ * has none, and hvd_init is HVD_UNSUPPORTED. */
 void hvd_mpi_built_for(char *text, size_t size);
 void hvd_mpi_loaded(char *text, size_t size);
 /* cdef end */

@@ -59,7 +59,9 @@ int context_why_failed(hvd_error *err) {
  * fork are gone. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
-    if (current) current->forked = true;
+    if (!current) return;
+    current->forked = true;
+    transport_forked(current->job.world);
 }
 
 static void context_free(struct context *c) {
@@ -67,12 +69,12 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-int context_open(const void *mpi_comm, hvd_error *err) {
+int context_open(struct reach *reach, hvd_error *err) {
     pthread_rwlock_wrlock(&lock);
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = job_open(&c->job, mpi_comm, err);
+    if (!code) code = job_open(&c->job, reach, err);
     if (!code) code = fork_watch(in_child, err); /* calling it again does no harm */
     if (!code) {
         current = c;

@@ -20,8 +20,8 @@ struct group *context_world(void); /* all ranks of the job */
 int context_why_failed(hvd_error *err);
 
 /* ---- outside enter and leave: these wait until all callers have left ---- */
-/* Opens the job; collective over the communicator whose handle lies at `mpi_comm`. */
-int context_open(const void *mpi_comm, hvd_error *err);
+/* Opens the job; collective. */
+int context_open(struct reach *reach, hvd_error *err);
 void context_close(void);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);

@@ -78,17 +78,24 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
     return engine_start(&g->engine, g->transport, &config, err);
 }
 
-static int open_transport(const struct job *j, struct group *g, const void *mpi_comm,
-                          hvd_error *err) {
+/* job_ranks: NULL: the group is the job. */
+static int open_transport(const struct job *j, struct group *g, struct reach *reach,
+                          const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
-    return transport_mpi_open(&g->transport, mpi_comm, o->window, o->nudge, err);
+    if (reach->by_mpi)
+        return transport_mpi_open(&g->transport, reach->mpi_comm, o->window, o->nudge, err);
+    if (job_ranks)
+        return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
+                                        reach->number, o->window, err);
+    reach->taken = true;
+    return transport_tcp_open(&g->transport, &reach->sockets, o->window, err);
 }
 
-int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
+int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
                    struct group **out, hvd_error *err) {
     struct group *g = group_new(err);
     if (!g) return err->code;
-    int code = open_transport(j, g, mpi_comm, err);
+    int code = open_transport(j, g, reach, job_ranks, err);
     if (!code) code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
@@ -120,8 +127,8 @@ struct group *job_take(struct job *j, int id) {
 
 static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
-        log_line(&j->config.log, LOG_WARNING, "everything goes through MPI, which is slower: %s",
-                 t->no_window.text);
+        log_line(&j->config.log, LOG_WARNING, "everything goes through %s, which is slower: %s",
+                 t->blocks ? "sockets" : "MPI", t->no_window.text);
     log_line(&j->config.log, LOG_INFO,
              "local rank %d of %d, %s window, fusion %zu bytes, cache %zu tensors",
              t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",
@@ -180,9 +187,10 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
 
 /* World's transport first: through it all ranks learn if one can't read its environment, as `code`
  * and *err tell. */
-static int open_world(struct job *j, struct group *world, const void *mpi_comm, int code,
+static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
                       hvd_error *err) {
-    HVD_TRY(open_transport(j, world, mpi_comm, err));
+    HVD_TRY(open_transport(j, world, reach, NULL, err));
+    j->world = world->transport;
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
     flight_place(j->flight, world->transport->at.rank, world->transport->at.size,
@@ -204,7 +212,7 @@ static void open_flight(struct job *j) {
     j->config.stats = &j->flight->memory->stats;
 }
 
-int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
+int job_open(struct job *j, struct reach *reach, hvd_error *err) {
     *j = (struct job){.config.options = OPTIONS_DEFAULT};
     int id, code = options_read(&j->config.options, err);
     timeline_init(&j->timeline);
@@ -213,7 +221,7 @@ int job_open(struct job *j, const void *mpi_comm, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    code = open_world(j, world, mpi_comm, code, err);
+    code = open_world(j, world, reach, code, err);
     if (!code) code = job_add(j, world, &id, err);
     if (code) group_close(world);
     return code;

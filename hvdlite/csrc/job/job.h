@@ -7,6 +7,16 @@
 #define HVDLITE_JOB_JOB_H
 
 #include "engine/engine.h"
+#include "transport/transport_tcp.h"
+
+/* How the ranks reach each other. */
+struct reach {
+    bool by_mpi;
+    const void *mpi_comm;       /* where the handle of their communicator lies */
+    struct tcp_sockets sockets; /* of a job */
+    bool taken;                 /* the sockets have an owner */
+    int size, number;           /* of a group among ranks of a job by sockets */
+};
 
 struct group {
     struct transport *transport;
@@ -17,6 +27,7 @@ struct group {
 struct job {
     struct group **groups; /* [id]; NULL: closed; ids are not reused */
     int ngroups;
+    struct transport *world; /* of group 0 */
     struct engine_config config;
     struct patience patience;
     struct pace pace;
@@ -26,9 +37,8 @@ struct job {
     struct flight *flight;    /* NULL: switched off, or no memory for it */
 };
 
-/* Collective over the communicator whose handle lies at `mpi_comm`. Reads the environment.
- * job_close also takes a zeroed job. */
-int job_open(struct job *j, const void *mpi_comm, hvd_error *err);
+/* Collective. Reads the environment. job_close also takes a zeroed job. */
+int job_open(struct job *j, struct reach *reach, hvd_error *err);
 void job_close(struct job *j);
 
 /* Starts this rank's file: {rank} in `path` becomes the rank; without {rank} only rank 0 writes. */
@@ -37,9 +47,9 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
 /* NULL: no such group, or it is closed. */
 struct group *job_group(const struct job *j, int id);
 
-/* Makes a group of the communicator's ranks; collective; no lock. `job_ranks`: their ranks in the
- * job. job_add then gives the group to the job, and an id to the group. */
-int job_make_group(const struct job *j, const void *mpi_comm, const int *job_ranks,
+/* Makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add then gives the group
+ * to the job, and an id to the group. */
+int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
 struct group *job_take(struct job *j, int id); /* gives it to the caller; NULL: no such group */

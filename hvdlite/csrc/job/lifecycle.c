@@ -3,8 +3,21 @@
 #include "base/stacks.h"
 #include "job/context.h"
 #include "transport/mpi_library.h"
+#include "transport/net.h"
 
-int hvd_init(const void *mpi_comm, hvd_error *err) { return context_open(mpi_comm, err); }
+int hvd_init(const void *mpi_comm, hvd_error *err) {
+    return context_open(&(struct reach){.by_mpi = true, .mpi_comm = mpi_comm}, err);
+}
+
+int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
+    struct reach reach = {.sockets = {s->rank, s->size, s->lowest, s->data, s->messages}};
+    int code = s->size > 0 && s->rank >= 0 && s->rank < s->size
+                   ? context_open(&reach, err)
+                   : error_set(err, HVD_INVALID, "rank %d of %d ranks", s->rank, s->size);
+    if (!reach.taken) net_close_files(s->rank, s->size, s->data);
+    if (!reach.taken) net_close_files(s->rank, s->size, s->messages);
+    return code;
+}
 
 int hvd_is_initialized(void) {
     if (context_enter(NULL)) return 0;
@@ -99,16 +112,24 @@ int hvd_timeline_stop(hvd_error *err) {
 
 /* ---- groups ---- */
 
-int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
+/* Not entered: a caller that waits here must not block others. */
+static int open_group(struct reach *reach, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
-    HVD_TRY(
-        context_hold(&job, err)); /* not entered: a caller that waits here must not block others */
-    int code = job_make_group(job, mpi_comm, ranks, &g, err);
+    HVD_TRY(context_hold(&job, err));
+    int code = job_make_group(job, reach, ranks, &g, err);
     if (!code) code = context_add_group(job, g, group, err);
     if (code) group_close(g);
     context_release(job);
     return code;
+}
+
+int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error *err) {
+    return open_group(&(struct reach){.by_mpi = true, .mpi_comm = mpi_comm}, ranks, group, err);
+}
+
+int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err) {
+    return open_group(&(struct reach){.size = size, .number = number}, ranks, group, err);
 }
 
 enum { ALL_GROUPS = -1 };

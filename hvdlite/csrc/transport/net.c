@@ -106,7 +106,7 @@ static int own_all(struct net *n, const int *data, const int *messages, hvd_erro
     return why.code;
 }
 
-static void close_files(int rank, int size, const int *files) {
+void net_close_files(int rank, int size, const int *files) {
     for (int r = 0; r < size; r++)
         if (r != rank && files[r] >= 0) close(files[r]);
 }
@@ -120,8 +120,8 @@ int net_open(struct net **out, int rank, int size, const int *data, const int *m
         free(n);
         free(peers);
         if (epoll >= 0) close(epoll);
-        close_files(rank, size, data);
-        close_files(rank, size, messages);
+        net_close_files(rank, size, data);
+        net_close_files(rank, size, messages);
         return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
     }
     *n = (struct net){.rank = rank, .size = size, .peers = peers, .epoll = epoll};
@@ -163,6 +163,12 @@ static void say_farewell(struct net *n) {
         *p = (struct piece){.head.kind = FRAME_FAREWELL, .own = true};
         link_send(&n->peers[r].links[LANE_MESSAGES], p);
     }
+}
+
+void net_let_go(const struct net *n) {
+    for (int r = 0; r < n->size; r++)
+        for (int lane = 0; lane < LANES; lane++)
+            if (r != n->rank) close(n->peers[r].links[lane].file);
 }
 
 void net_close(struct net *n, bool clean) {

@@ -33,8 +33,11 @@ struct net {
 /* Connected sockets: [size], -1 at `rank`. The net owns them from now on, also if it fails. */
 int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
              hvd_error *err);
+void net_close_files(int rank, int size, const int *files);
 /* clean: says farewell; else the others take this rank for dead. All channels are closed. */
 void net_close(struct net *n, bool clean);
+/* In a forked child: closes its copies of the sockets, so that they end with the parent. */
+void net_let_go(const struct net *n);
 
 static inline void net_lock(struct net *n) { monitor_lock(&n->lock); }
 static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }

@@ -109,6 +109,10 @@ int transport_agree(struct transport *t, int code, hvd_error *err) {
     return transport_blame(t, first, err);
 }
 
+void transport_forked(struct transport *t) {
+    if (t->ops->forked) t->ops->forked(t);
+}
+
 void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
 void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }

@@ -43,6 +43,7 @@ struct transport_ops {
     /* Collective, before the engine starts: fills in every rank's `each` bytes, by rank; this
      * rank's are there. */
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
+    void (*forked)(struct transport *); /* NULL: there is nothing to do */
     void (*abandon)(struct transport *);
     void (*close)(struct transport *, bool clean);
 };
@@ -105,6 +106,9 @@ void *transport_gather(struct transport *t, const void *own, size_t each, hvd_er
 /* Collective: fails on every rank if `code`, the code of *err, is not HVD_OK on any rank: else ranks
  * would wait for one that can't start. */
 int transport_agree(struct transport *t, int code, hvd_error *err);
+
+/* In a forked child: lets go of what would hide this process's end from the other ranks. */
+void transport_forked(struct transport *t);
 
 /* After a failure: no transfer touches its buffer any more. */
 void transport_abandon(struct transport *t);

@@ -264,6 +264,9 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     return HVD_OK;
 }
 
+/* Without the lock, which another thread of the parent may have had. */
+static void tcp_forked(struct transport *t) { net_let_go(self(t)->net); }
+
 static void close_channel(struct tcp_transport *m, bool clean) {
     hvd_error ignored;
     net_lock(m->net); /* those that still open it would wait for this rank */
@@ -286,18 +289,8 @@ static void tcp_close(struct transport *t, bool clean) {
 }
 
 static const struct transport_ops TCP_OPS = {
-    .isend = tcp_isend,
-    .irecv = tcp_irecv,
-    .test = tcp_test,
-    .send = tcp_send,
-    .receive = tcp_receive,
-    .wake = tcp_wake,
-    .listen = tcp_listen,
-    .polls = tcp_polls,
-    .sleep = tcp_sleep,
-    .gather = tcp_gather,
-    .abandon = tcp_abandon,
-    .close = tcp_close,
+    tcp_isend, tcp_irecv, tcp_test,   tcp_send,   tcp_receive, tcp_wake,  tcp_listen,
+    tcp_polls, tcp_sleep, tcp_gather, tcp_forked, tcp_abandon, tcp_close,
 };
 
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
@@ -335,6 +328,12 @@ int transport_tcp_open(struct transport **out, const struct tcp_sockets *s, bool
 
 int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
                              int size, int number, bool window, hvd_error *err) {
+    if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
+        return error_set(
+            err, HVD_INVALID,
+            "a group of %d ranks with number %d: expected a job by sockets, and numbers "
+            "over 0",
+            size, number);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
     int code = open_all(m, ranks, job->layout.host_of, number, window, err);

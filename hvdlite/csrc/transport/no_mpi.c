@@ -1,0 +1,17 @@
+/* In place of transport_mpi.c and mpi_library.c in a library without MPI. */
+#include "transport/mpi_library.h"
+#include "transport/transport_mpi.h"
+
+#include <stdio.h>
+
+int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
+                       hvd_error *err) {
+    (void)out, (void)comm, (void)window, (void)nudge;
+    return error_set(
+        err, HVD_UNSUPPORTED,
+        "this library of hvdlite was built without MPI: its jobs are joined by sockets");
+}
+
+void mpi_library_built_for(char *text, size_t size) { snprintf(text, size, "no MPI"); }
+
+void mpi_library_loaded(char *text, size_t size) { snprintf(text, size, "no MPI"); }
