@@ -33,7 +33,7 @@ def test_programs_come_to_what_they_come_to_with_gloo():
     ours = started_by("hvdliterun", "-n", "2", PROGRAMS, "cpu:hvdlite,cuda:gloo")
     assert ours.returncode == 0, ours.stdout + ours.stderr
     theirs, results = came_to(gloo.stdout), came_to(ours.stdout)
-    assert results.keys() == theirs.keys() == {"ddp", "fsdp", "dtensor", "ring"}
+    assert results.keys() == theirs.keys() and len(results) == 15
     assert {name: float(v) for name, v in results.items()} == pytest.approx(
         {name: float(v) for name, v in theirs.items()}, rel=1e-5
     )
