@@ -102,7 +102,7 @@ static void adasum_cases(struct coll_rank *self) {
 }
 
 TEST(test_equals_the_paper) {
-    for (int p = 1; p <= MOST_RANKS; p++) coll_cases_run(p, adasum_cases);
+    for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, adasum_cases);
 }
 
 /* What makes it more than a sum: equal vectors are averaged, orthogonal ones are added. */
@@ -165,7 +165,7 @@ static void unruly(struct coll_rank *self) {
 }
 
 TEST(test_same_bits_of_any_input) {
-    for (int p = 2; p <= MOST_RANKS; p++) coll_cases_run(p, unruly);
+    for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly);
 }
 
 TEST(test_on_hosts) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }

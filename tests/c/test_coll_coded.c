@@ -114,7 +114,7 @@ static void all_cases(struct ranks *ranks, int rank, void *way) {
 static coded_way *chosen = coll_coded, *scattered = coll_coded_scattered;
 
 TEST(test_messages) {
-    for (int size = 1; size <= MOST_RANKS; size += 1 + CHECK_SLOW) {
+    for (int size = 1; size <= MOST_RANKS; size = more_ranks(size)) {
         ranks_run(size, all_cases, &chosen);
         ranks_run(size, all_cases, &scattered);
     }

@@ -83,7 +83,7 @@ static void plan_main(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_every_number_of_ranks) {
     struct plan plan = {DEFAULT_CONFIG, NAMES, 3};
-    for (int p = 1; p <= MOST_RANKS; p++) ranks_run(p, plan_main, &plan);
+    for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) ranks_run(p, plan_main, &plan);
     for (int p = 2; p <= 5; p++) ranks_run_on_window(p, plan_main, &plan);
 }
 
