@@ -145,6 +145,13 @@ class KVStore(OnKVStore):
 
 
 @trainer
+class KVStoreInTwoCalls(OnKVStore):
+    def update(self, rows, **options) -> None:
+        self.trainer.allreduce_grads()
+        self.trainer.update(rows, **options)
+
+
+@trainer
 class KVStoreThatUpdates(OnKVStore):
     on_store, scales_loss = True, False
 

@@ -14,7 +14,6 @@ from nets import (
     batch_of,
     dense_net,
     gradients,
-    joined_batch,
     move_to,
     plain_trainer,
     weights,
@@ -59,24 +58,6 @@ def test_multipliers_and_schedules():
     expected = train(alone, plain_trainer(alone, optimizer()), (4,) * 3, joined=True)
     for trained in results:
         assert_close(trained, expected)
-
-
-def test_clipping_between_allreduce_grads_and_update(size, parity):
-    """Also without update_on_kvstore=False, which MXNet's own stores ask for."""
-    net, alone = dense_net(), dense_net()
-    ours, plain = kv_trainer(net), plain_trainer(alone, sgd())
-    for step in range(3):
-        for model, trainer, x in (
-            (net, ours, batch_of(hvd.rank(), step)),
-            (alone, plain, joined_batch(step)),
-        ):
-            backward(model, x)
-            trainer.allreduce_grads()
-            arrays = [p.grad() for p in model.collect_params().values()]
-            norm = gluon.utils.clip_global_norm(arrays, 0.3 * 4 * size)
-            assert norm > 0.3 * 4 * size
-            trainer.update(4 * size)
-    parity("Trainer, clipping", weights(net), weights(alone), BOUND)
 
 
 @pytest.mark.parametrize("shapes", ["known", "deferred"])
