@@ -15,7 +15,11 @@ class Gluon(Trainer):
     errors = (hvdlite.HvdliteError, mx.MXNetError)
 
     def __init__(self, weights, **options) -> None:
-        self.params = [mx.gluon.Parameter(f"w{i}", shape=w.shape) for i, w in enumerate(weights)]
+        built = 8 if hvdlite.rank() == 0 else 0  # Trainers sort dense10 before dense9
+        self.params = [
+            mx.gluon.Parameter(f"dense{built + i}_w", shape=w.shape) for i, w in enumerate(weights)
+        ]
+        self.named = {param.name: param for param in self.params}
         for param, w in zip(self.params, weights):
             param.initialize()
             param.set_data(mx.nd.array(w))
@@ -58,7 +62,7 @@ class Gluon(Trainer):
             param.grad_req = "null" if i in numbers else "write"
 
     def follow(self, root: int) -> None:
-        hvdlite.broadcast_parameters(dict(enumerate(self.params)), root_rank=root)
+        hvdlite.broadcast_parameters(self.named, root_rank=root)
         hvdlite.broadcast_trainer_states(self.trainer, root_rank=root)
 
     def rows_of(self, rows: int) -> int:
@@ -83,7 +87,7 @@ class OptimizerInGluon(Gluon):
 
     def make(self, sgd, **options):
         wrapped = hvdlite.DistributedOptimizer(sgd, **options)
-        return mx.gluon.Trainer(self.params, wrapped, kvstore=None)
+        return mx.gluon.Trainer(self.named, wrapped, kvstore=None)
 
 
 @trainer
@@ -91,7 +95,7 @@ class DistributedTrainer(Gluon):
     joins = True
 
     def make(self, sgd, **options):
-        return hvdlite.DistributedTrainer(self.params, sgd, **options)
+        return hvdlite.DistributedTrainer(self.named, sgd, **options)
 
 
 @trainer
@@ -99,7 +103,7 @@ class ShardedTrainer(Gluon):
     takes = ("op", "gradient_predivide_factor", "num_groups", "backward_passes_per_step")
 
     def make(self, sgd, **options):
-        return hvdlite.ShardedTrainer(self.params, sgd, **options)
+        return hvdlite.ShardedTrainer(self.named, sgd, **options)
 
 
 class InTwoCalls:
@@ -131,7 +135,7 @@ class OnKVStore(Gluon):
 
     def make(self, sgd, **options):
         return mx.gluon.Trainer(
-            self.params, sgd, kvstore="dist_sync_mpi", update_on_kvstore=self.on_store,
+            self.named, sgd, kvstore="dist_sync_mpi", update_on_kvstore=self.on_store,
             compression_params=options.get("compression"),
         )  # fmt: skip
 

@@ -98,17 +98,6 @@ def test_nothing_is_shared_of_a_sparse_weight_with_a_dense_gradient(rank):
     assert hvd.DistributedTrainer([sparse_weight(rank)], "sgd").zero_copy_parameters == []
 
 
-@pytest.mark.usefixtures("asynchronous")
-def test_blocks_built_before_on_one_rank(rank):
-    """A Trainer sorts by name, and dense10 comes before dense9."""
-    with mx.name.NameManager():  # counts from 0
-        for _ in range(9 if rank == 0 else 0):
-            gluon.nn.Dense(1)
-        net, alone = dense_net((6, 6)), dense_net((6, 6))
-    trained = train(net, kv_trainer(net), (4, 4))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), (4, 4), joined=True))
-
-
 @pytest.mark.usefixtures("several")
 def test_networks_that_differ(rank):
     net = dense_net((8, 4) if rank == 0 else (8, 4, 4))

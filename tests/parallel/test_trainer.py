@@ -9,18 +9,15 @@ from nets import (
     assert_equal_on_all_ranks,
     backward,
     batch_of,
-    both_kinds,
     clear_gradients,
     dense_net,
     gradients,
     joined_batch,
-    make_trainer,
     plain_trainer,
     sgd,
     train,
     weights,
 )
-from versions import MXNET2
 
 import hvdlite as hvd
 
@@ -67,21 +64,6 @@ def test_rescale_grad_and_clip_gradient_of_the_optimizer():
     net, alone = dense_net(), dense_net()
     trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(**options)))
     assert_close(trained, train(alone, plain_trainer(alone, sgd(**options)), joined=True))
-
-
-@pytest.mark.usefixtures("asynchronous")
-@both_kinds
-def test_blocks_built_before_on_one_rank(kind, rank):
-    """The trap of dense9 and dense10: a Trainer sorts by name, and 10 comes before 9."""
-    with mx.name.NameManager():  # counts from 0
-        for _ in range(9 if rank == 0 else 0):
-            gluon.nn.Dense(1)
-        net, alone = dense_net((6, 6)), dense_net((6, 6))
-    params = net.collect_params()
-    if not MXNET2:  # whose names count nothing
-        assert sorted(params)[0] == ("dense10_bias" if rank == 0 else "dense0_bias")
-    trained = train(net, make_trainer(kind, params, sgd()))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
 @pytest.mark.usefixtures("several")

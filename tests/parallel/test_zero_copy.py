@@ -196,19 +196,6 @@ def test_ranks_that_want_different_things(rank):
     assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
 
 
-def test_blocks_built_before_on_one_rank(shares, rank):
-    """Parameters are taken in an order that does not depend on Gluon's numbers."""
-    with mx.name.NameManager():
-        for _ in range(9 if rank == 0 else 0):
-            gluon.nn.Dense(1)
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Dense(6, in_units=64), gluon.nn.Dense(3, in_units=6))
-    net.initialize(mx.init.One())
-    trainer = distributed(net.collect_params())
-    one_step(net, trainer, np.random.RandomState(rank))
-    assert len(trainer.zero_copy_parameters) == (4 if shares else 0)
-
-
 def mapped() -> int:
     with open("/proc/self/maps") as maps:
         return sum("memfd:hvdlite" in line for line in maps)
