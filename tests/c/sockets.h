@@ -7,18 +7,35 @@
 
 #include "transport/transport_tcp.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
-enum { SOCKETS_MOST = 9 };
+enum { SOCKETS_MOST = 9, SOCKETS_TCP = -1 };
 
 struct sockets {
     int size;
     int data[SOCKETS_MOST][SOCKETS_MOST], messages[SOCKETS_MOST][SOCKETS_MOST]; /* [of][to] */
 };
 
+static inline void sockets_tcp_pair(int files[2]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(bind(listener, (struct sockaddr *)&at, size) == 0 && listen(listener, 1) == 0);
+    REQUIRE(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+    files[0] = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(connect(files[0], (struct sockaddr *)&at, size) == 0);
+    files[1] = accept(listener, NULL, NULL);
+    REQUIRE(files[1] >= 0);
+    close(listener);
+}
+
 static inline void sockets_pair(int *a, int *b, int buffer) {
     int files[2];
-    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, files) == 0);
+    if (buffer == SOCKETS_TCP)
+        sockets_tcp_pair(files), buffer = 0;
+    else
+        REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, files) == 0);
     for (int i = 0; i < 2 && buffer; i++) {
         setsockopt(files[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         setsockopt(files[i], SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
@@ -27,7 +44,8 @@ static inline void sockets_pair(int *a, int *b, int buffer) {
     *b = files[1];
 }
 
-/* buffer: bytes of each socket's, at least the kernel's least; 0: the kernel's choice. */
+/* buffer: bytes of each socket's, at least the kernel's least; 0: the kernel's choice; SOCKETS_TCP:
+ * streams of TCP. */
 static inline struct sockets *sockets_connect(struct sockets *s, int size, int buffer) {
     s->size = size;
     for (int a = 0; a < size; a++) {

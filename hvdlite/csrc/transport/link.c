@@ -176,6 +176,16 @@ static void read_some(struct link *l) {
     }
 }
 
+/* The rest of a frame that has begun is sure to come: the kernel need not tell of every packet. */
+static void want_rest(struct link *l) {
+    enum { SHORT = 8 << 10, MOST = 64 << 10 };
+    size_t rest = l->begun ? HEAD + l->head.bytes - l->got : 0;
+    int low = rest < SHORT ? 1 : (int)least(rest, MOST);
+    if (low != l->low) setsockopt(l->file, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
+    l->low = low;
+}
+
 void link_pull(struct link *l, struct link_reader reader) {
     while (!l->ended && take_ahead(l, reader) && l->readable) read_some(l);
+    if (!l->ended) want_rest(l);
 }

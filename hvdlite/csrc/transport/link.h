@@ -49,6 +49,7 @@ struct link {
     bool readable, writable; /* as far as is known */
     bool hung;               /* an end of the stream is near */
     bool ended, mute;        /* nothing comes any more; nothing goes any more */
+    int low;                 /* bytes that have to come before the kernel tells; 0: not set yet */
     struct pieces out;
     /* The frame that is arriving: */
     struct frame head;
