@@ -45,12 +45,6 @@ def package_on_h2(cluster):
     on_host(cluster, "h2", f"rm -rf {folder}")
 
 
-def test_ranks_on_four_hosts(cluster, on_cluster):
-    done = on_cluster("-n", 4, "-H", cluster.hostfile, *python(WHERE))
-    assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == [f"[{i}] h{i} {i} 0" for i in range(4)]
-
-
 def test_slots_and_a_list_of_hosts(on_cluster):
     done = on_cluster("-np", 3, "-H", "h1:2,h3:2", "--network-interfaces", "eth0", *python(WHERE))
     assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]

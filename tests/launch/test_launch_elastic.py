@@ -136,18 +136,3 @@ def test_a_job_whose_ranks_all_die_has_failed():
     assert done.code == 137, done.err
     assert "was killed by SIGKILL" in done.err
     assert not left_with("scripts/elastic.py")
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--min-np", 3, "-n", 2], "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
-        (["--max-np", 1, "-n", 2], "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
-        (["--reset-limit", -1, "-n", 2], "--reset-limit -1: expected at least 0"),
-        (["--elastic", "-s", 1], "MXNet's parameter server has no elastic training"),
-    ],
-)
-def test_options_that_do_not_fit(options, words):
-    done = call(*options, *python("pass"))
-    assert done.code == 2
-    assert words in done.err

@@ -58,6 +58,10 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--network-interfaces nope0 t", "has no nope0"),
         ("--launcher sge t", "--pe"),
         ("--launcher k8s t", "--image"),
+        ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
+        ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
+        ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
+        ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),
     ],
 )
 def test_a_mistake_is_one_sentence(line, says, capsys):
