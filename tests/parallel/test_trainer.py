@@ -122,3 +122,18 @@ def test_prefix_names_the_tensors(size):
         trainer = hvd.DistributedTrainer(net.collect_params(), sgd(), prefix=prefix)
         train(net, trainer)
     assert_close(weights(nets[0]), weights(nets[1]))
+
+
+def test_a_trainer_guards_itself_if_the_environment_says_so(monkeypatch, rank):
+    monkeypatch.setenv("HVDLITE_GUARD_STEPS", "1")
+    net = dense_net()
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    for step in range(2):
+        backward(net, batch_of(rank, step) * (np.nan if step and rank == 0 else 1))
+        if step == 0:
+            trainer.step(4)
+    with pytest.raises(hvd.HvdliteError, match=r"before step 2: the gradient of .* on rank 0 "):
+        trainer.step(4)
+    monkeypatch.setenv("HVDLITE_GUARD_STEPS", "often")
+    with pytest.raises(ValueError, match="HVDLITE_GUARD_STEPS is 'often': expected a whole"):
+        hvd.DistributedTrainer(net.collect_params(), "sgd")

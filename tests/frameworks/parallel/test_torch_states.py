@@ -188,3 +188,11 @@ def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
         return [t.detach().numpy().transpose(0, 2, 3, 1) for t in (y, x.grad)]
 
     check_far_from_zero(normalise)
+
+
+def test_a_guard_looks_at_sparse_gradients(rank):
+    table = torch.nn.Embedding(10, 2, sparse=True)
+    hvd.broadcast_parameters(table.state_dict(), root_rank=0)
+    (table(torch.tensor([1, 7])) * (float("nan") if rank == 0 else 1)).sum().backward()
+    with pytest.raises(hvd.HvdliteError, match="of parameter 'weight' has NaN"):
+        hvd.Guard(table.named_parameters(), every=1).step()

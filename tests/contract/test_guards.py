@@ -1,0 +1,96 @@
+"""Guards of each library: weights that differ between ranks, NaN and infinity are named."""
+
+import numpy as np
+import pytest
+from libraries import mx, torch
+
+import hvdlite
+
+
+class OfMXNet:
+    hvd = hvdlite
+
+    def __init__(self, *shapes) -> None:
+        self.given = [mx.gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
+        for param in self.given:
+            param.initialize(mx.init.One())
+
+    def set(self, i: int, value: float) -> None:
+        self.given[i].data()[-1:] = value
+
+    def backward(self, factors) -> None:
+        with mx.autograd.record():
+            loss = sum((p.data() * factor).sum() for p, factor in zip(self.given, factors))
+        loss.backward()
+
+
+class OfTorch:
+    def __init__(self, *shapes) -> None:
+        self.hvd = hvdlite.torch
+        dtypes = (torch.float16, torch.bfloat16)
+        params = [torch.nn.Parameter(torch.ones(s, dtype=d)) for s, d in zip(shapes, dtypes)]
+        self.given = [(f"p{i}", param) for i, param in enumerate(params)]
+
+    def set(self, i: int, value: float) -> None:
+        self.given[i][1].data[-1:] = value
+
+    def backward(self, factors) -> None:
+        sum((p * factor).sum() for (_, p), factor in zip(self.given, factors)).backward()
+
+
+kinds = [kind for kind, library in ((OfMXNet, mx), (OfTorch, torch)) if library]
+every_kind = pytest.mark.parametrize("kind", kinds)
+
+
+def guarded(kind, every: int) -> tuple:
+    """Some parameters whose gradients are ones, and a guard of them."""
+    params = kind((3,), (2, 5))
+    params.backward([1, 1])
+    return params, params.hvd.Guard(params.given, every=every)
+
+
+def error_of(guard) -> str:
+    with pytest.raises(hvdlite.HvdliteError) as caught:
+        guard.step()
+    text = str(caught.value)
+    assert hvdlite.allgather_object(text) == [text] * hvdlite.size()
+    return text
+
+
+@every_kind
+def test_a_weight_that_comes_apart_is_named_with_rank_and_step(kind, rank, size, several):
+    params, guard = guarded(kind, every=3)
+    for _ in range(3):
+        guard.step()
+    if rank == size - 1:
+        params.set(1, 0.5)
+    text = error_of(guard)
+    assert text.startswith("before step 4: parameter 'p1' differs between ranks: ")
+    assert text.endswith("equal before 1")
+    assert size == 2 or f"rank {size - 1} from the other {size - 1};" in text
+
+
+@every_kind
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_no_number_is_named_with_its_rank(kind, value, rank, size):
+    params = kind((3,), (2, 5))
+    params.backward([1, value if rank == size - 1 else 1])
+    text = error_of(params.hvd.Guard(params.given, every=1))
+    assert text.startswith("before step 1: the gradient of parameter 'p1' has NaN or infinite")
+    assert f"on rank {size - 1} (10)" in text
+
+
+@every_kind
+def test_what_is_not_looked_at_passes(kind, rank):
+    """Between two looks nothing is sent: ranks may even call it more or less often."""
+    params, guard = guarded(kind, every=100)
+    guard.step()
+    params.set(0, float(rank))
+    for _ in range(rank):
+        guard.step()
+
+
+@every_kind
+def test_it_looks_every_so_many_steps(kind):
+    with pytest.raises(ValueError, match="every is 0: expected a whole number of at least 1"):
+        guarded(kind, every=0)
