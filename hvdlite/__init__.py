@@ -65,8 +65,9 @@ __getattr__, __dir__ = lazy_names(
 
 
 def _end() -> None:
-    """Tell ranks that wait in init() that this one has ended; MPI would not."""
-    if "mpi4py.MPI" in sys.modules and "hvdlite.lifecycle.job" not in sys.modules:
+    """Tell ranks that wait in init() that this one has ended."""
+    could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
+    if could_join and "hvdlite.lifecycle.job" not in sys.modules:
         importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.members" in sys.modules:
         sys.modules["hvdlite.lifecycle.members"].end_alone()

@@ -17,6 +17,7 @@ GROUPS = {
         "launch_ps",
         "launch_sge",
         "launch_slurm",
+        "start_without_mpi",
     ),
     "parallel": ("parallel",),
     "shown": ("shown",),

@@ -10,6 +10,7 @@ import os
 
 import pytest
 from jobs import assert_passed, mpirun
+from places import free_port
 
 
 def parallel(*names: str) -> list:
@@ -84,6 +85,12 @@ def test_on_three_ranks():
 
 def test_on_four_ranks():
     passed(4, ({}, ALL if LONG else ON_SEVERAL), CODECS_BY_MESSAGES)
+
+
+def test_without_mpi():
+    """mpirun starts the ranks and the tests meet by MPI: hvdlite knows where rank 0 listens."""
+    at = {"HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    passed(3, ({}, parallel("objects", "join", "trainer")), (NO_WINDOW, BY_MESSAGES), env=at)
 
 
 def test_settings_change_no_result():

@@ -12,23 +12,14 @@ import: the launcher's variables there are the rank's, and MPI would wait for a 
 import importlib
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
 from hvdlite.core.listening import confined
+from hvdlite.core.start import is_worker
 
 _NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # ends of the extensions' names
 _BTL = "OMPI_MCA_btl"  # Open MPI's ways to move bytes; ^: all but these
-
-
-def _is_worker() -> bool:
-    """Tell whether multiprocessing has started this process, its server included."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return False
-    begins = getattr(process.current_process(), "_inheriting", False)  # as the script is imported
-    return begins or process.parent_process() is not None
 
 
 def _is_contained() -> bool:
@@ -62,7 +53,7 @@ try:
     # Before the C library: the loader then binds the C library to this libmpi.
     import mpi4py
 
-    if _is_worker():
+    if is_worker():
         mpi4py.rc.initialize = False
     _given = os.environ.get(_BTL)
     os.environ.update(confined(os.environ))

@@ -5,9 +5,9 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from hvdlite.core import mpi
+from hvdlite.core import start
 
-ffi, lib = mpi.load()
+ffi, lib = start.load()
 
 
 class HvdliteError(RuntimeError):

@@ -99,13 +99,15 @@ def _register(process_set: ProcessSet, ranks: List[int]) -> None:
     _registered[_last_id] = process_set
 
 
-def open_among(ranks: List[int]) -> int:
+def open_among(ranks: List[int], number: int) -> int:
     """Open a group of the C library, in this order; return its number. Only these ranks call it.
 
     If one dies meanwhile, this may never return.
+
+    :param number: one that the first of them has not given yet, and gives to all of them.
     """
     topology.world().check_groups()
-    return topology.world().open_among(ranks)
+    return topology.world().open_among(ranks, number)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

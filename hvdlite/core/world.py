@@ -36,8 +36,11 @@ class World(Protocol):
         :return: its number in this process; None where this rank is not in it.
         """
 
-    def open_among(self, ranks: List[int]) -> int:
-        """Do the same for these ranks, which alone make the call. If one dies, it may not end."""
+    def open_among(self, ranks: List[int], number: int) -> int:
+        """Do the same for these ranks, which alone make the call. If one dies, it may not end.
+
+        :param number: one that the first of them has not given yet, and gives to all of them.
+        """
 
     def check_groups(self) -> None:
         """Raise HvdliteError if this job can have no groups but the one of all ranks."""

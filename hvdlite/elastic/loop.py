@@ -4,12 +4,16 @@ import functools
 import socket
 from typing import Any, Callable, Optional
 
-from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core import frameworks, names, registry, start, topology
+from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
-from hvdlite.lifecycle import job, members, newcomers
+from hvdlite.lifecycle import job
 from hvdlite.numpy import barrier
+
+if start.without_mpi() is None:
+    from hvdlite.lifecycle import members, newcomers
 
 _SOMETHING_FAILED, _ALL_IS_DONE, _LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 
@@ -48,6 +52,8 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
+        if start.without_mpi() is not None:
+            raise HvdliteError(start.NEEDS_MPI.format("elastic training"))
         members.be_elastic()
         members.begin(topology.world())
         newcomers.begin()

@@ -199,6 +199,7 @@ def show_build() -> int:
     print(f"hvdlite {versions['hvdlite']} for Python {versions['Python']} ({sys.executable})")
     print(f"{_box(not trouble)} C library{f': {trouble}' if trouble else ''}")
     print(f"{_box(bool(mpi))} MPI{f': {mpi}' if mpi else ': no mpirun found'}")
+    print(f"{_box(probe.starts_without_mpi())} jobs without MPI, by torchrun or srun")
     frameworks = {"MXNet": mxnet, **{name: probe.installed(name) for name in probe.FRAMEWORKS}}
     for name, version in frameworks.items():
         print(f"{_box(bool(version))} {name}: {version or 'not installed'}")

@@ -110,6 +110,11 @@ def why_not_loaded():
     return text.split("\n")[-1] if done.returncode else None
 
 
+def starts_without_mpi():
+    """Tell whether hvdlite's C library for jobs without MPI is here."""
+    return importlib.util.find_spec("hvdlite._hvdlite_tcp") is not None
+
+
 def describe(load=False):
     """Return all facts about this host; one of them takes long and is asked for by ``load``."""
     memory = os.statvfs("/dev/shm")

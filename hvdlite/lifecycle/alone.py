@@ -1,14 +1,13 @@
 """Refuses to train alone in a process that was started as one of several.
 
-A launcher that MPI does not know (torchrun), or that cannot talk to this MPI (srun without PMIx, an
-mpirun of another MPI), starts N processes. MPI tells each of them that it is alone: N models would
-train side by side, and no one would notice.
+A launcher that MPI does not know, or that cannot talk to this MPI (srun with PMI, an mpirun of
+another MPI), starts N processes, and does not tell all that ``core.start`` asks for. MPI tells each
+of them that it is alone: N models would train side by side, and no one would notice.
 """
 
 import os
 from typing import NamedTuple, Optional
 
-from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle import ancestors, watched
 
@@ -32,7 +31,7 @@ _LAUNCHERS = (
         "srun",
         "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS",
-        "Start it by `srun --mpi=pmix`, or, where that does not join this MPI's ranks, by "
+        "Start it by `srun --mpi=none`, which needs no MPI, by `srun --mpi=pmix`, or by "
         "`hvdliterun -n {n} python train.py` inside the allocation",
     ),
     Launcher("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _OTHER_MPI),
@@ -48,12 +47,13 @@ class _Claim(NamedTuple):
     distance: int  # processes from the one that it started to this one
 
 
-def refuse_if_one_of_several() -> None:
-    """Raise if a launcher started this process, which MPI takes for a job of one, with others.
+def refuse_if_one_of_several(why: str) -> None:
+    """Raise if a launcher started this process, which seems a job of one, with others.
 
     The nearest launcher counts: under `srun -n 4` a script may start `mpirun -n 1`. A batch script
     is no step of Slurm's, but one process, however many tasks its job may have.
 
+    :param why: why it seems so, for the error.
     :raises HvdliteError: names the launcher's variables, and what to do.
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
@@ -67,9 +67,8 @@ def refuse_if_one_of_several() -> None:
     told = ", ".join(f"{name}={os.environ[name]}" for name in names)
     raise HvdliteError(
         f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
-        f"{MPI.Get_library_version().split(',')[0].splitlines()[0]} has it alone: each process "
-        f"would train by itself. {launcher.advice.format(n=size)}. {VARIABLE}=1 is for a process "
-        "that shall be alone"
+        f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
+        f"{VARIABLE}=1 is for a process that shall be alone"
     )
 
 

@@ -15,18 +15,29 @@ import sys
 from hvdlite.lifecycle import script_end
 
 _is_child = False
+_kept_out = False
 
 
 def is_child() -> bool:
-    """Tell whether this process was forked from one that ran MPI."""
+    """Tell whether this process was forked from one that ran MPI, or was a rank."""
     return _is_child
+
+
+def keep_out() -> None:
+    """From now on a child of this process is none of the job's, though no MPI runs here."""
+    global _kept_out
+    _kept_out = True
+
+
+def _runs_mpi() -> bool:
+    mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+    return mpi is not None and mpi() and not sys.modules["mpi4py.MPI"].Is_finalized()
 
 
 def _in_child() -> None:
     global _is_child
     script_end.forget()
-    mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
-    if _is_child or mpi is None or not mpi() or sys.modules["mpi4py.MPI"].Is_finalized():
+    if _is_child or not (_kept_out or _runs_mpi()):
         return
     _is_child = True
     native = importlib.import_module("hvdlite.core.native")

@@ -11,11 +11,11 @@ import time
 import traceback
 from typing import Callable, Optional
 
-from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core import frameworks, names, registry, start, topology
+from hvdlite.core.log import logger
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.lifecycle import mpi_world as door
 from hvdlite.lifecycle import recorder, script_end, watched
 from hvdlite.lifecycle.watched import FOLD
 
@@ -35,6 +35,9 @@ def _seconds(variable: str, default: float) -> float:
 EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
 INIT_PATIENCE_SECONDS = _seconds("HVDLITE_INIT_TIMEOUT_SECONDS", 600)
 GOOD_END = "its script has ended"
+
+_WORLD = "mpi_world" if start.without_mpi() is None else "socket_world"
+door = importlib.import_module(f"hvdlite.lifecycle.{_WORLD}")
 
 _joined = False  # ever
 _joining = threading.RLock()  # two threads may call init() at once
@@ -80,6 +83,8 @@ def _enter(process_sets, world: World) -> None:
     global _joined
     world.init()
     topology.enter(world)
+    if not world.rank:
+        logger.info("%d ranks, transport %s", world.size, door.TRANSPORT)
     names.forget()
     if not _joined:
         door.before_end(shutdown)
@@ -189,7 +194,7 @@ def _end_job(code: int) -> None:
     sys.stderr.flush()
     if watched.by_an_agent():  # the agent ends the other ranks and cleans up after them
         os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
-    door.end_all(code)
+    door.end_all(code, EXIT_PATIENCE_SECONDS)
 
 
 _run_first_at_exit()

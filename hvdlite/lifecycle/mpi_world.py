@@ -12,6 +12,7 @@ from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, members, mpi_life, newcomers, orphan
 from hvdlite.lifecycle.arrivals import Arrivals
 
+TRANSPORT = "mpi"
 ASK_SECONDS = 60.0  # in init(), until all ranks tell all others that they are there
 ANSWER_SECONDS = 2.0
 # Tags: the highest of every MPI.
@@ -59,7 +60,7 @@ class MPIWorld:
             return None
         return _opened(self.comm.Split(0, ranks.index(self.rank)), ranks)
 
-    def open_among(self, ranks: List[int]) -> int:
+    def open_among(self, ranks: List[int], number: int) -> int:
         return _opened(self.comm.Create_group(self.comm.group.Incl(ranks)), ranks)
 
     def check_groups(self) -> None:
@@ -96,7 +97,8 @@ def begin(comm, first: bool) -> None:
     """
     mpi_life.begin()
     if _is_alone(comm):
-        alone.refuse_if_one_of_several()
+        mpi = MPI.Get_library_version().split(",")[0].splitlines()[0]
+        alone.refuse_if_one_of_several(f"{mpi} has it alone")
     if MPI.COMM_WORLD.size > 1 or members.is_newcomer():
         orphan.watch()
     if members.is_newcomer() and first:
@@ -228,11 +230,16 @@ def goes_on_without_others() -> bool:
     return False
 
 
+def newcomers_are_ready() -> bool:
+    """Tell whether new ranks may come in now. Collective, in elastic training."""
+    return newcomers.are_ready()
+
+
 def end_alone() -> None:
     """Exit now where the usual end would wait for the dead; for exit functions."""
     members.end_alone()
 
 
-def end_all(code: int) -> None:
-    """End all processes."""
+def end_all(code: int, patience: float) -> None:
+    """End all processes at once."""
     MPI.COMM_WORLD.Abort(code)

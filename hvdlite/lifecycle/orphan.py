@@ -1,4 +1,4 @@
-"""Ends a rank whose launcher is gone: mpirun, srun, an agent of hvdliterun. Hears the agent's news.
+"""Ends a rank whose launcher is gone: mpirun, srun, torchrun, an agent. Hears the agent's news.
 
 Open MPI's ranks know nothing of it where mpirun was killed by SIGKILL, as for lack of memory: they
 would train on for ever, and a rank that waits would wait for ever.
@@ -21,7 +21,7 @@ from hvdlite.lifecycle import ancestors, watched
 LOOK_SECONDS = 0.5
 TERM_SECONDS = 1.0  # from SIGTERM to SIGKILL, as mpirun has it
 # What the launcher itself has not, though it may run in a job of Slurm's: the first that is there.
-_OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
 
 
 @functools.lru_cache(maxsize=None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jobs import MPI_SETTINGS
+from places import WITHOUT_MPI
 
 pytestmark = pytest.mark.timeout(600)  # programs have their own, shorter ones
 PROGRAMS = str(Path(__file__).parent / "scripts" / "torch_programs.py")
@@ -25,14 +26,19 @@ def came_to(output: str) -> dict:
 
 
 def test_programs_come_to_what_they_come_to_with_gloo():
-    """Started by hvdliterun, which sets what torchrun does.
+    """By hvdliterun over MPI, and by torchrun where there is no MPI: equal to the last digit.
 
     How Gloo's ends does not matter: PyTorch aborted once at its exit, after all results.
     """
-    gloo = started_by("hvdliterun", "-n", "2", PROGRAMS, "gloo")
+    torchrun = ("torchrun", "--standalone", "--nproc-per-node=2", PROGRAMS)
+    path = os.pathsep.join(filter(None, [WITHOUT_MPI, os.environ.get("PYTHONPATH")]))
+    gloo = started_by(*torchrun, "gloo")
     ours = started_by("hvdliterun", "-n", "2", PROGRAMS, "cpu:hvdlite,cuda:gloo")
-    assert ours.returncode == 0, ours.stdout + ours.stderr
+    without_mpi = started_by(*torchrun, "cpu:hvdlite,cuda:gloo", PYTHONPATH=path)
+    for ended in (ours, without_mpi):
+        assert ended.returncode == 0, ended.stdout + ended.stderr
     theirs, results = came_to(gloo.stdout), came_to(ours.stdout)
+    assert results == came_to(without_mpi.stdout)
     assert results.keys() == theirs.keys() and len(results) == 15
     assert {name: float(v) for name, v in results.items()} == pytest.approx(
         {name: float(v) for name, v in theirs.items()}, rel=1e-5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import MPI_SETTINGS, assert_passed, mpirun
+from places import WITHOUT_MPI
 
 SCRIPT = """
 import argparse
@@ -39,11 +40,36 @@ def test_a_data_loader_with_workers(context, tmp_path):
     assert assert_passed(mpirun(2, *line, timeout=90)).lines("SUM ") == ["56.0", "56.0"]
 
 
-def test_torchrun_starts_no_lone_processes(tmp_path):
+def torchrun(*line: str, **env) -> subprocess.CompletedProcess:
+    line = [str(Path(sys.executable).parent / "torchrun"), *line]
+    path = os.pathsep.join(filter(None, [WITHOUT_MPI, os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, **MPI_SETTINGS, "PYTHONPATH": path, **env}
+    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=120)
+
+
+SUM = """
+import torch, hvdlite.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.full((3,), hvd.rank() + 1.0), op=hvd.Sum)
+print(f"SUM {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_torchrun_starts_a_job_without_mpi(ranks, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import hvdlite.torch as hvd; hvd.init(); print('TRAINS')")
-    line = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node=2", str(script)]
-    env = {**os.environ, **MPI_SETTINGS}
-    ended = subprocess.run(line, capture_output=True, text=True, env=env, timeout=120)
-    assert ended.returncode == 1 and "TRAINS" not in ended.stdout
-    assert "torchrun has started this process as one of 2 (RANK=" in ended.stderr
+    script.write_text(SUM)
+    ended = torchrun("--standalone", f"--nproc-per-node={ranks}", str(script))
+    assert ended.returncode == 0, ended.stderr
+    total = 3 * [ranks * (ranks + 1) / 2]
+    said = [f"SUM {rank} of {ranks}: {total}" for rank in range(ranks)]
+    assert sorted(ended.stdout.splitlines()) == said
+
+
+def test_torchrun_starts_a_failed_job_anew(tmp_path):
+    script = tmp_path / "script.py"
+    first = "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'"
+    script.write_text(f"{SUM}import os, sys\nif hvd.rank() and {first}: sys.exit(3)\n")
+    ended = torchrun("--standalone", "--max-restarts=1", "--nproc-per-node=2", str(script))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("SUM 0 of 2") == 2

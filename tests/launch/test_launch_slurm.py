@@ -74,9 +74,15 @@ INIT = "import hvdlite as h; h.init(); print('SIZE', h.size())"
 MPIRUN_ONE = f"{probe.find_program('mpirun')} --allow-run-as-root -n 1 "
 
 
-@pytest.mark.parametrize("how", ["none", "pmi2"])
-def test_srun_without_pmix_starts_no_lone_processes(slurm, how):
-    line = ["srun", f"--mpi={how}", "--ntasks=2", *python(INIT)]
+def test_srun_starts_a_job_without_mpi(slurm):
+    code = f"import sys; sys.modules['mpi4py'] = None\n{INIT}"
+    line = ["srun", "--mpi=none", "--ntasks=4", *python(code)]
+    done = slurm.cluster.run(line, env=slurm.environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, 4 * "SIZE 4\n"), done.stderr
+
+
+def test_srun_with_a_pmi_that_mpi_does_not_speak_starts_no_lone_processes(slurm):
+    line = ["srun", "--mpi=pmi2", "--ntasks=2", *python(INIT)]
     done = slurm.cluster.run(line, env=slurm.environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("srun has started this process as one of 2 (SLURM_PROCID=") == 2

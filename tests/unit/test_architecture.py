@@ -240,13 +240,15 @@ def test_what_python_sees_is_cut_out_of_the_headers():
 
 # What only some modules may import, and which.
 IMPORTERS = {
-    # One describes the C library to cffi, one loads and checks it.
-    r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {"_build.py", "mpi.py"},
-    r"\bmpi\.load\(|import load\b": {"native.py"},
+    # Describes the C library to cffi; loads and checks it; loads that without MPI; looks for it.
+    r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
+        "_build.py", "mpi.py", "start.py", "probe.py"
+    },
+    r"\bstart\.load\(|import load\b": {"native.py"},
     # It has the words for an MPI that is missing; the probe of Slurm imports no hvdlite.
     r"from mpi4py import": {"mpi.py", "slurm.py"},
     r"hvdlite\.core(?:\.| import )mpi": {  # all else knows the World of the job
-        "mpi_world.py", "mpi_life.py", "alone.py", "members.py", "newcomers.py", "native.py"
+        "mpi_world.py", "mpi_life.py", "members.py", "newcomers.py", "start.py"
     },
 }  # fmt: skip
 

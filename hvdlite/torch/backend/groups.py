@@ -25,22 +25,23 @@ def create(store, rank: int, size: int, timeout: timedelta):
     """
     glue = compiled.load()
     job.init()
-    members, name = _members(store, rank, size, timeout)
+    members, number = _members(store, rank, size, timeout)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=timeout)
-    return glue.make(rank, size, _core_group(members), name, timeout.total_seconds(), gloo)
+    group, seconds = _core_group(members, number), timeout.total_seconds()
+    return glue.make(rank, size, group, f"torch.{number}", seconds, gloo)
 
 
-def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], str]:
-    """Return the group's ranks in the job, and a name that no other group of theirs has."""
+def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
+    """Return the group's ranks in the job, and a number that no other group of its first has."""
     number = next(_numbers) if rank == 0 else ""
     store.set(f"hvdlite/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{other}" for other in range(size)]
     store.wait(keys, timeout)
     told = [store.get(key).decode().split() for key in keys]
-    return [int(words[0]) for words in told], f"torch.{told[0][1]}"
+    return [int(words[0]) for words in told], int(told[0][1])
 
 
-def _core_group(members: List[int]) -> int:
+def _core_group(members: List[int], number: int) -> int:
     """Return the core's number of these ranks, which become a group when it is first asked for.
 
     Process groups of the same ranks share one. It stays until the job ends, because a process group
@@ -50,12 +51,12 @@ def _core_group(members: List[int]) -> int:
         return 0
     key = (topology.job_number(), *members)
     if key not in _core_groups:
-        _core_groups[key] = registry.open_among(members)
+        _core_groups[key] = registry.open_among(members, number)
     return _core_groups[key]
 
 
 def meet(url: str, timeout: timedelta, **unused) -> Iterator[Tuple[dist.Store, int, int]]:
-    """Yield store, rank and size for ``init_method="hvdlite://"``, which asks MPI for them."""
+    """Yield store, rank and size for ``init_method="hvdlite://"``, which asks the job for them."""
     job.init()
     rank, size = topology.rank(), topology.size()
     address = addresses_of_ranks()[0]

@@ -1,0 +1,111 @@
+"""The mesh: the connections of each rank to each, for the C library of a job that no MPI joins."""
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+
+from hvdlite.core.listening import INTERFACES
+from hvdlite.core.native import HvdliteError
+from hvdlite.launch import probe
+from hvdlite.lifecycle.handshake import DATA, MESSAGES
+from hvdlite.lifecycle.reception import Reception, listen, reach
+from hvdlite.lifecycle.star import Star
+
+
+class Mesh(NamedTuple):
+    """By rank, as ``hvd_sockets`` has them: this process owns the descriptors."""
+
+    lowest: List[int]  # rank of its host
+    data: List[int]
+    messages: List[int]
+
+
+def connect(star: Star) -> Mesh:
+    """Connect to all other ranks, by two streams each. Collective.
+
+    :raises HvdliteError: some can't be reached, or have ended.
+    """
+    hosts = star.allgather(_identity())
+    lowest = [hosts.index(host) for host in hosts]
+    streams: Dict[int, List[int]] = {kind: [-1] * star.size for kind in (DATA, MESSAGES)}
+    mesh = Mesh(lowest, streams[DATA], streams[MESSAGES])
+    if star.size == 1:
+        return mesh
+    try:
+        _fill(star, streams, lowest)
+    except BaseException:
+        close(mesh)
+        raise
+    return mesh
+
+
+def close(mesh: Mesh) -> None:
+    """Close the descriptors, in a process whose C library does not."""
+    for descriptor in [*mesh.data, *mesh.messages]:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> None:
+    one_host = len(set(lowest)) == 1
+    reached_at = star.allgather(None if one_host else _address(star, lowest))
+    own = "127.0.0.1" if one_host else reached_at[star.rank] or reached_at[0]
+    listener = listen([own], [0])
+    doors = star.allgather(listener.getsockname()[:2])
+    wait = star.waiting()
+    wait.here.update(range(star.rank + 1, star.size))
+
+    def look() -> None:
+        star.look()
+        wait.look()
+
+    for rank in range(star.rank):
+        host, port = doors[rank]
+        for kind in streams:
+            hello = star.hello(kind)
+            streams[kind][rank] = reach(host, [port], hello, star.key, look)[0].detach()
+        wait.here.add(rank)
+    wait.here -= set(range(star.rank + 1, star.size))
+    expected = {(kind, rank) for kind in streams for rank in range(star.rank + 1, star.size)}
+    reception = Reception(listener, star.hello(DATA), star.key, expected, look)
+    for (kind, rank), connection in reception.wait().items():
+        streams[kind][rank] = connection.detach()
+
+
+def _address(star: Star, lowest: List[int]) -> Optional[str]:
+    """Return where other hosts reach this one; None: where they reach rank 0."""
+    wanted = os.environ.get(INTERFACES)
+    if wanted:
+        return _chosen(wanted)
+    if star.rank and lowest[star.rank] == 0:
+        return None
+    far = [c for rank, c in star.connections.items() if lowest[rank] != lowest[star.rank]]
+    return far[0].getsockname()[0]
+
+
+def _identity() -> str:
+    """Return what ranks that can share memory have in common, and no others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+        return f"{socket.gethostname()} {boot.read_text().strip()} {space}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _chosen(wanted: str) -> str:
+    """Return this host's address on the interfaces and networks that the user allows."""
+    words = [word.strip() for word in wanted.split(",")]
+    for name, address in probe.interfaces().items():
+        if name in words or any(_is_in(address, word) for word in words):
+            return address
+    raise HvdliteError(f"init(): {INTERFACES} is {wanted}: this host has no address there")
+
+
+def _is_in(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

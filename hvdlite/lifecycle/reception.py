@@ -1,0 +1,215 @@
+"""Connections between the ranks of a job that no MPI joins: who listens, who comes, who is let in.
+
+One selector serves a port: junk, silence and a flood of connections cost a line in the log each, or
+one for all. The port is closed when all that are expected have come.
+"""
+
+import contextlib
+import selectors
+import socket
+import time
+from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
+
+from hvdlite.core.log import logger
+from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.lifecycle.handshake import GONE, Hello, Stranger, Visitor, introduce, say
+
+VISITOR_SECONDS = 10.0  # from a connection to its proof
+CONNECT_SECONDS = 3.0
+RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
+MOST_VISITORS = 64  # at a time, beside the ranks that are expected; then the oldest has to go
+MOST_LINES = 5  # in the log, about visitors that were turned away
+
+Guest = Tuple[int, int]  # what for, and which rank
+
+
+def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
+    """Return a socket that listens on the first port that is free on the first address.
+
+    :raises OSError: none is.
+    """
+    failed: OSError = OSError("no address")
+    for port in ports:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((address, port))
+                listener.listen(socket.SOMAXCONN)
+                listener.setblocking(False)
+                return listener
+            except OSError as error:
+                failed = error
+                listener.close()
+    raise failed
+
+
+class Reception:
+    """Lets in those who prove that they are ranks of the job.
+
+    :param expected: who is to come.
+    :param look: called a few times a second; what it raises ends the wait.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        own: Hello,
+        key: bytes,
+        expected: Set[Guest],
+        look: Callable[[], None],
+    ):
+        self.guests: Dict[Guest, socket.socket] = {}
+        self._listener, self._own, self._key = listener, own, key
+        self._expected, self._look = expected, look
+        self._visitors: Dict[socket.socket, Visitor] = {}
+        self._turned_away = 0
+        self._selector = selectors.DefaultSelector()
+
+    def wait(self) -> Dict[Guest, socket.socket]:
+        """Return the connections of all that were expected, when all have come.
+
+        :raises RankFailedError: one that has come is gone again.
+        :raises HvdliteError: one has ended its script without init().
+        """
+        try:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            while self._expected - set(self.guests):
+                self._look()
+                for key, _ in self._selector.select(0.1):
+                    self._serve(key.fileobj)
+                self._end_the_slow()
+        finally:
+            self._close()
+        return self.guests
+
+    def _serve(self, connection) -> None:
+        if connection is self._listener:
+            self._admit()
+        elif connection in self._visitors:
+            self._hear(self._visitors[connection])
+        else:
+            self._look_after(connection)
+
+    def _admit(self) -> None:
+        with contextlib.suppress(OSError):  # it is gone again, or there are no descriptors left
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            deadline = time.monotonic() + VISITOR_SECONDS
+            self._visitors[connection] = Visitor(connection, self._own, self._key, deadline)
+            self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._visitors) > MOST_VISITORS + len(self._expected):
+            self._turn_away(next(iter(self._visitors.values())), "too many come at once")
+
+    def _hear(self, visitor: Visitor) -> None:
+        try:
+            hello = visitor.hear()
+            if hello:
+                self._let_in(visitor, hello)
+        except BlockingIOError:
+            pass
+        except (Stranger, OSError) as error:
+            self._turn_away(visitor, str(error))
+
+    def _let_in(self, visitor: Visitor, hello: Hello) -> None:
+        if hello.purpose == GONE:
+            text = f"init(): rank {hello.rank}'s script has ended without calling init()"
+            raise HvdliteError(text, kind="rank left", ranks=(hello.rank,))
+        guest, why = (hello.purpose, hello.rank), ""
+        if hello[2:] != self._own[2:]:
+            told = "of {} ranks (its init() number {}, version {})".format(*hello[2:])
+            why = f"rank {hello.rank} comes to a job {told}, this one is " + (
+                "of {} ranks (init() number {}, version {})".format(*self._own[2:])
+            )
+        elif guest not in self._expected or guest in self.guests:
+            why = f"rank {hello.rank} is here already, or is not expected here"
+        if why:
+            with contextlib.suppress(OSError):
+                say(visitor.connection, {"error": why})
+            raise Stranger(why)
+        del self._visitors[visitor.connection]
+        self.guests[guest] = visitor.connection
+
+    def _look_after(self, connection: socket.socket) -> None:
+        """A guest says nothing yet: what can be read is its end, or what is for later."""
+        if self._own.purpose == GONE:  # it has been told
+            self._selector.unregister(connection)
+            return
+        try:
+            if connection.recv(1, socket.MSG_PEEK):
+                self._selector.unregister(connection)
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        (rank,) = (guest[1] for guest, known in self.guests.items() if known is connection)
+        text = f"rank {rank} has ended while the job began"
+        raise RankFailedError(text, kind="rank dead", ranks=(rank,))
+
+    def _end_the_slow(self) -> None:
+        now = time.monotonic()
+        for visitor in [v for v in self._visitors.values() if v.deadline < now]:
+            self._turn_away(visitor, f"it has not said who it is within {VISITOR_SECONDS:g} s")
+
+    def _turn_away(self, visitor: Visitor, why: str) -> None:
+        self._turned_away += 1
+        if self._turned_away <= MOST_LINES:
+            with contextlib.suppress(OSError):
+                peer = visitor.connection.getpeername()[0]
+                logger.warning("init(): a connection from %s was turned away: %s", peer, why)
+        self._selector.unregister(visitor.connection)
+        del self._visitors[visitor.connection]
+        visitor.connection.close()
+
+    def _close(self) -> None:
+        if self._turned_away > MOST_LINES:
+            logger.warning("init(): %d more were turned away", self._turned_away - MOST_LINES)
+        for visitor in self._visitors.values():
+            visitor.connection.close()
+        self._selector.close()
+        self._listener.close()
+        for guest in self.guests.values():
+            guest.setblocking(True)
+
+
+def reach(
+    host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
+) -> Tuple[socket.socket, Hello]:
+    """Connect to a rank that listens there, or will; return the connection and its hello.
+
+    :param look: called between two attempts; what it raises ends them.
+    """
+    told: Set[str] = set()
+    pause, longest = RETRY_SECONDS
+    while True:
+        for where in _addresses(host, ports):
+            look()
+            connection = socket.socket(where[0], socket.SOCK_STREAM)
+            connection.settimeout(CONNECT_SECONDS)
+            try:
+                connection.connect(where[1])
+                hello = introduce(connection, own, key)
+                connection.settimeout(None)
+                return connection, hello
+            except Stranger as error:
+                if str(error) not in told:
+                    logger.warning("init(): %s port %d: %s", host, where[1][1], error)
+                told.add(str(error))
+            except OSError:
+                pass
+            finally:
+                if connection.gettimeout() is not None:
+                    connection.close()
+        time.sleep(pause)
+        pause = min(1.5 * pause, longest)
+
+
+def _addresses(host: str, ports: Iterable[int]) -> Iterator[Tuple[int, tuple]]:
+    found: List[tuple] = []
+    with contextlib.suppress(OSError):  # its name may become known later
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    for port in ports:
+        for family, _, _, _, address in found:
+            yield family, (address[0], port, *address[2:])

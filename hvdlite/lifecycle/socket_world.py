@@ -1,0 +1,179 @@
+"""A job of processes that no MPI joins: how they meet, and what they tell each other.
+
+The names are those of ``mpi_world``. All ranks meet at rank 0's port (``star``), then connect each
+to each (``mesh``); the C library gets these connections. The star stays, for what a World has to
+tell. Each port is closed when all that were expected on it have come.
+"""
+
+import os
+import sys
+from typing import Any, Callable, List, Optional, Sequence
+
+from hvdlite.core import start, topology
+from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.world import World
+from hvdlite.lifecycle import alone, forks, mesh, orphan, star
+
+TRANSPORT = "tcp"
+GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
+
+_joined = 0  # jobs of this process
+_present: List["SocketWorld"] = []  # of this process: one at most
+
+
+def _place() -> start.Place:
+    found = start.without_mpi()
+    assert found is not None  # or mpi_world has the job
+    return found
+
+
+class SocketWorld:
+    """The ranks that have met at rank 0's port; see :class:`World`."""
+
+    def __init__(self, met: star.Star) -> None:
+        self.rank, self.size = met.rank, met.size
+        self._star = met
+        self._mesh: Optional[mesh.Mesh] = None
+        self._opened = 0
+
+    def init(self) -> None:
+        self._mesh = mesh.connect(self._star)
+        _present[:] = [self]
+        arrays = [ffi.new("int[]", each) for each in self._mesh]
+        call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+
+    def numbers(self, number: int) -> List[int]:
+        return self._star.allgather(number)
+
+    def allgather(self, value: Any) -> List[Any]:
+        return self._star.allgather(value)
+
+    def barrier(self) -> None:
+        self._star.allgather(None)
+
+    def send(self, value: Any, rank: int) -> None:
+        self._star.send(value, rank)
+
+    def receive(self, rank: int) -> Any:
+        return self._star.receive(rank)
+
+    def open(self, ranks: List[int]) -> Optional[int]:
+        self._opened += 1
+        return _opened(ranks, 2 * self._opened) if self.rank in ranks else None
+
+    def open_among(self, ranks: List[int], number: int) -> int:
+        return _opened(ranks, 2 * (number * self.size + ranks[0]) + 1)
+
+    def check_groups(self) -> None:
+        """Return: they are always possible."""
+
+    def members(self) -> Any:
+        raise HvdliteError(start.NEEDS_MPI.format("elastic training"))
+
+    def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
+        raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
+
+    def leave(self, sound: bool) -> None:
+        self._star.close()
+        self._mesh = None
+        _present.clear()
+
+    def tell_of(self, error: BaseException) -> None:
+        """Have the others raise an error of rank 0, where it is one of the job."""
+        if isinstance(error, HvdliteError) and not self.rank:
+            self._star.tell_of(error)
+
+    def let_go_in_a_child(self) -> None:
+        """A child keeps no connection: by it the others would take this process for alive."""
+        if self._mesh is not None:
+            mesh.close(self._mesh)
+        self.leave(False)
+
+
+def _opened(ranks: List[int], number: int) -> int:
+    group = ffi.new("int *")
+    call(lib.hvd_group_open_among, ranks, len(ranks), number, group)
+    return group[0]
+
+
+def _in_child() -> None:
+    for world in list(_present):
+        world.let_go_in_a_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+forks.keep_out()
+
+
+def begin(comm, first: bool) -> None:
+    """Watch what this process depends on.
+
+    :raises ValueError: ``comm`` is one of MPI's.
+    :raises HvdliteError: this process can't be in a job, or is one of several and knows no others.
+    """
+    if comm is not None:
+        raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
+    if forks.is_child():
+        raise HvdliteError(
+            "init(): this process was forked from a rank, and a child is none: call hvdlite.init() "
+            "in the process that the launcher has started"
+        )
+    if _place() == start.ALONE:
+        alone.refuse_if_one_of_several("nobody has told it where the others are")
+    if "TORCHELASTIC_RUN_ID" in os.environ or _place().launcher == "srun":
+        orphan.watch()
+
+
+def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[[], None]) -> None:
+    """Meet the other ranks, then call ``enter``."""
+    global _joined
+    world = SocketWorld(star.meet(_place(), _joined, patience))
+    _joined += 1
+    try:
+        enter(world)
+    except BaseException as error:
+        if not topology.is_initialized():
+            world.tell_of(error)
+            world.leave(False)
+        raise
+
+
+def before_end(leave: Callable[[], None]) -> None:
+    """Do nothing: no script ends what joins these processes."""
+
+
+def has_others() -> bool:
+    """Tell whether other processes may wait for this one."""
+    return _place().size > 1 and not forks.is_child() and not start.is_worker()
+
+
+def rank() -> int:
+    """Return this process's number among those that were started together."""
+    return _place().rank
+
+
+def say_gone() -> None:
+    """Tell those who wait for this process in init() now, or soon."""
+    star.say_gone(_place(), _joined, GONE_SECONDS)
+
+
+def goes_on_without_others() -> bool:
+    """Return False: that needs MPI."""
+    return False
+
+
+def newcomers_are_ready() -> bool:
+    """Return False: none come."""
+    return False
+
+
+def end_alone() -> None:
+    """Do nothing: the usual end waits for nobody."""
+
+
+def end_all(code: int, patience: float) -> None:
+    """End this process; the others see that it is gone, or are told so within these seconds."""
+    if not _joined:
+        star.say_gone(_place(), _joined, patience)
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,205 @@
+"""The star: every rank of a job that no MPI joins has a connection to rank 0."""
+
+import ipaddress
+import socket
+from typing import Any, Dict, List, Optional
+
+from hvdlite.core import start
+from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.lifecycle.arrivals import Arrivals
+from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
+from hvdlite.lifecycle.reception import Reception, listen, reach
+
+WARN_SECONDS = 5.0
+GRACE_SECONDS = 10.0  # after the limit, for rank 0 to say who is missing
+
+
+class Star:
+    """What the ranks tell each other through rank 0, by JSON.
+
+    :param connections: of rank 0: to every other rank; of another: to rank 0.
+    :param joined: how often this process has been in a job before.
+    :param patience: seconds; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        place: start.Place,
+        key: bytes,
+        joined: int,
+        patience: float,
+        connections: Dict[int, socket.socket],
+    ) -> None:
+        self.rank, self.size, self.key, self.joined = place.rank, place.size, key, joined
+        self.patience, self.connections = patience, connections
+        self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None
+        for connection in connections.values():
+            _set_options(connection, self._timeout)
+
+    def hello(self, purpose: int) -> Hello:
+        return Hello(purpose, self.rank, self.size, self.joined)
+
+    def waiting(self) -> Arrivals:
+        """Return a clock for a wait for others, which begins now."""
+        return _arrivals(self.rank, self.size, self.patience)
+
+    def look(self) -> None:
+        """Raise if the job can't begin, as far as that is known here without waiting."""
+        for rank, connection in self.connections.items():
+            connection.setblocking(False)
+            try:
+                something = connection.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                continue
+            except OSError:
+                something = b""
+            finally:
+                connection.settimeout(self._timeout)
+            if not something:
+                raise _ended(rank)
+            if self.rank:  # between two calls rank 0 tells of errors only
+                self.receive(0)
+
+    def allgather(self, value: Any) -> List[Any]:
+        if self.rank:
+            self.send(value, 0)
+            return self.receive(0)
+        try:
+            values = [value, *(self.receive(rank) for rank in range(1, self.size))]
+        except HvdliteError as error:
+            self.tell_of(error)
+            raise
+        for rank in range(1, self.size):
+            self.send(values, rank)
+        return values
+
+    def send(self, value: Any, rank: int) -> None:
+        try:
+            say(self.connections[rank], {"value": value})
+        except OSError:
+            raise _ended(rank) from None
+
+    def receive(self, rank: int) -> Any:
+        try:
+            told = hear(self.connections[rank])
+        except socket.timeout:
+            text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
+            raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
+        except OSError:
+            raise _ended(rank) from None
+        if "error" in told:
+            ranks, kind = tuple(told.get("ranks", ())), told.get("kind")
+            failed = RankFailedError if kind == "rank dead" else HvdliteError
+            raise failed(told["error"], kind=kind, ranks=ranks)
+        return told["value"]
+
+    def tell_of(self, error: HvdliteError) -> None:
+        """Have the others raise this error at their next call here; for rank 0."""
+        told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
+        for connection in self.connections.values():
+            try:
+                say(connection, told)
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections = {}
+
+
+def _ended(rank: int) -> RankFailedError:
+    text = f"init(): rank {rank} has ended while the job began"
+    return RankFailedError(text, kind="rank dead", ranks=(rank,))
+
+
+def _ended_without(rank: int) -> HvdliteError:
+    text = f"init(): rank {rank}'s script has ended without calling init()"
+    return HvdliteError(text, kind="rank left", ranks=(rank,))
+
+
+def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
+    return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
+
+
+def _set_options(connection: socket.socket, timeout: Optional[float]) -> None:
+    """A host that vanishes is noticed, and what does not come is not waited for."""
+    connection.settimeout(timeout)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6)):
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def meet(place: start.Place, joined: int, patience: float) -> Star:
+    """Wait at rank 0's port until all ranks are in init().
+
+    :raises HvdliteError: some have not come in time, or have ended.
+    """
+    key = key_of(place.job)
+    hello = Hello(STAR, place.rank, place.size, joined)
+    wait = _arrivals(place.rank, place.size, patience)
+    if place.size == 1:
+        return Star(place, key, joined, patience, {})
+    if not place.rank:
+        return Star(place, key, joined, patience, _receive_all(place, hello, key, wait))
+    wait.here = set(range(1, place.size))
+    connection, other = reach(place.host, place.ports, hello, key, wait.look)
+    if other.purpose == GONE:
+        connection.close()
+        raise _ended_without(0)
+    return Star(place, key, joined, patience, {0: connection})
+
+
+def _receive_all(place: start.Place, hello: Hello, key: bytes, wait: Arrivals) -> dict:
+    expected = {(STAR, rank) for rank in range(1, place.size)}
+
+    def look() -> None:
+        wait.here.update(rank for _, rank in reception.guests)
+        wait.look()
+
+    reception = Reception(_door(place), hello, key, expected, look)
+    try:
+        guests = reception.wait()
+    except BaseException as error:
+        known = {rank: connection for (_, rank), connection in reception.guests.items()}
+        rest = Star(place, key, 0, 0, known)
+        if isinstance(error, HvdliteError):
+            rest.tell_of(error)
+        rest.close()
+        raise
+    return {rank: connection for (_, rank), connection in guests.items()}
+
+
+def _door(place: start.Place) -> socket.socket:
+    """Return rank 0's listener, on the address by which the launcher has named it."""
+    try:
+        found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    except OSError as error:
+        raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
+    loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
+    if loops and place.host not in ("localhost", *addresses):
+        addresses = []  # other hosts know the name by another address
+    try:
+        return listen([*addresses, "0.0.0.0"], place.ports)
+    except OSError as error:
+        ports = f"{place.ports[0]}" + (f" to {place.ports[-1]}" if place.ports[1:] else "")
+        raise HvdliteError(
+            f"init(): rank 0 can't listen at {place.host}, port {ports}: {error}. {start.PORT} "
+            "gives all ranks another port"
+        ) from error
+
+
+def say_gone(place: start.Place, joined: int, seconds: float) -> None:
+    """Tell those who wait for this process in init() now, or come within these seconds."""
+    hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
+    ends = Arrivals(place.rank, place.size, seconds, seconds)
+    try:
+        if place.rank:
+            reach(place.host, place.ports, hello, key, ends.look)[0].close()
+        else:
+            expected = {(STAR, rank) for rank in range(1, place.size)}
+            Reception(_door(place), hello, key, expected, ends.look).wait()
+    except (HvdliteError, OSError, ValueError):
+        pass

@@ -1,0 +1,87 @@
+"""Starts ranks as torchrun does, by variables alone, in an environment without mpi4py.
+
+Unlike torchrun this ends no rank when another fails: each has to find its own way out.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from typing import Callable, Dict, Iterable, List, Optional, Sequence
+
+from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job, kill_all, leftovers_in_shm, processes_of
+
+WITHOUT_MPI = str(TESTS / "without_mpi")
+
+
+def free_port() -> int:
+    """A port p with p + 1 free, too."""
+    while True:
+        with socket.socket() as one, socket.socket() as next_one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                next_one.bind(("127.0.0.1", port + 1))
+                return port
+
+
+def variables(rank: int, size: int, port: int, host: str = "127.0.0.1") -> Dict[str, str]:
+    """Torchrun's, and those of the tests."""
+    found = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+    path = [WITHOUT_MPI, str(TESTS), os.environ.get("PYTHONPATH")]
+    return {
+        **MPI_SETTINGS,
+        **{name: str(value) for name, value in found.items()},
+        "MASTER_ADDR": host,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
+
+
+def start_ranks(
+    size: int,
+    *command: str,
+    env: Optional[Dict[str, str]] = None,
+    ranks: Optional[Iterable[int]] = None,
+    timeout: float = 60,
+    while_running: Optional[Callable[[List[subprocess.Popen]], None]] = None,
+    prefixes: Optional[Sequence[Sequence[str]]] = None,
+    host: str = "127.0.0.1",
+) -> List[Job]:
+    """Run ``python *command`` as these ranks of a job; fail if one outlives the time.
+
+    :param ranks: those that come; None: all.
+    :param prefixes: for each rank, what goes before its command.
+    """
+    mark, port, begun = uuid.uuid4().hex, free_port(), time.monotonic()
+    shared_memory = leftovers_in_shm()
+    started = [
+        subprocess.Popen(
+            [*(prefixes[rank] if prefixes else ()), sys.executable, *command],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, **variables(rank, size, port, host), MARK: mark, **(env or {})},
+            text=True,
+        )
+        for rank in (range(size) if ranks is None else ranks)
+    ]  # fmt: skip
+    try:
+        if while_running:
+            while_running(started)
+        return [_end_of(process, begun, timeout) for process in started]
+    finally:
+        for process in started:
+            kill_all(process, mark)
+        assert not processes_of(mark)
+        assert leftovers_in_shm() <= shared_memory
+
+
+def _end_of(process: subprocess.Popen, begun: float, timeout: float) -> Job:
+    try:
+        output, _ = process.communicate(timeout=max(begun + timeout - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise AssertionError(f"a rank took longer than {timeout} s\n{output}") from None
+    return Job(process.returncode, output, time.monotonic() - begun)

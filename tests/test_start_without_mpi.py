@@ -1,0 +1,196 @@
+"""Jobs that torchrun's variables or Slurm's start, where there is no MPI at all."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import cluster as clusters
+import pytest
+from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
+from places import start_ranks, variables
+
+SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
+
+
+def ended(size: int, *command: str, **options) -> list:
+    return start_ranks(size, SCRIPT, *command, **options)
+
+
+def results(jobs) -> dict:
+    for job in jobs:
+        assert job.status == 0, job.output
+    return {rank: values for job in jobs for rank, values in job.results().items()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
+    ours = results(ended(size, "bits"))
+    theirs = assert_passed(script(size, "without_mpi", "bits")).results()
+    assert theirs[0]["mpi"]
+    assert {r: values["digest"] for r, values in ours.items()} == {
+        r: values["digest"] for r, values in theirs.items()
+    }
+    for rank in range(size):
+        assert not ours[rank]["mpi"] and not ours[rank]["listens"]
+        assert ours[rank]["where"] == theirs[rank]["where"] == [rank, size, 0, 1]
+
+
+def test_a_process_alone_needs_no_mpi():
+    env = {**os.environ, **variables(0, 1, 1)}
+    del env["RANK"]
+    code = (
+        "import hvdlite as h, numpy as np; h.init(); print(h.size(), h.numpy.allreduce(np.ones(1)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1 [1.]\n"), done.stderr
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_the_transport_is_logged_once(transport):
+    env = {"HVDLITE_LOG_LEVEL": "info"}
+    begin = ["-c", "import hvdlite as hvd; hvd.init()"]
+    jobs = [mpirun(2, *begin, env=env)] if transport == "mpi" else start_ranks(2, *begin, env=env)
+    output = "".join(assert_passed(job).output for job in jobs)
+    assert output.count(f"[hvdlite INFO] 2 ranks, transport {transport}") == 1
+
+
+def test_process_sets_and_jobs_one_after_the_other():
+    found = results(ended(3, "sets"))
+    sums = {0: [4.0], 1: [5.0, 2.0], 2: [4.0, 5.0]}
+    assert {rank: values["found"] for rank, values in found.items()} == {
+        rank: 3 * [sums[rank], [0, 1, 2]] for rank in range(3)
+    }
+
+
+def test_who_is_missing_is_named():
+    env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "6", "HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
+    for job in ended(3, "bits", ranks=(0, 2), env=env, timeout=40):
+        assert job.status == 1
+        assert " s in init() for rank 1: not there yet" in job.output
+    assert "rank 0 on host " in job.output  # rank 2 has it from rank 0
+
+
+@pytest.mark.parametrize("how", [[], ["3"]], ids=["raises", "exits with 3"])
+def test_a_rank_that_fails_ends_the_others_waits(how):
+    jobs = ended(3, "raises", *how, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
+    assert [job.status for job in jobs] == [1, int(how[0]) if how else 1, 1]
+    for job in (jobs[0], jobs[2]):
+        assert (
+            "tensor 'allreduce.it does not come' can't complete: rank 1 left the job" in job.output
+        )
+
+
+def test_a_killed_rank_is_named_by_the_others():
+    jobs = ended(3, "killed")
+    assert [job.status for job in jobs] == [1, -signal.SIGKILL, 1]
+    for job in (jobs[0], jobs[2]):
+        (values,) = job.results().values()
+        assert values["blamed"] == [1] and values["seconds"] < 5
+
+
+def test_ctrl_c_ends_all():
+    def interrupt(started) -> None:
+        for process in started:
+            assert process.stdout.readline() == "READY\n"
+        started[1].send_signal(signal.SIGINT)
+
+    jobs = ended(3, "waits", while_running=interrupt, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
+    assert all(job.status for job in jobs)
+    assert "KeyboardInterrupt" in jobs[1].output and "rank 1 left the job" in jobs[0].output
+
+
+@pytest.mark.parametrize("how", ["raises_before", "ends_before"])
+def test_a_rank_that_ends_without_init(how):
+    jobs = ended(3, how, timeout=40, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})
+    assert [job.status != 0 for job in jobs] == [True, how == "raises_before", True]
+    for job in (jobs[0], jobs[2]):
+        assert "script has ended without calling init()" in job.output
+
+
+def test_a_child_is_no_rank():
+    found = results(jobs := ended(2, "forks"))
+    assert found == {rank: {"code": 3, "total": 2.0} for rank in range(2)}
+    for job in jobs:
+        assert "REFUSED init(): this process was forked from a rank" in job.output
+
+
+def test_what_needs_mpi_says_so():
+    (job,) = ended(1, "needs_mpi")
+    elastic, communicator = results([job])[0]["told"]
+    assert elastic.startswith("elastic training needs MPI: start the job by `hvdliterun` or mpirun")
+    assert communicator.startswith("init([0]): a communicator needs MPI: ")
+
+
+WRONG = {
+    "HVDLITE_TRANSPORT=udp": "HVDLITE_TRANSPORT is 'udp': expected tcp or mpi",
+    "MASTER_PORT=70000": "MASTER_PORT is '70000': expected a port",
+    "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
+    "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
+    "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
+    "HVDLITE_TRANSPORT=mpi": "hvdlite needs mpi4py on an MPI library",
+}
+
+
+@pytest.mark.parametrize("variable", WRONG)
+def test_a_wrong_variable_is_named(variable):
+    env = {**os.environ, **variables(0, 2, 29_000), **dict([variable.split("=")])}
+    line = [sys.executable, "-c", "import hvdlite as hvd; hvd.init()"]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and WRONG[variable] in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    lacks = clusters.missing()
+    if lacks:
+        pytest.skip(f"no emulated hosts: {lacks}")
+    with clusters.Cluster(2) as cluster:
+        yield cluster
+
+
+def on(hosts, size: int) -> dict:
+    """Options that spread the ranks over the hosts, in blocks."""
+    per_host = size // len(hosts.names)
+    names = [hosts.names[rank // per_host] for rank in range(size)]
+    return {
+        "prefixes": [hosts.command([], name) for name in names],
+        "host": hosts.addresses[0],
+        "env": {"TMPDIR": str(hosts.disk)},
+    }
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_on_two_hosts(hosts, size):
+    found = results(ended(size, "bits", **on(hosts, size)))
+    half = size // 2
+    for rank, values in found.items():
+        assert values["where"] == [rank % half, half, rank // half, 2]
+        assert not values["mpi"] and not values["listens"]
+
+
+def test_a_rank_that_is_killed_on_another_host_is_named(hosts):
+    jobs = ended(2, "killed", **on(hosts, 2))
+    assert [job.status for job in jobs] == [1, -signal.SIGKILL]
+    assert jobs[0].results()[0]["blamed"] == [1]
+
+
+def test_ranks_outlive_no_torchrun(tmp_path):
+    """Torchrun itself does not end them where it was killed."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"for rank in '01': subprocess.Popen([sys.executable, {SCRIPT!r}, 'waits'],"
+        " env={**os.environ, 'RANK': rank, 'LOCAL_RANK': rank})\n"
+        "time.sleep(60)"
+    )
+    env = {**os.environ, **variables(0, 2, 28_000), **MPI_SETTINGS, "TORCHELASTIC_RUN_ID": "x"}
+    del env["RANK"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    for _ in range(2):
+        assert launcher.stdout.readline() == b"READY\n"
+    launcher.kill()
+    output = launcher.stdout.read()  # it ends with the ranks
+    assert b"is gone" in output  # the other rank may have seen this one end first
+    assert wait_until(lambda: launcher.poll() is not None, 5)

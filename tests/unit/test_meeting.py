@@ -1,0 +1,229 @@
+"""How ranks meet without MPI, at rank 0's port: ranks as threads, and strangers among them."""
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from hvdlite.core import start
+from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.lifecycle import handshake, mesh, reception, star
+
+JOB = "torchrun 29500 x"
+_ports = itertools.count(41_000 + os.getpid() % 10_000)
+
+
+def places(size: int):
+    port = next(_ports)
+    return [start.Place("torchrun", rank, size, "127.0.0.1", (port,), JOB) for rank in range(size)]
+
+
+def as_threads(function, arguments) -> list:
+    """What each call returns, or raises."""
+    results = [None] * len(arguments)
+
+    def run(i: int) -> None:
+        try:
+            results[i] = function(*arguments[i])
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def met(place, patience=30.0, joined=0) -> tuple:
+    """Meet, connect each to each, and close; what this rank has learned."""
+    own = star.meet(place, joined, patience)
+    all_values = own.allgather({"rank": own.rank})
+    own_mesh = mesh.connect(own)
+    heard = []
+    for kind, descriptors in (("data", own_mesh.data), ("messages", own_mesh.messages)):
+        streams = {r: socket.socket(fileno=fd) for r, fd in enumerate(descriptors) if fd >= 0}
+        for rank, stream in streams.items():
+            handshake.say(stream, [kind, own.rank, rank])
+        heard += [handshake.hear(stream) for stream in streams.values()]
+        for stream in streams.values():
+            stream.close()
+    own.allgather(None)  # none is gone before all are done
+    own.close()
+    return all_values, own_mesh.lowest, sorted(heard)
+
+
+def expected(rank: int, size: int) -> tuple:
+    others = [r for r in range(size) if r != rank]
+    heard = [[kind, other, rank] for kind in ("data", "messages") for other in others]
+    return [{"rank": r} for r in range(size)], [0] * size, heard
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_each_rank_is_connected_to_each(size):
+    assert as_threads(met, [(p,) for p in places(size)]) == [expected(r, size) for r in range(size)]
+
+
+def with_strangers(act, size=3, **rest):
+    """The ranks but the last, then strangers, then the last one."""
+    ranks = places(size)
+    address = ("127.0.0.1", ranks[0].ports[0])
+
+    def last(place):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(address).close()
+                break
+            except OSError:
+                time.sleep(0.01)
+        kept = act(address, place)
+        result = met(place, **rest)
+        del kept
+        return result
+
+    calls = [(met, p) for p in ranks[:-1]] + [(last, ranks[-1])]
+    return as_threads(lambda function, place: function(place), calls)
+
+
+def send(data: bytes):
+    def act(address, place):
+        connection = socket.create_connection(address)
+        connection.sendall(data)
+        return connection
+
+    return act
+
+
+def flood(address, place):
+    return [socket.create_connection(address) for _ in range(300)]
+
+
+def other_key(address, place):
+    hello = handshake.Hello(handshake.STAR, 1, 3, 0)
+    with pytest.raises((handshake.Stranger, OSError)):
+        handshake.introduce(socket.create_connection(address), hello, b"guessed")
+
+
+class Recorder:
+    """A connection whose sent bytes are kept."""
+
+    def __init__(self, connection):
+        self.connection, self.sent = connection, []
+
+    def sendall(self, data):
+        self.sent.append(data)
+        self.connection.sendall(data)
+
+    def recv(self, size):
+        return self.connection.recv(size)
+
+
+def replay(address, place):
+    """What a rank of the right key but another size has sent is sent again."""
+    key = handshake.key_of(JOB)
+    told = Recorder(socket.create_connection(address))
+    handshake.introduce(told, handshake.Hello(handshake.STAR, 1, 4, 0), key)
+    again = socket.create_connection(address)
+    for data in told.sent:
+        again.sendall(data)
+    again.settimeout(5)
+    assert len(again.recv(1000)) == len(told.sent[0])  # its hello, no proof
+    with contextlib.suppress(ConnectionResetError):
+        assert again.recv(1000) == b""
+
+
+STRANGERS = {
+    "junk": send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "begins well": send(b"hvdlite\0" + b"\xff" * 100),
+    "slow": send(b"hvd"),
+    "flood": flood,
+    "other key": other_key,
+    "replay": replay,
+}
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_strangers_cost_a_line_in_the_log(who, caplog):
+    begun = time.monotonic()
+    assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
+    assert time.monotonic() - begun < reception.VISITOR_SECONDS
+    told = [r for r in caplog.records if "turned away" in r.message]
+    assert len(told) <= reception.MOST_LINES + 1
+    if who not in ("slow", "flood"):  # those may be unknown yet when the port is closed
+        assert len(told) >= 1
+
+
+def test_who_is_missing_is_named_on_every_rank(caplog):
+    ranks = places(4)
+    raised = as_threads(met, [(p, 0.5) for p in (ranks[0], ranks[1], ranks[3])])
+    for error in raised:
+        assert isinstance(error, HvdliteError)
+        assert "rank 0 on host " in str(error) and " s in init() for rank 2: " in str(error)
+        assert "HVDLITE_INIT_TIMEOUT_SECONDS sets how long" in str(error)
+
+
+def test_without_rank_0_the_others_name_it():
+    (error,) = as_threads(met, [(places(2)[1], 0.3)])
+    assert "rank 1 on host " in str(error) and " in init() for rank 0: " in str(error)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_rank_that_ends_without_init(gone, monkeypatch):
+    is_in, let_in = threading.Event(), reception.Reception._let_in
+
+    def noted(self, visitor, hello):
+        let_in(self, visitor, hello)
+        is_in.set()
+
+    def run(place):
+        if place.rank != gone:
+            return met(place)
+        if place.rank:
+            assert is_in.wait(30)  # rank 2 waits at rank 0's
+        star.say_gone(place, 0, 10)
+
+    monkeypatch.setattr(reception.Reception, "_let_in", noted)
+    raised = as_threads(run, [(place,) for place in places(3)])
+    assert raised[gone] is None
+    for rank in {0, 1, 2} - {gone}:
+        assert str(raised[rank]) == f"init(): rank {gone}'s script has ended without calling init()"
+        assert (raised[rank].kind, raised[rank].ranks) == ("rank left", (gone,))
+
+
+def test_a_rank_that_ends_while_others_are_awaited():
+    ranks = places(3)
+    raised = as_threads(
+        lambda place: star.meet(place, 0, 30).close() if place.rank else met(place),
+        [(ranks[0],), (ranks[1],)],
+    )
+    assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
+
+
+def test_another_size_is_refused_and_told(caplog):
+    ranks = places(2)
+    wrong = ranks[1]._replace(rank=2, size=3)
+    results = as_threads(met, [(ranks[0], 5.0), (wrong, 5.0)])
+    assert "for rank 1: " in str(results[0])
+    assert "rank 2 comes to a job of 3 ranks" in str(results[1])
+
+
+def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
+    file = tmp_path / "secret"
+    file.write_bytes(b"s3cret\n")
+    monkeypatch.setenv(handshake.SECRET_FILE, str(file))
+    file.chmod(0o640)
+    with pytest.raises(ValueError, match="others may read it: run `chmod 600`"):
+        handshake.key_of(JOB)
+    file.chmod(0o600)
+    kept = handshake.key_of(JOB)
+    monkeypatch.setenv(handshake.SECRET, "s3cret")
+    assert handshake.key_of(JOB) == kept
+    monkeypatch.setenv(handshake.SECRET, "another")
+    assert handshake.key_of(JOB) != kept
