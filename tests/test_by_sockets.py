@@ -94,10 +94,11 @@ def test_groups_share_the_streams(lowest):
     assert run("groups", lowest) == [(0, "")] * len(lowest)
 
 
+@pytest.mark.parametrize("what, code", [("death", -9), ("death_midway", -14)])
 @pytest.mark.parametrize("lowest", [[0, 0, 0], [0, 1, 2], [0, 0, 2, 2]], ids=str)
-def test_the_death_of_a_rank_is_told_by_name(lowest):
-    results = run("death", lowest)
-    assert results.pop(1)[0] == -9
+def test_the_death_of_a_rank_is_told_by_name(lowest, what, code):
+    results = run(what, lowest)
+    assert results.pop(1)[0] == code
     for code, text in results:
         assert code == 0, text
         dead, rank, why = json.loads(text)

@@ -5,6 +5,7 @@ It loads hvdlite's library without MPI from its file, so neither hvdlite nor MPI
 
 import json
 import os
+import random
 import resource
 import signal
 import sys
@@ -105,7 +106,20 @@ def what_death() -> None:
         os._exit(0)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    err = allreduce("after", ffi.new("float[]", 1000))
+    tell_death(allreduce("after", ffi.new("float[]", 1000)))
+
+
+def what_death_midway() -> None:
+    """While data moves, at a moment that nobody has chosen."""
+    if rank == 1:
+        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.2 * random.random())  # SIGALRM ends it
+    values = ffi.new("float[]", 300_000)
+    while not (err := allreduce("data", values)).code:
+        pass
+    tell_death(err)
+
+
+def tell_death(err) -> None:
     print(json.dumps([err.code == lib.HVD_RANK_DEAD, err.blamed[0], ffi.string(err.text).decode()]))
     lib.hvd_close()
     sys.exit(0)

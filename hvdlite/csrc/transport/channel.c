@@ -240,6 +240,7 @@ void channel_arrived(struct channel *c, int peer, struct link *l) {
     else if (l->parcel)
         add_parcel(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
     if (l->head.kind == FRAME_OVER && !c->over) c->over = peer + 1;
+    if (l->head.kind == FRAME_OVER && !c->group) c->net->peers[peer].failed = true;
     if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
 }
 

@@ -38,9 +38,13 @@ static void arrived(void *arg, struct link *l) {
         channel_arrived(channel_of(s->net, l->head.group), s->peer, l);
 }
 
+/* Who ends because its job has failed must not be blamed before the rank that has caused it. */
 static void note_end(struct net *n, int rank) {
+    static const double CAUSE_COMES_FIRST = 1;
     struct peer *p = &n->peers[rank];
     if (p->gone || p->left || !p->links[LANE_MESSAGES].ended) return;
+    if (p->ended <= 0) p->ended = clock_now();
+    if (p->failed && clock_now() - p->ended < CAUSE_COMES_FIRST) return;
     p->gone = true;
     for (struct channel *c = n->channels; c; c = c->next) channel_lost(c, rank);
 }
@@ -72,6 +76,8 @@ void net_look(struct net *n) {
         found = epoll_wait(n->epoll, events, EVENTS, 0);
         for (int i = 0; i < found; i++) handle(n, &events[i]);
     } while (found == EVENTS);
+    for (int r = 0; r < n->size; r++)
+        if (n->peers[r].ended > 0) note_end(n, r);
 }
 
 bool net_sends(const struct net *n) {

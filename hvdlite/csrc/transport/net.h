@@ -17,8 +17,10 @@ struct channel;
 
 struct peer {
     struct link links[LANES];
-    bool left; /* it has said farewell */
-    bool gone; /* it is dead */
+    bool left;    /* it has said farewell */
+    bool gone;    /* it is dead */
+    bool failed;  /* its job has failed there: for another's end, of which this rank learns, too */
+    double ended; /* when its messages have ended; 0: they have not */
 };
 
 struct net {

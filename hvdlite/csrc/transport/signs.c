@@ -36,7 +36,7 @@ static int start_nudges(struct signs *s, struct transport *t) {
     return code;
 }
 
-static void close_life(struct signs *s) {
+void signs_unwatch(struct signs *s) {
     life_close(s->life);
     s->life = NULL;
 }
@@ -48,12 +48,12 @@ static void close_nudges(struct signs *s) {
 
 void signs_start(struct signs *s, struct transport *t) {
     t->cards = s->cards;
-    if (t->layout.host.size > 1 && watch_host(s, t)) close_life(s);
+    if (t->layout.host.size > 1 && watch_host(s, t)) signs_unwatch(s);
     if (s->nudges && start_nudges(s, t)) close_nudges(s);
 }
 
 void signs_close(struct signs *s) {
-    close_life(s);
+    signs_unwatch(s);
     close_nudges(s);
     free(s->cards);
     s->cards = NULL;

@@ -24,6 +24,8 @@ struct signs {
 int signs_open(struct signs *s, const struct transport *t, bool nudge, hvd_error *err);
 /* All cards are known. What can't be watched is left unwatched. */
 void signs_start(struct signs *s, struct transport *t);
+/* The transport sees deaths itself, and in their order. */
+void signs_unwatch(struct signs *s);
 void signs_close(struct signs *s);
 
 #endif
