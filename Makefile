@@ -7,7 +7,7 @@
 #                  environment of their own, .venv-frameworks    (ARGS=...)
 #   make test-long   as make test, with all of tests/parallel on 4 ranks, too
 #   make test-c    the C core alone, plain and under sanitizers: no Python, no MPI, no MXNet
-#   make fuzz      damaged messages and shared memory, guided by coverage: MINUTES=2 each; needs
+#   make fuzz      damaged messages, streams and shared memory, guided by coverage: MINUTES=2 each; needs
 #                  clang with libFuzzer (CLANG=clang-14)
 #   make soak      training, process sets, init and shutdown for MINUTES=60: nothing may grow
 #   make peers     .venv-peers: Horovod and the other systems that benchmarks/ measures beside hvdlite
@@ -142,7 +142,7 @@ test-c:
 
 # What a target has found stays in build/fuzz, and is where the next run begins.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))
-FUZZED  := wire mailbox
+FUZZED  := wire mailbox streams
 
 fuzz: $(FUZZED:%=build/fuzz/%)
 	@for t in $(FUZZED); do mkdir -p build/fuzz/$$t.found && \

@@ -8,9 +8,12 @@
 #include "negotiation/coordinator.h"
 #include "negotiation/gather.h"
 #include "shm/mailbox.h"
+#include "transport/channel.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define FUZZ_REQUIRE(condition) ((condition) ? (void)0 : abort())
 
@@ -217,6 +220,76 @@ static inline int fuzz_mailbox(const uint8_t *data, size_t size) {
     mail_out_free(&out);
     mail_in_free(&in);
     free(box);
+    return 0;
+}
+
+/* ---- streams ---- */
+
+static inline void fuzz_ignore(void *arg) { (void)arg; }
+static inline void fuzz_ignore_peer(void *arg, int peer) { (void)arg, (void)peer; }
+
+enum { FUZZ_POSTS = 16 };
+
+struct fuzz_streams {
+    int ends[LANES]; /* of the peer */
+    struct net *net;
+    struct channel *channel;
+    void *posted[FUZZ_POSTS];
+    int n;
+};
+
+static inline bool fuzz_streams_open(struct fuzz_streams *s) {
+    struct channel_owner owner = {fuzz_ignore, fuzz_ignore_peer, NULL};
+    int own[LANES][2] = {{-1, -1}, {-1, -1}};
+    hvd_error err;
+    for (int lane = 0; lane < LANES; lane++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return false;
+        s->ends[lane] = pair[1];
+        own[lane][1] = pair[0];
+    }
+    if (net_open(&s->net, 0, 2, own[LANE_DATA], own[LANE_MESSAGES], &err)) return false;
+    return !channel_open(&s->channel, s->net, 0, owner, &err);
+}
+
+/* A place of exactly so many bytes. */
+static inline void fuzz_post(struct fuzz_streams *s, size_t size) {
+    struct piece *p;
+    hvd_error err;
+    if (s->n == FUZZ_POSTS || !(s->posted[s->n] = malloc(size ? size : 1))) return;
+    channel_irecv(s->channel, s->posted[s->n++], size, 1, &p, &err);
+}
+
+static inline void fuzz_do(struct fuzz_streams *s, unsigned what, const uint8_t *data, size_t n) {
+    struct parcel *p = NULL;
+    if (what < 6 && n) FUZZ_REQUIRE(write(s->ends[what / 4], data, n) == (ssize_t)n);
+    if (what == 6) fuzz_post(s, n);
+    if (what == 7 && n % 4 == 0) channel_abandon(s->channel);
+    if (what == 7) p = channel_take(s->channel, -1);
+    if (p) free(p->data);
+    free(p);
+    net_look(s->net);
+}
+
+/* What to do in one byte, a length in two, and what the peer sends. */
+static inline int fuzz_streams(const uint8_t *data, size_t size) {
+    struct fuzz_streams s = {.n = 0};
+    if (!fuzz_streams_open(&s)) return 0;
+    while (size >= 3) {
+        unsigned what = data[0] % 8;
+        size_t length = data[1] | (size_t)(data[2] % 16) << 8;
+        data += 3;
+        size -= 3;
+        if (what < 6 && length > size) length = size;
+        fuzz_do(&s, what, data, length);
+        data += what < 6 ? length : 0;
+        size -= what < 6 ? length : 0;
+    }
+    s.net->peers[1].left = true; /* nobody waits for a farewell */
+    channel_close(s.channel);
+    net_close(s.net, false);
+    for (int lane = 0; lane < LANES; lane++) close(s.ends[lane]);
+    while (s.n) free(s.posted[--s.n]);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* Damaged messages and mailboxes, by blind mutation of good ones; `make fuzz` goes further. */
+/* Damaged messages, streams and mailboxes, by blind mutation of good ones; `make fuzz` goes further. */
 #include "check.h"
 
 #include "fuzz.h"
@@ -54,6 +54,32 @@ static size_t good_operations(uint64_t *random, uint8_t *input) {
     return size;
 }
 
+/* Frames of some groups, in parts, and places for some of them. */
+static size_t good_frames(uint64_t *random, uint8_t *input) {
+    size_t size = 0;
+    for (int i = 0; i < 12; i++) {
+        bool message = random_below(random, 3) == 0, alone = random_below(random, 2);
+        struct frame head = {(uint32_t)random_below(random, 200),
+                             alone ? 0 : (uint32_t)random_below(random, 3),
+                             message ? FRAME_MESSAGE : FRAME_DATA};
+        size_t whole = sizeof head + head.bytes, first = random_below(random, whole + 1);
+        uint8_t frame[sizeof head + 200] = {0};
+        memcpy(frame, &head, sizeof head);
+        for (int part = 0; part < 2; part++) {
+            size_t n = part ? whole - first : first;
+            input[size++] = message ? 4 : 0;
+            input[size++] = (uint8_t)n;
+            input[size++] = (uint8_t)(n >> 8);
+            memcpy(input + size, frame + (part ? first : 0), n);
+            size += n;
+            input[size++] = part || message ? 7 : 6;
+            input[size++] = part || message ? 1 : (uint8_t)head.bytes;
+            input[size++] = 0;
+        }
+    }
+    return size;
+}
+
 static void mutate(uint64_t *random, uint8_t *input, size_t size) {
     for (size_t n = random_below(random, 6); n > 0 && size; n--)
         input[random_below(random, size)] = (uint8_t)(random_next(random) >> (n % 2 ? 0 : 60));
@@ -71,4 +97,5 @@ static void fuzz(size_t good(uint64_t *, uint8_t *), int target(const uint8_t *,
 }
 
 TEST(test_wire) { fuzz(good_messages, fuzz_wire); }
+TEST(test_streams) { fuzz(good_frames, fuzz_streams); }
 TEST(test_mailbox) { fuzz(good_operations, fuzz_mailbox); }
