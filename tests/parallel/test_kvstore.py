@@ -60,19 +60,11 @@ def test_pushpull_into_out_leaves_the_value_alone(kv, key, rank, size):
     kv.pushpull(key, a, outs, 0)
     for out in outs:
         assert_all(out, sum_of_ranks(size))
+    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # the names of the proposal
+    assert_all(outs[0], sum_of_ranks(size))
     assert_all(a, rank + 1)
-
-
-def test_pushpull_with_the_names_of_the_proposal(kv, rank, size):
-    ins, outs = filled(rank + 1), filled(0)
-    kv.pushpull(key="x", ins=ins, outs=outs, priority=0)
-    assert_all(outs, sum_of_ranks(size))
-
-
-def test_pushpull_of_the_same_array_as_out(kv, size):
-    a = filled(1)
-    kv.pushpull("x", a, out=a)
-    assert_all(a, size)
+    kv.pushpull(key, a, out=a)
+    assert_all(a, sum_of_ranks(size))
 
 
 def test_pushpull_of_several_contexts(kv, rank, size):
@@ -89,19 +81,14 @@ def test_pushpull_of_several_contexts(kv, rank, size):
 
 
 @pytest.mark.parametrize("keys", [[3, 5, 7], ["a", "b", "c"]], ids=["int", "str"])
-def test_pushpull_of_lists_of_keys(kv, keys, rank, size):
-    values = [filled(i * (rank + 1)) for i in range(3)]
+def test_pushpull_of_lists(kv, keys, rank, size):
+    """Of arrays, and of lists that have one on each context."""
+    values, outs = [filled(i * (rank + 1)) for i in range(3)], [both_contexts(0) for _ in keys]
     kv.pushpull(keys, values)
-    for i, value in enumerate(values):
+    kv.pushpull(keys, [both_contexts(i * (rank + 1)) for i in range(3)], out=outs)
+    for i, (value, arrays) in enumerate(zip(values, outs)):
         assert_all(value, i * sum_of_ranks(size))
-
-
-def test_pushpull_of_lists_of_lists(kv, rank, size):
-    values = [both_contexts(i * (rank + 1)) for i in range(3)]
-    outs = [both_contexts(0) for _ in range(3)]
-    kv.pushpull(["a", "b", "c"], values, out=outs)
-    for i, out in enumerate(outs):
-        for array in out:
+        for array in arrays:
             assert_all(array, 2 * i * sum_of_ranks(size))
 
 
