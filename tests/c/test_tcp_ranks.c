@@ -133,6 +133,26 @@ TEST(test_a_dead_rank_is_named) {
     run_job(&j);
 }
 
+/* Only the data of two ranks is cut off: none is dead, and none waits for ever. */
+static void cut_data(struct job *j, struct transport *t) {
+    struct transfer x = {{0}, 0, 0};
+    hvd_error err = {0};
+    char byte;
+    if (t->at.rank == 0) shutdown(j->sockets.data[0][1], SHUT_RDWR);
+    if (t->at.rank < 2) {
+        CHECK_OK(comm_irecv(&t->all, &byte, 1, 1 - t->at.rank, &x, &err), err);
+        CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
+        CHECK_HAS(err.text, t->at.rank ? "with rank 0 has broken" : "with rank 1 has broken");
+    }
+    CHECK_OK(transport_agree(t, HVD_OK, &err), err);
+    transport_close(t, true);
+}
+
+TEST(test_data_alone_is_cut_off) {
+    struct job j = {.hosts = APART, .run = cut_data};
+    run_job(&j);
+}
+
 /* Groups of some ranks, in an order of their own, whose traffic shares the streams. */
 static void use_groups(struct job *j, struct transport *t) {
     static const int PAIR[] = {2, 0}, ALL[] = {1, 2, 0};

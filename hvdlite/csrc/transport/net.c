@@ -39,20 +39,27 @@ static void arrived(void *arg, struct link *l) {
 }
 
 /* Who ends because its job has failed must not be blamed before the rank that has caused it. */
+static const double CAUSE_COMES_FIRST = 1;
+
 static void note_end(struct net *n, int rank) {
-    static const double CAUSE_COMES_FIRST = 1;
     struct peer *p = &n->peers[rank];
-    if (p->gone || p->left || !p->links[LANE_MESSAGES].ended) return;
-    if (p->ended <= 0) p->ended = clock_now();
-    if (p->failed && clock_now() - p->ended < CAUSE_COMES_FIRST) return;
+    if (p->gone || p->left) return;
+    if (p->failed && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->gone = true;
     for (struct channel *c = n->channels; c; c = c->next) channel_lost(c, rank);
 }
 
+bool net_is_cut(const struct net *n, int peer) {
+    double ended = n->peers[peer].ended[LANE_DATA]; /* its death would be known by now */
+    return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
+}
+
 void net_pull(struct net *n, int peer, enum lane lane) {
     struct source s = {n, peer, lane};
-    link_pull(&n->peers[peer].links[lane], (struct link_reader){begin, arrived, &s});
-    if (lane == LANE_MESSAGES) note_end(n, peer);
+    struct peer *p = &n->peers[peer];
+    link_pull(&p->links[lane], (struct link_reader){begin, arrived, &s});
+    if (p->links[lane].ended && p->ended[lane] <= 0) p->ended[lane] = clock_now();
+    if (p->ended[LANE_MESSAGES] > 0) note_end(n, peer);
 }
 
 static void handle(struct net *n, const struct epoll_event *e) {
@@ -77,7 +84,7 @@ void net_look(struct net *n) {
         for (int i = 0; i < found; i++) handle(n, &events[i]);
     } while (found == EVENTS);
     for (int r = 0; r < n->size; r++)
-        if (n->peers[r].ended > 0) note_end(n, r);
+        if (n->peers[r].ended[LANE_MESSAGES] > 0) note_end(n, r);
 }
 
 bool net_sends(const struct net *n) {

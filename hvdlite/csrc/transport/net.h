@@ -17,10 +17,10 @@ struct channel;
 
 struct peer {
     struct link links[LANES];
-    bool left;    /* it has said farewell */
-    bool gone;    /* it is dead */
-    bool failed;  /* its job has failed there: for another's end, of which this rank learns, too */
-    double ended; /* when its messages have ended; 0: they have not */
+    bool left;   /* it has said farewell */
+    bool gone;   /* it is dead */
+    bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
+    double ended[LANES]; /* when each stream has; 0: it has not */
 };
 
 struct net {
@@ -47,6 +47,8 @@ static inline void net_unlock(struct net *n) { monitor_unlock(&n->lock); }
 /* Moves what can be moved, and delivers it. */
 void net_look(struct net *n);
 void net_pull(struct net *n, int peer, enum lane lane);
+/* No transfer of this peer will ever come or go, though the rank lives. */
+bool net_is_cut(const struct net *n, int peer);
 bool net_sends(const struct net *n); /* something still waits for room in a socket */
 
 #endif

@@ -68,8 +68,12 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     x->active = !p->complete;
     if (p->complete) channel_done(m->channel, p);
     int by = m->channel->cut;
+    bool broken = x->active && net_is_cut(m->net, m->peers[x->peer]);
     net_unlock(m->net);
     if (by) return cut(m, by - 1, err);
+    if (broken)
+        return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
+                         transport_job_rank(t, x->peer));
     /* The engine looks for deaths itself. */
     return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
 }
