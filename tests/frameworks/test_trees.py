@@ -99,12 +99,14 @@ def test_every_line_is_on_one_rank(ranks, tmp_path):
     assert joined("rows3") == joined("labels3") == []
 
 
-@pytest.mark.parametrize("line", ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"])
-def test_a_line_that_is_no_sample(line, tmp_path):
-    file = tmp_path / "data"
-    file.write_text(f"1 0:1\n{line}\n")
-    results = assert_passed(script(1, "libsvm", str(file))).results()
-    assert f"{file}, part 0 of 1: " in results[0]["error0"]
+def test_a_line_that_is_no_sample(tmp_path):
+    wrong = ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"]
+    files = [str(tmp_path / str(i)) for i in range(len(wrong))]
+    for file, line in zip(files, wrong):
+        Path(file).write_text(f"1 0:1\n{line}\n")
+    result = assert_passed(script(1, "libsvm", *files)).results()[0]
+    for i, file in enumerate(files):
+        assert f"{file}, part 0 of 1: " in result[f"error{i}"]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
