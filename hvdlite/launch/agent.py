@@ -25,7 +25,7 @@ from hvdlite.launch import channel, daemons, environment, flights, probe, shared
 from hvdlite.lifecycle import watched
 
 START = (sys.executable, "-m", "hvdlite.launch.agent")
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = (environment.RANK, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 TERM_SECONDS = 0.7  # from SIGTERM to SIGKILL; mpirun itself gives its processes one second
 LEAVE_SECONDS = 1.3  # from SIGTERM until the agent stops waiting for the other ranks
 DRAIN_SECONDS = 0.3  # for output after the program's end, if its children still hold the pipe

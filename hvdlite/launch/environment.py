@@ -26,7 +26,11 @@ _OWN_PREFIXES = (
     "SALLOC_",
     "SGE_",
 )
-_OF_A_RANK = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_", "HVDLITE_LAUNCHER")
+RANK = "HVDLITE_AGENT_RANK"  # set by starter.py
+_OF_A_RANK = (
+    *("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_"),
+    *("HVDLITE_LAUNCHER", RANK),
+)
 _NOT_OF_A_RANK = (
     "OMPI_MCA_",
     "PRTE_MCA_",
@@ -77,6 +81,7 @@ def added(job: "Job") -> Dict[str, str]:
         watched.MOST: str(job.most),
     }
     mode.update(elastic if job.elastic else {})
+    mode.update({"HVDLITE_SECRET": job.secret} if job.transport == "tcp" else {})
     interfaces = {listening.INTERFACES: ",".join(job.interfaces)} if job.interfaces else {}
     if job.mode == "ps" and job.interfaces:
         interfaces["DMLC_INTERFACE"] = job.interfaces[0]

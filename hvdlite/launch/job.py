@@ -1,5 +1,6 @@
 """The description of a job, which the options make and every backend reads."""
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Optional
 
@@ -41,6 +42,8 @@ class Job:
     env_of: Dict[str, Dict[str, str]] = field(default_factory=dict)  # for a role of mode ps
     sync_dir: Optional[str] = None  # where the hosts get a copy of the current folder
     interfaces: List[str] = field(default_factory=list)
+    transport: Optional[str] = None  # tcp: without MPI
+    secret: str = field(default_factory=lambda: secrets.token_hex(16))  # of ranks without MPI
     ssh: SSH = field(default_factory=SSH)
     mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
     binding: List[str] = field(default_factory=list)  # the user's own, in place of ours

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from hvdlite.launch import channel, daemons, environment, probe
+from hvdlite.launch import channel, daemons, environment, probe, starter
 from hvdlite.launch.agent import START
 from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, LaunchError, Plan
@@ -113,6 +113,8 @@ def plan(job: Job, where: str) -> Plan:
     :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" if mpirun itself
         finds the hosts (its own settings, an allocation of Slurm, ...).
     """
+    if job.transport == "tcp" and where:
+        return starter.plan(job, where)
     path, dialect = find()
     argv = [path, "-n", str(job.processes)]
     env: Dict[str, str] = {}

@@ -72,6 +72,8 @@ OPTIONS = {
         Option("--network-interfaces --network-interface",
                "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
                str, "NAMES", "interfaces"),
+        Option("--transport", "tcp: ranks need no MPI, nor is mpirun used (local, ssh, slurm)", str,
+               choices=("mpi", "tcp"), variable="HVDLITE_TRANSPORT"),
         Option("--output-filename",
                "write what each rank prints to files in this folder, not to the screen",
                str, "DIR", "output_dir"),

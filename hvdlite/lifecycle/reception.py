@@ -89,7 +89,7 @@ class Reception:
             self._admit()
         elif connection in self._visitors:
             self._hear(self._visitors[connection])
-        else:
+        elif connection in self.guests.values():  # else it was turned away a moment ago
             self._look_after(connection)
 
     def _admit(self) -> None:

@@ -158,11 +158,18 @@ def test_a_host_without_hvdlite(cluster, on_cluster):
     assert second.startswith("hvdliterun: h2 has no hvdlite: install it there")
 
 
+TCP = ["--transport", "tcp"]
+
+
 @pytest.mark.parametrize(
-    ("how", "code"), [("raise", 1), ("compute", 1), ("exit", 7), ("kill", 137)]
+    ("how", "code", "options"),
+    [
+        *(("raise", 1, []), ("compute", 1, []), ("exit", 7, []), ("kill", 137, [])),
+        *(("raise", 1, TCP), ("exit", 7, TCP), ("kill", 137, TCP)),
+    ],
 )
-def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code):
-    line = ["-n", 4, "-H", cluster.hostfile, sys.executable, SCRIPTS / "fails.py", how]
+def test_a_failure_ends_all_hosts_within_5_seconds(cluster, how, code, options):
+    line = [*options, "-n", 4, "-H", cluster.hostfile, sys.executable, SCRIPTS / "fails.py", how]
     launcher = start(*line, prefix=cluster.command([]), env=cluster.environment())
     for text in launcher.stdout:
         if "line 29" in text:
@@ -311,9 +318,19 @@ def test_init_names_the_rank_that_a_firewall_keeps_away(own_cluster):
     assert re.search(r"rank [01] on host h[01] has waited \d s in init\(\) for rank 2: ", err), err
 
 
-def test_ctrl_c_ends_all_hosts(cluster):
+def test_without_mpi_ssh_alone_starts_the_ranks(on_cluster):
+    code = f"import sys; sys.modules['mpi4py'] = None; {WHERE}"
+    env = {"HVDLITE_MPIRUN": "/nowhere"}
+    done = on_cluster(*TCP, "-n", 6, "-H", "h1:2,h0:1,h2:3", *python(code), env=env)
+    assert done.code == 0, done.err
+    places = ["h1 0 0", "h1 1 1", "h0 2 0", "h2 3 0", "h2 4 1", "h2 5 2"]
+    assert sorted(done.out.splitlines()) == [f"[{i}] {at}" for i, at in enumerate(places)]
+
+
+@pytest.mark.parametrize("options", [[], TCP], ids=["MPI", "tcp"])
+def test_ctrl_c_ends_all_hosts(cluster, options):
     code = "import hvdlite as h, time; h.init(); print('up'); time.sleep(60)"
-    line = [*HVDLITERUN, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
+    line = [*HVDLITERUN, *options, "-n", "4", "-H", str(cluster.hostfile), *python(code)]
     # What has ended is nsenter: hvdliterun itself is among what must be gone.
     began = interrupt(cluster.command(line), 4, env=cluster.environment())
     assert_all_clean(cluster)

@@ -323,6 +323,15 @@ def test_few_open_files_are_made_more_or_named():
     assert "limit is 24: raise it (`ulimit -n 34`)" in done.err
 
 
+def test_without_mpi_no_mpirun_is_used():
+    code = (
+        "import sys; sys.modules['mpi4py'] = None; import hvdlite as h; h.init(); print(h.size())"
+    )
+    env = {**os.environ, "HVDLITE_MPIRUN": "/nowhere"}
+    done = call("--transport", "tcp", "-n", 2, *python(code), env=env)
+    assert (done.code, sorted(done.out.splitlines())) == (0, ["[0] 2", "[1] 2"]), done.err
+
+
 def test_what_a_dry_run_prints_does_run():
     line = call("-n", 2, "--dry-run", "echo", "a  b").out.splitlines()[-1]
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=TIMEOUT)

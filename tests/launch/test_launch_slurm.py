@@ -81,6 +81,15 @@ def test_srun_starts_a_job_without_mpi(slurm):
     assert (done.returncode, done.stdout) == (0, 4 * "SIZE 4\n"), done.stderr
 
 
+def test_the_launcher_uses_srun_where_ranks_need_no_mpi(slurm):
+    code = f"import sys; sys.modules['mpi4py'] = None\n{WHERE}"
+    line = ["--transport", "tcp", "-n", 4, *python(code)]
+    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=4"])
+    assert done.code == 0, done.err
+    expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
+    assert sorted(done.out.splitlines()) == expected
+
+
 def test_srun_with_a_pmi_that_mpi_does_not_speak_starts_no_lone_processes(slurm):
     line = ["srun", "--mpi=pmi2", "--ntasks=2", *python(INIT)]
     done = slurm.cluster.run(line, env=slurm.environment(), capture_output=True, text=True)

@@ -149,6 +149,23 @@ STRANGERS = {
 }
 
 
+def test_a_visitor_that_is_turned_away_as_it_speaks(monkeypatch):
+    """One that the selector has told of, and that has to go for another who comes."""
+    monkeypatch.setattr(reception, "MOST_VISITORS", 0)
+    listener = reception.listen(["127.0.0.1"], [0])
+    own = handshake.Hello(handshake.STAR, 0, 2, 0)
+    room = reception.Reception(listener, own, b"key", set(), lambda: None)
+    callers = [socket.create_connection(listener.getsockname()) for _ in range(2)]
+    room._selector.register(listener, 1)
+    room._admit()  # more than there is room for: it has to go at once
+    assert not room._visitors
+    (gone,) = [c for c in [callers[0]] if c.recv(1) == b""]
+    room._serve(gone)  # of the same turn
+    room._close()
+    for caller in callers:
+        caller.close()
+
+
 @pytest.mark.parametrize("who", STRANGERS)
 def test_strangers_cost_a_line_in_the_log(who, caplog):
     begun = time.monotonic()

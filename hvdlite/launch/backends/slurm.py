@@ -12,6 +12,7 @@ from hvdlite.launch import mpirun, submit
 from hvdlite.launch.job import Job, Plan
 
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
+_WITHOUT_MPI = ["srun", "--mpi=none", "--kill-on-bad-exit=0"]
 _ALONE = "from mpi4py import MPI; import sys; sys.exit(MPI.COMM_WORLD.size != 2)"
 TEST_SECONDS = 20
 
@@ -31,6 +32,8 @@ def plan(job: Job) -> Plan:
 
 
 def _inside(job: Job) -> Plan:
+    if job.transport == "tcp":
+        return Plan([*_WITHOUT_MPI, f"--ntasks={job.processes}", *mpirun.agent(job)])
     if srun_wires_up(job):
         return Plan([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
     plan = mpirun.plan(job, where="")

@@ -1,0 +1,96 @@
+"""Starts the agents of a job whose ranks need no MPI: here, and over ssh on other hosts.
+
+    python -m hvdlite.launch.starter ORDER
+
+The order is JSON: how many processes each host gets, how ssh is called, and the agents' command. On
+another host the program runs again, and is told by its standard input what to start: nothing of the
+job stands in a command line there. When that input ends, so do the agents that it has started.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List
+
+from hvdlite.launch import channel
+from hvdlite.launch.agent import START
+from hvdlite.launch.environment import RANK
+from hvdlite.launch.hosts import is_here
+from hvdlite.launch.job import Job, Plan
+from hvdlite.launch.ranks import placement
+
+FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+TERM_SECONDS = 2.0
+_ME = [sys.executable, "-m", "hvdlite.launch.starter"]
+
+
+def plan(job: Job, where: str) -> Plan:
+    """Return the command; ``where`` as for ``mpirun.plan``."""
+    here = where == "here"
+    order = {
+        "hosts": [("localhost", job.processes)] if here else placement(job),
+        "ssh": job.ssh.command(),
+        "command": [*START, "--", *job.command],
+    }
+    return Plan([*_ME, json.dumps(order)], remote=not here)
+
+
+def main() -> int:
+    if sys.argv[1:]:
+        return _on_all_hosts(json.loads(sys.argv[1]))
+    return _on_this_host(json.loads(sys.stdin.readline()))
+
+
+def _on_all_hosts(order: Dict[str, Any]) -> int:
+    started: List[subprocess.Popen] = []
+    first = 0
+    for host, count in order["hosts"]:
+        told = {"first": first, "count": count, "command": order["command"]}
+        started += _agents(told) if is_here(host) else [_over_ssh(order["ssh"], host, told)]
+        first += count
+    return max(process.wait() & 255 for process in started)
+
+
+def _agents(told: Dict[str, Any]) -> List[subprocess.Popen]:
+    ranks = range(told["first"], told["first"] + told["count"])
+    return [
+        subprocess.Popen(told["command"], env={**os.environ, RANK: str(rank)}) for rank in ranks
+    ]
+
+
+def _over_ssh(ssh: List[str], host: str, told: Dict[str, Any]) -> subprocess.Popen:
+    """Start this program there; the pipe stays open as long as this process lives."""
+    env = {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
+    process = subprocess.Popen(
+        [*ssh, host, shlex.join(["env", path, *_ME])], stdin=subprocess.PIPE, text=True
+    )
+    assert process.stdin
+    process.stdin.write(json.dumps({**told, "env": env}) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def _on_this_host(told: Dict[str, Any]) -> int:
+    os.environ.update(told["env"])
+    agents = _agents(told)
+    threading.Thread(target=_end_with_the_input, args=(agents,), daemon=True).start()
+    return max(agent.wait() & 255 for agent in agents)
+
+
+def _end_with_the_input(agents: List[subprocess.Popen]) -> None:
+    sys.stdin.read()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for agent in agents:
+            if agent.poll() is None:
+                agent.send_signal(number)
+        time.sleep(TERM_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
