@@ -13,6 +13,9 @@ def register_with_torch() -> None:
         return
 
     def create(*args):
+        from hvdlite.torch.backend import place
+
+        place.tell(*args)
         from hvdlite.torch.backend import groups
 
         return groups.create(*args)

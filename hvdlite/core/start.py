@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import sys
-from typing import Any, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 TRANSPORT = "HVDLITE_TRANSPORT"  # tcp, mpi; not set: as above
 PORT = "HVDLITE_PORT"
@@ -35,6 +35,7 @@ class Place(NamedTuple):
     job: str  # tells this job from others
 
 
+_given: Optional[Place] = None
 NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {TRANSPORT}=tcp"
 ALONE = Place("nobody", 0, 1, "127.0.0.1", (0,), "")
 
@@ -49,12 +50,11 @@ def place(environ: Mapping[str, str] = os.environ) -> Optional[Place]:
     (29501, 29502)
     >>> place(at)  # not by torchrun
     """
-    chosen = environ.get(TRANSPORT, "")
-    if chosen not in ("", "mpi", "tcp"):
-        raise ValueError(f"{TRANSPORT} is '{chosen}': expected tcp or mpi")
-    by_mpi = any(name in environ for name in _OF_MPI)
-    if chosen == "mpi" or (not chosen and by_mpi):
+    if is_by_mpi(environ):
         return None
+    if _given:
+        return _given
+    chosen = bool(environ.get(TRANSPORT))
     if chosen:
         environ = _in_torchruns_words(environ)
     if all(environ.get(name) for name in _OF_TORCHRUN):
@@ -62,6 +62,25 @@ def place(environ: Mapping[str, str] = os.environ) -> Optional[Place]:
     if all(environ.get(name) for name in _OF_SLURM):
         return _checked(_by_slurm(environ), _OF_SLURM, environ)
     return ALONE if chosen or importlib.util.find_spec("mpi4py") is None else None
+
+
+def is_by_mpi(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a launcher of MPI has started the process, or the user wants MPI."""
+    chosen = environ.get(TRANSPORT, "")
+    if chosen not in ("", "mpi", "tcp"):
+        raise ValueError(f"{TRANSPORT} is '{chosen}': expected tcp or mpi")
+    return chosen == "mpi" or (not chosen and any(name in environ for name in _OF_MPI))
+
+
+def give(found: Place) -> None:
+    """Have the ranks meet there, as the program tells; before the C library is loaded."""
+    global _given
+    _given = found
+
+
+def ports_from(first: int) -> Tuple[int, ...]:
+    """Return the ports that rank 0 tries from this one on."""
+    return tuple(range(first, min(first + PORTS, 1 << 16)))
 
 
 def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -78,7 +97,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
     told = [environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     job = f"torchrun {port} {' '.join(told)}"
-    ports = _ports(environ, [port + 1 + i for i in range(PORTS) if port + 1 + i < 1 << 16])
+    ports = _ports(environ, ports_from(port + 1))
     return Place("torchrun", rank, size, environ["MASTER_ADDR"], ports, job)
 
 
@@ -101,7 +120,7 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\d*)[^\]]*\]", r"\1", outside.group() if outside else "")
 
 
-def _ports(environ: Mapping[str, str], ports: list) -> Tuple[int, ...]:
+def _ports(environ: Mapping[str, str], ports: Sequence[int]) -> Tuple[int, ...]:
     return (_number(environ, PORT),) if environ.get(PORT) else tuple(ports)
 
 

@@ -89,6 +89,7 @@ def _enter(process_sets, world: World) -> None:
     if not _joined:
         door.before_end(shutdown)
         script_end.watch_uncaught(_before_a_traceback)
+        _watch_end_of_a_worker()
     _joined = True
     recorder.begin(world)
     watched.say_joined()
@@ -146,6 +147,24 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
 def _run_first_at_exit() -> None:
     atexit.unregister(at_exit)
     atexit.register(at_exit)
+
+
+def _watch_end_of_a_worker() -> None:
+    """Leave as multiprocessing ends this process: where it was forked, exit functions don't run."""
+    process = sys.modules.get("multiprocessing.process")
+    if process and process.parent_process():
+        util = importlib.import_module("multiprocessing.util")
+        util.Finalize(None, _end_of_a_worker, exitpriority=0)
+
+
+def _end_of_a_worker() -> None:
+    if not is_initialized():
+        return
+    failed = script_end.failure_under_way()
+    if failed is None:
+        frameworks.submit_all()
+    if _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,))):
+        frameworks.after_exit()
 
 
 def at_exit() -> None:

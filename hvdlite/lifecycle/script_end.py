@@ -57,15 +57,29 @@ def _note(failed: Failure) -> None:
         _Seen.after_all(failed)
 
 
+def failure_under_way() -> Optional[Failure]:
+    """Return how the script fails, for what runs while its exception passes."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return _of_exit(error.code)
+    return None if error is None else Failure(f"its script raised {_text(error)}", 1, error)
+
+
 def _note_exit(value: Any, unsaid: bool = False) -> None:
-    """Note sys.exit(value) as the interpreter reads it: a number, or a text with exit code 1."""
+    failed = _of_exit(value, unsaid)
+    if failed:
+        _note(failed)
+
+
+def _of_exit(value: Any, unsaid: bool = False) -> Optional[Failure]:
+    """Read sys.exit(value) as the interpreter does: a number, or a text with exit code 1."""
     if value is None or value == 0:
-        return
+        return None
     number = isinstance(value, int)
     seen = value & 0xFF if number else 1  # the operating system keeps 8 bits: 256 becomes 0
     text = "" if number else f" ({value})"
     reason = f"its script ended with exit code {int(value) if number else 1}{text}"
-    _note(Failure(reason, seen or 1, unsaid=unsaid or not seen))
+    return Failure(reason, seen or 1, unsaid=unsaid or not seen)
 
 
 def watch_uncaught(before: Callable[[BaseException], Optional[str]]) -> None:

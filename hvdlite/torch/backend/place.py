@@ -1,0 +1,47 @@
+"""The ranks of a program that starts them itself, as ``torch.multiprocessing.spawn`` does.
+
+No launcher has told them where they meet, but the program has given them PyTorch's store.
+"""
+
+import json
+import os
+import socket
+import sys
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from hvdlite.core import start
+
+_KEY = "hvdlite/place"
+
+
+def tell(store, rank: int, size: int, timeout: timedelta) -> None:
+    """Have the job's ranks meet by the store, unless MPI or a launcher has told them where.
+
+    Once the C library is loaded it does nothing: by then it is decided how the job starts.
+    """
+    if size == 1 or "hvdlite.core.native" in sys.modules or start.is_by_mpi():
+        return
+    known = start.place()
+    if known and (known.rank, known.size) == (rank, size):
+        return
+    if rank == 0:
+        store.set(_KEY, json.dumps([_host(store), _free_port(), os.urandom(16).hex()]))
+    store.wait([_KEY], timeout)
+    host, port, secret = json.loads(store.get(_KEY))
+    ports = start.ports_from(port)
+    start.give(start.Place("its program", rank, size, host, ports, f"store {secret}"))
+
+
+def _host(store) -> str:
+    """Return where rank 0 is: with the server of a TCPStore. Those of a file are on one host."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, dist.TCPStore) else "127.0.0.1"
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]
