@@ -105,6 +105,44 @@ def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
         assert sorted(re.findall("GOES ON (.)", ended.stdout)) == ["0", "2"]
 
 
+SPAWNS = """
+import sys, tempfile, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank, size, fails, url):
+    dist.init_process_group("hvdlite", rank=rank, world_size=size, init_method=url)
+    pair, t = dist.new_group([0, size - 1]), torch.full((4,), 1.0 + rank)
+    dist.all_reduce(t)
+    if rank in (0, size - 1):
+        dist.all_reduce(t, group=pair)
+    if rank == 1:
+        time.sleep(1)
+        assert not fails
+    dist.all_reduce(t)
+    print(f"CAME TO {rank} {t[0].item()}\\n", end="", flush=True)
+    if rank == 1:
+        time.sleep(1)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    args = 3, sys.argv[2] == "fails", f"file://{tempfile.mkdtemp()}/store"
+    mp.start_processes(work, args, nprocs=3, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_program_may_start_its_ranks_itself(method, tmp_path):
+    """No launcher tells them where they meet; a rank that ends first has not died."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    ended = started_by("python", str(script), method, "goes well")
+    assert ended.returncode == 0, ended.stderr
+    assert came_to(ended.stdout) == dict.fromkeys("012", "30.0")
+    assert "hvdlite" not in ended.stderr
+    failed = started_by("python", str(script), method, "fails")
+    assert failed.returncode == 1
+    assert re.search("rank 1 left the job .*code 1|AssertionError", failed.stderr), failed.stderr
+
+
 def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
     code = "import torch.distributed as d; d.init_process_group('hvdlite')"
     env = {"CXX": "no-such-compiler", "HVDLITE_TORCH_CACHE": str(tmp_path)}
