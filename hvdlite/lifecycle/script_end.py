@@ -31,9 +31,7 @@ class _Seen:
 def failure() -> Optional[Failure]:
     """Return how the script failed; None if it did not."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
-    return (
-        _Seen.failure if error is None else Failure(f"its script raised {_text(error)}", 1, error)
-    )
+    return _Seen.failure if error is None else _of_error(error)
 
 
 def call_for_later_failures(function: Callable[[Failure], None]) -> None:
@@ -62,7 +60,11 @@ def failure_under_way() -> Optional[Failure]:
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return _of_exit(error.code)
-    return None if error is None else Failure(f"its script raised {_text(error)}", 1, error)
+    return None if error is None else _of_error(error)
+
+
+def _of_error(error: BaseException) -> Failure:
+    return Failure(f"its script raised {_text(error)}", 1, error)
 
 
 def _note_exit(value: Any, unsaid: bool = False) -> None:
