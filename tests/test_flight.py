@@ -34,6 +34,27 @@ def test_a_stall_is_reported_with_stacks_and_the_job_goes_on(tmp_path):
     assert all(result["heard"] for result in job.results().values()), "the script's own handler"
 
 
+def test_stacks_are_written_while_threads_end():
+    code = """if True:
+        import _thread, os, time
+        import hvdlite as hvd
+        from hvdlite.monitor import report
+        hvd.init()
+        def deep(frames):
+            return frames and deep(frames - 1)
+        def keep_doing(what, *args):
+            while True:
+                what(*args)
+                time.sleep(1e-5)
+        begin = _thread.start_new_thread
+        begin(keep_doing, (begin, deep, (50,)))
+        begin(keep_doing, (os.kill, os.getpid(), report.STACKS_SIGNAL))
+        time.sleep(1)
+        print("lives")
+    """
+    assert alone(code) == "lives\n"
+
+
 def test_survivors_report_who_died_and_its_last_operation(tmp_path):
     if not survives_a_death():
         pytest.skip("this mpirun ends the job itself")

@@ -66,7 +66,8 @@ def _register_stacks(file: int) -> bool:
     if _State.stacks is None:
         _State.stacks = end
         lib.hvd_stacks_keep_users(report.STACKS_SIGNAL)
-        faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=True, chain=False)
+        # Only of the thread that has the signal: another one may end while its stack is read.
+        faulthandler.register(report.STACKS_SIGNAL, file=end, all_threads=False, chain=False)
         lib.hvd_stacks_install(report.STACKS_SIGNAL, end)
     else:
         os.dup2(end, _State.stacks, inheritable=False)
