@@ -1,13 +1,22 @@
 """The only importer of the C library, and the only place that turns its codes into exceptions."""
 
 import functools
+import importlib
 import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from hvdlite.core import start
 
-ffi, lib = start.load()
+
+def _load() -> Tuple[Any, Any]:
+    """Return cffi's ``(ffi, lib)`` for the way in which this process's job starts."""
+    if start.without_mpi() is None:
+        return importlib.import_module("hvdlite.core.mpi").load()
+    return start.load()
+
+
+ffi, lib = _load()
 
 
 class HvdliteError(RuntimeError):

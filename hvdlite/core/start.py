@@ -158,9 +158,7 @@ def without_mpi() -> Optional[Place]:
 
 
 def load() -> Tuple[Any, Any]:
-    """Return the C library for this start as cffi's ``(ffi, lib)``."""
-    if without_mpi() is None:
-        return importlib.import_module("hvdlite.core.mpi").load()
+    """Return the C library for jobs without MPI as cffi's ``(ffi, lib)``."""
     try:
         library = importlib.import_module("hvdlite._hvdlite_tcp")
     except ImportError as error:
