@@ -26,7 +26,6 @@ from typing import Dict, List, Optional
 from benchmarks import harness, hosts_rank, plan
 from benchmarks.harness import UNLIMITED, Kept, markdown, parser_of, show
 
-PICTURE = "benchmarks/hosts.png"  # beside the page
 PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
 TIMEOUT = 240  # seconds, of one run
 LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
@@ -183,30 +182,6 @@ def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def draw(kept: Dict[str, Dict[str, List[Dict]]], rate: str, sizes: List[int], path: Path) -> None:
-    """Draw a panel for each size: bars of the time over the bound."""
-    from benchmarks.pictures import INK, bars, label_bars
-    from hvdlite.bench.plots import figure
-
-    found = [Found(text, rate, runs) for text, runs in kept[rate].items()]
-    title = f"One allreduce between hosts, links of {rate}: time over the bound of the links"
-    height = 0.8 / len(SHOWN)
-    with figure(path, title, (12, 1.4 + 1.1 * len(found)), len(sizes)) as panels:
-        panels = panels if len(sizes) > 1 else [panels]
-        for axes, size in zip(panels, sizes):
-            axes.set_title(f"{size:,} bytes")
-            for k, name in enumerate(SHOWN):
-                places = [i + height * (k - (len(SHOWN) - 1) / 2) for i in range(len(found))]
-                values = [one.over(name, size) for one in found]
-                color = INK.get(name, INK["MPI"])
-                bars(axes, values, places, color, 0.9 * height, lambda value: f"{value:.2f}")
-                axes.barh([0], [0], color=color, label=name)
-            axes.axvline(1, color="#495057", linewidth=1)
-            label_bars(axes, [one.text for one in found])
-        marks = panels[0].get_legend_handles_labels()
-        panels[0].figure.legend(*marks, loc="outside lower center", ncol=len(SHOWN))
-
-
 def main() -> None:
     parser = parser_of(__doc__, rounds=2, rate=plan.RATE)
     add = parser.add_argument
@@ -224,13 +199,7 @@ def main() -> None:
         args.layouts or LAYOUTS, args.libraries or list(hosts_rank.LIBRARIES), args.rounds,
         partial(run, args.rate, sizes),
     )  # fmt: skip
-    picture = ""
-    if args.page:
-        path = args.page.parent / PICTURE
-        path.parent.mkdir(exist_ok=True)
-        draw(found, args.rate, sizes, path)
-        picture = f"![Time over the bound of the links]({PICTURE})\n\n"
-    show(picture + table(found, sizes), args.page)
+    show(table(found, sizes), args.page)
 
 
 if __name__ == "__main__":

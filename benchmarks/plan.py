@@ -83,24 +83,3 @@ def contestants(ranks: int) -> List[Contestant]:
     """Return who is measured: where ranks outnumber cores not those that take minutes there."""
     slow = ("gloo", "ps") if ranks > CORES else ()
     return [contestant for contestant in CONTESTANTS if contestant.library not in slow]
-
-
-class Technique(NamedTuple):
-    """What hvdlite does to be fast, and the setting that switches it off."""
-
-    name: str
-    off: Dict[str, str]
-
-    def without(self, case: str) -> str:
-        """Return the name of the row that tells of a case without it."""
-        return f"{case} without {self.name}"
-
-
-SLEEP_AT_ONCE = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
-TECHNIQUES = [
-    Technique("shared memory", {"HVDLITE_WINDOW": "0"}),
-    Technique("fusion", {"HVDLITE_FUSION_THRESHOLD": "0"}),
-    Technique("cache of names", {"HVDLITE_CACHE_CAPACITY": "0"}),
-    Technique("a moment's spinning", {"HVDLITE_SPIN_MICROSECONDS": "0"}),
-    Technique("spinning and yielding", SLEEP_AT_ONCE),
-]

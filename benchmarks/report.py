@@ -1,4 +1,4 @@
-"""Puts figures and pictures of what run.py has saved into docs/benchmarks.md.
+"""Puts the figures that run.py has saved, and a picture of them, into docs/benchmarks.md.
 
 python -m benchmarks.report
 """
@@ -134,17 +134,6 @@ def memory_table(results: Results) -> str:
     return markdown(by_ranks("ResNet-50's gradients", *peak_and_share), lines)
 
 
-def ablation_table(results: Results) -> str:
-    """Return how many times slower hvdlite is without each technique."""
-    lines = []
-    for technique in plan.TECHNIQUES:
-        lines.append(
-            [technique.name, "`" + " ".join(f"{k}={v}" for k, v in technique.off.items()) + "`"]
-            + [times(results.without(technique, work)) for work in shown.ABLATED]
-        )
-    return markdown(["without", "by", *(work.text for work in shown.ABLATED)], lines)
-
-
 def machine_text(results: Results) -> str:
     """Return the machine and the versions in one line."""
     machine, versions = results.any("machine"), results.any("versions")
@@ -193,16 +182,15 @@ def texts(results: Results) -> Dict[str, str]:
         "bandwidth": bandwidth_text(results), "floor": floor_table(results),
         "step": step_table(results), "cpu": cpu_table(results), "idle": idle_table(results),
         "baseline": f"{baseline / 1e6:.0f} MB", "memory": memory_table(results),
-        "ablation": ablation_table(results), "settings": settings_table(),
-        "failures": failures(results),
+        "settings": settings_table(), "failures": failures(results),
     }  # fmt: skip
 
 
 def write(results: Results, docs: Path) -> Path:
-    """Put the figures into the page, and draw its pictures; return the page."""
+    """Put the figures into the page, and draw its picture; return the page."""
     folder = docs / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    pictures.draw(results, folder)
+    pictures.ratios(results, folder / "ratios.png")
     page = docs / "benchmarks.md"
     put(page, texts(results))
     return page

@@ -65,11 +65,6 @@ class Results:
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 
-    def without(self, technique, work) -> Optional[float]:
-        """Return hvdlite's time without a technique over that with it: the median over rounds."""
-        name = technique.without(work.case)
-        return self.value(plan.HVDLITE, work.ranks, name, "ratio", work.suite)
-
     def floor_shares(self, contestant, ranks: int, case, suite: str) -> Optional[float]:
         """Return the floor over the contestant's time: the median over rounds."""
         bandwidths = {

@@ -17,7 +17,7 @@ from typing import Dict, Iterator, NamedTuple, Optional
 
 from tqdm import tqdm
 
-from benchmarks import harness, plan
+from benchmarks import plan
 from benchmarks.harness import ROOT
 from benchmarks.plan import Contestant
 
@@ -25,7 +25,7 @@ KEPT = ROOT / "build" / "bench"
 
 
 class Job(NamedTuple):
-    """One start of mpirun, or of hvdliterun for ranks on hosts of their own."""
+    """One start of mpirun."""
 
     contestant: Contestant
     ranks: int
@@ -59,9 +59,6 @@ def jobs(rounds: int, seconds: float) -> Iterator[Job]:
         for contestant in (plan.HVDLITE, plan.HOROVOD):
             yield Job(contestant, ranks, "memory", 0, 0.3, idle=3)
         yield Job(plan.HVDLITE, ranks, "memory_zero_copy", 0, 0.3)
-    for number in range(rounds):
-        yield Job(plan.HVDLITE, 2, "ablation", number, seconds / 4)
-        yield Job(plan.HVDLITE, plan.HOSTS, "hosts", number, seconds / 4)
 
 
 def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
@@ -69,7 +66,7 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
     file, python = folder / job.file, job.contestant.python
     processes = job.contestant.processes(job.ranks)
     command = [
-        *launcher(job, processes), python, "-m", "benchmarks.worker",
+        python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
         "--library", job.contestant.library, "--suite", job.suite, "--seconds", job.seconds,
         "--idle", job.idle, "--out", file,
     ]  # fmt: skip
@@ -82,13 +79,6 @@ def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
         kept = json.loads(file.read_text()) if file.exists() else {"rows": []}
         file.write_text(json.dumps({**kept, "error": reason}, indent=1))
     return reason
-
-
-def launcher(job: Job, processes: int) -> list:
-    """Return what starts the processes: all here, or each on a host."""
-    if job.suite == "hosts":
-        return harness.on_hosts(processes, plan.RATE)
-    return [job.contestant.python.with_name("mpirun"), "-n", processes]
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:

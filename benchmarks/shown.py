@@ -22,16 +22,6 @@ class Row(NamedTuple):
     plain: str
 
 
-class Ablated(NamedTuple):
-    """One work of the table of techniques, and the jobs that measure it."""
-
-    text: str
-    brief: str
-    case: str
-    suite: str
-    ranks: int
-
-
 def private(size: str) -> str:
     return cases.one_array("allreduce", cases.parse_size(size)).name
 
@@ -76,17 +66,3 @@ STEPS = [
     ("Horovod", HOROVOD, STEP), ("Horovod, tuned", HOROVOD_TUNED, STEP),
     ("parameter server", plan.PS, STEP), ("parameter server, tuned", plan.PS_TUNED, STEP),
 ]  # fmt: skip
-ABLATED = [
-    *(
-        Ablated(row.text, row.brief, row.ours, "ablation", 2)
-        for row in ROWS
-        if row.ours not in (private("400MB"), cases.tiny("trainer").name)
-    ),
-    Ablated(
-        f"the same arrays on {plan.HOSTS} hosts",
-        f"500 arrays,\n{plan.HOSTS} hosts",
-        cases.tiny().name,
-        "hosts",
-        plan.HOSTS,
-    ),
-]

@@ -22,25 +22,6 @@ def speed() -> List[Case]:
     ]
 
 
-def brief() -> List[Case]:
-    """A choice of these: to compare settings."""
-    return [
-        *cases.sweep(["allreduce"], [SIZES[0], SIZES[1], SIZES[-2]], ["float32"], "private"),
-        *(cases.model("resnet50", memory) for memory in ("private", "trainer", "zero-copy")),
-        cases.tiny(),
-    ]
-
-
-def ablation() -> List[Case]:
-    """What is measured with and without each technique."""
-    return [case for case in brief() if case.memory != "trainer"]
-
-
-def hosts() -> List[Case]:
-    """The same, between hosts: what negotiation costs there."""
-    return [cases.tiny()]
-
-
 def memory() -> List[Case]:
     """The gradients of one model in the way that training has them."""
     return [cases.model("resnet50", "trainer")]
@@ -82,9 +63,6 @@ def small() -> List[Case]:
 SUITES = {
     "small": small,
     "speed": speed,
-    "brief": brief,
-    "ablation": ablation,
-    "hosts": hosts,
     "memory": memory,
     "memory_zero_copy": zero_copy_memory,
     "update": update,

@@ -1,4 +1,4 @@
-"""Average and update: the table and the picture of docs/sharding.md, from what run.py has kept.
+"""Average and update: the tables of docs/sharding.md, from what run.py has kept.
 
     make bench-update
     python -m benchmarks.update --page docs/sharding.md
@@ -7,7 +7,6 @@ A figure is the median over rounds of the median in a round, a ratio the median 
 ratio within a round. All systems run within a round, one after the other.
 """
 
-from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
 from benchmarks import plan, suites
@@ -16,7 +15,6 @@ from benchmarks.report import milliseconds, percent, times
 from benchmarks.results import Results
 from benchmarks.run import KEPT
 from hvdlite.bench import cases
-from hvdlite.bench.plots import figure
 
 RANKS = 2
 TITLES = {"lenet": "LeNet", "resnet50": "ResNet-50", "vgg16": "VGG-16", "bert-base": "BERT-base"}
@@ -99,28 +97,6 @@ def held_table(results: Results) -> str:
     return markdown(header, lines) if any(line[1:] != ["–"] * 4 for line in lines) else ""
 
 
-def picture(results: Results, path: Path) -> None:
-    """What a host holds by ranks: measured, above what weights, states and gradients need."""
-    inks = ("#1864ab", "#4dabf7", "#e8590c", "#2b8a3e")
-    with figure(path, "What a host holds of ResNet-50 with momentum", (8, 4.5)) as axes:
-        ranks = list(plan.HELD_RANKS)
-        for (title, contestant, memory), ink in zip(HELD, inks):
-            values = [held(results, contestant, memory, p) for p in ranks]
-            at = [(p, value) for p, value in zip(ranks, values) if value is not None]
-            if at:
-                xs, ys = zip(*at)
-                axes.plot(xs, ys, marker="o", color=ink, label=title.replace("`", ""))
-        for least, text in ((lambda p: p + 2, "(p + 2) S"), (lambda p: 3 * p, "3 p S")):
-            axes.plot(ranks, [least(p) for p in ranks], color="black", linestyle=":", linewidth=1)
-            axes.annotate(text, (ranks[-1], least(ranks[-1])), xytext=(6, -4),
-                          textcoords="offset points", color="#495057")  # fmt: skip
-        axes.set_xticks(ranks)
-        axes.set_xlabel("ranks on the host")
-        axes.set_ylabel("times the bytes of the weights")
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="upper left")
-
-
 def page_of(results: Results) -> str:
     parts: List[str] = [
         "", speed_table(results), "", floor_table(results), "", step_table(results), "",
@@ -131,11 +107,7 @@ def page_of(results: Results) -> str:
 
 def main() -> None:
     args = parser_of(__doc__).parse_args()
-    results = Results(KEPT)
-    show(page_of(results), args.page)
-    if args.page:
-        folder = args.page.parent / "benchmarks"
-        picture(results, folder / "held.png")
+    show(page_of(Results(KEPT)), args.page)
 
 
 if __name__ == "__main__":

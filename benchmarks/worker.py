@@ -13,7 +13,7 @@ from typing import Iterator, List
 
 from mpi4py import MPI
 
-from benchmarks import ablation, libraries, suites
+from benchmarks import libraries, suites
 from hvdlite.bench import machine, measure
 from hvdlite.bench.cases import Case
 
@@ -27,8 +27,7 @@ def main() -> None:
         result["bandwidth"] = machine.memory_bandwidth(comm)
     result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
     result["rows"] = []
-    measured = ablation.rows if args.suite in ("ablation", "hosts") else rows
-    for row in measured(library, suites.SUITES[args.suite](), comm, args.seconds):
+    for row in rows(library, suites.SUITES[args.suite](), comm, args.seconds):
         result["rows"].append(row)
         keep(result, args.out, comm)  # what is measured stays if a later case hangs
     result["peak_memory"] = comm.allgather(machine.peak_memory())

@@ -74,7 +74,6 @@ def parse_args(arguments=None) -> argparse.Namespace:
     add("--no-step", action="store_true", help="leave out the training step of LeNet")
     add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")
     add("--json", type=Path, metavar="FILE", help="the same, with a description of the machine")
-    add("--plots", type=Path, metavar="FOLDER", help="write PNG pictures (needs matplotlib)")
     return parser.parse_args(arguments)  # fmt: skip
 
 
@@ -195,7 +194,6 @@ def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
         (args.json, lambda path: report.write_json(path, rows, **about)),
-        (args.plots, lambda path: _draw(rows, path)),
     )
     troubles = []
     for path, write in writers:
@@ -207,16 +205,6 @@ def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
             troubles.append(f"hvdlite-bench: {why}")
     if troubles:
         sys.exit("\n".join(troubles))
-
-
-def _draw(rows: List[Dict], folder: Path) -> None:
-    try:
-        from hvdlite.bench import plots
-
-        drawn = plots.draw(rows, folder)
-    except ImportError as error:
-        sys.exit(f"hvdlite-bench: --plots: {error}: run `pip install matplotlib`")
-    print(f"pictures: {', '.join(str(path) for path in drawn) or 'none: too few sizes'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bench without ranks: its arithmetic, its shapes, its files and its pictures."""
+"""The bench without ranks: its arithmetic, its shapes and its files."""
 
 import csv
 import json
@@ -138,26 +138,12 @@ def test_files_can_be_read_back(tmp_path):
 
 def test_a_file_that_can_not_be_written_is_named_and_keeps_no_other_from_it(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
-    words = ["--csv=/dev/full", f"--json={good}", f"--plots={good}/pictures"]
+    words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:
         cli.save(rows, {"cores": "2"}, cli.parse_args(words))
-    assert ended.value.code == (
-        "hvdlite-bench: /dev/full can't be written: No space left on device\n"
-        f"hvdlite-bench: {good}/pictures can't be written: Not a directory"
-    )
+    told = "hvdlite-bench: /dev/full can't be written: No space left on device"
+    assert ended.value.code == told
     assert json.loads(good.read_text())["rows"] == rows
-
-
-def test_pictures_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    from hvdlite.bench import plots
-
-    rows = [row(one_array("allreduce", 4**n), [1e-9 * 4**n]) for n in range(5, 13)]
-    drawn = plots.draw([*rows, row(cases.tiny(), [1.0])], tmp_path / "new")
-    assert [path.name for path in drawn] == ["time.png", "busbw.png", "floor.png"]
-    for path in drawn:
-        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
-    assert plots.draw(rows[:1], tmp_path) == []  # one size is no curve
 
 
 def test_what_is_measured_follows_from_the_options():
