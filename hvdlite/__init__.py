@@ -29,7 +29,7 @@ _DEFINED_IN = {
     "hvdlite.mxnet.trainer": ("DistributedTrainer", "Guard", "clip_global_norm"),
     "hvdlite.mxnet.compression": ("Compression",),
     "hvdlite.mxnet.data": ("DistributedRecordIter", "DistributedSampler", "LinearScaling"),
-    "hvdlite.mxnet.evaluation": ("DistributedHandler", "allreduce_metric", "average_statistics"),
+    "hvdlite.mxnet.evaluation": ("allreduce_metric", "average_statistics"),
     "hvdlite.mxnet.handles": (
         "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async",
         "broadcast_async", "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async",

@@ -279,27 +279,3 @@ def test_a_checkpoint_that_is_damaged(shared_folder, rank, name, keep):
     if rank == 0:
         shutil.rmtree(shared_folder / "00000002")
     assert checkpoint.load()[0] == 1
-
-
-# ---- gluon's Estimator ----
-
-
-def test_estimator(rank, size):
-    estimators = pytest.importorskip("mxnet.gluon.contrib.estimator")
-    random = np.random.RandomState(0)
-    images = random.uniform(size=(8 * size, 4)).astype(np.float32)
-    labels = random.randint(0, 3, 8 * size).astype(np.float32)
-    data = gluon.data.ArrayDataset(images, labels)
-    net = dense(rank)
-    estimator = estimators.Estimator(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), train_metrics=metric.Accuracy(),
-        trainer=hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}),
-    )  # fmt: skip
-    sampler = hvd.DistributedSampler(len(data))
-    loader = gluon.data.DataLoader(data, 4, sampler=sampler)
-    estimator.fit(loader, epochs=2, event_handlers=[hvd.DistributedHandler()])
-    everyone = hvd.allgather_object(weights(net))
-    for other in everyone:
-        assert_same(other, everyone[0])
-    metrics = hvd.allgather_object([each.get() for each in estimator.train_metrics])
-    assert metrics == [metrics[0]] * size
