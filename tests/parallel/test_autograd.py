@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import autograd
 
 import hvdlite as hvd
 
@@ -63,42 +63,6 @@ def test_backward_twice(rank, size):
     for _ in range(3):
         y.backward(retain_graph=True)
     np.testing.assert_allclose(x.grad.asnumpy(), [2 * size, 4 * size])
-
-
-def test_beside_hybridized_blocks_and_a_trainer(rank, size):
-    """A contrastive loss: every rank compares its embeddings with those of all ranks.
-
-    Each loss counts whole: docs/training.md scales the gradient, which is an average, by ``size``.
-    """
-
-    def loss_of(anchors, embeddings):
-        anchors, embeddings = anchors.as_nd_ndarray(), embeddings.as_nd_ndarray()
-        return (mx.nd.dot(anchors, embeddings, transpose_b=True) ** 2).sum()
-
-    def make():
-        net = gluon.nn.Dense(4, in_units=6)
-        net.initialize(mx.init.Constant(0.1))
-        net.hybridize(static_alloc=True)
-        return net
-
-    net, twin = make(), make()
-    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1e-3})
-    plain = gluon.Trainer(twin.collect_params(), "sgd", {"learning_rate": 1e-3}, kvstore=None)
-    for step in range(3):
-        data = np.random.RandomState(step).randn(3 * size, 6).astype("float32")
-        with autograd.record():
-            embeddings = net(mx.nd.array(data[3 * rank : 3 * rank + 3]))
-            scaled = size * embeddings - (size - 1) * embeddings.detach()
-            loss = loss_of(embeddings, hvd.allgather(scaled))
-        loss.backward()
-        trainer.step(3)
-        with autograd.record():
-            embeddings = twin(mx.nd.array(data))
-            loss = loss_of(embeddings, embeddings)
-        loss.backward()
-        plain.step(3 * size)
-    for ours, theirs in zip(net.collect_params().values(), twin.collect_params().values()):
-        np.testing.assert_allclose(ours.data().asnumpy(), theirs.data().asnumpy(), rtol=1e-4)
 
 
 def test_without_record_and_in_pause(rank, size):

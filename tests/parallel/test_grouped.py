@@ -9,8 +9,6 @@ from numbers_of_ranks import same_everywhere
 
 import hvdlite as hvd
 
-ERRORS = (mx.MXNetError, hvd.HvdliteError)  # at the wait; at the call with MXNet's NaiveEngine
-
 
 def test_the_same_array_twice_does_not_deadlock(rank, size):
     """MXNet's engine waits for ever for an operation that writes to one array twice."""

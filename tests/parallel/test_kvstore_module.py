@@ -140,18 +140,6 @@ def test_checkpoints(update_on_kvstore, tmp_path_factory, parity):
         assert_close(resumed[None], weights_of(straight), tolerance=1e-3)
 
 
-def test_checkpoints_of_a_callback(tmp_path, rank):
-    """As scripts make them: by mx.callback.do_checkpoint, and read by mx.model and FeedForward."""
-    prefix = str(tmp_path / f"rank{rank}")
-    module = fit("dist_sync_mpi", epoch_end_callback=mx.callback.do_checkpoint(prefix))
-    symbol, arguments, _ = mx.model.load_checkpoint(prefix, 2)
-    assert symbol.list_arguments() == lenet().list_arguments()
-    assert_close({n: a.asnumpy() for n, a in arguments.items()}, weights_of(module), tolerance=0)
-    assert_equal_on_all_ranks({n: a.asnumpy() for n, a in arguments.items()})
-    earlier = mx.model.load_checkpoint(prefix, 1)[1]
-    assert (earlier["fc_weight"] != arguments["fc_weight"]).asnumpy().any()
-
-
 def bucket(length: int):
     """A sum over as many words as the bucket has, and two classes."""
     words = mx.sym.var("data")

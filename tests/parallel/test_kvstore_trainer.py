@@ -210,24 +210,3 @@ def test_sparse_parameters_on_several_contexts(rank, size):
     for context in CONTEXTS:
         change = before - net.weight.data(context).asnumpy()
         np.testing.assert_allclose(change, np.repeat(expected[:, None], 3, 1), atol=1e-5)
-
-
-# ---- what MXNet's own dist_sync gets wrong ----
-
-
-@pytest.mark.parametrize("run", range(8))
-def test_updates_by_the_trainer_itself_start_from_rank_0s_weight(run, rank, size):
-    """dist_sync with update_on_kvstore=False ends with another weight in five of eight runs: the
-    first gradient overtakes the weight that is broadcast under the same key."""
-    w = gluon.Parameter("w", shape=(1000,))
-    w.initialize(mx.init.Constant(rank + 1))
-    trainer = gluon.Trainer(
-        [w], "sgd", {"learning_rate": 0.1}, kvstore="dist_sync_mpi", update_on_kvstore=False
-    )
-    for _ in range(3):
-        with autograd.record():
-            loss = (w.data() * (rank + 1)).sum()
-        loss.backward()
-        trainer.step(1)
-    expected = 1 - 3 * 0.1 * size * (size + 1) / 2
-    np.testing.assert_allclose(w.data().asnumpy(), expected, rtol=1e-5, atol=1e-6)

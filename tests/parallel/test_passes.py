@@ -140,21 +140,6 @@ def test_several_contexts_in_a_process(kind, passes, rank, size):
         assert_equal_on_all_ranks({name: first})
 
 
-def test_gradients_of_all_contexts_are_the_averages(rank, size):
-    net = two_context_net(rank)
-    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
-    x = batch_of(rank, rows=7)
-    backward_on_both(net, [x[:2], x[2:]])
-    trainer.allreduce_grads()
-    one = dense_net()
-    backward(one, joined_batch(rows=7))
-    expected = one._collect_params_with_prefix()
-    for name, param in net._collect_params_with_prefix().items():
-        for grad in param.list_grad():
-            whole = expected[name].grad().asnumpy()
-            np.testing.assert_allclose(grad.asnumpy() * size, whole, 2e-5, 2e-5)
-
-
 def test_stale_only_at_the_update(rank):
     """The clipping flow of a script that knows no argument of allreduce_grads()."""
     net = dense_net((6, 6))

@@ -171,22 +171,6 @@ def optimizer(name: str):
 
 
 @no_sparse_gluon
-def test_two_sparse_and_dense_gradients_average(rank, size):
-    net = embedding_net()
-    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
-    before = weights(net)["0.weight"]
-    with autograd.record():
-        loss = (net[0](mx.nd.array([rank, size])) * (rank + 1)).sum()
-    loss.backward()
-    trainer.step(1, ignore_stale_grad=True)
-    expected = np.zeros(HEIGHT)
-    expected[:size] = np.arange(1, size + 1) / size
-    expected[size] = (size + 1) / 2
-    change = before - weights(net)["0.weight"]
-    np.testing.assert_allclose(change, np.repeat(expected[:, None], 4, 1), atol=1e-6)
-
-
-@no_sparse_gluon
 @pytest.mark.parametrize("as_dense", [False, True], ids=["rows", "as dense"])
 @both_kinds
 @pytest.mark.parametrize("name", ["sgd", "adam"])

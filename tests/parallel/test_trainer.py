@@ -1,15 +1,11 @@
 """DistributedTrainer: averages, clipping, names, and networks that differ between ranks."""
 
-import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import gluon
 from nets import (
     assert_close,
-    assert_equal_on_all_ranks,
     backward,
     batch_of,
-    clear_gradients,
     dense_net,
     gradients,
     joined_batch,
@@ -64,48 +60,6 @@ def test_rescale_grad_and_clip_gradient_of_the_optimizer():
     net, alone = dense_net(), dense_net()
     trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(**options)))
     assert_close(trained, train(alone, plain_trainer(alone, sgd(**options)), joined=True))
-
-
-@pytest.mark.usefixtures("several")
-def test_networks_of_other_length(rank):
-    net = dense_net((8,) if rank == 0 else (8, 4))
-    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
-    backward(net, batch_of(rank))
-    with pytest.raises(hvd.HvdliteError, match=r"2: rank 0: nothing; rank 1: \S*bias"):
-        trainer.step(4)
-
-
-def test_grad_req_null_and_add():
-    """Frozen layers take no part; accumulated gradients are averaged when step() says so."""
-    nets = [dense_net(), dense_net()]
-    for net in nets:
-        params = net._collect_params_with_prefix()
-        params["0.weight"].grad_req = "null"
-        params["1.weight"].grad_req = "add"
-    ours = hvd.DistributedTrainer(nets[0].collect_params(), sgd())
-    plain = plain_trainer(nets[1], sgd())
-    for _ in range(2):
-        for net, trainer, joined in ((nets[0], ours, False), (nets[1], plain, True)):
-            rows = 0
-            for part in range(3):
-                x = joined_batch(part) if joined else batch_of(hvd.rank(), part)
-                backward(net, x)
-                rows += len(x)
-            trainer.step(rows)
-            clear_gradients(net)
-    assert_close(weights(nets[0]), weights(nets[1]))
-    np.testing.assert_array_equal(weights(nets[0])["0.weight"], weights(dense_net())["0.weight"])
-
-
-def test_batchnorm_statistics_are_left_alone():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(4, in_units=6), gluon.nn.BatchNorm(in_channels=4))
-    net.initialize(mx.init.One())
-    trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
-    train(net, trainer, steps=3)
-    trained = {n: w for n, w in weights(net).items() if "running" not in n}
-    assert_equal_on_all_ranks(trained)
-    assert net[1].running_mean.grad_req == "null"
 
 
 def test_distributed_optimizer_inside_is_unwrapped():
