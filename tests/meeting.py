@@ -12,7 +12,6 @@ import time
 import pytest
 from mpi4py import MPI
 
-from hvdlite.core import topology
 from hvdlite.lifecycle import job
 
 TIMEOUT_SECONDS = 120  # of one test: then its rank's process ends, and with it the job
@@ -24,7 +23,7 @@ everyone = MPI.COMM_WORLD.Dup()
 @pytest.hookimpl(trylast=True)  # the terminal reporter is there by then
 def pytest_configure(config):
     job.init()
-    if topology.rank() != 0:
+    if everyone.rank != 0:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw._file = io.StringIO()
 
@@ -39,8 +38,8 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_makereport(item, call):
     report = yield
     item.failed = getattr(item, "failed", False) or report.failed
-    if report.failed and topology.rank() != 0:
-        say(item, f"\nrank {topology.rank()}: {item.nodeid} failed\n{report.longreprtext}\n")
+    if report.failed and everyone.rank != 0:
+        say(item, f"\nrank {everyone.rank}: {item.nodeid} failed\n{report.longreprtext}\n")
     return report
 
 
@@ -55,7 +54,7 @@ def say(item, text: str) -> None:
 def pytest_runtest_protocol(item, nextitem):
     result = yield
     if not meet(MEETING_SECONDS if item.failed else TIMEOUT_SECONDS + MEETING_SECONDS):
-        who = f"rank {topology.rank()}: {item.nodeid}"
+        who = f"rank {everyone.rank}: {item.nodeid}"
         say(item, f"\n{who}: the others do not come; ending the job\n")
         MPI.COMM_WORLD.Abort(1)
     return result
@@ -74,18 +73,18 @@ def meet(seconds: float) -> bool:
 
 @pytest.fixture
 def rank() -> int:
-    return topology.rank()
+    return everyone.rank
 
 
 @pytest.fixture
 def size() -> int:
-    return topology.size()
+    return everyone.size
 
 
 @pytest.fixture(scope="session")
 def several() -> None:
     """For tests that need at least two ranks."""
-    if topology.size() < 2:
+    if everyone.size < 2:
         pytest.skip("needs two ranks")
 
 
@@ -95,8 +94,8 @@ def report_parity(capsys):
     that it is no more than a bound."""
 
     def check(name: str, difference: float, bound: float) -> None:
-        line = f"PARITY {topology.size()} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
-        if topology.rank() == 0:
+        line = f"PARITY {everyone.size} ranks, {name}: {difference:.2e} (at most {bound:.0e})"
+        if everyone.rank == 0:
             with capsys.disabled():
                 print(f"\n{line}")
         assert difference <= bound

@@ -143,11 +143,6 @@ def test_shutdown_and_a_new_job_after_it(ranks):
     assert job.seconds < SECONDS
 
 
-def test_weights_of_a_host_outlive_shutdown():
-    job = assert_passed(script(3, "shut_down_sharded"))
-    assert job.output.count("its own weights") == 3
-
-
 def test_pending_for_ever():
     """The interpreter ends in seconds, and says what was lost."""
     job = script(3, "exits", "pending_for_ever", timeout=60)

@@ -36,7 +36,7 @@ SHORT = [
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "disagree", "grouped", "join", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
-    "random_threads", "sharded", "sharded_stripes", "sharded_weights",
+    "random_threads", "settings", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip
 

@@ -16,7 +16,8 @@ MOST_IDLE = 0.005  # of a core
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_idle_ranks_use_no_cpu(ranks):
-    job = assert_passed(script(ranks, "idle", IDLE_SECONDS, timeout=60 + 2 * float(IDLE_SECONDS)))
+    limit = 60 + 2 * float(IDLE_SECONDS)
+    job = assert_passed(script(ranks, "shown", "idle", IDLE_SECONDS, timeout=limit))
     for rank, shares in job.results().items():
         texts = [f"{name} {100 * share:.3f} %" for name, share in shares.items()]
         print(
@@ -28,7 +29,7 @@ def test_idle_ranks_use_no_cpu(ranks):
 
 def test_a_rank_that_waits_for_others_sleeps():
     """Where shared memory tells of every message: looks in between would take training's core."""
-    job = assert_passed(script(2, "waiting", "1"))
+    job = assert_passed(script(2, "shown", "waiting", "1"))
     assert job.results().keys() == {0, 1}
     for rank, result in job.results().items():
         print(f"rank {rank}: its engine slept {result['sleeps']} times in a second of waiting")
@@ -40,7 +41,7 @@ def test_a_rank_that_only_mpi_reaches_is_woken(nudge):
     """MPI can only be polled: a rank that slept noticed a late rank up to 10 ms after it came."""
     rounds = 20
     env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}
-    job = assert_passed(script(3, "nudged", str(rounds), env=env))
+    job = assert_passed(script(3, "shown", "nudged", str(rounds), env=env))
     for rank, result in job.results().items():
         assert result["right"]
         assert result["threads"] == (nudge == "1")
@@ -94,7 +95,7 @@ def available_gib() -> float:
 def test_more_than_2_to_the_31_bytes(what):
     if available_gib() < 14:
         pytest.skip("needs 14 GiB of free memory")
-    job = assert_passed(script(2, "large", what, timeout=150))
+    job = assert_passed(script(2, "shown", "large", what, timeout=150))
     assert job.results().keys() == {0, 1}
     for result in job.results().values():
         assert result["bytes"] > 2**31

@@ -226,3 +226,36 @@ def test_sets_that_exist_are_refused_as_by_horovod(size):
         hvd.add_process_set(range(size))
     removed = hvd.ProcessSet([0])
     assert hvd.remove_process_set(removed) is False  # it is not registered
+
+
+@pytest.mark.parametrize("name", ["sum", None])
+def test_jobs_on_parts_of_the_ranks(name, rank, size):
+    """Ranks have called it more or less often before, in jobs that are over."""
+    if size < 3:
+        pytest.skip("needs three ranks")
+    world = MPI.COMM_WORLD
+    hvd.shutdown()
+
+    def job(comm) -> list:
+        hvd.init(comm)
+        total = hvd.numpy.allreduce([world.rank], op=hvd.Sum, name=name)[0]
+        seen = [hvd.rank(), hvd.size(), total, hvd.local_size() * hvd.cross_size()]
+        hvd.shutdown()
+        return seen
+
+    if world.rank in (0, 2):  # a list: only those ranks call init, and rank 2 comes first
+        assert job([2, 0]) == [int(world.rank == 0), 2, 2, 2]
+    else:
+        left_out = f"this process is rank {world.rank}, which the list leaves out"
+        with pytest.raises(ValueError, match=left_out):
+            hvd.init([2, 0])
+    part = world.Split(world.rank % 2, -world.rank)  # two jobs at once, in reverse order
+    own = range(size)[world.rank % 2 :: 2]
+    assert job(part)[:3] == [part.rank, len(own), sum(own)]
+    part.Free()  # hvdlite works on duplicates, and has freed them
+    duplicate = world.Dup()
+    hvd.init(duplicate)
+    duplicate.Free()
+    hvd.init()
+    assert [hvd.rank(), hvd.size()] == [world.rank, size]
+    assert hvd.numpy.allreduce([world.rank], op=hvd.Sum, name=name)[0] == sum(range(size))

@@ -168,3 +168,31 @@ def test_an_error_of_one_rank_reaches_all(asynchronous, size):
                 w.data().wait_to_read()
         else:
             w.data().wait_to_read()
+
+
+def test_weights_of_a_host_outlive_shutdown(shares):
+    """Each rank has its own of them then."""
+    w = gluon.Parameter("w", shape=(300_000,))
+    w.initialize(mx.init.One())
+    trainer = hvd.ShardedTrainer([w], "sgd", {"learning_rate": 0.5, "momentum": 0.9})
+
+    def step() -> None:
+        with autograd.record():
+            loss = w.data().sum()
+        loss.backward()
+        trainer.step(1)
+        w.data().wait_to_read()
+
+    step()
+    assert trainer.host_parameters == (["w"] if shares else [])
+    rank = hvd.rank()
+    hvd.shutdown()
+    with pytest.raises(hvd.HvdliteError, match="not been initialized"):
+        step()
+    assert (w.data().asnumpy() == np.float32(0.5)).all()
+    hvd.init()
+    if rank == 0:
+        w.set_data(mx.nd.full((300_000,), 7))
+        w.data().wait_to_read()
+    hvd.barrier()
+    assert (w.data().asnumpy() == np.float32(0.5 if rank else 7)).all()

@@ -1,6 +1,9 @@
 """init and shutdown in a process that is alone, each case in an interpreter of its own."""
 
+import pytest
 from jobs import alone as run
+
+from hvdlite.lifecycle import job
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
 
@@ -94,7 +97,7 @@ def test_wrong_and_right_communicators():
 
 
 def test_settings_that_make_no_sense():
-    """Of each kind; test_bad_input.py has more. hvdlite's own spelling wins."""
+    """Of each kind; parallel/test_settings.py has more. hvdlite's own spelling wins."""
     code = """
 for prefix in ("HVDLITE", "HOROVOD"):
     for name in ("FUSION_THRESHOLD=-1", "CACHE_CAPACITY=1.5", "STALL_CHECK_TIME_SECONDS=soon"):
@@ -154,3 +157,12 @@ except AttributeError as error:
     print(error)
 """
     assert run(code) == "module 'hvdlite' has no attribute 'no_such_name'\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
+def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
+    """With nan a script that had failed waited for ever."""
+    name = "HVDLITE_EXIT_TIMEOUT_SECONDS"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):
+        job._seconds(name, 5)

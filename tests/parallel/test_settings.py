@@ -1,0 +1,71 @@
+"""Settings that only some ranks have, or that make no sense: each rank is told in init()."""
+
+import numpy as np
+import pytest
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+pytestmark = pytest.mark.usefixtures("several")
+
+NUMBER = "expected a number of at least 0"
+NO_SENSE = {
+    "HVDLITE_FUSION_THRESHOLD=huge": "expected a whole number of at least 0",
+    "HVDLITE_SEGMENT_BYTES=1000": "expected a number from 1024 to 1073741824",
+    "HVDLITE_SEGMENTS_IN_FLIGHT=65": "expected a number from 1 to 64",
+    "HVDLITE_BYTES_AHEAD=4MB": "expected a whole number of at least 0",
+    "HVDLITE_DETERMINISTIC=yes": "expected 0 or 1",
+    "HVDLITE_WINDOW=garbage": "expected 0 or 1",  # it counted as 1
+    "HVDLITE_NUDGE=2": "expected 0 or 1",
+    "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",  # it was reported as HVDLITE_...
+    "HVDLITE_DATA_TIMEOUT_SECONDS=nan": NUMBER,
+    "HOROVOD_STALL_CHECK_TIME_SECONDS=inf": NUMBER,
+    "HVDLITE_TIMELINE_MARK_CYCLES=yes": "expected 0 or 1",
+}
+
+
+@pytest.fixture
+def a_new_job():
+    """The test begins it; afterwards there is one without its settings."""
+    hvd.shutdown()
+    yield
+    hvd.shutdown()
+    hvd.init()
+
+
+@pytest.mark.usefixtures("a_new_job")
+@pytest.mark.parametrize("setting", NO_SENSE)
+def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch):
+    """The others must not wait in init() for the one that has raised there."""
+    name, _, value = setting.partition("=")
+    monkeypatch.delenv(name.replace("HOROVOD", "HVDLITE"), raising=False)
+    if rank == 1:
+        monkeypatch.setenv(name, value)
+    with pytest.raises((ValueError, hvd.HvdliteError)) as caught:
+        hvd.init()
+    if rank == 1:
+        assert f"{name} is '{value}': {NO_SENSE[setting]}" in str(caught.value)
+
+
+@pytest.mark.usefixtures("a_new_job")
+def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd):
+    if rank == 1:
+        monkeypatch.setenv("HVDLITE_WINDOW", "0")
+    hvd.init()
+    if hvd.local_size() == 1:
+        pytest.skip("no ranks share a host")
+    assert hvd.numpy.allreduce(np.ones(3), op=hvd.Sum).sum() == 3 * hvd.size()
+    assert hvd.stats()["bytes_sent_window"] == 0
+    told = "".join(hvd.allgather_object(capfd.readouterr().err))
+    assert told.count("HVDLITE_WINDOW is 0 on some") == 1, told
+    assert "everything goes through MPI, which is slower" in told
+
+
+@pytest.mark.usefixtures("a_new_job")
+def test_a_timeline_on_a_full_disk_is_told(rank, monkeypatch, capfd):
+    monkeypatch.setenv("HVDLITE_TIMELINE", "/dev/full")
+    hvd.init()
+    hvd.numpy.barrier()
+    hvd.shutdown()
+    told = "the timeline is not whole: its file '/dev/full' can't be written"
+    assert (told in capfd.readouterr().err) == (rank == 0)  # which writes it

@@ -1,0 +1,106 @@
+"""What tests/test_shown.py measures; the first argument names it, the second says how long or what.
+
+idle: the share of a core of all threads of each rank while there is nothing to do.
+waiting: how often the engine of each rank sleeps while all wait for rank 0's array.
+nudged: how often nudges woke each rank, without a window, while all wait for the last.
+large: whether arrays of more than 2^31 bytes are right.
+"""
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from jobs import report
+from mpi4py import MPI
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+what, given = sys.argv[1:]
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+
+def share_of_a_core() -> float:
+    MPI.COMM_WORLD.Barrier()
+    time.sleep(0.3)  # what was begun, ends
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    time.sleep(float(given))
+    after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start
+    return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) / seconds
+
+
+def idle() -> None:
+    report(rank, after_init=share_of_a_core())
+
+    # isort: split
+    import mxnet as mx
+
+    for i in range(20):
+        hvd.allreduce(mx.nd.ones((1000,)), name=f"warm{i % 4}").wait_to_read()
+    report(rank, after_work=share_of_a_core())
+
+
+def sleeps(name: str) -> int:
+    """Return how often threads of the core with this name have slept; -1: there is none."""
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        if (thread / "comm").read_text() == f"{name}\n":
+            lines = (thread / "status").read_text().splitlines()
+            found += [int(x.split()[1]) for x in lines if x.startswith("voluntary_ctxt")]
+    return sum(found) if found else -1
+
+
+def waiting() -> None:
+    hvd.numpy.allreduce(np.ones(4), name="warm")
+    MPI.COMM_WORLD.Barrier()
+    time.sleep(0.3)  # what was begun, ends
+    before = sleeps("hvdlite")
+    handle = hvd.numpy.allreduce_async(np.ones(4), name="late") if rank else None
+    time.sleep(float(given))
+    report(rank, sleeps=sleeps("hvdlite") - before)
+    (handle or hvd.numpy.allreduce_async(np.ones(4), name="late")).synchronize()
+
+
+def nudged() -> None:
+    hvd.numpy.allreduce(np.ones(4), name="warm")
+    before, right = sleeps("hvdlite-nudge"), True
+    for _ in range(int(given)):
+        MPI.COMM_WORLD.Barrier()
+        if rank == size - 1:
+            time.sleep(0.02)  # the others' engines are asleep
+        right &= bool((hvd.numpy.allreduce(np.ones(4), name="late", op=hvd.Sum) == size).all())
+    report(rank, threads=before >= 0, wakes=sleeps("hvdlite-nudge") - before, right=right)
+
+
+SAMPLES = [0, 1, 2**16 + 1, 2**29 - 1, 2**30, -2, -1]
+
+
+def large() -> None:
+    sums = [sum(i + 10 * (r + 1) for r in range(size)) for i in range(len(SAMPLES))]
+    if given == "numpy":
+        x = np.zeros(2**31 + 5, "uint8")
+    else:
+        # isort: split
+        import mxnet as mx
+
+        x = mx.nd.zeros((2**29 + 2**20 + 3,))
+    where = [at % x.size for at in SAMPLES]
+    for i, at in enumerate(where):
+        x[at] = i + 10 * (rank + 1)
+    last = {at: sums[i] for i, at in enumerate(where)}  # of samples that fell on one place
+    if given == "numpy":
+        y = hvd.numpy.allreduce(x, op=hvd.Sum)
+        report(rank, zeros=int(np.count_nonzero(y)) == len(last), bytes=y.nbytes)
+    else:
+        y = hvd.allreduce_(x, op=hvd.Sum, name="large")
+        report(rank, zeros=True, bytes=4 * x.size)
+    values = {at: float(y[at] if given == "numpy" else y[at].asscalar()) for at in where}
+    report(rank, right=values == last)
+    if given != "numpy":
+        hvd.broadcast_(x, size - 1, name="large").wait_to_read()
+
+
+globals()[what]()
