@@ -26,7 +26,6 @@ one is measured first, by rank 0, while the others wait; or --one-process tells 
 import argparse
 import itertools
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -36,9 +35,9 @@ import hvdlite as hvd
 # isort: split
 import mxnet as mx
 import numpy as np
+from mnist import progress_bar
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
-from tqdm import tqdm
 
 DROPS = (30 / 90, 60 / 90, 80 / 90)  # of the epochs: where the learning rate is divided by 10
 PIXELS = {"mean_r": 123.68, "mean_g": 116.779, "mean_b": 103.939,
@@ -129,7 +128,7 @@ def train(args, store, rank, ranks):
         seed(args, epoch, rank)
         images.epoch = epoch
         start = time.perf_counter()
-        with progress_bar(len(images), f"epoch {epoch + 1}", hidden=rank > 0) as bar:
+        with progress_bar(len(images), hidden=rank > 0) as bar:
             loss = train_epoch(net, trainer, pairs(images), step_size(args, ranks), bar)
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
@@ -280,17 +279,6 @@ def seed(args, epoch, rank):
     """Make what is random in an epoch depend on nothing before it."""
     number = np.random.RandomState([args.seed, epoch, rank]).randint(2**31 - 1)
     mx.random.seed(int(number))
-
-
-def progress_bar(steps, what, hidden):
-    """Return a bar on the terminal itself: mpirun stands between it and stderr. A log gets none."""
-    try:
-        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
-    except OSError:  # no terminal: a batch job, or a test
-        terminal = None
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # under `stty tostop` a write would stop the rank
-    return tqdm(total=steps, desc=what, unit="step", file=terminal, disable=not terminal,
-                leave=False, dynamic_ncols=True)  # fmt: skip
 
 
 def summary(args, ranks, speed, alone):

@@ -11,11 +11,8 @@ process, which runs as well:
 """
 
 import argparse
-import gzip
 import signal
-import sys
 import time
-import zlib
 from pathlib import Path
 
 import hvdlite as hvd  # hvdlite
@@ -68,8 +65,7 @@ def parse_args():
     add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
     add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
     add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
-    add("--data-dir", type=Path, help="folder of MNIST's four IDX files, plain or .gz (without it: "
-        "the 1,797 digits of scikit-learn)")  # fmt: skip
+    add("--data-dir", type=Path, help="folder of MNIST (without it: scikit-learn's 1,797 digits)")
     return parser.parse_args()
 
 
@@ -151,32 +147,9 @@ def read_digits():
 
 
 def read_mnist(folder):
-    return [read_part(folder, "train"), read_part(folder, "t10k")]
-
-
-def read_part(folder, name):
-    images = read_idx(folder / f"{name}-images-idx3-ubyte", ndim=3)
-    labels = read_idx(folder / f"{name}-labels-idx1-ubyte", ndim=1)
-    if len(images) != len(labels):
-        sys.exit(
-            f"--data-dir: {folder} has {len(images)} images but {len(labels)} labels for {name}"
-        )
-    return gluon.data.ArrayDataset(images[:, None], labels)
-
-
-def read_idx(path, ndim):
-    """Return the array in an IDX file of bytes: 0, 0, 8, ndim; its shape; its elements."""
-    packed = path.with_name(f"{path.name}.gz")
-    try:
-        data = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
-        if data[:4] != bytes([0, 0, 8, ndim]):
-            raise ValueError(f"it starts with {list(data[:4])} instead of {[0, 0, 8, ndim]}")
-        shape = np.frombuffer(data, ">u4", ndim, offset=4)
-        return np.frombuffer(data, np.uint8, offset=4 + 4 * ndim).reshape(shape)
-    except (FileNotFoundError, NotADirectoryError):
-        sys.exit(f"--data-dir: no {path.name} or {packed.name} in {path.parent}")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        sys.exit(f"--data-dir: {path} is damaged: {error}")
+    """Return MNIST's two parts; gluon downloads what the folder lacks."""
+    parts = [gluon.data.vision.MNIST(str(folder), train)[:] for train in (True, False)]
+    return [gluon.data.ArrayDataset(x.asnumpy().transpose(0, 3, 1, 2), y) for x, y in parts]
 
 
 if __name__ == "__main__":

@@ -73,8 +73,7 @@ def parse_args():
     add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
     add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
     add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
-    add("--data-dir", type=Path, help="folder of MNIST's four IDX files, plain or .gz (without it: "
-        "the 1,797 digits of scikit-learn)")  # fmt: skip
+    add("--data-dir", type=Path, help="folder of MNIST (without it: scikit-learn's 1,797 digits)")
     return parser.parse_args()
 
 

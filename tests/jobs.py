@@ -89,6 +89,7 @@ def start_mpirun(
     while_running: Optional[Callable[[subprocess.Popen], None]] = None,
     options: Sequence[str] = (),
     lean: bool = False,
+    launcher: Sequence[str] = (),
 ) -> Job:
     """Run mpirun once.
 
@@ -96,6 +97,7 @@ def start_mpirun(
     :param while_running: called with the launcher's process as soon as it runs.
     :param options: of mpirun.
     :param lean: without scikit-learn and SciPy: MXNet's import takes 1 s of CPU instead of 1.6.
+    :param launcher: a command that takes mpirun's place.
     """
     job = uuid.uuid4().hex
     settings = {**os.environ, **MPI_SETTINGS, MARK: job, **(env or {})}
@@ -104,7 +106,7 @@ def start_mpirun(
     shared_memory = leftovers_in_shm()
     start = time.monotonic()
     process = subprocess.Popen(
-        [find_mpirun(), *options, "-n", str(ranks), sys.executable, *command],
+        [*(launcher or [find_mpirun()]), *options, "-n", str(ranks), sys.executable, *command],
         cwd=ROOT, env=settings, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace",

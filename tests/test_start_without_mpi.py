@@ -81,9 +81,12 @@ def test_a_rank_that_fails_ends_the_others_waits(how):
         )
 
 
-def test_a_killed_rank_is_named_by_the_others():
-    jobs = ended(3, "killed")
-    assert [job.status for job in jobs] == [1, -signal.SIGKILL, 1]
+@pytest.mark.parametrize(
+    "how, number", [("killed", signal.SIGKILL), ("killed_midway", signal.SIGALRM)]
+)
+def test_a_killed_rank_is_named_by_the_others(how, number):
+    jobs = ended(3, how)
+    assert [job.status for job in jobs] == [1, -number, 1]
     for job in (jobs[0], jobs[2]):
         (values,) = job.results().values()
         assert values["blamed"] == [1] and values["seconds"] < 5

@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -79,16 +81,26 @@ def raises():
     hnp.allreduce(np.ones(1), name="it does not come")
 
 
-def killed():
+def killed(midway: bool = False):
+    """Rank 1 is, which has a child that lives on; midway: while data moves, some time."""
     hnp.allreduce(np.ones(1), name="first")
     begun = time.monotonic()
-    if rank == 1:
+    if rank == 1 and midway:
+        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.2 * random.random())  # SIGALRM ends it
+    elif rank == 1:
+        subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.kill(os.getpid(), signal.SIGKILL)
     try:
+        while midway:
+            hnp.allreduce(np.ones(300_000), name="data")
         hnp.allreduce(np.ones(1), name="it does not come")
     except hvd.RankFailedError as error:
         report(rank, blamed=list(error.ranks), seconds=time.monotonic() - begun)
         raise
+
+
+def killed_midway():
+    killed(midway=True)
 
 
 def waits():
