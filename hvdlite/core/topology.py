@@ -1,6 +1,6 @@
 """The ranks and hosts of the job, and this process's own."""
 
-from typing import Optional
+from typing import Callable, Optional
 
 from hvdlite.core.native import call, ffi, lib
 from hvdlite.core.world import World
@@ -51,52 +51,26 @@ def _where():
     return topology
 
 
-def rank() -> int:
-    """Return this process's number in the job, from 0.
+def _part(name: str, text: str) -> Callable[[], int]:
+    def ask() -> int:
+        return getattr(_where(), name)
 
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().rank
-
-
-def size() -> int:
-    """Return the number of processes in the job.
-
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().size
+    ask.__name__ = ask.__qualname__ = name
+    ask.__doc__ = f"{text}\n\n:raises ValueError: before ``init()`` and after ``shutdown()``."
+    return ask
 
 
-def local_rank() -> int:
-    """Return this process's number on its host, from 0.
-
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().local_rank
-
-
-def local_size() -> int:
-    """Return the number of processes of the job on this host.
-
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().local_size
-
-
-def cross_rank() -> int:
-    """Return this host's number, from 0, among those that have a process of this local rank.
-
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().cross_rank
-
-
-def cross_size() -> int:
-    """Return the number of hosts that have a process of this local rank.
-
-    :raises ValueError: before ``init()`` and after ``shutdown()``.
-    """
-    return _where().cross_size
+rank = _part("rank", "Return this process's number in the job, from 0.")
+size = _part("size", "Return the number of processes in the job.")
+local_rank = _part("local_rank", "Return this process's number on its host, from 0.")
+local_size = _part("local_size", "Return the number of processes of the job on this host.")
+cross_rank = _part(
+    "cross_rank",
+    "Return this host's number, from 0, among those that have a process of this local rank.",
+)
+cross_size = _part(
+    "cross_size", "Return the number of hosts that have a process of this local rank."
+)
 
 
 def is_homogeneous() -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict
 import numpy as np
 
 from hvdlite.core.native import lib
-from hvdlite.training.codecs import Cast, Codec, NoneCompressor, one_bit, top_k, two_bit
+from hvdlite.training.codecs import Cast, Codec, Codecs, NoneCompressor
 
 
 class FP16Compressor(Cast):
@@ -30,7 +30,7 @@ class BF16Compressor(NoneCompressor):
     codec = Codec(lib.HVD_CODEC_BFLOAT16)
 
 
-class Compression:
+class Compression(Codecs):
     """The values for ``compression=``; a class with ``compress`` and ``decompress`` works, too.
 
     >>> import hvdlite as hvd
@@ -38,21 +38,17 @@ class Compression:
     0.25
     """
 
-    none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    two_bit = staticmethod(two_bit)
-    one_bit = staticmethod(one_bit)
-    top_k = staticmethod(top_k)
 
 
 _TYPES: Dict[str, Callable[..., Any]] = {
     "none": lambda: NoneCompressor,
     "fp16": lambda: FP16Compressor,
     "bf16": lambda: BF16Compressor,
-    "2bit": two_bit,
-    "1bit": one_bit,
-    "topk": top_k,
+    "2bit": Codecs.two_bit,
+    "1bit": Codecs.one_bit,
+    "topk": Codecs.top_k,
 }
 
 
@@ -62,7 +58,7 @@ def from_params(params: Dict[str, Any]):
     :param params: ``{"type": "2bit", "threshold": 0.5}``, or another type with its argument.
     :raises ValueError: an unknown type, or an argument that the type does not take.
 
-    >>> from_params({"type": "2bit", "threshold": 0.5}) == two_bit(0.5)
+    >>> from_params({"type": "2bit", "threshold": 0.5}) == Compression.two_bit(0.5)
     True
     """
     arguments = dict(params)

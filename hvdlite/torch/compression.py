@@ -8,7 +8,7 @@ and ``decompress``, as Horovod has them, will do as well; it is given one gradie
 import torch
 
 from hvdlite.core.native import lib
-from hvdlite.training.codecs import Cast, Codec, NoneCompressor, one_bit, top_k, two_bit
+from hvdlite.training.codecs import Cast, Codec, Codecs
 
 
 class _Cast(Cast):
@@ -30,7 +30,7 @@ class BF16Compressor(_Cast):
     dtype = torch.bfloat16
 
 
-class Compression:
+class Compression(Codecs):
     """What ``compression=`` takes; any class with ``compress`` and ``decompress`` will do as well.
 
     >>> import hvdlite.torch as hvd
@@ -38,9 +38,5 @@ class Compression:
     0.25
     """
 
-    none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    two_bit = staticmethod(two_bit)
-    one_bit = staticmethod(one_bit)
-    top_k = staticmethod(top_k)

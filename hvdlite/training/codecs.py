@@ -58,39 +58,45 @@ class Cast:
         return tensor if ctx is None else cls.cast(tensor, ctx)
 
 
-def two_bit(threshold: float = 0.5) -> Codec:
-    """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
+class Codecs:
+    """What every framework's ``Compression`` has."""
 
-    What is left out is added to the next gradient. Gradients are compressed before they are divided
-    by the batch size, so the threshold belongs to their sum over the batch of one rank.
+    none = NoneCompressor
 
-    :raises ValueError: a threshold that is not above 0.
-    """
-    if not threshold > 0:
-        raise ValueError(f"two_bit(threshold={threshold}): expected a threshold above 0")
-    return Codec(lib.HVD_CODEC_2BIT, float(threshold))
+    @staticmethod
+    def two_bit(threshold: float = 0.5) -> Codec:
+        """Send +threshold, -threshold or 0 for each float32 value, 16 in 4 bytes: MXNet's 2bit.
 
+        What is left out is added to the next gradient. Gradients are compressed before they are
+        divided by the batch size: the threshold belongs to their sum over the batch of one rank.
 
-def one_bit(threshold: float = 0.0) -> Codec:
-    """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet 2.0's 1bit.
+        :raises ValueError: a threshold that is not above 0.
+        """
+        if not threshold > 0:
+            raise ValueError(f"two_bit(threshold={threshold}): expected a threshold above 0")
+        return Codec(lib.HVD_CODEC_2BIT, float(threshold))
 
-    What is left out is added to the next gradient.
-    """
-    return Codec(lib.HVD_CODEC_1BIT, float(threshold))
+    @staticmethod
+    def one_bit(threshold: float = 0.0) -> Codec:
+        """Send +1 for each float32 value above the threshold, else -1, 32 in 4 bytes: MXNet's 1bit.
 
+        What is left out is added to the next gradient.
+        """
+        return Codec(lib.HVD_CODEC_1BIT, float(threshold))
 
-def top_k(ratio: float = 0.01) -> Codec:
-    """Send the largest float32 values alone, ceil(ratio * n) of n, each as index and value.
+    @staticmethod
+    def top_k(ratio: float = 0.01) -> Codec:
+        """Send the largest float32 values alone, ceil(ratio * n) of n, each as index and value.
 
-    What is left out is added to the next gradient (Aji and Heafield, "Sparse communication for
-    distributed gradient descent", EMNLP 2017). It takes 2 * ratio of the bytes from each rank to
-    each other, so it saves something as long as ratio * ranks is well below 1.
+        What is left out is added to the next gradient (Aji and Heafield, "Sparse communication for
+        distributed gradient descent", EMNLP 2017). It takes 2 * ratio of the bytes from each rank
+        to each other, so it saves something as long as ratio * ranks is well below 1.
 
-    :raises ValueError: a ratio that is not in (0, 1].
-    """
-    if not 0 < ratio <= 1:
-        raise ValueError(f"top_k(ratio={ratio}): expected a ratio above 0 and at most 1")
-    return Codec(lib.HVD_CODEC_TOPK, float(ratio))
+        :raises ValueError: a ratio that is not in (0, 1].
+        """
+        if not 0 < ratio <= 1:
+            raise ValueError(f"top_k(ratio={ratio}): expected a ratio above 0 and at most 1")
+        return Codec(lib.HVD_CODEC_TOPK, float(ratio))
 
 
 def codec_of(compression, is_float32: bool) -> Optional[Codec]:
