@@ -198,7 +198,7 @@ static void drive_one(struct caller *c, int round) {
     struct hvd_handle *h = handle_new(&err);
     REQUIRE(h != NULL);
     h->tensor = work.tensor;
-    h->tensor.waited = drives;
+    h->tensor.request.waited = drives;
     handle_lend(h);
     if (late) clock_nap(2e-3);
     REQUIRE(engine_submit(c->me->engine, &h->tensor, &err) == HVD_OK);
@@ -250,7 +250,7 @@ static void again_main(struct ranks *ranks, int rank, void *arg) {
     rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     h->tensor.request = request_of("again", 64);
-    h->tensor.waited = true;
+    h->tensor.request.waited = true;
     for (int round = 0; round <= ROUNDS; round++) {
         bool wrong = round == ROUNDS / 2;
         h->tensor.request.op = wrong && rank ? HVD_MAX : HVD_SUM;
@@ -317,7 +317,7 @@ static void flushing_main(struct ranks *ranks, int rank, void *arg) {
         h->tensor = work.tensor;
         h->tensor.request.dtype = HVD_FLOAT32;
         h->tensor.in = h->tensor.out = sum;
-        h->tensor.waited = true;
+        h->tensor.request.waited = true;
         handle_lend(h);
         REQUIRE(engine_submit(me.engine, &h->tensor, &err) == HVD_OK);
         floats_mode mode = floats_flushing();

@@ -161,6 +161,7 @@ static struct tensor *new_tensor(size_t i) {
     struct tensor *tensor = calloc(1, sizeof *tensor);
     REQUIRE(tensor != NULL);
     tensor->request = numbered_request((int)i, 1);
+    tensor->node = map_node_of(tensor->request.name, tensor);
     tensor->complete = completed;
     tensor->arg = tensor;
     return tensor;

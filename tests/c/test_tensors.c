@@ -35,6 +35,7 @@ static struct kept *keep(int number, struct result *result) {
 /* Tells whether it is held back. */
 static bool add_kept(struct tensors *t, struct kept *kept, int code, hvd_error *err) {
     bool held = false;
+    kept->tensor.node = map_node_of(kept->tensor.request.name, &kept->tensor);
     CHECK_CODE(tensors_add(t, &kept->tensor, &held, err), code, *err);
     if (code) CHECK(err->text[0] != 0);
     if (code) free(kept);

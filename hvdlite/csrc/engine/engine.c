@@ -18,6 +18,7 @@ struct engine {
     struct transport *t;
     struct tensors *tensors;
     struct regions regions;
+    struct express express;
     struct log log;
     pthread_t thread;
     struct wheel wheel;
@@ -207,6 +208,7 @@ static void release(struct engine *e) {
     execute_free(&e->executor);
     tensors_free(e->tensors);
     regions_free(&e->regions);
+    express_close(&e->express);
     wheel_close(&e->wheel);
     monitor_destroy(&e->monitor);
     free(e);
@@ -233,11 +235,13 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
+    express_open(&e->express, t->all.window);
     e->t = t;
     e->log = config->log;
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, &e->log, err));
+    e->negotiation.express = &e->express;
     e->negotiation.flight = config->flight;
     e->negotiation.group = config->group;
     e->executor = (struct executor){.comm = &t->all,
@@ -289,16 +293,39 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     return tensor_encode(tensor, err);
 }
 
-int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked, waited = tensor->waited; /* the tensor may be freed when it is added */
-    tensor->submitted = clock_now();
+/* Reduces the tensor with other ranks that wait for it now. False: submit it. */
+static bool go_express(struct engine *e, struct tensor *tensor) {
+    struct executor *x = &e->executor;
+    bool traced = log_on(x->log, LOG_TRACE) || (x->timeline && timeline_on(x->timeline));
+    bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
+    if (!tensor->request.waited || tensor->request.failed || traced || ends) return false;
+    uint64_t batch = express_try(&e->express, tensor, e->t->patience.policy);
+    if (!batch) return false;
+    flight_add_done(x->flight, &tensor->request, tensor->submitted, e->negotiation.group,
+                    tensor->node.hash, batch, clock_now());
+    execute_count(x, 1);
+    comm_count_window(x->comm, request_bytes(&tensor->request));
+    atomic_store(&x->algorithm, "express");
+    tensor->complete(tensor->arg, NULL);
+    return true;
+}
+
+static int add(struct engine *e, struct tensor *tensor, bool *corked, hvd_error *err) {
     if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
-    int code = tensors_add(e->tensors, tensor, &corked, err);
-    if (code)
-        free(tensor->message);
-    else if (!corked && !waited)
-        wake(e);
+    int code = express_withdraw(&e->express, tensor, err);
+    if (!code) code = tensors_add(e->tensors, tensor, corked, err);
+    if (code) free(tensor->message);
     return code;
+}
+
+int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    bool corked, waited = tensor->request.waited; /* the tensor may be freed when it is added */
+    tensor->submitted = clock_now();
+    tensor->node = map_node_of(tensor->request.name, tensor);
+    if (go_express(e, tensor)) return HVD_OK;
+    HVD_TRY(add(e, tensor, &corked, err));
+    if (!corked && !waited) wake(e);
+    return HVD_OK;
 }
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {

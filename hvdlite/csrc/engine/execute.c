@@ -300,13 +300,17 @@ static void trace(const struct executor *x, const struct batch *batch, const cha
                  batch->pieces[i].tensor->request.name, i + 1, batch->n);
 }
 
-/* Counts before the batch completes. */
-static void count(const struct executor *x, const struct batch *batch) {
+void execute_count(const struct executor *x, size_t tensors) {
     if (!x->stats) return;
+    atomic_fetch_add(&x->stats->tensors, tensors);
+    atomic_fetch_add(&x->stats->batches, 1);
+}
+
+/* Before the batch completes. */
+static void count(const struct executor *x, const struct batch *batch) {
     size_t done = 0;
     for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
-    atomic_fetch_add(&x->stats->tensors, done);
-    atomic_fetch_add(&x->stats->batches, 1);
+    execute_count(x, done);
 }
 
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {

@@ -29,6 +29,7 @@ struct executor {
 
 /* Runs the batch and finishes its tensors; an error names the batch and leaves them unfinished. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
+void execute_count(const struct executor *x, size_t tensors); /* of a batch; any thread */
 void execute_free(struct executor *x);
 
 #endif

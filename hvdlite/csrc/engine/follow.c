@@ -32,11 +32,19 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
+/* An id stands for requests as they were. Other ranks may wait by now, too: asks again. */
+static bool asks_again(struct cache_entry *known) {
+    enum { OFTEN = 16 };
+    bool asks = known->waited_alone >= OFTEN;
+    if (asks) known->waited_alone = 0;
+    return asks;
+}
+
 static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     tensor->stage = TENSOR_SAID;
-    const struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
+    struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
     record_reported(n->flight, n->group, tensor, known);
-    if (!known || !request_same(&known->request, &tensor->request))
+    if (!known || !request_same(&known->request, &tensor->request) || asks_again(known))
         return report_whole(n, tensor, 0, known ? known->id : 0, err);
     HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
     HVD_TRY(keep_rows(tensor, known->rows, known->nrows, err));
@@ -95,6 +103,17 @@ static uint32_t rows_expected(const struct negotiation *n, const struct request 
     return r->kind == HVD_JOIN ? 1 : 0;
 }
 
+/* All ranks know the tensor. */
+static void note_waits(struct negotiation *n, const struct wire_item *item,
+                       const struct tensor *tensor) {
+    if (item->waited) {
+        express_agreed(n->express, tensor);
+    } else if (tensor->request.waited) {
+        struct cache_entry *known = cache_by_id(n->cache, item->id);
+        if (known) known->waited_alone++;
+    }
+}
+
 /* Adds to a submitted tensor what the ranks have agreed on. */
 static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                  hvd_error *err) {
@@ -109,6 +128,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if (expected && !tensor->rows) return contradiction(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
+    if (!*item->request.name) note_waits(n, item, tensor);
     if (!item->direct) r->region = 0; /* fusion_fits compares it as the coordinator does */
     return HVD_OK;
 }

@@ -6,6 +6,7 @@
 #define HVDLITE_ENGINE_STATE_H
 
 #include "base/log.h"
+#include "engine/express.h"
 #include "engine/run_log.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
@@ -20,6 +21,7 @@ enum { COORDINATOR = 0 };
 struct negotiation {
     struct transport *t;
     struct tensors *tensors;
+    struct express *express;
     struct cache *cache;             /* of this rank */
     struct coordinator *coordinator; /* on rank 0, else NULL */
     struct wire_writer out, decided; /* messages: up the tree, down the tree */

@@ -194,23 +194,24 @@ static void forget(struct tensors *t, struct tensor *tensor) {
     enter(t, tensor->behind, &none);
 }
 
+int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
+    return error_set(err, HVD_DUPLICATE,
+                     "tensor '%s' was submitted twice on this rank: wait for the first one, or "
+                     "give each its own name",
+                     tensor->request.name);
+}
+
 static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
     struct tensor *first = map_find(&t->names, &tensor->node);
     if (!first) return enter(t, tensor, err);
-    if (!first->last->request.failed)
-        return error_set(err, HVD_DUPLICATE,
-                         "tensor '%s' was submitted twice on this rank: wait for the first one, or "
-                         "give each its own "
-                         "name",
-                         tensor->request.name);
+    if (!first->last->request.failed) return tensor_duplicate(tensor, err);
     first->last->behind = tensor;
     first->last = tensor;
     return HVD_OK;
 }
 
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err) {
-    tensor->node = map_node_of(tensor->request.name, tensor);
     tensor->id = 0;
     tensor->rows = NULL;
     tensor->zeros = false;

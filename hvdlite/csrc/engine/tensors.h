@@ -37,7 +37,6 @@ struct tensor {
     void *arg;
     const struct region *region; /* the one of request.region; NULL: none */
     double submitted;            /* by clock_now */
-    bool waited;                 /* a caller waits for it, and steps the engine meanwhile */
     /* The engine thread's own: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */
@@ -45,10 +44,11 @@ struct tensor {
     uint64_t flight;         /* its number in the flight recorder; 0: none */
     bool direct;             /* it lies at the same offset of that region on every rank */
     bool uneven;             /* some rank chooses its splits */
-    int64_t *rows; /* of every rank, once agreed on, where they vary; freed by the table */
+    int64_t *rows;        /* of every rank, once agreed on, where they vary; freed by the table */
+    struct map_node node; /* by name */
     /* The table sets: */
-    uint64_t id;                  /* the cache id that it was sent by; 0: sent whole */
-    struct map_node node, by_id;  /* by name; by id */
+    uint64_t id; /* the cache id that it was sent by; 0: sent whole */
+    struct map_node by_id;
     struct tensor *newer, *older; /* neighbours in the table's list */
     struct tensor *behind;        /* queued until this one, which failed, is done */
     struct tensor *last;          /* in the first of a name: the last one queued, or itself */
@@ -72,7 +72,10 @@ int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err
 /* Encodes the tensor if it has a codec. On the caller's thread: the one that steps has data to move. */
 int tensor_encode(struct tensor *tensor, hvd_error *err);
 
-/* Any thread. The table keeps the tensor until its completion is called; on an error the caller
+/* The error that a tensor of its name is under way on this rank. */
+int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
+
+/* Any thread. The tensor has its node by name. The table keeps the tensor until its completion is called; on an error the caller
  * keeps it. Fails for a name that is under way, and after tensors_refuse. A tensor is queued behind
  * one of its name that has `failed` set: its caller was told of that failure and waits for nothing.
  * *corked: tensors_take does not give it yet. */

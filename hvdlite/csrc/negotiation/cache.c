@@ -53,18 +53,18 @@ void cache_free(struct cache *c) {
     free(c);
 }
 
-static const struct cache_entry *used(struct cache *c, struct slot *s) {
+static struct cache_entry *used(struct cache *c, struct slot *s) {
     if (!s) return NULL;
     unlink_use(c, s);
     link_newest(c, s);
     return &s->entry;
 }
 
-const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
+struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
     return used(c, map_find(&c->names, like));
 }
 
-const struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
+struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
     return used(c, map_get_number(&c->ids, id));
 }
 

@@ -17,6 +17,7 @@ struct cache_entry {
     struct map_node by_id;
     uint32_t nrows;         /* number of ranks where rows vary, else 0 */
     int64_t *rows;          /* rows of every rank, owned by the cache */
+    unsigned waited_alone;  /* uses in which this rank waited, and not all ranks; the engine's */
     struct request request; /* at the end, so that what each hit reads lies together */
 };
 
@@ -25,8 +26,8 @@ struct cache *cache_new(size_t capacity);
 void cache_free(struct cache *c);
 
 /* NULL: no entry. A hit counts as use. The entry lives until the next cache_put. */
-const struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like);
-const struct cache_entry *cache_by_id(struct cache *c, uint64_t id);
+struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like);
+struct cache_entry *cache_by_id(struct cache *c, uint64_t id);
 
 /* Replaces the entry of the request's name. Copies `rows`. */
 int cache_put(struct cache *c, uint64_t id, const struct request *request, const int64_t *rows,

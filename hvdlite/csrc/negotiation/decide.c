@@ -110,6 +110,7 @@ static int announce(struct coordinator *c, const struct piece *piece, struct wir
     const struct pending *p = piece->tensor;
     struct wire_item item = {.type = WIRE_TENSOR, .id = p->id, .direct = p->direct};
     item.uneven = p->request.uneven;
+    item.waited = p->request.waited && !p->joined;
     int64_t last = c->last_joined;
     item.cut = piece->end - piece->begin < request_bytes(&p->request);
     item.begin = piece->begin;

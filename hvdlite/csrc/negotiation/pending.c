@@ -58,6 +58,7 @@ int pending_add(struct pending *p, int rank, const struct request *request, uint
     }
     p->failed |= request->failed;
     p->request.uneven |= request->uneven;
+    p->request.waited &= request->waited;
     p->conflict |= p->failed || p->other[rank];
     if (p->nsubmitted == 0) p->id = id;
     if (p->nsubmitted == 0) p->direct = request->region != 0;

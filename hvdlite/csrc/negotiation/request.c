@@ -191,7 +191,7 @@ bool request_same_offset(const struct request *a, const struct request *b) {
 
 bool request_same(const struct request *a, const struct request *b) {
     return request_conflict(a, b) == FIELD_NONE && same_shape(a, b, 0) && a->uneven == b->uneven &&
-           request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
+           a->waited == b->waited && request_same_offset(a, b) && strcmp(a->name, b->name) == 0;
 }
 
 bool request_same_call(const struct request *r, const struct request *other, int first) {

@@ -28,6 +28,7 @@ struct request {
     int64_t offset; /* bytes, in the region's part */
     bool failed;    /* this rank has no data for the tensor */
     bool uneven;    /* an alltoall: this rank chooses how many rows go to each rank */
+    bool waited;    /* a caller waits for the tensor, and steps the engine meanwhile */
     int64_t dims[HVD_MAX_DIMS];
     /* The same on every rank; has kind and owner: "allreduce.trainer0.3" */
     char name[HVD_MAX_NAME];

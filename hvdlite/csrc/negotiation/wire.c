@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 11 };
+enum { WIRE_VERSION = 12 };
 
 /* Of a TENSOR. */
-enum { DIRECT = 1, WHOLE = 2, CUT = 4, UNEVEN = 8 };
+enum { DIRECT = 1, WHOLE = 2, CUT = 4, UNEVEN = 8, WAITED = 16 };
 
 /* ---- writing ---- */
 
@@ -47,6 +47,7 @@ static void put_request(struct wire_writer *w, const struct request *r) {
     put_uint(w, (uint64_t)r->ndim, 1);
     put_uint(w, r->failed, 1);
     put_uint(w, r->uneven, 1);
+    put_uint(w, r->waited, 1);
     put_uint(w, (uint32_t)r->root, 4);
     put_uint(w, (uint32_t)r->priority, 4);
     put_uint(w, (uint32_t)r->grouped, 4);
@@ -68,7 +69,8 @@ static void put_rows(struct wire_writer *w, const struct wire_item *item) {
 static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
     put_uint(w, item->id, 8);
     unsigned flags = (item->direct ? DIRECT : 0u) | (item->whole ? WHOLE : 0u) |
-                     (item->cut ? CUT : 0u) | (item->uneven ? UNEVEN : 0u);
+                     (item->cut ? CUT : 0u) | (item->uneven ? UNEVEN : 0u) |
+                     (item->waited ? WAITED : 0u);
     put_uint(w, flags, 1);
     if (item->cut) {
         put_uint(w, item->begin, 8);
@@ -175,7 +177,7 @@ static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *e
 }
 
 static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim, offset, failed, uneven;
+    uint64_t dim, offset, failed, uneven, waited;
     HVD_TRY(get_text(r, q->name, sizeof q->name, err));
     HVD_TRY(get_int(r, 1, &q->kind, err));
     HVD_TRY(get_int(r, 1, &q->dtype, err));
@@ -185,6 +187,8 @@ static int get_request(struct wire_reader *r, struct request *q, hvd_error *err)
     q->failed = failed != 0;
     HVD_TRY(get_uint(r, 1, &uneven, err));
     q->uneven = uneven != 0;
+    HVD_TRY(get_uint(r, 1, &waited, err));
+    q->waited = waited != 0;
     HVD_TRY(get_int(r, 4, &q->root, err));
     HVD_TRY(get_int(r, 4, &q->priority, err));
     HVD_TRY(get_int(r, 4, &q->grouped, err));
@@ -229,11 +233,12 @@ static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *
     uint64_t flags;
     HVD_TRY(get_uint(r, 8, &item->id, err));
     HVD_TRY(get_uint(r, 1, &flags, err));
-    if (flags > (DIRECT | WHOLE | CUT | UNEVEN)) return damaged(r, err);
+    if (flags > (DIRECT | WHOLE | CUT | UNEVEN | WAITED)) return damaged(r, err);
     item->direct = flags & DIRECT;
     item->whole = flags & WHOLE;
     item->cut = flags & CUT;
     item->uneven = flags & UNEVEN;
+    item->waited = flags & WAITED;
     if (item->cut) {
         HVD_TRY(get_uint(r, 8, &item->begin, err));
         HVD_TRY(get_uint(r, 8, &item->end, err));

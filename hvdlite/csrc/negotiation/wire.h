@@ -51,6 +51,7 @@ struct wire_item {
     bool direct; /* TENSOR: it lies at the same offset of a region on every rank */
     bool cut;    /* TENSOR: the batch has only its bytes [begin, end) */
     bool uneven; /* TENSOR: some rank chooses its splits */
+    bool waited; /* TENSOR: on every rank a caller waits for it */
     uint64_t begin, end;
     uint64_t instead; /* REQUEST */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */

@@ -220,26 +220,42 @@ static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) 
     }
 }
 
-uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
-                    uint64_t again) {
+static uint64_t add(struct flight *f, const struct request *r, uint64_t again,
+                    struct flight_op op) {
     if (!f) return 0;
-    uint64_t version,
-        number = 1 + atomic_fetch_add_explicit(&f->memory->ops, 1, memory_order_relaxed);
-    if (again) count_step(f->memory, again, number);
-    slot *s = slot_of(f, number);
+    uint64_t version;
+    op.number = 1 + atomic_fetch_add_explicit(&f->memory->ops, 1, memory_order_relaxed);
+    if (again) count_step(f->memory, again, op.number);
+    slot *s = slot_of(f, op.number);
     if (!lock(s, &version)) return 0;
-    struct flight_op op = {.number = number,
-                           .bytes = request_bytes(r),
-                           .submitted = submitted,
-                           .group = (int16_t)group,
-                           .phase = FLIGHT_WAITS,
-                           .kind = (uint8_t)r->kind,
-                           .dtype = (uint8_t)r->dtype};
+    op.bytes = request_bytes(r);
+    op.kind = (uint8_t)r->kind;
+    op.dtype = (uint8_t)r->dtype;
     size_t length = strlen(r->name), kept = length < FLIGHT_NAME ? length : FLIGHT_NAME - 1;
     memcpy(op.name, r->name + length - kept, kept);
     store(s, &op);
     unlock(s, version);
-    return number;
+    return op.number;
+}
+
+uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
+                    uint64_t again) {
+    return add(
+        f, r, again,
+        (struct flight_op){.submitted = submitted, .group = (int16_t)group, .phase = FLIGHT_WAITS});
+}
+
+void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
+                     uint64_t again, uint64_t batch, double now) {
+    add(f, r, again,
+        (struct flight_op){.batch = batch,
+                           .submitted = submitted,
+                           .agreed = now,
+                           .started = now,
+                           .ended = now,
+                           .fused = 1,
+                           .group = (int16_t)group,
+                           .phase = FLIGHT_DONE});
 }
 
 /* Locks the operation, unless others have taken its place or hold it: NULL. */

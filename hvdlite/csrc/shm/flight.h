@@ -83,6 +83,9 @@ void flight_set_clock(struct flight *f, double offset, double error);
  * `again`: the hash of its name, if it was submitted before; else 0. */
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
                     uint64_t again);
+/* The same of one that is done, as a batch of its own. */
+void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
+                     uint64_t again, uint64_t batch, double now);
 /* Notes that the operation, unless others have taken its place, came to the next phase. */
 void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fused, double now);
 void flight_started(struct flight *f, uint64_t number, double now);

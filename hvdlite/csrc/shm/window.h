@@ -13,7 +13,7 @@
 
 #include <stdalign.h>
 
-enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024 };
+enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_EXPRESS = 1 << 20 };
 
 /* The rounds of which this rank has ... */
 enum window_flag {
@@ -33,6 +33,7 @@ struct window_rank {
     struct mailbox to_leader, from_leader; /* to and from local rank 0 */
     struct copy_board board;               /* local rank 0's is the one in use */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
+    _Alignas(4096) unsigned char express[WINDOW_EXPRESS]; /* engine/express.h */
 };
 
 struct window {

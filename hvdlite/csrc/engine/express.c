@@ -1,0 +1,220 @@
+#include "engine/express.h"
+
+#include "base/clock.h"
+#include "base/floats.h"
+#include "kernels/reduce.h"
+#include "shm/window.h"
+
+#include <stdlib.h>
+
+enum {
+    LARGEST = 64
+        << 10, /* bytes that a rank reads of the others: beyond, dividing the sum is faster */
+    LINE = 64,
+    PAST_CACHES = 16 << 10, /* 64 KiB: 7.6 us instead of 9.6 */
+    MISSES = 8,             /* generations without a round in a row: from now on most have none */
+    SELDOM = 16
+};
+
+enum state { AWAY, OPEN, BUSY }; /* to use only after a decision; for any thread; a thread has it */
+
+struct express_place {
+    struct map_node node;
+    struct express_place *next;
+    size_t at, room; /* in the window; bytes of an input. 0: there is no room */
+    uint64_t generation, round;
+    unsigned misses;
+    _Atomic int
+        state; /* the rest is the stepping thread's while AWAY, the thread's that has it BUSY */
+    struct request request;
+};
+
+void express_open(struct express *x, struct window *window) {
+    *x = (struct express){.window = window && window->n > 1 ? window : NULL};
+    monitor_init(&x->monitor);
+}
+
+void express_close(struct express *x) {
+    for (struct express_place *p = x->places, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    map_clear(&x->names);
+    monitor_destroy(&x->monitor);
+}
+
+/* ---- the word: generation (40 bits) | round (8) | closed (1) | ranks that have come (15) ---- */
+
+#define CLOSED ((uint64_t)1 << 15)
+
+static uint64_t word_of(uint64_t generation, uint64_t round) {
+    return generation << 24 | (round & 0xff) << 16;
+}
+static uint64_t round_of(uint64_t word) { return word >> 16; }
+static uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
+
+/* Counts this rank, the first of the round or not. False: the round is closed. */
+static bool arrive(_Atomic uint64_t *word, uint64_t own) {
+    uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
+    do {
+        bool here = round_of(w) == round_of(own);
+        if (here && w & CLOSED) return false;
+        next = (here ? w : own) + 1;
+    } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
+                                                    memory_order_acquire));
+    return true;
+}
+
+/* Closes the round; `arrived`: this rank has come to it. False: it is full. */
+static bool close_round(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
+    uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
+    do {
+        bool here = round_of(w) == round_of(own);
+        if (here ? count_of(w) == n : arrived) return false; /* others are in the next one */
+        next = (here ? w : own) | CLOSED;
+    } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
+                                                    memory_order_acquire));
+    return true;
+}
+
+/* True: all ranks have come. */
+static bool wait_until_full(_Atomic uint64_t *word, uint64_t own, uint64_t n,
+                            struct wait_policy policy) {
+    enum { UNTIMED = 16 }; /* looks for one look at the clock */
+    struct waiter waiter = {0};
+    for (unsigned looks = 1;; looks++) {
+        uint64_t w = atomic_load_explicit(word, memory_order_acquire);
+        if (round_of(w) != round_of(own) || count_of(w) == n) return true;
+        if (w & CLOSED) return false;
+        if (policy.spin > 0 && looks % UNTIMED) {
+            clock_relax();
+            continue;
+        }
+        double pause = waiter_next(&waiter, clock_now(), policy, 1);
+        if (pause > 0) return !close_round(word, own, true, n);
+        if (pause < 0) clock_yield();
+    }
+}
+
+/* ---- places ---- */
+
+static char *room_of(const struct express *x, int local_rank, const struct express_place *p) {
+    return (char *)x->window->ranks[local_rank].express + p->at;
+}
+
+static _Atomic uint64_t *word_at(const struct express *x, const struct express_place *p) {
+    return (_Atomic uint64_t *)(void *)room_of(x, 0, p);
+}
+
+static char *input_of(const struct express *x, int local_rank, const struct express_place *p) {
+    return room_of(x, local_rank, p) + LINE + p->round % 2 * p->room;
+}
+
+static bool suits(const struct express *x, const struct tensor *tensor) {
+    const struct request *r = &tensor->request;
+    enum { OWN_MEMORY = 8 << 10 }; /* from here on, less is copied by the direct allreduce */
+    size_t bytes = request_bytes(r);
+    return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
+           !r->grouped && !tensor->nviews && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
+           !(tensor->direct && bytes > OWN_MEMORY);
+}
+
+static struct express_place *find(struct express *x, const struct map_node *like) {
+    monitor_lock(&x->monitor);
+    struct express_place *p = map_find(&x->names, like);
+    monitor_unlock(&x->monitor);
+    return p;
+}
+
+/* NULL: no memory. Places would differ from those of other ranks then, so there are no more. */
+static struct express_place *add_place(struct express *x, const struct request *r) {
+    struct express_place *p = calloc(1, sizeof *p);
+    hvd_error ignored;
+    if (!p) return NULL;
+    request_copy(&p->request, r);
+    p->node = map_node_of(p->request.name, p);
+    p->next = x->places;
+    x->places = p;
+    monitor_lock(&x->monitor);
+    int code = map_put(&x->names, &p->node, &ignored);
+    monitor_unlock(&x->monitor);
+    return code ? NULL : p;
+}
+
+/* Gives the place room for `bytes`, in the same order on all ranks. */
+static void make_room(struct express *x, struct express_place *p, size_t bytes) {
+    size_t room = bytes / LINE * LINE + LINE, all = LINE + 2 * room;
+    if (room <= p->room) return;
+    bool fits = all <= WINDOW_EXPRESS - x->used;
+    p->room = fits ? room : 0;
+    p->at = x->used;
+    x->used += fits ? all : 0;
+}
+
+void express_agreed(struct express *x, const struct tensor *tensor) {
+    if (!x->window || !suits(x, tensor)) return;
+    struct express_place *p = find(x, &tensor->node);
+    if (!p && !(p = add_place(x, &tensor->request))) {
+        x->window = NULL;
+        return;
+    }
+    make_room(x, p, request_bytes(&tensor->request));
+    request_copy(&p->request, &tensor->request);
+    p->misses = p->round || !p->generation ? 0 : p->misses + 1;
+    p->round = 0;
+    p->generation++;
+    bool often = p->misses < MISSES || p->misses % SELDOM == 0;
+    if (p->room && often) atomic_store_explicit(&p->state, OPEN, memory_order_release);
+    atomic_store(&x->opens, true);
+}
+
+/* ---- any thread ---- */
+
+static void add(const struct express *x, const struct express_place *p, const struct tensor *t) {
+    const struct request *r = &t->request;
+    int n = x->window->n;
+    const char *in[n];
+    for (int i = 0; i < n; i++) in[i] = i == x->window->self ? t->in : input_of(x, i, p);
+    floats_mode mode = floats_exact();
+    reduce_all(reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op), t->out, in, n, request_count(r),
+               r->prescale,
+               (struct reduce_final){r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1});
+    floats_restore(mode);
+}
+
+/* Returns the round's number among all of the tensor, equal on all ranks; 0: it is not done. */
+static uint64_t use(struct express *x, struct express_place *p, const struct tensor *t,
+                    struct wait_policy policy) {
+    uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->window->n;
+    _Atomic uint64_t *word = word_at(x, p);
+    size_t bytes = request_bytes(&t->request);
+    if (request_conflict(&p->request, &t->request) != FIELD_NONE) {
+        close_round(word, own, false, n);
+        return 0;
+    }
+    copy_function_of(bytes < PAST_CACHES ? COPY_CACHED : COPY_NONTEMPORAL)(
+        input_of(x, x->window->self, p), t->in, bytes);
+    if (!arrive(word, own) || !wait_until_full(word, own, n, policy)) return 0;
+    add(x, p, t);
+    return EXPRESS_BATCHES + (p->generation << 32) + p->round++;
+}
+
+uint64_t express_try(struct express *x, const struct tensor *tensor, struct wait_policy policy) {
+    if (!atomic_load_explicit(&x->opens, memory_order_acquire)) return 0;
+    struct express_place *p = find(x, &tensor->node);
+    int open = OPEN;
+    if (!p || !atomic_compare_exchange_strong(&p->state, &open, BUSY)) return 0;
+    uint64_t batch = use(x, p, tensor, policy);
+    atomic_store_explicit(&p->state, batch ? OPEN : AWAY, memory_order_release);
+    return batch;
+}
+
+int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *err) {
+    if (!atomic_load_explicit(&x->opens, memory_order_acquire)) return HVD_OK;
+    struct express_place *p = find(x, &tensor->node);
+    int state = OPEN;
+    if (!p) return HVD_OK;
+    if (atomic_compare_exchange_strong(&p->state, &state, AWAY))
+        close_round(word_at(x, p), word_of(p->generation, p->round), false, (uint64_t)x->window->n);
+    return state == BUSY ? tensor_duplicate(tensor, err) : HVD_OK;
+}

@@ -1,0 +1,144 @@
+/* Tensors that come again and are waited for: however ranks mix ways and errors, each use has the
+ * data of that use. */
+#include "engine_case.h"
+#include "random.h"
+#include "requests.h"
+
+#include "engine/handle.h"
+
+enum { ROUNDS = CHECK_SLOW ? 300 : 2000, CALLERS = 2, MOST = 8 << 10 };
+
+struct caller {
+    struct engine_rank *me;
+    pthread_t thread;
+    int number;
+    atomic_int *express; /* rounds without negotiation */
+    float in[MOST], out[MOST];
+};
+
+static bool is_done(void *handle) { return atomic_load(&((struct hvd_handle *)handle)->done); }
+
+/* What the ranks do in a round; `odd` rank: one that does something else than the others. */
+struct plan {
+    int odd, n;
+    bool unwaited, late, wrong;
+};
+
+/* The same on all ranks. */
+static struct plan plan_of(const struct caller *c, int round) {
+    static const int SIZES[] = {1, 1000, MOST / 4};
+    uint64_t random = (uint64_t)(round * CALLERS + c->number) + 1;
+    uint64_t what = random_next(&random) % 40;
+    return (struct plan){.odd = (int)(random_next(&random) % (uint64_t)c->me->ranks->size),
+                         .n = SIZES[round / 100 % 3],
+                         .unwaited = what == 0,
+                         .late = what == 1,
+                         .wrong = what == 2};
+}
+
+static float value(int rank, int round, int i) {
+    return (float)((rank + 1) * (round % 97 + i % 5));
+}
+
+static void check_sum(const struct caller *c, int round, int n) {
+    int wrong = 0;
+    for (int i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < c->me->ranks->size; r++) sum += value(r, round, i);
+        wrong += c->out[i] != sum;
+    }
+    CHECK_CASE(!wrong, "round %d of caller %d on rank %d: %d of %d", round, c->number, c->me->rank,
+               wrong, n);
+}
+
+static void use_once(struct caller *c, struct hvd_handle *h, int round) {
+    hvd_error err = {0};
+    struct plan plan = plan_of(c, round);
+    bool odd = plan.odd == c->me->rank;
+    struct request *r = &h->tensor.request;
+    r->waited = !(odd && plan.unwaited);
+    r->op = odd && plan.wrong ? HVD_MAX : HVD_SUM;
+    r->dims[0] = plan.n;
+    for (int i = 0; i < plan.n; i++) c->in[i] = value(c->me->rank, round, i);
+    if (odd && plan.late) clock_nap(2e-3);
+    handle_renew(h, c->in, c->out);
+    REQUIRE(engine_submit(c->me->engine, &h->tensor, &err) == HVD_OK);
+    if (is_done(h)) atomic_fetch_add(c->express, 1);
+    if (r->waited) engine_drive(c->me->engine, is_done, h);
+    CHECK(handle_finish(h, PATIENCE, &err));
+    bool fails = plan.wrong && c->me->ranks->size > 1;
+    CHECK_CODE(err.code, fails ? HVD_MISMATCH : HVD_OK, err);
+    if (!fails) check_sum(c, round, plan.n);
+}
+
+static void *call(void *arg) {
+    struct caller *c = arg;
+    hvd_error err = {0};
+    struct hvd_handle *h = handle_new(&err);
+    REQUIRE(h != NULL);
+    char name[] = {(char)('a' + c->number), 0};
+    h->tensor.request = request_of(name, MOST);
+    for (int round = 0; round < ROUNDS; round++) use_once(c, h, round);
+    handle_drop(h);
+    return NULL;
+}
+
+static void callers_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    static struct caller all[MOST_RANKS][CALLERS];
+    hvd_error err = {0};
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    for (int i = 0; i < CALLERS; i++) {
+        struct caller *c = &all[rank][i];
+        *c = (struct caller){.me = &me, .number = i, .express = arg};
+        REQUIRE(thread_start(&c->thread, call, c, "caller", &err) == HVD_OK);
+    }
+    for (int i = 0; i < CALLERS; i++) thread_join(all[rank][i].thread);
+    engine_rank_end(&me);
+}
+
+TEST(test_uses_keep_apart) {
+    for (int p = 2; p <= 4; p++) {
+        atomic_int express = 0;
+        ranks_run_on_window(p, callers_main, &express);
+        CHECK_CASE(atomic_load(&express) > p, "%d ranks: %d", p, atomic_load(&express));
+    }
+}
+
+/* A rank waits for the tensor later than the other. A tensor whose name is under way is refused, also
+ * while the other rank waits for it here. */
+static void twice_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    float data[3] = {0};
+    hvd_error err = {0};
+    struct hvd_handle *first = handle_new(&err), *second = handle_new(&err);
+    REQUIRE(first && second);
+    (void)arg;
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE};
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    first->tensor.request = second->tensor.request = request_of("twice", 3);
+    second->tensor.request.waited = true;
+    for (int round = 0; round < 60; round++) {
+        bool twice = !rank && round == 50;
+        first->tensor.request.waited = !twice && (rank || round > 5);
+        engine_cork(me.engine, twice);
+        handle_renew(first, data, data);
+        REQUIRE(engine_submit(me.engine, &first->tensor, &err) == HVD_OK);
+        if (twice) {
+            handle_renew(second, data, data);
+            CHECK(!strcmp(engine_algorithm(me.engine), "express"));
+            CHECK_CODE(engine_submit(me.engine, &second->tensor, &err), HVD_DUPLICATE, err);
+            handle_refuse(second, &err);
+            engine_cork(me.engine, false);
+        }
+        engine_drive(me.engine, is_done, first);
+        CHECK(handle_finish(first, PATIENCE, &err));
+        CHECK_CODE(err.code, HVD_OK, err);
+    }
+    engine_rank_end(&me);
+    handle_drop(first);
+    handle_drop(second);
+}
+
+TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
