@@ -114,14 +114,19 @@ TEST(test_order) {
     tensors_free(t);
 }
 
-/* Two failed tensors of a name and one with data are queued; a second one with data is refused. */
-TEST(test_behind_one_that_failed) {
+/* Two failed tensors of a name and one with data are queued; a second one with data is refused, unless
+ * it asks for the queue. */
+TEST(test_behind_one_of_its_name) {
     struct tensors *t = tensors_new();
-    struct result results[4] = {{0}};
+    struct result results[5] = {{0}};
+    hvd_error err = {0};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
     add(t, 7, &results[2], HVD_OK);
-    add(t, 7, &results[3], HVD_DUPLICATE);
-    for (int i = 0; i < 3; i++) {
+    add(t, 7, &results[4], HVD_DUPLICATE);
+    struct kept *queued = keep(7, &results[3]);
+    queued->tensor.queued = true;
+    add_kept(t, queued, HVD_OK, &err);
+    for (int i = 0; i < 4; i++) {
         CHECK_INT(tensors_count(t), 1);
         struct tensor *next = tensors_take(t);
         REQUIRE(next != NULL);
@@ -132,7 +137,7 @@ TEST(test_behind_one_that_failed) {
         CHECK_INT(results[i].completions, 1);
     }
     CHECK_INT(tensors_count(t), 0);
-    CHECK_INT(results[3].completions, 0);
+    CHECK_INT(results[4].completions, 0);
     tensors_free(t);
 }
 

@@ -205,7 +205,7 @@ static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) 
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
     struct tensor *first = map_find(&t->names, &tensor->node);
     if (!first) return enter(t, tensor, err);
-    if (!first->last->request.failed) return tensor_duplicate(tensor, err);
+    if (!first->last->request.failed && !tensor->queued) return tensor_duplicate(tensor, err);
     first->last->behind = tensor;
     first->last = tensor;
     return HVD_OK;

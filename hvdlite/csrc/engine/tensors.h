@@ -37,6 +37,7 @@ struct tensor {
     void *arg;
     const struct region *region; /* the one of request.region; NULL: none */
     double submitted;            /* by clock_now */
+    bool queued;                 /* it may wait behind one of its name */
     /* The engine thread's own: */
     bool zeros;              /* stands in for a rank that has joined; owned by the table */
     enum tensor_stage stage; /* the negotiation's */
@@ -77,7 +78,7 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
 /* Any thread. The tensor has its node by name. The table keeps the tensor until its completion is called; on an error the caller
  * keeps it. Fails for a name that is under way, and after tensors_refuse. A tensor is queued behind
- * one of its name that has `failed` set: its caller was told of that failure and waits for nothing.
+ * one of its name if it has `queued` set or that one `failed`, whose caller waits for nothing.
  * *corked: tensors_take does not give it yet. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* added, not finished */

@@ -1,6 +1,6 @@
 // hvdlite as PyTorch's backend for CPU tensors: what torch.distributed calls, as tensors of the core.
 //
-// torch.distributed fixes the order of a group's calls, so the group and a sequence number name a
+// torch.distributed fixes the order of a group's calls, so the group and a number that recurs name a
 // tensor of the core, which then finds whether the ranks' calls fit together. Gloo, made beside it,
 // takes what the core has no kind or no type for: send and recv, sparse tensors, logical and bitwise
 // reductions, products of complex numbers.
@@ -14,6 +14,8 @@
 namespace hvdlite {
 
 using namespace c10d;
+
+inline PyObject *empty_shared; // of hvdlite.torch; for ever
 
 class HvdBackend : public Backend {
   public:
@@ -34,6 +36,14 @@ class HvdBackend : public Backend {
     void setTimeout(Milliseconds timeout) override {
         options_->timeout = timeout;
         gloo_->setTimeout(timeout);
+    }
+
+    // DistributedDataParallel's buckets, which all ranks make at once.
+    bool supportsTensorAlloc(c10::DeviceIndex) override { return group_ == 0 && size_ > 1; }
+    at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+        py::gil_scoped_acquire gil;
+        auto type = c10::typeMetaToScalarType(options.dtype());
+        return py::handle(empty_shared)(size, py::cast(type)).cast<at::Tensor>();
     }
 
     // ---- on the core ----
@@ -273,11 +283,11 @@ class HvdBackend : public Backend {
                 F fill) {
         uint64_t number = ++number_;
         auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
-        std::string name = name_ + "." + std::to_string(number);
-        auto operation = c10::make_intrusive<Operation>(
-            name + " (" + (title + sizeof "hvdlite") + ")", outs, limit, !is_async(o, 0));
+        auto operation =
+            c10::make_intrusive<Operation>(plans_, name_, static_cast<int>(number % Plans::NAMES),
+                                           title + sizeof "hvdlite", outs, limit, !is_async(o, 0));
         auto work = c10::make_intrusive<HvdWork>(rank_, type, title, ins, operation, number);
-        Start start(name, group_, operation);
+        Start start(group_, operation);
         at::NoGradGuard no_grad;
         try {
             fill(start);
@@ -370,6 +380,7 @@ class HvdBackend : public Backend {
     const std::string name_;
     const c10::intrusive_ptr<Options> options_;
     const c10::intrusive_ptr<Backend> gloo_;
+    const c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
     std::atomic<uint64_t> number_{0}; // of the last call
 };
 
@@ -379,11 +390,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     using namespace hvdlite;
     py::module_::import("torch._C._distributed_c10d");
     process = getpid();
-    m.def("use", [](uintptr_t start, uintptr_t finish, uintptr_t watch, uintptr_t drop) {
+    m.def("use", [](uintptr_t start, uintptr_t finish, uintptr_t watch, uintptr_t drop,
+                    uintptr_t plan, uintptr_t run, py::object allocate) {
+        empty_shared = allocate.release().ptr();
         core = {reinterpret_cast<decltype(core.start)>(start),
                 reinterpret_cast<decltype(core.finish)>(finish),
                 reinterpret_cast<decltype(core.watch)>(watch),
-                reinterpret_cast<decltype(core.drop)>(drop)};
+                reinterpret_cast<decltype(core.drop)>(drop),
+                reinterpret_cast<decltype(core.plan)>(plan),
+                reinterpret_cast<decltype(core.run)>(run)};
     });
     m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
     m.def("make", [](int rank, int size, int group, const std::string &name, double seconds,

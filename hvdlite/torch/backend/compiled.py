@@ -26,6 +26,7 @@ import torch
 from torch.utils import cpp_extension
 
 from hvdlite.core.native import ffi, lib
+from hvdlite.torch.tensors import empty_shared
 
 CACHE = "HVDLITE_TORCH_CACHE"
 _MODULE = "hvdlite_torch_backend"
@@ -46,7 +47,8 @@ def load() -> Any:
     assert spec and spec.loader
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
-    glue.use(*map(_address, ("hvd_start", "hvd_finish", "hvd_watch", "hvd_drop")))
+    names = "start", "finish", "watch", "drop", "plan", "run"
+    glue.use(*(_address(f"hvd_{name}") for name in names), empty_shared)
     atexit.register(glue.stop)
     return glue
 

@@ -1,9 +1,11 @@
 """Process groups of PyTorch's on groups of the core's ranks; how the ranks of a job meet."""
 
 import itertools
+import os
 from datetime import timedelta
 from typing import Dict, Iterator, List, Tuple
 
+import torch
 import torch.distributed as dist
 
 from hvdlite.core import objects, registry, topology
@@ -25,6 +27,8 @@ def create(store, rank: int, size: int, timeout: timedelta):
     """
     glue = compiled.load()
     job.init()
+    if not torch.cuda.is_available():  # NCCL's memory is switched by the same word
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     members, number = _members(store, rank, size, timeout)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=timeout)
     group, seconds = _core_group(members, number), timeout.total_seconds()

@@ -6,26 +6,23 @@
 // holds a lock then, because the last reference to a tensor may need Python's lock.
 #pragma once
 
+#include "plans.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
-#include <c10/util/intrusive_ptr.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <unistd.h>
-
-extern "C" {
-#include "hvd.h"
-}
 
 namespace hvdlite {
 
@@ -34,14 +31,6 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-// The core's functions, in the extension that Python has loaded.
-struct Core {
-    decltype(&hvd_start) start;
-    decltype(&hvd_finish) finish;
-    decltype(&hvd_watch) watch;
-    decltype(&hvd_drop) drop;
-};
-inline Core core;
 inline pid_t process; // that has loaded this; a child forked from it has none of its threads
 
 inline std::exception_ptr failure(const std::string &text) {
@@ -51,11 +40,20 @@ inline std::exception_ptr failure(const std::string &text) {
 
 class Operation : public c10::intrusive_ptr_target {
   public:
-    Operation(std::string title, Tensors outputs, Milliseconds limit, bool waited)
-        : title_(std::move(title)), outputs_(std::move(outputs)), limit_(std::min(limit, LONGEST)),
-          deadline_(Clock::now() + limit_), waited_(waited) {}
+    // group, number: its name in the core. what: the call. waited: at once, which the core may rely
+    // on if it has nothing else of that name.
+    Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &group, int number,
+              const char *what, Tensors outputs, Milliseconds limit, bool waited)
+        : plans_(plans), number_(number), name_(group + "." + std::to_string(number)), what_(what),
+          outputs_(std::move(outputs)), limit_(std::min(limit, LONGEST)),
+          deadline_(Clock::now() + limit_), waited_(plans->begin(number) && waited) {}
 
     ~Operation() override {
+        plans_->end(number_);
+        if (planned_ && ended() && !error_ && !watched_) {
+            plans_->keep(number_, like_, handles_.front());
+            handles_.erase(handles_.begin());
+        }
         for (hvd_handle *h : handles_) core.drop(h);
     }
 
@@ -65,10 +63,16 @@ class Operation : public c10::intrusive_ptr_target {
     void deliver_nothing() { deliver_ = nullptr; } // after a start that failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
+        std::string name = name_ + "." + std::to_string(handles_.size());
+        tensor.name = name.c_str();
         tensor.waited = waited_;
-        hvd_handle *h = core.start(&tensor, &err);
+        tensor.queued = 1;
+        bool plans = waited_ && handles_.empty() && !tensor.splits;
+        hvd_handle *h = plans ? plan(tensor, &err) : core.start(&tensor, &err);
         if (!h) std::rethrow_exception(failure(std::string("hvdlite: ") + err.text));
         handles_.push_back(h);
+        planned_ |= plans;
+        if (plans) core.run(h, tensor.in, tensor.out, 0);
     }
 
     // ---- any thread ----
@@ -110,8 +114,8 @@ class Operation : public c10::intrusive_ptr_target {
     void tell(std::exception_ptr error); // to the future, if there is one; the first word counts
 
     std::string timed_out(Milliseconds limit) const {
-        return "hvdlite: Timed out waiting " + std::to_string(limit.count()) + " ms for " + title_ +
-               ": some rank has not called it, or does not answer";
+        return "hvdlite: Timed out waiting " + std::to_string(limit.count()) + " ms for " + name_ +
+               " (" + what_ + "): some rank has not called it, or does not answer";
     }
 
   private:
@@ -120,10 +124,17 @@ class Operation : public c10::intrusive_ptr_target {
     enum State { RUNNING, ENDING, ENDED };
     static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds
 
+    hvd_handle *plan(const hvd_tensor &tensor, hvd_error *err) {
+        like_ = Plans::like(tensor);
+        hvd_handle *h = plans_->take(number_, like_);
+        return h ? h : core.plan(&tensor, err);
+    }
+
     static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
     bool all_done(Clock::time_point until, double most) {
         for (hvd_handle *h : handles_) {
+            if (core.finish(h, 0, nullptr)) continue;
             double left =
                 most > A_MOMENT ? std::clamp(seconds(until - Clock::now()), 0.0, most) : most;
             if (!core.finish(h, left, nullptr)) return false;
@@ -146,14 +157,19 @@ class Operation : public c10::intrusive_ptr_target {
         return nullptr;
     }
 
-    const std::string title_; // for error texts
+    const c10::intrusive_ptr<Plans> plans_;
+    const int number_;
+    const std::string name_;
+    const char *const what_;
     const Tensors outputs_;
     const Milliseconds limit_;
     const Clock::time_point deadline_;
     const bool waited_; // the caller waits at once, and steps the engine meanwhile
-    std::vector<hvd_handle *> handles_;
-    Tensors held_;                  // memory of the core's tensors
-    std::function<void()> deliver_; // from that memory into the caller's tensors
+    c10::SmallVector<hvd_handle *, 1> handles_;
+    bool planned_ = false; // the first handle, of a tensor like this:
+    Plans::Like like_;
+    c10::SmallVector<at::Tensor, 2> held_; // memory of the core's tensors
+    std::function<void()> deliver_;        // from that memory into the caller's tensors
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED
     std::atomic<bool> told_{false};
@@ -168,7 +184,7 @@ inline void Operation::end() {
     int running = RUNNING;
     if (!state_.compare_exchange_strong(running, ENDING)) return;
     error_ = deliver();
-    Tensors held = std::move(held_);
+    auto held = std::move(held_);
     std::function<void()> delivered = std::move(deliver_);
     {
         std::lock_guard<std::mutex> lock(mutex_);

@@ -87,8 +87,8 @@ template <class O> bool is_async(const O &, long) { return true; }
 // One operation that is being started.
 class Start {
   public:
-    Start(const std::string &name, int group, c10::intrusive_ptr<Operation> operation)
-        : name_(name), group_(group), operation_(std::move(operation)) {}
+    Start(int group, const c10::intrusive_ptr<Operation> &operation)
+        : group_(group), operation_(operation) {}
 
     hvd_tensor tensor(int kind, const at::Tensor &in, const at::Tensor &out) {
         operation_->hold(in);
@@ -104,8 +104,6 @@ class Start {
     }
 
     void start(hvd_tensor t, std::initializer_list<int64_t> dims) {
-        std::string name = name_ + "." + std::to_string(parts_++);
-        t.name = name.c_str();
         t.dims = dims.begin();
         t.ndim = static_cast<int>(dims.size());
         operation_->start(t);
@@ -149,6 +147,8 @@ class Start {
 
     // Once all are done, from the dense copies into the tensors where they differ.
     void copy_back(const Tensors &tensors, const Tensors &copies) {
+        auto same = [](const at::Tensor &a, const at::Tensor &b) { return a.is_same(b); };
+        if (std::equal(tensors.begin(), tensors.end(), copies.begin(), same)) return;
         operation_->deliver_by([tensors, copies] {
             for (size_t i = 0; i < tensors.size(); i++)
                 if (!tensors[i].is_same(copies[i])) tensors[i].copy_(copies[i]);
@@ -167,10 +167,8 @@ class Start {
     }
 
   private:
-    const std::string name_;
     const int group_;
-    const c10::intrusive_ptr<Operation> operation_;
-    int parts_ = 0;
+    const c10::intrusive_ptr<Operation> &operation_;
 };
 
 inline at::Tensor flat_of(const Tensors &tensors) {

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import hvdlite.torch.backend  # noqa: F401 - test_torch_backend.py beside this folder does without
+from hvdlite.core.native import ffi, lib
 
 SIZES = (0, 1, 7, 1000)
 TYPES = (
@@ -171,11 +172,22 @@ def test_averages_of_floating_point_numbers(groups):
 def test_many_at_once_and_those_that_nobody_waits_for(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
-    tensors = [torch.full((10 + i,), float(i)) for i in range(50)]
+    tensors = [torch.full((10 + i,), float(i)) for i in range(150)]  # more than there are names
     works = [dist.all_reduce(t, group=groups[0], async_op=True) for t in tensors]
     assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
     for i, t in enumerate(tensors):
         assert (t == i * dist.get_world_size()).all()
+
+
+def test_buckets_lie_in_shared_memory(groups):
+    """DistributedDataParallel asks for them so."""
+    backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
+    assert backend.supports_tensor_alloc(cpu) == (dist.get_world_size() > 1)
+    if dist.get_world_size() > 1:
+        t = backend.allocate_tensor(1000, dtype=torch.float64, device=cpu).fill_(1)
+        dist.all_reduce(t, group=groups[0])
+        assert t.dtype is torch.float64 and (t == dist.get_world_size()).all()
+        assert ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
 
 
 def test_futures_and_what_follows_them(groups):
