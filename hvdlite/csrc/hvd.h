@@ -165,6 +165,8 @@ void hvd_flight_bell(int bell, const char *word);
 /* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
  * `error` more or less. */
 void hvd_set_clock(double offset, double error);
+/* For both as well: what this rank did alone, as "update"; times of the monotonic clock. */
+void hvd_note(const char *what, double begin, double end);
 /* Remembers the signal's handler; then installs one over the handler of now (base/stacks.h). */
 void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);

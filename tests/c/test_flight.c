@@ -63,6 +63,19 @@ static void test_the_end_of_a_long_name(void) {
     flight_close(f);
 }
 
+static void test_what_a_rank_did_alone(void) {
+    struct flight *f = opened();
+    struct flight_op op;
+    flight_note(f, "update", 1.5, 2.5);
+    CHECK(flight_read(f->memory, 0, &op));
+    CHECK_INT(op.kind, FLIGHT_ALONE);
+    CHECK_INT(op.phase, FLIGHT_DONE);
+    CHECK_INT(op.batch, 0);
+    CHECK(op.submitted == 1.5 && op.started == 1.5 && op.ended == 2.5);
+    CHECK_TEXT(op.name, "update");
+    flight_close(f);
+}
+
 /* What has been overwritten is not changed any more. */
 static void test_the_ring(void) {
     struct flight *f = opened();
@@ -146,6 +159,7 @@ static void test_troubles_ring_the_bell(void) {
 
 static void test_without_a_recorder(void) {
     struct request r = request_named("x", 1);
+    flight_note(NULL, "update", 1, 2);
     CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);
     flight_started(NULL, 1, 1);
     flight_trouble(NULL, "x", true);
@@ -213,6 +227,7 @@ static void test_no_torn_reads(void) {
 int main(void) {
     test_the_way_of_a_tensor();
     test_the_end_of_a_long_name();
+    test_what_a_rank_did_alone();
     test_the_ring();
     test_steps();
     test_a_reader_in_another_mapping();

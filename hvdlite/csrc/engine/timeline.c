@@ -57,12 +57,14 @@ static void write_span(struct timeline *t, const char *what, double from, double
  * tensor that goes in pieces. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
-    char name[3 * HVD_MAX_NAME], negotiate[40], details[160];
+    char name[3 * HVD_MAX_NAME], negotiate[40], details[180];
     escape(r->name, name, sizeof name);
     snprintf(negotiate, sizeof negotiate, "negotiate %s", kind_name(r->kind));
     snprintf(details, sizeof details,
-             ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu, \"batch\": %llu}",
-             dtype_name(r->dtype), request_bytes(r), fused, (unsigned long long)times.batch);
+             ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu, \"batch\": %llu, "
+             "\"waited\": %s}",
+             dtype_name(r->dtype), request_bytes(r), fused, (unsigned long long)times.batch,
+             r->waited ? "true" : "false");
     t->tensors++;
     write_end(t, 'b', name, times.submitted, "");
     write_span(t, negotiate, times.submitted, times.decided, "");
@@ -75,6 +77,15 @@ void timeline_tensor(struct timeline *t, const struct request *r, struct timelin
                      size_t fused) {
     monitor_lock(&t->monitor);
     if (t->file && times.submitted >= t->origin) write_tensor(t, r, times, fused);
+    monitor_unlock(&t->monitor);
+}
+
+void timeline_note(struct timeline *t, const char *what, double begin, double end) {
+    monitor_lock(&t->monitor);
+    if (t->file && begin >= t->origin) {
+        t->tensors++;
+        write_span(t, what, begin, end, "");
+    }
     monitor_unlock(&t->monitor);
 }
 

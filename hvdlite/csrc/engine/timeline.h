@@ -48,6 +48,8 @@ void timeline_set_clock(struct timeline *t, double offset, double error);
 /* fused: tensors in the batch, this one included. */
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                      size_t fused);
+/* What the rank did alone: one span. */
+void timeline_note(struct timeline *t, const char *what, double begin, double end);
 /* Marks a cycle in which the engine had work, if mark_cycles was set. */
 void timeline_cycle(struct timeline *t, double now);
 

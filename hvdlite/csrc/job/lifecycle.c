@@ -92,6 +92,14 @@ void hvd_set_clock(double offset, double error) {
     context_leave();
 }
 
+void hvd_note(const char *what, double begin, double end) {
+    if (context_enter(NULL)) return;
+    flight_note(context_job()->flight, what, begin, end);
+    if (timeline_on(&context_job()->timeline))
+        timeline_note(&context_job()->timeline, what, begin, end);
+    context_leave();
+}
+
 void hvd_stacks_keep_users(int number) { stacks_keep_users(number); }
 
 void hvd_stacks_install(int number, int file) { stacks_install(number, file); }

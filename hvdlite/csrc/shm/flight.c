@@ -10,79 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the layout, for readers ---- */
-
-struct field {
-    const char *name, *format; /* as NumPy names formats */
-    size_t offset, size;
-};
-
-#define FORMAT(x)                                                                                  \
-    _Generic((x),                                                                                  \
-        uint64_t: "u8",                                                                            \
-        int64_t: "i8",                                                                             \
-        double: "f8",                                                                              \
-        int32_t: "i4",                                                                             \
-        uint16_t: "u2",                                                                            \
-        int16_t: "i2",                                                                             \
-        uint8_t: "u1",                                                                             \
-        char *: "S",                                                                               \
-        const char *: "S")
-#define FIELD(prefix, type, member)                                                                \
-    {prefix #member, FORMAT(((const struct type *)0)->member), offsetof(struct type, member),      \
-     sizeof(((const struct type *)0)->member)}
-#define HEAD(member) FIELD("", flight_memory, member)
-#define OP(member) FIELD("op.", flight_op, member)
-
-static const struct field FIELDS[] = {
-    HEAD(pid),
-    HEAD(rank),
-    HEAD(size),
-    HEAD(local_rank),
-    HEAD(stacks),
-    HEAD(host),
-    HEAD(job),
-    HEAD(began),
-    HEAD(clock_offset),
-    HEAD(clock_error),
-    HEAD(stats.bytes_sent_mpi),
-    HEAD(stats.bytes_sent_window),
-    HEAD(stats.tensors),
-    HEAD(stats.batches),
-    HEAD(stats.waited),
-    HEAD(stats.waits_since),
-    HEAD(stats.waits_for),
-    HEAD(ops),
-    HEAD(steps),
-    HEAD(troubles),
-    HEAD(trouble),
-    HEAD(failed),
-    OP(version),
-    OP(number),
-    OP(bytes),
-    OP(batch),
-    OP(submitted),
-    OP(agreed),
-    OP(started),
-    OP(ended),
-    OP(fused),
-    OP(group),
-    OP(phase),
-    OP(kind),
-    OP(dtype),
-    OP(name),
-};
-
-static void write_layout(char *text, size_t size) {
-    size_t used =
-        (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",
-                         sizeof(struct flight_memory), offsetof(struct flight_memory, ring),
-                         (int)FLIGHT_OPS, sizeof(struct flight_op));
-    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s %s@%zu:%zu;", FIELDS[i].name,
-                                 FIELDS[i].format, FIELDS[i].offset, FIELDS[i].size);
-}
-
 /* ---- open and close ---- */
 
 static int map_memory(struct flight *f, hvd_error *err) {
@@ -108,7 +35,7 @@ int flight_open(struct flight **out, hvd_error *err) {
     struct flight_memory *m = f->memory;
     monitor_init(&f->monitor);
     f->bell = -1;
-    write_layout(m->layout, sizeof m->layout);
+    flight_layout(m->layout, sizeof m->layout);
     m->pid = card.pid;
     m->size = 1;
     m->began = clock_now();
@@ -220,42 +147,49 @@ static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) 
     }
 }
 
-static uint64_t add(struct flight *f, const struct request *r, uint64_t again,
-                    struct flight_op op) {
+static uint64_t add(struct flight *f, const char *name, uint64_t again, struct flight_op op) {
     if (!f) return 0;
     uint64_t version;
     op.number = 1 + atomic_fetch_add_explicit(&f->memory->ops, 1, memory_order_relaxed);
     if (again) count_step(f->memory, again, op.number);
     slot *s = slot_of(f, op.number);
     if (!lock(s, &version)) return 0;
-    op.bytes = request_bytes(r);
-    op.kind = (uint8_t)r->kind;
-    op.dtype = (uint8_t)r->dtype;
-    size_t length = strlen(r->name), kept = length < FLIGHT_NAME ? length : FLIGHT_NAME - 1;
-    memcpy(op.name, r->name + length - kept, kept);
+    size_t length = strlen(name), kept = length < FLIGHT_NAME ? length : FLIGHT_NAME - 1;
+    memcpy(op.name, name + length - kept, kept);
     store(s, &op);
     unlock(s, version);
     return op.number;
 }
 
+static struct flight_op op_of(const struct request *r, double submitted, int group) {
+    return (struct flight_op){.bytes = request_bytes(r),
+                              .submitted = submitted,
+                              .group = (int16_t)group,
+                              .phase = FLIGHT_WAITS,
+                              .kind = (uint8_t)r->kind,
+                              .dtype = (uint8_t)r->dtype,
+                              .waited = r->waited != 0};
+}
+
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
                     uint64_t again) {
-    return add(
-        f, r, again,
-        (struct flight_op){.submitted = submitted, .group = (int16_t)group, .phase = FLIGHT_WAITS});
+    return add(f, r->name, again, op_of(r, submitted, group));
 }
 
 void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
                      uint64_t again, uint64_t batch, double now) {
-    add(f, r, again,
-        (struct flight_op){.batch = batch,
-                           .submitted = submitted,
-                           .agreed = now,
-                           .started = now,
-                           .ended = now,
-                           .fused = 1,
-                           .group = (int16_t)group,
-                           .phase = FLIGHT_DONE});
+    struct flight_op op = op_of(r, submitted, group);
+    op.batch = batch;
+    op.agreed = op.started = op.ended = now;
+    op.fused = 1;
+    op.phase = FLIGHT_DONE;
+    add(f, r->name, again, op);
+}
+
+void flight_note(struct flight *f, const char *what, double begin, double end) {
+    struct flight_op op = {.ended = end, .phase = FLIGHT_DONE, .kind = FLIGHT_ALONE};
+    op.submitted = op.agreed = op.started = begin;
+    add(f, what, 0, op);
 }
 
 /* Locks the operation, unless others have taken its place or hold it: NULL. */
@@ -283,7 +217,7 @@ static void set_phase(slot *s, enum flight_phase phase, uint16_t fused) {
     struct {
         uint16_t fused;
         int16_t group;
-        uint8_t phase, kind, dtype, unused;
+        uint8_t phase, kind, dtype, waited;
     } part;
     const size_t offset = offsetof(struct flight_op, fused);
     _Static_assert(sizeof part == sizeof(uint64_t), "one word");

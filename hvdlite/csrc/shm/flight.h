@@ -23,6 +23,9 @@ enum flight_phase {
     FLIGHT_FAILED
 };
 
+/* The kind of what a rank did alone, beside those of tensors. */
+enum { FLIGHT_ALONE = HVD_KINDS };
+
 /* One tensor on its way. Times are clock_now's; 0: not yet. */
 struct flight_op {
     uint64_t version; /* odd while it is written */
@@ -32,7 +35,8 @@ struct flight_op {
     double submitted, agreed, started, ended;
     uint16_t fused; /* tensors in that batch */
     int16_t group;  /* a number that its ranks share; 0: all ranks */
-    uint8_t phase, kind, dtype, unused;
+    uint8_t phase, kind, dtype;
+    uint8_t waited;         /* 1: the caller did nothing else meanwhile */
     char name[FLIGHT_NAME]; /* the end of a longer one */
 };
 
@@ -46,7 +50,7 @@ struct flight_marks {
 
 /* The memory that others read. */
 struct flight_memory {
-    char layout[2048]; /* "hvdlite flight 1;rank i4@2056:4;...;op.name S@72:56;...": see flight.c */
+    char layout[2048]; /* "hvdlite flight 1;rank i4@2056:4;...;op.name S@72:56;...;" */
     int64_t pid;
     int32_t rank, size, local_rank;
     int32_t stacks; /* signal by which the process appends its stacks to this file; 0: none */
@@ -71,6 +75,9 @@ struct flight {
     char word[32];          /* written to it with each trouble */
 };
 
+/* Writes the memory's layout. */
+void flight_layout(char *text, size_t size);
+
 /* The recorder of this process, as yet of rank 0 of 1. */
 int flight_open(struct flight **out, hvd_error *err);
 void flight_close(struct flight *f); /* NULL does nothing, here and below */
@@ -86,6 +93,8 @@ uint64_t flight_add(struct flight *f, const struct request *r, double submitted,
 /* The same of one that is done, as a batch of its own. */
 void flight_add_done(struct flight *f, const struct request *r, double submitted, int group,
                      uint64_t again, uint64_t batch, double now);
+/* Notes what this rank did alone, as "update". */
+void flight_note(struct flight *f, const char *what, double begin, double end);
 /* Notes that the operation, unless others have taken its place, came to the next phase. */
 void flight_agreed(struct flight *f, uint64_t number, uint64_t batch, size_t fused, double now);
 void flight_started(struct flight *f, uint64_t number, double now);

@@ -1,0 +1,77 @@
+/* Which field lies where in the recorder's memory, as a text for readers. */
+#include "shm/flight.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+struct field {
+    const char *name, *format; /* as NumPy names formats */
+    size_t offset, size;
+};
+
+#define FORMAT(x)                                                                                  \
+    _Generic((x),                                                                                  \
+        uint64_t: "u8",                                                                            \
+        int64_t: "i8",                                                                             \
+        double: "f8",                                                                              \
+        int32_t: "i4",                                                                             \
+        uint16_t: "u2",                                                                            \
+        int16_t: "i2",                                                                             \
+        uint8_t: "u1",                                                                             \
+        char *: "S",                                                                               \
+        const char *: "S")
+#define FIELD(prefix, type, member)                                                                \
+    {prefix #member, FORMAT(((const struct type *)0)->member), offsetof(struct type, member),      \
+     sizeof(((const struct type *)0)->member)}
+#define HEAD(member) FIELD("", flight_memory, member)
+#define OP(member) FIELD("op.", flight_op, member)
+
+static const struct field FIELDS[] = {
+    HEAD(pid),
+    HEAD(rank),
+    HEAD(size),
+    HEAD(local_rank),
+    HEAD(stacks),
+    HEAD(host),
+    HEAD(job),
+    HEAD(began),
+    HEAD(clock_offset),
+    HEAD(clock_error),
+    HEAD(stats.bytes_sent_mpi),
+    HEAD(stats.bytes_sent_window),
+    HEAD(stats.tensors),
+    HEAD(stats.batches),
+    HEAD(stats.waited),
+    HEAD(stats.waits_since),
+    HEAD(stats.waits_for),
+    HEAD(ops),
+    HEAD(steps),
+    HEAD(troubles),
+    HEAD(trouble),
+    HEAD(failed),
+    OP(version),
+    OP(number),
+    OP(bytes),
+    OP(batch),
+    OP(submitted),
+    OP(agreed),
+    OP(started),
+    OP(ended),
+    OP(fused),
+    OP(group),
+    OP(phase),
+    OP(kind),
+    OP(dtype),
+    OP(waited),
+    OP(name),
+};
+
+void flight_layout(char *text, size_t size) {
+    size_t used =
+        (size_t)snprintf(text, size, "hvdlite flight 1;bytes %zu;ring %zu;ops %d;op %zu;",
+                         sizeof(struct flight_memory), offsetof(struct flight_memory, ring),
+                         (int)FLIGHT_OPS, sizeof(struct flight_op));
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s %s@%zu:%zu;", FIELDS[i].name,
+                                 FIELDS[i].format, FIELDS[i].offset, FIELDS[i].size);
+}
