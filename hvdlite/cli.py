@@ -1,6 +1,7 @@
 """The command ``hvdlite``: all programs of the package by one name, and what they share."""
 
 import argparse
+import difflib
 import importlib
 import sys
 from typing import Optional, Sequence
@@ -12,6 +13,7 @@ COMMANDS = {  # name: module with main(), words before the user's, help
     "check": ("hvdlite.launch.cli", ("--check",), "print what every host has"),
     "bench": ("hvdlite.bench.cli", (), "measure the collectives (hvdlite-bench)"),
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
+    "why": ("hvdlite.monitor.why", (), "tell what a job's steps lose time to, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
 }
 
@@ -23,8 +25,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join(lines))
     new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
     new.add_argument("--version", action="version", version=__version__)
-    new.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
-    module, first, _ = COMMANDS[new.parse_args(words[:1]).command]
+    new.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
+    command = new.parse_args(words[:1]).command
+    if command not in COMMANDS:
+        like = difflib.get_close_matches(command, COMMANDS, 1)
+        hint = f"did you mean {like[0]}?" if like else f"choose from {', '.join(COMMANDS)}"
+        new.error(f"unknown command {command}: {hint}")
+    module, first, _ = COMMANDS[command]
     return importlib.import_module(module).main([*first, *words[1:]])
 
 

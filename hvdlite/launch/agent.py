@@ -163,7 +163,7 @@ class Agent:
             _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
         self._send_json(channel.EXIT, end)
-        if failed:  # after that: it takes time, and a backend that ends the job gives little
+        if failed or self._flight.whole:  # after that: a backend gives little time
             self._send_flight()
         self._send(channel.CLEAN, b"")
         if self._elastic:
@@ -189,6 +189,7 @@ class Agent:
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = daemons.without({**own, **order["env"]})
+        self._flight.whole = order["summary"]
         self._elastic = environ.get(watched.ELASTIC) == "1"
         if self._elastic:  # ranks start others
             environ[watched.COMMAND] = json.dumps([*START, *sys.argv[1:]])
@@ -273,8 +274,7 @@ class Agent:
                 (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 
     def _send_flight(self) -> None:
-        text = self._flight.read()
-        if text:
+        if text := self._flight.read():
             self._send(channel.FLIGHT, text)
 
     def _lose_launcher(self) -> None:

@@ -17,6 +17,7 @@ class Held:
 
     def __init__(self) -> None:
         self._file: Optional[int] = None
+        self.whole = False  # all operations are sent, also at a good end
 
     def hold(self, path: str) -> None:
         """Open the recorder; it replaces that of an earlier job of the same rank."""
@@ -37,7 +38,7 @@ class Held:
                 (one,) = report.look([recorder])
             late = [op for op in one.ops[:-_MOST_OPS] if op["phase"] in memory.UNDER_WAY]
             ops = [*late[:_MOST_OPS], *one.ops[-_MOST_OPS:]]
-            return one._replace(ops=ops).as_json().encode()
+            return (one if self.whole else one._replace(ops=ops)).as_json().encode()
         return b""
 
 
@@ -69,6 +70,14 @@ class Flights:
         :param why: the launcher's own report.
         """
         return self._write(why, "failure")
+
+    def summary(self) -> str:
+        """Return what the job's steps lost time to."""
+        if not self._of:
+            return "--summary: no rank has called hvd.init(), or HVDLITE_FLIGHT_RECORDER is 0"
+        from hvdlite.monitor import memory, why
+
+        return why.of_snapshots([memory.snapshot_of(data.decode()) for data in self._of.values()])
 
     def _write(self, why: str, what: str) -> Optional[str]:
         if not self._of:

@@ -55,6 +55,7 @@ class Job:
     most: int = 0  # ranks that others may join; 0: nobody comes back
     output_dir: Optional[str] = None
     timestamps: bool = False
+    summary: bool = False  # tell at the end what the steps lost time to
     verbose: bool = False
     # Of batch backends.
     name: str = "hvdlite"

@@ -79,6 +79,7 @@ OPTIONS = {
                str, "DIR", "output_dir"),
         Option("--prefix-output-with-timestamp",
                "print the time before each line, beside the rank", dest="timestamps"),
+        Option("--summary", "print at the end what the steps lost time to, as hvdlite why does"),
         Option("--verbose", "say what is run"),
         Option("--dry-run", "print what would be run"),
         Option("--mpi-args", "more options for mpirun, quoted as one word",

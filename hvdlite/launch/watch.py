@@ -295,6 +295,8 @@ class Watch:
     def _outcome(self) -> Outcome:
         members = self._in_order()
         code, report = self._verdict([r.ending for r in members if r.ending and r.takes_part])
+        if self._job.summary and not report:
+            _print(self._flights.summary().splitlines())
         line = self._flights.report_failure(report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)

@@ -9,7 +9,7 @@ from typing import Optional, Sequence
 
 from hvdlite import cli
 from hvdlite.core import files
-from hvdlite.monitor import traces
+from hvdlite.monitor import traces, why
 from hvdlite.monitor.page import page
 
 PROGRAM = "hvdlite-report"
@@ -30,8 +30,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             json.dump(trace.events, out)
         with files.writing(options.output):
             Path(options.output).write_text(page(trace, options.title))
-    except (traces.BadTrace, files.NotWritten) as why:
-        return cli.fail(PROGRAM, str(why))
+    except (traces.BadTrace, files.NotWritten) as error:
+        return cli.fail(PROGRAM, str(error))
+    print(why.of_trace(trace))
     print(f"{options.output}, and {options.trace} for https://ui.perfetto.dev")
     return 0
 

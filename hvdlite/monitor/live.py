@@ -3,8 +3,8 @@
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.monitor import steps
-from hvdlite.monitor.memory import Op, Snapshot
-from hvdlite.monitor.traces import Tensor
+from hvdlite.monitor.memory import ALONE, Op, Snapshot
+from hvdlite.monitor.traces import Note, Tensor
 
 _MOST_RANKS = 1 << 20  # a damaged recorder may say any number
 
@@ -65,9 +65,20 @@ def tensors_of(one: Snapshot) -> List[Tensor]:
             one.rank,
             *(op[name] for name in ("name", "kind", "bytes", "batch")),
             *(op[name] + clock for name in ("submitted", "agreed", "started", "ended")),
+            waited=bool(op.get("waited")),
         )
         for op in one.ops
         if op["batch"] and all_ranks(op)
+    ]
+
+
+def notes_of(one: Snapshot) -> List[Note]:
+    """Return what this rank did alone, by rank 0's clock."""
+    clock = one.head["clock_offset"]
+    return [
+        Note(one.rank, op["name"], op["started"] + clock, op["ended"] + clock)
+        for op in one.ops
+        if op["kind"] == ALONE
     ]
 
 

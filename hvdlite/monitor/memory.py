@@ -17,7 +17,8 @@ import numpy
 MAGIC = "hvdlite flight 1"
 PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
 UNDER_WAY = ("waits", "agreed", "moves")
-KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join")
+ALONE = "alone"  # of no tensor: what a rank did for itself
+KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join", ALONE)
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks

@@ -5,7 +5,7 @@ import io
 import statistics
 from typing import Dict, List, Sequence
 
-from hvdlite.monitor import live, steps
+from hvdlite.monitor import live, steps, verdict
 from hvdlite.monitor.traces import Tensor, Trace
 
 # Colours that people who do not see red or green tell apart (Okabe and Ito).
@@ -19,7 +19,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; min-width: 38rem; }
-.wide, figure { overflow-x: auto; }
+.wide, figure, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .15rem .8rem .15rem 0; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
@@ -34,8 +34,10 @@ def page(trace: Trace, title: str) -> str:
         by_rank.setdefault(tensor.rank, []).append(tensor)
     ranks = sorted(by_rank)
     mark = steps.marks(by_rank[ranks[0]]) if ranks else None
-    found = {rank: steps.steps_of(by_rank[rank], mark) if mark else [] for rank in ranks}
-    parts = [f"<h1>{html.escape(title)}</h1>", _summary(trace, found, mark)]
+    ways = verdict.ways(trace.tensors, trace.notes)
+    found = {rank: [] for rank in ranks}
+    found.update((each.rank, list(each.steps)) for each in ways)
+    parts = [f"<h1>{html.escape(title)}</h1>", _verdict(ways), _summary(trace, found, mark)]
     if any(found.values()):
         parts += ["<h2>Where a step's time goes, by rank</h2>", _text_of_steps(), _breakdown(found)]
         parts += ["<h2>Steps, by rank</h2>", _table(found)]
@@ -56,6 +58,11 @@ def page(trace: Trace, title: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------- words
+def _verdict(ways: Sequence[verdict.Ways]) -> str:
+    """The same words as `hvdlite why`."""
+    return f"<pre>{html.escape(verdict.text('this job', ways, verdict.findings(ways)))}</pre>"
+
+
 def _summary(trace: Trace, found: Dict[int, List[steps.Step]], mark) -> str:
     every = [step for own in found.values() for step in own]
     texts = [f"{len(found)} ranks, {len(trace.tensors)} tensors."]

@@ -1,9 +1,10 @@
 """Finds the steps of a training in a trace, and where their time goes."""
 
+import itertools
 import statistics
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from hvdlite.monitor.traces import Tensor
+from hvdlite.monitor.traces import Note, Tensor
 
 Span = Tuple[float, float]
 
@@ -17,6 +18,9 @@ class Step(NamedTuple):
     queued: float  # tensors are agreed on, and wait for the links
     waiting: float  # tensors wait for other ranks to submit them
     hidden: float  # of moving: while the rank still submits tensors of the step, so it computes
+    exposed: float  # of moving and queued: while the rank has nothing else to do
+    lost: float  # of waiting: the same
+    noted: Dict[str, float]  # what the rank did alone, as far as its framework tells
 
     @property
     def seconds(self) -> float:
@@ -37,38 +41,62 @@ def marks(tensors: Sequence[Tensor]) -> Optional[str]:
     return next((name for name, count in counts.items() if count == most > 1), None)
 
 
-def steps_of(tensors: Sequence[Tensor], mark: str) -> List[Step]:
+def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -> List[Step]:
     """Return the whole steps of one rank: from one submission of ``mark`` to the next.
 
-    :param tensors: of that rank, by submission.
+    :param tensors: of that rank, by submission; ``notes``: of that rank.
     """
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
-    found, rest = [], list(tensors)
+    found, rest, alone = [], list(tensors), list(notes)
     for begin, end in zip(begins, begins[1:]):
         own = [t for t in rest if t.submitted < end and t.ended > begin]
         rest = [t for t in rest if t.ended > end or t.submitted >= end]
-        found.append(_step(begin, end, own))
+        noted = [n for n in alone if n.begin < end and n.end > begin]
+        alone = [n for n in alone if n.end > end]
+        found.append(_step(begin, end, own, noted))
     return found
 
 
-def _step(begin: float, end: float, own: Sequence[Tensor]) -> Step:
-    within = (begin, end)
-    moving = _union([(t.started, t.ended) for t in own], within)
-    queued = _union([(t.agreed, t.ended) for t in own], within)
-    waiting = _union([(t.submitted, t.ended) for t in own], within)
+def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]) -> Step:
+    within = [(begin, end)]
+    moves = _merged((t.started, t.ended) for t in own)
+    agreed = _merged((t.agreed, t.ended) for t in own)
+    submitted = _merged((t.submitted, t.ended) for t in own)
     last = max((t.submitted for t in own if t.submitted >= begin), default=begin)
-    hidden = _union([(t.started, t.ended) for t in own], (begin, last))
-    return Step(begin, end, moving, queued - moving, waiting - queued, hidden)
+    calls = ((max(t.submitted, begin), min(t.ended, end)) for t in own if t.waited)
+    idle = _merged([*calls, (last, end)])
+    moving, queued = _common(moves, within), _common(agreed, within)
+    exposed = _common(agreed, idle)
+    noted: Dict[str, float] = {}
+    for what, spans in itertools.groupby(sorted(notes, key=lambda n: n.what), lambda n: n.what):
+        noted[what] = _common(_merged((n.begin, n.end) for n in spans), within)
+    return Step(
+        begin, end, moving, queued - moving, _common(submitted, within) - queued,
+        moving - _common(moves, idle), exposed, _common(submitted, idle) - exposed, noted,
+    )  # fmt: skip
 
 
-def _union(spans: Sequence[Span], within: Span) -> float:
-    """Seconds that at least one span covers."""
-    total, reached = 0.0, within[0]
+def _merged(spans: Iterable[Span]) -> List[Span]:
+    """Return disjoint spans that cover the same moments, in order."""
+    found: List[Span] = []
     for begin, end in sorted(spans):
-        begin, end = max(begin, reached), min(end, within[1])
-        if end > begin:
-            total += end - begin
-            reached = end
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _common(ones: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds that both cover; each is merged."""
+    total, i, k = 0.0, 0, 0
+    while i < len(ones) and k < len(others):
+        begin, end = max(ones[i][0], others[k][0]), min(ones[i][1], others[k][1])
+        total += max(end - begin, 0.0)
+        if ones[i][1] < others[k][1]:
+            i += 1
+        else:
+            k += 1
     return total
 
 

@@ -4,11 +4,9 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
-import os
-import shlex
 import sys
 import time
-from typing import Dict, List, Literal, Optional, Sequence, Union
+from typing import Dict, List, Literal, Optional, Sequence
 
 from hvdlite import cli
 from hvdlite.monitor import live, memory, watching
@@ -21,7 +19,6 @@ hvdlite-top 4711                 the job that process 4711 is a rank of
 hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_SSH: its command)
 """
 _SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
-_PATIENCE = 10.0  # seconds for the first report of another host
 COLUMNS = (  # name, is a number
     ("rank", True),
     ("host", False),
@@ -43,39 +40,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         job = watching.job_of(options.job)
     except memory.NoRecorder as why:
         return cli.fail(PROGRAM, str(why))
-    ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
-    hosts = [host for host in options.hosts.split(",") if host]
-    sources: List[Union[watching.Here, watching.There]] = [watching.Here(job)]
-    sources += [watching.There(ssh, host, job, options.every) for host in hosts]
-    try:
-        with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-            (_print_json if options.json else _show)(job, sources, options.every, options.once)
-    finally:
-        for source in sources:
-            source.close()
+    stops = contextlib.suppress(KeyboardInterrupt, BrokenPipeError)
+    with stops, watching.sources(job, options.hosts, options.every) as sources:
+        (_print_json if options.json else _show)(job, sources, options.every, options.once)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     new = cli.parser(PROGRAM, "Show what each rank of a running job does.", EPILOG)
     new.add_argument("job", nargs="?", help="a rank's process id, or the begin of a job's number")
-    new.add_argument("-H", "--hosts", default="", help="other hosts of the job: node1,node2")
+    watching.add_hosts(new)
     new.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="default: 1")
     new.add_argument("--once", action="store_true", help="print one table, and end")
     new.add_argument("--json", action="store_true", help="print what was read, a line each time")
     return new
-
-
-def _all(sources) -> List[Snapshot]:
-    return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
-
-
-def _all_anew(sources) -> List[Snapshot]:
-    """As ``_all``, with what the other hosts have reported since the last look."""
-    end = time.monotonic() + _PATIENCE
-    for source in sources[1:]:
-        source.wait(max(end - time.monotonic(), 0))
-    return _all(sources)
 
 
 def _notes(sources) -> List[str]:
@@ -88,7 +66,7 @@ def _ended(ranks: Sequence[Snapshot]) -> bool:
 
 def _print_json(_job: str, sources, every: float, once: bool) -> None:
     while True:
-        ranks = _all_anew(sources)
+        ranks = watching.all_anew(sources)
         print(memory.to_line(ranks), flush=True)
         if once or _ended(ranks):
             return
@@ -99,17 +77,17 @@ def _show(job: str, sources, every: float, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    before: Dict[int, Snapshot] = {one.rank: one for one in _all_anew(sources)}
+    before: Dict[int, Snapshot] = {one.rank: one for one in watching.all_anew(sources)}
     time.sleep(min(every, 1.0) if once else 0.2)
     if once:
-        Console().print(table(job, _all_anew(sources), before, _notes(sources)))
+        Console().print(table(job, watching.all_anew(sources), before, _notes(sources)))
         return
-    ranks = _all(sources)
+    ranks = watching.all_now(sources)
     with Live(table(job, ranks, before), screen=sys.stdout.isatty(), auto_refresh=False) as screen:
         while not _ended(ranks):
             before = {one.rank: one for one in ranks}
             time.sleep(every)
-            ranks = _all(sources)
+            ranks = watching.all_now(sources)
             screen.update(table(job, ranks, before, _notes(sources)), refresh=True)
     print(f"hvdlite-top: job {job} has ended")
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 
 class BadTrace(Exception):
@@ -21,6 +21,7 @@ class Tensor(NamedTuple):
     agreed: float
     started: float
     ended: float
+    waited: bool = False  # the caller did nothing else meanwhile
 
     @property
     def key(self) -> tuple:
@@ -28,11 +29,21 @@ class Tensor(NamedTuple):
         return self.batch, self.name
 
 
+class Note(NamedTuple):
+    """What a rank did alone: "input" or "update"."""
+
+    rank: int
+    what: str
+    begin: float
+    end: float
+
+
 class Trace(NamedTuple):
     """The timelines of some ranks."""
 
     events: List[Dict[str, Any]]  # Trace Event Format, in microseconds of rank 0's clock
     tensors: List[Tensor]
+    notes: List[Note]
     error: float  # seconds by which times of different ranks may be wrong
 
 
@@ -46,6 +57,7 @@ def read(paths: Sequence[str]) -> Trace:
     begin = min(clock["origin"] + clock["offset"] for clock in clocks.values())
     merged: List[Dict[str, Any]] = []
     tensors: List[Tensor] = []
+    notes: List[Note] = []
     seen: Dict[int, str] = {}
     for path, events in files.items():
         rank = clocks[path]["rank"]
@@ -55,10 +67,12 @@ def read(paths: Sequence[str]) -> Trace:
         shift = (clocks[path]["origin"] + clocks[path]["offset"] - begin) * 1e6
         moved = [_moved(event, shift) for event in events]
         merged += moved
-        tensors += _tensors_of(rank, moved)
+        spans = _spans_of(moved)
+        tensors += _tensors_of(rank, spans)
+        notes += [Note(rank, a["name"], a["ts"] / 1e6, b["ts"] / 1e6) for a, b in _notes(spans)]
         merged.append(_sort(rank))
     errors = sorted(clock["error"] for clock in clocks.values())
-    return Trace(merged, sorted(tensors, key=lambda t: t.submitted), sum(errors[-2:]))
+    return Trace(merged, sorted(tensors, key=lambda t: t.submitted), notes, sum(errors[-2:]))
 
 
 def _events_of(path: str) -> List[Dict[str, Any]]:
@@ -102,17 +116,29 @@ def _sort(rank: int) -> Dict[str, Any]:
     return {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
 
 
-def _tensors_of(rank: int, events: Iterable[Dict[str, Any]]) -> List[Tensor]:
+def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
+    """Return the ends of spans of each tensor, and of each note."""
     of: Dict[str, List[Dict[str, Any]]] = {}
     for event in events:
         if event.get("cat") == "tensor":
             of.setdefault(event["id"], []).append(event)
+    return list(of.values())
+
+
+def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any]]]:
+    return (ends for ends in spans if [end["ph"] for end in ends] == ["b", "e"])
+
+
+def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
     found = []
-    for ends_of_spans in of.values():
-        if len(ends_of_spans) < 8:  # the rank was killed while it wrote them
+    for ends_of_spans in spans:
+        if len(ends_of_spans) < 8:  # a note, or the rank was killed while it wrote them
             continue
         whole, negotiate, _, queue, _, move, _, end = ends_of_spans
-        size, batch = move["args"]["bytes"], move["args"].get("batch", 0)
+        args = move["args"]
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
-        found.append(Tensor(rank, whole["name"], move["name"], size, batch, *times))
+        batch, waited = args.get("batch", 0), args.get("waited", False)
+        found.append(
+            Tensor(rank, whole["name"], move["name"], args["bytes"], batch, *times, waited=waited)
+        )
     return found

@@ -1,18 +1,21 @@
 """Looks at a job's ranks again and again, on this host and through ssh on others."""
 
+import argparse
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
 import threading
 import time
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence, Union
 
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 
 _SEARCH_SECONDS = 5.0  # between two searches for ranks that came meanwhile
 _MOST_JOBS_NAMED = 5
+_PATIENCE = 10.0  # seconds for the first report of another host
 
 
 def job_of(which: Optional[str]) -> str:
@@ -49,6 +52,37 @@ def _jobs() -> Dict[str, int]:
     return counts
 
 
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the other hosts of a job."""
+    parser.add_argument("-H", "--hosts", default="", help="other hosts of the job: node1,node2")
+
+
+@contextlib.contextmanager
+def sources(job: str, hosts: str, every: float) -> Iterator[List["Source"]]:
+    """Look at a job on this host and the others (node1,node2), which report so often themselves."""
+    ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
+    found: List[Source] = [Here(job)]
+    found += [There(ssh, host, job, every) for host in hosts.split(",") if host]
+    try:
+        yield found
+    finally:
+        for source in found:
+            source.close()
+
+
+def all_now(sources: Sequence["Source"]) -> List[Snapshot]:
+    """Return what is known of each rank."""
+    return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
+
+
+def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
+    """As ``all_now``, with what the other hosts have reported since the last look."""
+    end = time.monotonic() + _PATIENCE
+    for source in sources[1:]:
+        source.wait(max(end - time.monotonic(), 0))
+    return all_now(sources)
+
+
 class Here:
     """The ranks of a job on this host. A rank that dies is still read."""
 
@@ -68,6 +102,9 @@ class Here:
             known = self._recorders.setdefault(recorder.head()["pid"], recorder)
             if known is not recorder:
                 recorder.close()
+
+    def wait(self, seconds: float) -> None:
+        """Do nothing: a look is always new."""
 
     def close(self) -> None:
         for recorder in self._recorders.values():
@@ -113,3 +150,6 @@ class There:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
+
+
+Source = Union[Here, There]

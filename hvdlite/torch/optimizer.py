@@ -9,7 +9,7 @@ import torch
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Adasum, Average
-from hvdlite.torch import ops
+from hvdlite.torch import notes, ops
 from hvdlite.torch.gradients import Gradients
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
@@ -137,7 +137,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not self._synchronized or (self._gradients and self._gradients.written):
                 self._finish()
         self._synchronized = self._asked = False
-        return super().step()
+        with notes.update():
+            return super().step()
 
     vars(step)["hooked"] = True  # or PyTorch would have hooks of steps called here, too
 

@@ -51,3 +51,10 @@ def test_a_stall_is_reported_while_the_job_goes_on(tmp_path):
     assert name.endswith("-stall-1.txt")
     assert "submitted by ranks 0, 2, not by rank 1" in text
     assert "C stack of the main thread:" in part_of(text, 1)
+
+
+def test_a_summary_names_the_slow_rank():
+    code = OPERATIONS.replace("    hvd", "    time.sleep(0.05 * hvd.rank())\n    hvd")
+    run = call("--summary", "-n", 2, *python(code))
+    assert run.code == 0 and "rank 1 on " in run.err, run.err
+    assert "who wait for it" in " ".join(run.err.split())

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from traces import spans_of
 
-from hvdlite.monitor import cli, steps, traces
-from hvdlite.monitor.traces import Tensor
+from hvdlite.monitor import cli, steps, traces, verdict, why
+from hvdlite.monitor.traces import Note, Tensor
 
 
 def tensor(name: str, times, rank: int = 0, batch: int = 1) -> Tensor:
@@ -86,6 +86,68 @@ def test_where_a_step_goes():
     assert step.waiting == pytest.approx(0.02)
     assert step.alone == pytest.approx(0.05)
     assert step.hidden == 0  # both are submitted before any moves
+
+
+WAITED = [  # a call in the middle of the step, during which the rank does nothing else
+    tensor("a", (0.00, 0.01, 0.01, 0.02)),
+    tensor("c", (0.03, 0.05, 0.06, 0.08), batch=2)._replace(waited=True),
+    tensor("b", (0.09, 0.09, 0.09, 0.10), batch=3),
+    tensor("a", (0.12, 0.13, 0.13, 0.14), batch=4),
+]
+
+
+def test_what_nothing_hides():
+    (step,) = steps.steps_of(WAITED, "a", [Note(0, "update", 0.10, 0.11), Note(0, "input", 0, 1)])
+    assert step.hidden == pytest.approx(0.01)  # of a
+    assert step.exposed == pytest.approx(0.03 + 0.01)  # of c, of b
+    assert step.lost == pytest.approx(0.02)  # of c
+    assert step.noted == pytest.approx({"update": 0.01, "input": 0.12})
+
+
+def way(rank=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.Ways:
+    """Of a rank with ten steps of 100 ms."""
+    noted = {name: parts.pop(name) for name in ("input", "update") if name in parts}
+    plain = dict.fromkeys(("moving", "queued", "waiting", "hidden", "exposed", "lost"), 0.0)
+    return verdict.Ways(
+        rank, host, [steps.Step(0, 0.1, **{**plain, **parts}, noted=noted)] * 10, late, *sent
+    )
+
+
+LATE = way(1, late=0.4)
+READS = LATE._replace(steps=way(input=0.05).steps)
+VERDICTS = [  # the ranks; what is found, its share, words of the text
+    ([way(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
+    ([way(lost=0.04), READS], "slow rank", 0.4, "its input 50%"),
+    ([way(lost=0.02, late=0.3), way(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "by turns"),
+    ([way(exposed=0.03), way(1, exposed=0.03, host="n2")], "network", 0.3, "at 0.27 Gbit/s"),
+    ([way(exposed=0.03), way(1, exposed=0.03)], "exposed", 0.3, "1.0 MB a step"),
+    ([way(exposed=0.03, sent=(200, 190, 1e5))] * 2, "small tensors", 0.3, "190 of 200 tensors"),
+    ([way(input=0.05), way(1, input=0.06)], "input", 0.5, "num_workers"),
+    ([way(update=0.05), way(1, update=0.06)], "update", 0.5, "foreach"),
+    ([way(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
+    ([], None, 0, "no steps to judge"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks, cause, share, words", VERDICTS)
+def test_the_verdict(ranks, cause, share, words):
+    found = verdict.findings(ranks)
+    assert [each.cause for each in found] == ([cause] if cause else [])
+    assert not found or found[0].share == pytest.approx(share)
+    text = verdict.text("job ab", ranks, found)
+    assert words in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_host_that_transfers_wait_for_is_named():
+    ranks = [way(exposed=0.03), way(1, exposed=0.03, host="n2")]
+    assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
+
+
+def test_the_verdict_about_timelines(tmp_path, capsys):
+    paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.03 * rank)) for rank in range(3)]
+    assert why.main(paths) == 0
+    assert "rank 2 works 1." in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_tensor_twice_is_no_step():

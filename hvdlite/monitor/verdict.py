@@ -1,0 +1,199 @@
+"""What a job loses time to, and what to do about it: decided from its ranks' steps alone."""
+
+import statistics
+import textwrap
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
+
+from hvdlite.monitor import live, steps
+from hvdlite.monitor.traces import Note, Tensor
+
+LEAST = 0.10  # of a step: what loses less is not worth a change, and a shared machine loses as much
+_SLOWER = 1.1  # times the others' work: less is no cause to call a rank slow
+SMALL_BYTES = 16_000  # of a tensor: moving it costs less than agreeing on it
+_MANY = 32  # such tensors a step
+_WIDTH = 80
+
+
+class Ways(NamedTuple):
+    """Of one rank: its whole steps, and what it sent in each."""
+
+    rank: int
+    host: str  # "": not known
+    steps: Sequence[steps.Step]
+    late: float = 0.0  # seconds the others waited for it alone
+    tensors: float = 0.0  # a step
+    small: float = 0.0  # of them
+    bytes: float = 0.0
+
+    def share(self, part: str) -> float:
+        """Return the share of its steps in a field of Step, or in what is noted by this name."""
+        spent = sum(
+            getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
+            for one in self.steps
+        )
+        return spent / max(sum(one.seconds for one in self.steps), 1e-9)
+
+    @property
+    def busy(self) -> float:
+        """Median seconds of a step in which it neither waited for others nor for data to move."""
+        return statistics.median(one.seconds - one.lost - one.exposed for one in self.steps)
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" + (f" on {self.host}" if self.host else "")
+
+
+class Finding(NamedTuple):
+    """One thing that a step loses time to."""
+
+    cause: str  # "slow rank", "uneven ranks", "small tensors", "network", "exposed", ...
+    share: float  # of a step: what it would gain at most
+    what: str
+    advice: str
+
+
+def ways(
+    tensors: Sequence[Tensor], notes: Sequence[Note], hosts: Optional[Dict[int, str]] = None
+) -> List[Ways]:
+    """Return the ways of the ranks that have whole steps. Times are those of one clock."""
+    by_rank: Dict[int, List[Tensor]] = {}
+    for tensor in sorted(tensors, key=lambda each: each.submitted):
+        by_rank.setdefault(tensor.rank, []).append(tensor)
+    mark = steps.marks(by_rank[min(by_rank)]) if by_rank else None
+    late = steps.lateness(tensors)
+    found = []
+    for rank, own in sorted(by_rank.items()):
+        whole = steps.steps_of(own, mark, [n for n in notes if n.rank == rank]) if mark else []
+        if whole:
+            inside = [t for t in own if whole[0].begin <= t.submitted < whole[-1].end]
+            small = sum(t.bytes < SMALL_BYTES for t in inside)
+            counts = (len(inside), small, sum(t.bytes for t in inside))
+            each = (count / len(whole) for count in counts)
+            found.append(Ways(rank, (hosts or {}).get(rank, ""), whole, late[rank], *each))
+    return found
+
+
+def findings(ranks: Sequence[Ways], awaited: Optional[Dict[int, int]] = None) -> List[Finding]:
+    """Decide what a step loses time to, the worst first; nothing: there is nothing to gain.
+
+    :param awaited: how often a rank was seen to be the one whose data a transfer waited for.
+    """
+    if not ranks:
+        return []
+    found = [*_waiting(ranks), *_moving(ranks, awaited or {}), *_alone(ranks)]
+    return sorted((each for each in found if each.share >= LEAST), key=lambda each: -each.share)
+
+
+def _median(ranks: Iterable[Ways], part: str) -> float:
+    return statistics.median(each.share(part) for each in ranks)
+
+
+def _late(ranks: Sequence[Ways]) -> Optional[Ways]:
+    """Return the rank that caused more than half of all waiting for a single rank, or None."""
+    worst = max(ranks, key=lambda each: each.late)
+    total = sum(each.late for each in ranks)
+    return worst if len(ranks) > 1 and worst.late > total / 2 else None
+
+
+def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
+    worst = _late(ranks)
+    others = [each for each in ranks if each is not worst]
+    lost = statistics.fmean(each.share("lost") for each in others)
+    # Of two ranks that take turns one is always the later; only a slow one never waits itself.
+    if worst and worst.share("lost") <= lost / 2:
+        reads, theirs = worst.share("input"), _median(others, "input")
+        if reads - theirs > lost / 2:
+            what = f"waits for its input {reads:.0%} of a step, the others {theirs:.0%}."
+            advice = "Look at its disk, its workers that load data, and the size of its part."
+            return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
+        times = worst.busy / max(statistics.median(each.busy for each in others), 1e-9)
+        if times >= _SLOWER:
+            what = f"works {times:.1f}x as long on a step as the others, who wait for it."
+            advice = "Look at its host's processors (other jobs there?), its batches, its data."
+            return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
+    if _has_small(ranks):  # the waiting is that of many agreements
+        return []
+    what = "the ranks wait for each other by turns: no single one is slow."
+    advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
+    return [Finding("uneven ranks", lost, what, advice)]
+
+
+def _has_small(ranks: Sequence[Ways]) -> bool:
+    one = ranks[0]
+    return one.small >= _MANY and one.small > one.tensors / 2
+
+
+def _moving(ranks: Sequence[Ways], awaited: Dict[int, int]) -> List[Finding]:
+    one, exposed = ranks[0], _median(ranks, "exposed")
+    size = live.size_text(one.bytes)
+    if _has_small(ranks):
+        what = (
+            f"{one.small:.0f} of {one.tensors:.0f} tensors a step are below {SMALL_BYTES // 1000} "
+            "kB: agreeing on each costs more than moving it."
+        )
+        advice = (
+            "Let a DistributedOptimizer or -Trainer group them, or call grouped_allreduce; "
+            "start several before you wait for one."
+        )
+        return [Finding("small tensors", exposed + _median(ranks, "lost"), what, advice)]
+    hosts = sorted({each.host for each in ranks})
+    if len(hosts) < 2:
+        what = f"moving {size} a step takes so long after the last gradient is ready."
+        advice = "Send less: hvd.Compression.fp16, backward_passes_per_step, larger batches."
+        return [Finding("exposed", exposed, what, advice)]
+    seconds = statistics.median(step.exposed for step in one.steps)
+    rate = 8 * one.bytes / max(seconds, 1e-9) / 1e9
+    what = f"the network between {len(hosts)} hosts: {size} a step at {rate:.2g} Gbit/s."
+    by_host = {each.rank: each.host for each in ranks}
+    counts = {host: sum(n for r, n in awaited.items() if by_host.get(r) == host) for host in hosts}
+    worst = max(hosts, key=lambda host: counts[host])
+    if counts[worst] > sum(counts.values()) / 2:
+        what += f" Transfers wait for {worst} most."
+    advice = (
+        "Measure the link (`hvdliterun -H ... hvdlite-bench`); name a faster one by "
+        "--network-interfaces; send less: hvd.Compression.fp16, larger batches."
+    )
+    return [Finding("network", exposed, what, advice)]
+
+
+def _alone(ranks: Sequence[Ways]) -> List[Finding]:
+    # The lower of two: what one rank alone does makes it a slow one.
+    reads = statistics.median_low([each.share("input") for each in ranks])
+    updates = statistics.median_low([each.share("update") for each in ranks])
+    return [
+        Finding(
+            "input", reads, "between the update and the next forward: the ranks wait for input.",
+            "Load data ahead: more workers (num_workers), prefetching, a faster format or disk.",
+        ),
+        Finding(
+            "update", updates, "the optimizer's update of the weights.",
+            "Take a fused or foreach optimizer, or larger batches, which means fewer updates.",
+        ),
+    ]  # fmt: skip
+
+
+def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
+    """Return the verdict in lines of at most 80 columns."""
+    if not ranks:
+        return f"{job}: no tensor came twice, so there are no steps to judge yet"
+    hosts = sorted({each.host for each in ranks if each.host})
+    where = f" on {', '.join(hosts[:4])}{', ...' * (len(hosts) > 4)}" if hosts else ""
+    count = max(len(each.steps) for each in ranks)
+    typical = statistics.median(one.seconds for each in ranks for one in each.steps)
+    head = f"{job}: {len(ranks)} ranks{where}, {count} steps of {typical * 1e3:.3g} ms (median)"
+    lines = [head]
+    for each in found:
+        lines += _wrapped(f"{each.share:4.0%} ", f"{each.what} {each.advice}")
+    if not found:
+        lost, exposed = _median(ranks, "lost"), _median(ranks, "exposed")
+        lines += _wrapped(
+            "     ",
+            f"nothing to gain: {1 - lost - exposed:.0%} of a step is the ranks' own work; waiting "
+            f"takes {lost:.0%}, moving data that nothing hides {exposed:.0%}.",
+        )
+    return "\n".join(lines)
+
+
+def _wrapped(label: str, words: str) -> List[str]:
+    indent = " " * len(label)
+    return textwrap.wrap(words, _WIDTH, initial_indent=label, subsequent_indent=indent)

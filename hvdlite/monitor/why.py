@@ -1,0 +1,103 @@
+"""The command ``hvdlite why``: where a step's time goes, of a running job or of its timelines."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from hvdlite import cli
+from hvdlite.monitor import live, memory, traces, verdict, watching
+from hvdlite.monitor.memory import Op, Snapshot
+
+PROGRAM = "hvdlite why"
+EPILOG = """\
+hvdlite why                      the only job on this host
+hvdlite why -H node1,node2 4711  that of process 4711, with its ranks on other hosts
+hvdlite why trace-*.json         a job that has ended: files that HVDLITE_TIMELINE named
+"""
+_ENOUGH = 10  # steps of each rank, and looks
+_EVERY = 0.2  # seconds between two looks
+_STANDS = 5.0  # seconds without an end: no step is so long that has ten in the recorder
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Run the program; return its exit code."""
+    new = cli.parser(PROGRAM, "Tell what a job's steps lose time to, and what to do.", EPILOG)
+    new.add_argument(
+        "job", nargs="*", help="a rank's process id, the begin of a job's number, or timelines"
+    )
+    watching.add_hosts(new)
+    new.add_argument(
+        "--seconds", type=float, default=10.0, help="look for so long at most (default: 10)"
+    )
+    options = new.parse_args(arguments)
+    try:
+        if any(Path(name).is_file() for name in options.job):
+            print(of_trace(traces.read(options.job)))
+            return 0
+        if len(options.job) > 1:
+            new.error("name one job, or timelines")
+        job = watching.job_of(next(iter(options.job), None))
+    except (memory.NoRecorder, traces.BadTrace) as why:
+        return cli.fail(PROGRAM, str(why))
+    with watching.sources(job, options.hosts, _EVERY) as sources:
+        print(of_snapshots(*_look(sources, options.seconds)))
+    return 0
+
+
+def of_trace(trace: traces.Trace) -> str:
+    """Return the verdict about timelines."""
+    ranks = verdict.ways(trace.tensors, trace.notes)
+    return verdict.text("this job", ranks, verdict.findings(ranks))
+
+
+def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:
+    """Return the verdict about what the recorders of ranks say."""
+    if not ranks:
+        return "no rank could be read"
+    job = f"job {ranks[0].head['job']}"
+    stands = _standstill(ranks)
+    found = _ways(ranks)
+    return "\n".join([*stands, verdict.text(job, found, verdict.findings(found, awaited))])
+
+
+def _ways(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
+    tensors = [tensor for one in ranks for tensor in live.tensors_of(one) if tensor.ended > 0]
+    notes = [note for one in ranks for note in live.notes_of(one)]
+    return verdict.ways(tensors, notes, {one.rank: one.head["host"] for one in ranks})
+
+
+def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
+    waits = [live.wait_of(one, ranks) for one in ranks if one.state == "runs"]
+    longest = max((wait for wait in waits if wait), key=lambda wait: wait.seconds, default=None)
+    if longest is None or longest.seconds < _STANDS:
+        return []
+    whom = live.ranks_text(longest.ranks) if longest.ranks else "others"
+    what = f" ({longest.op['name']})" if longest.op else ""
+    return [f"the job stands still: it waits for {whom} since {longest.seconds:.0f} s{what}"]
+
+
+def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
+    """Read the ranks until there are enough steps; what they did, and for whom transfers waited."""
+    ops: Dict[int, Dict[int, Op]] = {}
+    awaited: Dict[int, int] = {}
+    looks = 0
+    end = time.monotonic() + seconds
+    while True:
+        ranks = watching.all_anew(sources)
+        for one in ranks:
+            ops.setdefault(one.rank, {}).update((op["number"], op) for op in one.ops)
+            whom = one.head["waits_for"] - 1
+            if whom >= 0:
+                awaited[whom] = awaited.get(whom, 0) + 1
+        ranks = [one._replace(ops=[op for _, op in sorted(ops[one.rank].items())]) for one in ranks]
+        found = _ways(ranks)
+        enough = len(found) == len(ranks) > 0 and min(len(w.steps) for w in found) >= _ENOUGH
+        looks += 1
+        if (enough and looks >= _ENOUGH) or time.monotonic() > end:
+            return ranks, awaited
+        time.sleep(_EVERY)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
