@@ -65,8 +65,7 @@ def tensors_of(one: Snapshot) -> List[Tensor]:
             one.rank,
             *(op[name] for name in ("name", "kind", "bytes", "batch")),
             *(op[name] + clock for name in ("submitted", "agreed", "started", "ended")),
-            waited=bool(op.get("waited")),
-        )
+        )._replace(waited=bool(op.get("waited")))
         for op in one.ops
         if op["batch"] and all_ranks(op)
     ]

@@ -35,7 +35,7 @@ def page(trace: Trace, title: str) -> str:
     ranks = sorted(by_rank)
     mark = steps.marks(by_rank[ranks[0]]) if ranks else None
     ways = verdict.ways(trace.tensors, trace.notes)
-    found = {rank: [] for rank in ranks}
+    found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ways)
     parts = [f"<h1>{html.escape(title)}</h1>", _verdict(ways), _summary(trace, found, mark)]
     if any(found.values()):

@@ -139,6 +139,8 @@ def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
         batch, waited = args.get("batch", 0), args.get("waited", False)
         found.append(
-            Tensor(rank, whole["name"], move["name"], args["bytes"], batch, *times, waited=waited)
+            Tensor(rank, whole["name"], move["name"], args["bytes"], batch, *times)._replace(
+                waited=waited
+            )
         )
     return found
