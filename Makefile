@@ -15,6 +15,8 @@
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-negotiation   what rank 0 hears and sends, by the number of ranks
+#   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
+#   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
 #                  into docs/order.md                                  (25 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link fails
@@ -38,7 +40,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts bench-negotiation \
+.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts bench-negotiation sim sim-validate \
         bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -210,6 +212,24 @@ bench-negotiation: build/negotiation
 build/negotiation: benchmarks/negotiation.c $(CORE:%=build/c/plain/%.o)
 	@$(CC) $(C_FLAGS) -O2 $^ -o $@ -ldl -lm
 
+# The core on simulated threads, clock and links: apt-get install libsimgrid-dev
+SIM      := build/sim/job
+SIMULATED := base/clock base/sync base/scratch
+WRAPPED  := comm_count_window coll_cheapest
+
+sim: $(SIM)
+
+# As root, some minutes: beside emulated hosts.
+sim-validate: install sim
+	$(BIN)/python -m benchmarks.sim.validate
+
+$(SIM): $(wildcard benchmarks/sim/*.[ch]) $(patsubst %,build/c/plain/%.o,$(filter-out $(SIMULATED),$(CORE)))
+	@test -e /usr/include/simgrid/engine.h || { \
+	    echo "SimGrid is not installed: apt-get install libsimgrid-dev"; exit 1; }
+	@mkdir -p $(@D)
+	@$(CC) $(filter-out -MMD -MP,$(C_FLAGS)) -O2 -Ibenchmarks/sim $(filter %.c %.o,$^) $(WRAPPED:%=-Wl,--wrap=%) \
+	    -o $@ -lsimgrid -ldl -lm
+
 # As root: hosts and links of namespaces.
 bench-hosts: install peers
 	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
@@ -242,7 +262,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
+C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
 
 lint: $(DEPS)
 	$(BIN)/ruff check

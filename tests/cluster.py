@@ -107,16 +107,17 @@ class Cluster:
     """``with Cluster(4) as cluster: cluster.run(["hostname"])``; h0 is where commands run.
 
     :param rate: of each host's link, as tc writes it ("1gbit"); None leaves the links as they are.
+    :param burst: what an idle link takes at once, above its rate.
     """
 
-    def __init__(self, hosts: int = 4, rate: Optional[str] = None):
+    def __init__(self, hosts: int = 4, rate: Optional[str] = None, burst: str = "32kb"):
         self.names = [f"h{i}" for i in range(hosts)]
         self.addresses = [f"{NETWORK}.{i + 1}" for i in range(hosts)]
         self.state = Path(tempfile.mkdtemp(prefix="hvdlite-cluster-"))
         self.disk = self.state / "disk"
         self.hostfile = self.state / "hostfile"
         self.ssh = f"ssh -F {self.state}/ssh_config"
-        self._rate = rate
+        self._rate, self._burst = rate, burst
         self._processes: List[subprocess.Popen] = []
         self._first: List[int] = []  # process ids: the first process of the switch and each host
         self._pids: Dict[str, int] = {}
@@ -264,7 +265,7 @@ class Cluster:
         _run([*on_host, "ip", "address", "add", f"{address}/24", "dev", "eth0"])
         _run([*on_host, "ip", "link", "set", "eth0", "up"])
         if self._rate:
-            shape = ["root", "tbf", "rate", self._rate, "burst", "32kb", "limit", "512kb"]
+            shape = ["root", "tbf", "rate", self._rate, "burst", self._burst, "limit", "512kb"]
             _run([*on_switch, "tc", "qdisc", "add", "dev", name, *shape])
             _run([*on_host, "tc", "qdisc", "add", "dev", "eth0", *shape])
 

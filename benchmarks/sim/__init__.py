@@ -1,0 +1,152 @@
+"""The core of hvdlite in a simulated cluster: what a job is, and how it is run.
+
+job.c has the ranks, network.c and clock.c what they stand on; all else is the core as it is. Here
+are the platform that SimGrid reads and the costs that it does not know.
+"""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from benchmarks.harness import ROOT
+
+PROGRAM = ROOT / "build" / "sim" / "job"
+PAYLOAD = 0.956  # of a link's bytes; the rest are headers
+ALGORITHMS = ["doubling", "circulant", "ring"]
+PLATFORM = """<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1"><zone id="all" routing="Full">
+{}
+</zone></platform>
+"""
+# Links share their rate between what is on them, and nothing else takes of it.
+SIMGRID = [
+    "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0",
+    "--cfg=contexts/stack-size:256", "--log=root.thres:error",
+]  # fmt: skip
+Tensors = Sequence[Tuple[int, float]]  # elements, and the share of the compute; first layers first
+
+
+class Costs(NamedTuple):
+    """What sim.h tells, in seconds; as on a machine whose cores do nothing else."""
+
+    latency: float = 20e-6
+    message: float = 3e-6
+    byte: float = 0.1e-9
+    memory_byte: float = 0.1e-9
+    call: float = 20e-6
+    burst: float = 0  # bytes
+
+
+class Place(NamedTuple):
+    """Hosts and how they are joined. ``rate``: bits a second, with headers."""
+
+    hosts: int
+    ranks: int = 1  # on each
+    rate: float = 10e9
+    topology: str = "star"  # tree:N, racks with uplinks of 1/N of their hosts' links; torus
+    rack: int = 16  # hosts in it
+    cores: int = 0  # that all hosts share, as emulated ones do; 0: each rank has its own
+    costs: Costs = Costs()
+
+    @property
+    def carried(self) -> float:
+        """Bytes of data a second."""
+        return self.rate / 8 * PAYLOAD
+
+    def bound(self, size: int) -> float:
+        """Return the least seconds of an allreduce: 2(h-1)/h of its bytes leave each host."""
+        return 2 * (self.hosts - 1) / self.hosts * size / self.carried
+
+    def platform(self) -> str:
+        zones = _torus(self) if self.topology == "torus" else _racks(self)
+        if self.cores:
+            zones += (
+                '<zone id="m" routing="Full">'
+                f'<host id="machine" speed="1Gf" core="{self.cores}"/></zone>'
+            )
+        return PLATFORM.format(zones)
+
+
+def _cluster(name: str, first: int, last: int, rate: float, more: str = "") -> str:
+    return (
+        f'<cluster id="{name}" prefix="h" suffix="" radical="{first}-{last}" speed="1Gf" '
+        f'bw="{rate:.0f}Bps" lat="0us" sharing_policy="SPLITDUPLEX" router_id="{name}r" {more}/>'
+    )
+
+
+def _torus(place: Place) -> str:
+    width = max(w for w in range(1, int(place.hosts**0.5) + 1) if place.hosts % w == 0)
+    shape = f'topology="TORUS" topo_parameters="{width},{place.hosts // width}"'
+    return _cluster("r0", 0, place.hosts - 1, place.carried, shape)
+
+
+def _racks(place: Place) -> str:
+    _, _, over = place.topology.partition(":")
+    each = place.rack if over else place.hosts
+    starts = range(0, place.hosts, each)
+    if len(starts) == 1:
+        return _cluster("r0", 0, place.hosts - 1, place.carried)
+    lines = []
+    for i, first in enumerate(starts):
+        last = min(first + each, place.hosts) - 1
+        lines.append(_cluster(f"r{i}", first, last, place.carried))
+        uplink = each * place.carried / float(over)
+        lines.append(
+            f'<link id="up{i}" bandwidth="{uplink:.0f}Bps" latency="0us" '
+            'sharing_policy="SPLITDUPLEX"/>'
+        )
+    for i in range(len(starts)):
+        for k in range(i + 1, len(starts)):
+            lines.append(
+                f'<zoneRoute src="r{i}" dst="r{k}" gw_src="r{i}r" gw_dst="r{k}r">'
+                f'<link_ctn id="up{i}" direction="UP"/><link_ctn id="up{k}" direction="DOWN"/>'
+                "</zoneRoute>"
+            )
+    return "\n".join(sorted(lines, key=lambda line: line.startswith("<zoneRoute")))
+
+
+class Failed(Exception):
+    """The simulation has ended with an error."""
+
+
+def run(
+    place: Place, tensors: Tensors, timeout: float = 600, algorithm: Optional[str] = None,
+    **settings: Any,
+) -> Dict[str, Any]:  # fmt: skip
+    """Simulate a job; return what it prints.
+
+    ``steps``: seconds of each; ``ranks``: of each rank the bytes and messages of data that it sends
+    to other hosts in a step, and the messages of the negotiation that it sends and hears.
+
+    :param algorithm: of ALGORITHMS, where messages are chosen from; None: as hvdlite chooses.
+    :param settings: of job.c: steps, warm, compute, forward, meet, fifo, ahead, fusion, ...
+    :raises Failed: with what the program says.
+    """
+    given = {"hosts": place.hosts, "ranks": place.ranks, **place.costs._asdict()}
+    given.update(rate=place.carried, **settings)
+    if algorithm:
+        given["algorithm"] = ALGORITHMS.index(algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        platform, traces = Path(folder, "platform.xml"), Path(folder, "tensors")
+        platform.write_text(place.platform())
+        traces.write_text("".join(f"{n} {share}\n" for n, share in tensors))
+        words = [f"{key}={value}" for key, value in given.items()]
+        done = subprocess.run(
+            [str(PROGRAM), str(platform), str(traces), *words, *SIMGRID],
+            capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+    if done.returncode:
+        raise Failed(f"exit status {done.returncode}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def missing() -> Optional[str]:
+    """Say why nothing can be simulated; None if it can."""
+    if not Path("/usr/include/simgrid/engine.h").exists():
+        return "SimGrid is not installed: apt-get install libsimgrid-dev"
+    built: List[str] = ["make", "-s", "sim"]
+    done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True)
+    return done.stderr.strip() if done.returncode else None

@@ -1,0 +1,110 @@
+"""A cluster, simulated: how long hvdlite's core takes there, and what its ranks send.
+
+    python -m benchmarks.sim --hosts 8 --rate 10gbit --bytes 40000000
+    python -m benchmarks.sim --hosts 64 --ranks 8 --topology tree:2 --model resnet50 --compute 180
+    python -m benchmarks.sim --hosts 32 --bytes 1000000 --algorithm ring
+    python -m benchmarks.sim --hosts 4 --model vgg16 --compute 200 --timeline trace.json
+
+Needs SimGrid (apt-get install libsimgrid-dev). With a payload, all ranks submit one array of
+float32 at the same time; with a model, a step's gradients. ``--compute`` is a step's time on one
+rank without communication: forward waits for each layer's weights, backward submits each gradient
+when it is there. hvdlite-report draws the timeline, which is rank 0's. Simulated hosts are idle but
+for the job; what a message and a byte cost their cores can be given.
+"""
+
+import argparse
+import re
+import statistics
+import sys
+from typing import Any, Dict
+
+from benchmarks import sim
+from benchmarks.sim import models
+
+
+def bits_a_second(text: str) -> float:
+    match = re.fullmatch(r"([\d.]+)(mbit|gbit)", text)
+    if not match:
+        raise argparse.ArgumentTypeError("expected a number and mbit or gbit, as 25gbit")
+    return float(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]]
+
+
+def topology(text: str) -> str:
+    if not re.fullmatch(r"star|torus|tree:[\d.]+", text):
+        raise argparse.ArgumentTypeError("expected star, torus or tree:N, as tree:2")
+    return text
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sim", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--hosts", type=int, default=8)
+    add("--ranks", type=int, default=1, help="on each host (1)")
+    add("--rate", type=bits_a_second, default=10e9, help="of each host's link (10gbit)")
+    add("--latency", type=float, default=20, help="of a message, microseconds (20)")
+    add("--message", type=float, default=3, help="of a core, each end of a message, us (3)")
+    add("--byte", type=float, default=0.1, help="of a core, each end of a byte, ns (0.1)")
+    add("--topology", type=topology, default="star", help="star, tree:N oversubscribed, torus")
+    add("--rack", type=int, default=16, help="hosts in a rack of a tree (16)")
+    add("--bytes", type=int, default=40_000_000, help="of one array (40000000)")
+    add("--model", choices=models.MODELS, help="its gradients instead")
+    add("--compute", type=float, default=0, help="of a step of the model, ms")
+    add("--order", choices=["priority", "fifo"], default="priority")
+    add("--algorithm", choices=sim.ALGORITHMS, help="as hvdlite chooses, if not given")
+    add("--steps", type=int, default=3, help="that count, after two others (3)")
+    add("--slow", type=float, default=1, help="host 1 computes so many times as long")
+    add("--timeline", metavar="FILE", help="of rank 0's tensors")
+    return parser.parse_args()
+
+
+def place_of(args: argparse.Namespace) -> sim.Place:
+    costs = sim.Costs(args.latency * 1e-6, args.message * 1e-6, args.byte * 1e-9)
+    return sim.Place(args.hosts, args.ranks, args.rate, args.topology, args.rack, costs=costs)
+
+
+def settings_of(args: argparse.Namespace) -> Dict[str, Any]:
+    trains = args.model and args.compute
+    given: Dict[str, Any] = {"warm": 2, "steps": 2 + args.steps, "fifo": int(args.order == "fifo")}
+    if trains:
+        given.update(compute=args.compute / 1e3, meet=0, steps=3 + args.steps)
+    if args.slow != 1:
+        given.update(slow_host=1, slow=args.slow)
+    if args.timeline:
+        given["timeline"] = args.timeline
+    return given
+
+
+def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
+    seconds, bound = statistics.median(found["steps"]), place_of(args).bound(size)
+    over = (
+        f", {seconds / bound:.2f} of the bound of the links, {1e3 * bound:.2f} ms" if bound else ""
+    )
+    print(f"{args.hosts} hosts x {args.ranks}, {size:,} bytes: {1e3 * seconds:.2f} ms{over}")
+    if args.model and args.compute:
+        print(f"compute {args.compute:.1f} ms, efficiency {args.compute / 1e3 / seconds:.1%}")
+    print(f"a message costs {found['alpha'] * 1e6:.0f} us, a byte {found['beta'] * 1e9:.3f} ns, as "
+          f"the ranks have measured; {found['choices']}")  # fmt: skip
+    names = ["bytes sent", "messages sent", "negotiation's sent", "negotiation's heard"]
+    for name, column in zip(names, zip(*found["ranks"])):
+        print(f"{name + ', a step':28} rank 0 {column[0]:,.1f}, mean "
+              f"{statistics.mean(column):,.1f}, most {max(column):,.1f}")  # fmt: skip
+
+
+def main() -> None:
+    args = parse()
+    lacks = sim.missing()
+    if lacks:
+        sys.exit(f"sim: {lacks}")
+    tensors = models.tensors(args.model) if args.model else [(max(1, args.bytes // 4), 1.0)]
+    try:
+        found = sim.run(place_of(args), tensors, 3600, args.algorithm, **settings_of(args))
+    except sim.Failed as error:
+        sys.exit(f"sim: {error}")
+    show(args, 4 * sum(elements for elements, _ in tensors), found)
+
+
+if __name__ == "__main__":
+    main()

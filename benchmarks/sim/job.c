@@ -1,0 +1,350 @@
+/* The simulated job: each rank's program trains, and the core beside it sums the gradients.
+ *
+ *     build/sim/job PLATFORM.xml TENSORS key=value ... [--cfg=...]
+ *
+ * TENSORS, a file: for each tensor its elements and its share of the compute, in the order of the
+ * layers. A step waits for a tensor where forward needs it and submits it where backward has made
+ * it. Prints JSON. benchmarks/sim/__init__.py tells what the keys are. */
+#include "base/clock.h"
+#include "collectives/calibrate.h"
+#include "collectives/costs.h"
+#include "engine/choices.h"
+#include "engine/engine.h"
+#include "sim.h"
+
+#include <math.h>
+#include <simgrid/actor.h>
+#include <simgrid/engine.h>
+#include <simgrid/host.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TENSORS = 1024, MOST_STEPS = 256, APP_STACK = 1 << 20 };
+
+/* What each key=value sets; all are numbers. */
+/* clang-format off */
+#define SETTINGS(ROW) \
+    ROW(hosts) ROW(ranks) ROW(steps) ROW(warm) ROW(compute) ROW(forward) ROW(meet) ROW(fifo) \
+    ROW(latency) ROW(message) ROW(byte) ROW(memory_byte) ROW(call) ROW(algorithm) ROW(ahead) \
+    ROW(fusion) ROW(dead_rank) ROW(dead_at) ROW(slow_host) ROW(slow) ROW(burst) ROW(rate) ROW(yield)
+/* clang-format on */
+
+struct settings {
+#define FIELD(name) double name;
+    SETTINGS(FIELD)
+#undef FIELD
+};
+
+static struct settings set = {.hosts = 2,
+                              .ranks = 1,
+                              .steps = 5,
+                              .warm = 2,
+                              .meet = 1,
+                              .forward = 1.0 / 3,
+                              .algorithm = -1,
+                              .ahead = -1,
+                              .fusion = -1,
+                              .dead_rank = -1,
+                              .slow_host = -1,
+                              .slow = 1,
+                              .yield = 300e-6};
+
+struct program {
+    int rank;
+    struct monitor monitor;
+    struct engine *engine;
+    bool done[MOST_TENSORS];
+    struct tensor tensors[MOST_TENSORS];
+    double began[MOST_STEPS], submitted[MOST_STEPS], front[MOST_STEPS], ended[MOST_STEPS];
+    hvd_error error; /* how it ended */
+};
+
+static struct {
+    struct sim_network *network;
+    struct program *programs;
+    sg_actor_t *actors; /* [rank] */
+    size_t elements[MOST_TENSORS];
+    double share[MOST_TENSORS];
+    int n, size;
+    char *memory; /* of all tensors, of all ranks */
+    struct timeline timeline;
+    struct cost cost;
+    size_t depth;
+    char choices[200];
+    struct sim_counts *before; /* [rank]: when the steps that count began */
+    struct monitor meeting;
+    int met, meetings;
+} job;
+
+enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct coll_args *args);
+enum coll_cheap __real_coll_cheapest(const struct comm *comm, const struct coll_args *args);
+enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct coll_args *args) {
+    return set.algorithm < 0 ? __real_coll_cheapest(comm, args) : (enum coll_cheap)set.algorithm;
+}
+
+static int fail(const char *what, const char *why) {
+    fprintf(stderr, "%s: %s\n", what, why);
+    exit(1);
+}
+/* ---- a rank's program ---- */
+
+/* All ranks that live, at no cost. */
+static void meet(void) {
+    monitor_lock(&job.meeting);
+    int meeting = job.meetings;
+    if (++job.met == job.size) {
+        job.met = 0;
+        job.meetings++;
+        monitor_notify(&job.meeting);
+    }
+    while (meeting == job.meetings) monitor_wait(&job.meeting, 1e9);
+    monitor_unlock(&job.meeting);
+}
+
+static void completed(void *arg, const hvd_error *error) {
+    bool *done = arg;
+    size_t at = (size_t)((char *)done - (char *)job.programs);
+    struct program *p = &job.programs[at / sizeof *p];
+    monitor_lock(&p->monitor);
+    if (error && !p->error.code) p->error = *error;
+    *done = true;
+    monitor_notify(&p->monitor);
+    monitor_unlock(&p->monitor);
+}
+
+static void await(struct program *p, int k) {
+    monitor_lock(&p->monitor);
+    while (!p->done[k]) monitor_wait(&p->monitor, 1e9);
+    monitor_unlock(&p->monitor);
+}
+
+/* Computes for so long, if it is long enough to tell; returns what is left. */
+static double compute(const struct program *p, double seconds) {
+    static const double LEAST = 10e-6;
+    if (seconds < LEAST) return seconds;
+    bool slow = p->rank / (int)set.ranks == (int)set.slow_host;
+    sg_actor_sleep_for(seconds * (slow ? set.slow : 1));
+    return 0;
+}
+
+static void submit(struct program *p, int k) {
+    struct tensor *t = &p->tensors[k];
+    char *data = job.memory;
+    for (int i = 0; i < k; i++) data += job.elements[i] * sizeof(float);
+    *t = (struct tensor){.in = data, .out = data, .complete = completed, .arg = &p->done[k]};
+    t->request = (struct request){.kind = HVD_ALLREDUCE,
+                                  .dtype = HVD_FLOAT32,
+                                  .op = HVD_SUM,
+                                  .ndim = 1,
+                                  .prescale = 1,
+                                  .postscale = 1,
+                                  .priority = set.fifo ? 0 : -k,
+                                  .dims = {(int64_t)job.elements[k]}};
+    snprintf(t->request.name, sizeof t->request.name, "gradient.%d", k);
+    p->done[k] = false;
+    hvd_error err;
+    sim_work(set.call);
+    if (!engine_submit(p->engine, t, &err)) return;
+    if (!p->error.code) p->error = err;
+    p->done[k] = true;
+}
+
+static void step(struct program *p, int s) {
+    double owed = 0;
+    for (int k = 0; k < job.n && set.forward > 0; k++) {
+        await(p, k);
+        owed = compute(p, owed + job.share[k] * set.compute * set.forward);
+    }
+    for (int k = job.n - 1; k >= 0; k--) {
+        owed = compute(p, owed + job.share[k] * set.compute * (1 - set.forward));
+        submit(p, k);
+    }
+    p->submitted[s] = clock_now();
+    for (int k = 0; k < job.n && set.meet; k++) {
+        await(p, k);
+        if (k == 0) p->front[s] = clock_now();
+    }
+}
+
+static void begin_counting(int rank) { job.before[rank] = *sim_network_counts(job.network, rank); }
+
+static void train(struct program *p) {
+    for (int k = 0; k < job.n; k++) p->done[k] = true;
+    for (int s = 0; s < (int)set.steps && !p->error.code; s++) {
+        if (set.meet) meet();
+        if (s == (int)set.warm) begin_counting(p->rank);
+        p->began[s] = clock_now();
+        step(p, s);
+        p->ended[s] = clock_now();
+    }
+    for (int k = 0; k < job.n; k++) await(p, k);
+}
+
+static void prepare(struct program *p, struct transport *t) {
+    hvd_error err;
+    if (coll_calibrate(&t->all, &t->cost, &err)) fail("calibrate", err.text);
+    t->patience.policy = (struct wait_policy){0, set.yield};
+    t->pace.depth = coll_depth(t->cost, t->pace.segment);
+    struct engine_config config = {.options = OPTIONS_DEFAULT, .log = {.level = LOG_OFF}};
+    if (set.ahead >= 0) config.options.bytes_ahead = (size_t)set.ahead;
+    if (set.fusion >= 0) config.options.fusion_bytes = (size_t)set.fusion;
+    if (p->rank == 0) {
+        config.timeline = &job.timeline;
+        job.cost = t->cost;
+        job.depth = t->pace.depth;
+        choices_text(t->layout.hosts > 1 ? &t->layout.lane : &t->all, job.choices,
+                     sizeof job.choices);
+    }
+    if (engine_start(&p->engine, t, &config, &err)) fail("start", err.text);
+}
+
+static void run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    struct program *p = sg_actor_self_get_data();
+    monitor_init(&p->monitor);
+    prepare(p, sim_network_rank(job.network, p->rank));
+    train(p);
+    engine_leave(p->engine, "done");
+    while (!engine_ended(p->engine, 1)) {
+    }
+    engine_stop(p->engine);
+}
+
+/* ---- a death, which the signs of life tell all others ---- */
+
+static void die(int argc, char **argv) {
+    static const double NOTICED = 1e-3;
+    (void)argc, (void)argv;
+    sg_actor_sleep_until(set.dead_at);
+    int dead = (int)set.dead_rank;
+    sim_end(job.actors[dead]);
+    sg_actor_sleep_for(NOTICED);
+    for (int r = 0; r < job.size; r++)
+        if (r != dead) transport_note_death(sim_network_rank(job.network, r), dead);
+}
+
+/* ---- the command ---- */
+
+static void read_tensors(const char *path) {
+    FILE *file = fopen(path, "r");
+    size_t all = 0;
+    if (!file) fail(path, "can't be read");
+    while (job.n < MOST_TENSORS &&
+           fscanf(file, "%zu %lf", &job.elements[job.n], &job.share[job.n]) == 2)
+        all += job.elements[job.n++];
+    fclose(file);
+    if (!job.n) fail(path, "has no tensors");
+    job.memory = sim_memory(all * sizeof(float));
+}
+
+static void read_setting(const char *text) {
+    const char *equals = strchr(text, '=');
+    hvd_error err;
+    int known = 0;
+    if (equals && strncmp(text, "timeline", 8) == 0) {
+        if (timeline_start(&job.timeline, equals + 1, 0, false, 1, &err)) fail(text, err.text);
+        return;
+    }
+#define READ(name)                                                                                 \
+    if (equals && strncmp(text, #name "=", sizeof #name) == 0)                                     \
+        set.name = atof(equals + 1), known = 1;
+    SETTINGS(READ)
+#undef READ
+    if (!known) fail(text, "is no setting");
+}
+
+static void start_program(int rank) {
+    char name[32];
+    snprintf(name, sizeof name, "h%d", rank / (int)set.ranks);
+    sg_host_t host = sg_host_by_name(name);
+    if (!host) fail(name, "is not in the platform");
+    job.programs[rank].rank = rank;
+    job.actors[rank] = sg_actor_init("program", host);
+    sg_actor_set_data(job.actors[rank], &job.programs[rank]);
+    sg_actor_set_stacksize(job.actors[rank], APP_STACK);
+    sg_actor_start(job.actors[rank], run, 0, NULL);
+}
+
+static void start_all(void) {
+    const struct sim_costs costs = {set.latency, set.message, set.byte, set.memory_byte,
+                                    set.call,    set.burst,   set.rate};
+    job.size = (int)set.hosts * (int)set.ranks;
+    size_t size = (size_t)job.size;
+    job.network = sim_network_new((int)set.hosts, (int)set.ranks, &costs);
+    job.programs = calloc(size, sizeof *job.programs);
+    job.actors = calloc(size, sizeof(sg_actor_t));
+    job.before = calloc(size, sizeof *job.before);
+    if (!job.network || !job.programs || !job.actors || !job.before) fail("start", "no memory");
+    monitor_init(&job.meeting);
+    for (int r = 0; r < job.size; r++) start_program(r);
+    if (set.dead_rank < 0) return;
+    sg_actor_t killer = sg_actor_init("killer", sg_host_by_name("h0"));
+    sg_actor_start(killer, die, 0, NULL);
+}
+
+/* ---- what it prints ---- */
+
+static double seconds_of(const struct program *p, int s) {
+    return set.meet ? p->ended[s] - p->began[s] : p->began[s + 1] - p->began[s];
+}
+
+static double front_of(const struct program *p, int s) { return p->front[s] - p->submitted[s]; }
+
+/* The longest of all ranks, of each step that counts. */
+static void print_worst(const char *name, double (*of)(const struct program *p, int s)) {
+    printf("\"%s\": [", name);
+    for (int s = (int)set.warm; s < (int)set.steps - !set.meet; s++) {
+        double worst = 0;
+        for (int r = 0; r < job.size; r++) worst = fmax(worst, of(&job.programs[r], s));
+        printf("%s%.9f", s > (int)set.warm ? ", " : "", worst);
+    }
+    printf("], ");
+}
+
+static void print_counts(void) {
+    double steps = set.steps - set.warm;
+    printf("\"ranks\": [");
+    for (int r = 0; r < job.size; r++) {
+        struct sim_counts c = *sim_network_counts(job.network, r), b = job.before[r];
+        printf("%s[%.0f, %.2f, %.2f, %.2f]", r ? ", " : "", (double)(c.bytes - b.bytes) / steps,
+               (double)(c.data - b.data) / steps, (double)(c.sent - b.sent) / steps,
+               (double)(c.heard - b.heard) / steps);
+    }
+    printf("]");
+}
+
+static void print_failures(void) {
+    int failed = 0, first = -1;
+    for (int r = job.size - 1; r >= 0; r--)
+        if (job.programs[r].error.code) failed++, first = r;
+    printf("\"failed\": %d, \"error\": \"%s\", ", failed,
+           first < 0 ? "" : job.programs[first].error.text);
+}
+
+static void print_all(void) {
+    printf("{");
+    print_worst("steps", seconds_of);
+    if (set.meet) print_worst("front", front_of);
+    printf("\"alpha\": %g, \"beta\": %g, \"depth\": %zu, \"choices\": \"%s\", \"ended\": %.9f, ",
+           job.cost.alpha, job.cost.beta, job.depth, job.choices, simgrid_get_clock());
+    print_failures();
+    print_counts();
+    puts("}");
+}
+
+int main(int argc, char **argv) {
+    hvd_error err;
+    simgrid_init(&argc, argv);
+    if (argc < 3) fail("usage", "job PLATFORM.xml TENSORS key=value ...");
+    timeline_init(&job.timeline);
+    simgrid_load_platform(argv[1]);
+    read_tensors(argv[2]);
+    for (int i = 3; i < argc; i++) read_setting(argv[i]);
+    if (set.steps > MOST_STEPS) fail("steps", "are too many");
+    start_all();
+    simgrid_run();
+    if (timeline_stop(&job.timeline, &err)) fail("timeline", err.text);
+    print_all();
+    return 0;
+}

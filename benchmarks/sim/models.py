@@ -1,0 +1,75 @@
+"""The gradients of known networks, made from the shapes of their layers.
+
+Each model is a list of tensors in the order of the layers: elements, and the share of its layer in
+the additions and multiplications of a step.
+"""
+
+from typing import Callable, Dict, List, Tuple
+
+Layers = List[Tuple[int, float]]  # elements and multiplications
+
+
+def _conv(size: int, inputs: int, outputs: int, side: int) -> Tuple[int, float]:
+    elements = size * size * inputs * outputs
+    return elements, float(elements * side * side)
+
+
+def _norm(channels: int) -> Layers:
+    return [(channels, 0.0), (channels, 0.0)]
+
+
+def resnet50() -> Layers:
+    """He et al., arXiv:1512.03385: four stages of bottlenecks."""
+    layers = [_conv(7, 3, 64, 112), *_norm(64)]
+    inputs = 64
+    for width, blocks, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
+        for block in range(blocks):
+            layers += [_conv(1, inputs, width, side), *_norm(width)]
+            layers += [_conv(3, width, width, side), *_norm(width)]
+            layers += [_conv(1, width, 4 * width, side), *_norm(4 * width)]
+            if block == 0:
+                layers += [_conv(1, inputs, 4 * width, side), *_norm(4 * width)]
+            inputs = 4 * width
+    return [*layers, (2048 * 1000, 2048e3), (1000, 0.0)]
+
+
+def vgg16() -> Layers:
+    """Simonyan and Zisserman, arXiv:1409.1556, configuration D."""
+    layers: Layers = []
+    inputs = 3
+    for width, convolutions, side in ((64, 2, 224), (128, 2, 112), (256, 3, 56), (512, 3, 28), (512, 3, 14)):  # fmt: skip # noqa: E501
+        for _ in range(convolutions):
+            layers += [_conv(3, inputs, width, side), (width, 0.0)]
+            inputs = width
+    for inputs, outputs in ((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000)):
+        layers += [(inputs * outputs, float(inputs * outputs)), (outputs, 0.0)]
+    return layers
+
+
+def bert() -> Layers:
+    """Devlin et al., arXiv:1810.04805, BERT-base: 12 layers of 768."""
+    width, tokens = 768, 128
+    layers: Layers = [(30522 * width, 0.0), (512 * width, 0.0), (2 * width, 0.0), *_norm(width)]
+
+    def dense(inputs: int, outputs: int) -> None:
+        layers.extend([(inputs * outputs, float(inputs * outputs * tokens)), (outputs, 0.0)])
+
+    for _ in range(12):
+        for _ in range(4):
+            dense(width, width)
+        layers.extend(_norm(width))
+        dense(width, 4 * width)
+        dense(4 * width, width)
+        layers.extend(_norm(width))
+    dense(width, width)
+    return layers
+
+
+MODELS: Dict[str, Callable[[], Layers]] = {"resnet50": resnet50, "vgg16": vgg16, "bert": bert}
+
+
+def tensors(name: str) -> List[Tuple[int, float]]:
+    """Return each tensor's elements and the share of its layer in the compute."""
+    layers = MODELS[name]()
+    work = sum(multiplications for _, multiplications in layers)
+    return [(elements, multiplications / work) for elements, multiplications in layers]

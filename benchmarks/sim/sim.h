@@ -1,0 +1,41 @@
+/* The simulated job: the C core as it is, on threads, a clock and links that SimGrid simulates.
+ *
+ * clock.c stands for base/clock and base/sync, network.c for a transport; job.c is the program.
+ * SimGrid runs one actor at a time, and another only in its own calls: what lies between two of
+ * these needs no lock. Seconds and bytes. */
+#ifndef HVDLITE_SIM_H
+#define HVDLITE_SIM_H
+
+#include "transport/transport.h"
+
+/* What the platform file does not tell. */
+struct sim_costs {
+    double latency; /* of a message between hosts, from its last byte out to the rank's wake-up */
+    double message, byte; /* of a core: for each message and byte, at each of its two ends */
+    double memory_byte;   /* of a core, for each byte that a rank writes for ranks of its host */
+    double call;          /* of a core: from a program's call to the engine */
+    double burst, rate; /* bytes that a link which was idle carries at once; a second, of a link */
+};
+
+struct sim_counts {
+    size_t bytes, data, sent, heard; /* between hosts: data's bytes and messages; negotiation's */
+};
+
+struct sim_network;
+
+/* Keeps the calling actor's core busy. Hosts that share a machine's cores, as emulated ones do, have
+ * a host "machine" in the platform file. */
+void sim_work(double seconds);
+
+/* The program of a rank, and its engine's thread, do nothing any more. */
+void sim_end(void *program_actor);
+
+/* Memory of a few MB that repeats: its contents are nothing. Exits if there is none. */
+void *sim_memory(size_t bytes);
+
+/* As many ranks on each host, which are h0, h1, ... in the platform. NULL: no memory. */
+struct sim_network *sim_network_new(int hosts, int ranks_a_host, const struct sim_costs *costs);
+struct transport *sim_network_rank(struct sim_network *n, int rank);
+struct sim_counts *sim_network_counts(struct sim_network *n, int rank);
+
+#endif

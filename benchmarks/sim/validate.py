@@ -1,0 +1,231 @@
+"""The simulation beside emulated hosts: the same calls, in one run of some minutes.
+
+    python -m benchmarks.sim.validate
+
+Hosts that tests/cluster.py makes of namespaces (as root), joined by sockets. What a message and a
+byte cost is fitted to two hosts; all else follows from it. Fails where an error is above 10 %, or
+the median error above 5 %.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from benchmarks import sim
+from benchmarks.harness import ROOT, markdown
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+TINY = 64  # bytes; for what a message costs
+SIZES = [64_000, 1_000_000, 10_000_000]
+SECONDS, LEAST, MOST = 4.0, 3, 40  # of calls of each size, about; calls
+BURST = "8kb"  # more would carry small arrays above the rate
+# All hosts share the machine's cores, so no rank spins.
+WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
+# What two hosts tell and nothing else: the rest is as on this machine's cores.
+START = sim.Costs(20e-6, 12e-6, 1e-9, 1e-9, 20e-6, burst=8192 * sim.PAYLOAD)
+MOST_MESSAGE = 50e-6
+WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
+
+
+class Layout(NamedTuple):
+    hosts: int
+    ranks: int
+    mbit: int
+
+    def __str__(self) -> str:
+        return f"{self.hosts}x{self.ranks}, {self.mbit} Mbit/s"
+
+
+FITTED = Layout(2, 1, 200)
+REPLAYED = Layout(4, 1, 200)
+GRADIENTS, GRADIENT, NAP = 40, 500_000, 0.02
+LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
+
+
+# ---- on each rank ----
+
+
+def call_together(call) -> tuple:
+    """Return when this rank began, at a time that all agree on, and when it ended."""
+    import numpy as np
+
+    import hvdlite as hvd
+    import hvdlite.numpy
+
+    latest = hvdlite.numpy.allreduce(np.array([time.monotonic()]), op=hvd.Max, name="begin")[0]
+    time.sleep(max(0.0, latest + 3e-3 - time.monotonic()))
+    begin = time.monotonic()
+    call()
+    return begin, time.monotonic()
+
+
+def one_array(size: int) -> List[tuple]:
+    import numpy as np
+
+    import hvdlite.numpy
+
+    x = np.ones(size // 4, "float32")
+    y = np.zeros_like(x)
+
+    def call() -> None:
+        hvdlite.numpy.allreduce(x, name=f"x{size}", out=y)
+
+    first = [call_together(call) for _ in range(2)][1]
+    longest = hvdlite.numpy.allreduce(np.array([first[1] - first[0]]), name="longest")[0]
+    return [call_together(call) for _ in range(min(MOST, max(LEAST, int(SECONDS / longest))))]
+
+
+def steps() -> List[tuple]:
+    """Return each step's seconds: the first layer's from its submission, and all."""
+    import mxnet as mx
+
+    from benchmarks.order import step
+
+    arrays = [mx.nd.ones((GRADIENT // 4,)) for _ in range(GRADIENTS)]
+    taken: List[tuple] = []
+    for _ in range(5):
+        call_together(lambda: taken.append(step(arrays, NAP)))
+    return taken[2:]
+
+
+def be_a_rank(folder: str, sizes: List[int]) -> None:
+    """Write what each size took, or without any the steps."""
+    import hvdlite as hvd
+
+    hvd.init()
+    found = {size: one_array(size) for size in sizes} if sizes else steps()
+    Path(folder, f"{hvd.rank():03}").write_text(json.dumps(found))
+
+
+# ---- on the machine ----
+
+
+def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]:
+    """Return what each rank has written."""
+    from cluster import Cluster
+
+    where = ",".join(f"h{i}:{layout.ranks}" for i in range(layout.hosts))
+    start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp",
+             "-n", str(layout.hosts * layout.ranks), "-H", where]  # fmt: skip
+    with Cluster(layout.hosts, f"{layout.mbit}mbit", BURST) as cluster, \
+            tempfile.TemporaryDirectory() as folder:  # fmt: skip
+        command = [*start, sys.executable, "-m", "benchmarks.sim.validate", "--rank", folder]
+        cluster.run([*command, *map(str, sizes)], cwd=str(ROOT), timeout=120, check=True,
+                    env={**cluster.environment(), **WAITING, **environment})  # fmt: skip
+        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir())]
+
+
+def emulated(layout: Layout, sizes: List[int]) -> Dict[int, float]:
+    """Return the median seconds of each size: from the last rank's begin to the last one's end."""
+    ranks = run_ranks(layout, sizes)
+    return {size: statistics.median(spans([rank[str(size)] for rank in ranks])) for size in sizes}
+
+
+def spans(ranks: List[List[tuple]]) -> List[float]:
+    return [max(end for _, end in call) - max(begin for begin, _ in call) for call in zip(*ranks)]
+
+
+class Model(NamedTuple):
+    """What is fitted: the part of a link's rate that arrives, and what a message costs."""
+
+    part: float
+    costs: sim.Costs
+
+    def simulated(self, layout: Layout, size: int) -> float:
+        found = sim.run(self.place(layout), [(size // 4, 1.0)], **{"yield": 0})
+        return statistics.median(found["steps"])
+
+    def place(self, layout: Layout) -> sim.Place:
+        rate, cores = layout.mbit * 1e6 * self.part, len(os.sched_getaffinity(0))
+        return sim.Place(layout.hosts, layout.ranks, rate, cores=cores, costs=self.costs)
+
+
+def fitted(measured: Dict[int, float]) -> Model:
+    """Fit the rate to large arrays on two hosts, a message to tiny ones."""
+    small, large = TINY, SIZES[-1]
+    model = Model(1.0, START)
+    model = model._replace(part=model.simulated(FITTED, large) / measured[large])
+    low, high = 0.0, MOST_MESSAGE
+    for _ in range(8):
+        middle = (low + high) / 2
+        model = model._replace(costs=START._replace(message=middle))
+        if model.simulated(FITTED, small) < measured[small]:
+            low = middle
+        else:
+            high = middle
+    return model
+
+
+def replay(model: Model) -> Tuple[List[List[str]], List[float]]:
+    """Gradients that come one by one; rows, and the errors of a step."""
+    rows, errors = [], []
+    tensors = [(GRADIENT // 4, 1 / GRADIENTS)] * GRADIENTS
+    for name, ahead in (("priority", {}), ("FIFO", {"ahead": 0})):
+        ranks = run_ranks(REPLAYED, [], **{f"HVDLITE_BYTES_{k.upper()}": "0" for k in ahead})
+        settings = {"forward": 0, "compute": GRADIENTS * NAP, "yield": 0, **ahead}
+        found = sim.run(model.place(REPLAYED), tensors, **settings)
+        for i, key in enumerate(("front", "steps")):
+            real = statistics.median(max(rank[i] for rank in step) for step in zip(*ranks))
+            made = statistics.median(found[key])
+            title = {"front": "first layer's gradient", "steps": "step"}[key]
+            rows.append([f"replay, {name}", title, *milliseconds(real, made)])
+        errors.append(abs(made / real - 1))
+    return rows, errors
+
+
+def milliseconds(real: float, made: float) -> List[str]:
+    return [f"{1e3 * real:.2f}", f"{1e3 * made:.2f}", f"{100 * (made / real - 1):+.1f} %"]
+
+
+def compare() -> Tuple[List[List[str]], List[float], List[float]]:
+    rows, errors = [], []
+    model = Model(1.0, START)
+    for layout in LAYOUTS:
+        measured = emulated(layout, [TINY, *SIZES] if layout == FITTED else SIZES)
+        if layout == FITTED:
+            model = fitted(measured)
+            print(f"fitted on {layout}: {model.part:.3f} of the links' rate, "
+                  f"{model.costs.message * 1e6:.1f} us a message", flush=True)  # fmt: skip
+        for size in SIZES:
+            real = measured[size]
+            made = model.simulated(layout, size)
+            errors.append(abs(made / real - 1))
+            rows.append([str(layout), f"{size:,} bytes", *milliseconds(real, made)])
+    replayed, replay_errors = replay(model)
+    return rows + replayed, errors, replay_errors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("sizes", nargs="*", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank:
+        be_a_rank(args.rank, args.sizes)
+        return
+    import cluster
+
+    lacks = sim.missing() or cluster.missing()
+    if lacks:
+        sys.exit(f"sim-validate: {lacks}")
+    with suppress(OSError):  # what else the machine does must wait
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(20))
+    rows, errors, replay_errors = compare()
+    print(markdown(["hosts x ranks", "", "emulated, ms", "simulated, ms", "error"], rows, texts=2))
+    median, worst = statistics.median(errors), max(errors)
+    print(f"replay error {100 * max(replay_errors):.1f} %")
+    print(f"median error {100 * median:.1f} %\nmax error {100 * worst:.1f} %")
+    if worst > WORST or median > MEDIAN or max(replay_errors) > REPLAY:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The core in a simulated cluster: benchmarks/sim. The same run, whatever the machine does."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import sim
+from benchmarks.sim import models
+
+PLACE = sim.Place(4, 2, 10e9)
+TENSORS = [(100_000, 0.25)] * 4
+TRAINING = {"meet": 0, "steps": 7, "compute": 20e-3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    lacks = sim.missing()
+    if lacks and "not installed" in lacks:
+        pytest.skip(lacks)
+    assert lacks is None
+
+
+def test_a_small_point_takes_little_more_than_the_links_allow():
+    place = sim.Place(8, rate=1e9)
+    found = sim.run(place, [(250_000, 1.0)])
+    assert all(1 <= step / place.bound(1_000_000) < 1.1 for step in found["steps"])
+    assert {rank[0] for rank in found["ranks"]} == {2 * 7 * 1_000_000 // 8}
+
+
+def test_oversubscribed_racks_slow_what_crosses_them():
+    steps = [
+        sim.run(sim.Place(4, rate=1e9, topology=each, rack=2), [(250_000, 1.0)], algorithm="ring")
+        for each in ("star", "tree:2", "tree:4", "torus")
+    ]
+    star, tree, narrow, torus = (found["steps"][0] for found in steps)
+    assert star == pytest.approx(tree, rel=0.01)  # one of a rack's two links crosses at a time
+    assert narrow > 1.5 * star
+    assert torus > 0.9 * star
+
+
+def test_a_dead_rank_ends_the_job_alike_in_every_run():
+    found = [sim.run(PLACE, TENSORS, dead_rank=3, dead_at=0.1, **TRAINING) for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0]["failed"] == 7
+    assert "rank 3" in found[0]["error"] and "is dead" in found[0]["error"]
+    assert 0.1 < found[0]["ended"] < 0.2
+
+
+def test_a_slow_host_slows_all_alike_in_every_run():
+    alone = sim.run(PLACE, TENSORS, **TRAINING)["steps"]
+    slow = [sim.run(PLACE, TENSORS, slow_host=2, slow=3, **TRAINING)["steps"] for _ in range(2)]
+    assert slow[0] == slow[1]
+    assert alone == pytest.approx([0.02] * len(alone), rel=0.3)
+    assert slow[0] == pytest.approx([0.06] * len(alone), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name, tensors, elements",
+    [("resnet50", 161, 25_557_032), ("vgg16", 32, 138_357_544), ("bert", 199, 109_482_240)],
+)
+def test_models_have_the_gradients_of_those_that_are_published(name, tensors, elements):
+    made = models.tensors(name)
+    assert (len(made), sum(n for n, _ in made)) == (tensors, elements)
+    assert sum(share for _, share in made) == pytest.approx(1)
+
+
+def test_the_command_tells_time_bound_and_messages():
+    words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=60
+    )
+    assert "of the bound of the links" in done.stdout, done.stderr
+    assert "messages sent, a step" in done.stdout
