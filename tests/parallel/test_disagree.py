@@ -15,13 +15,6 @@ def error_of(call) -> str:
     return str(caught.value)
 
 
-def test_three_ways(rank, size):
-    if size < 3:
-        pytest.skip("needs three ranks")
-    text = error_of(lambda: hvd.allreduce(mx.nd.ones((rank + 1,)), name="w"))
-    assert "rank 0: (1,); rank 1: (2,); rank 2: (3,)" in text
-
-
 @pytest.mark.usefixtures("asynchronous")
 def test_the_others_in_flight_are_not_harmed(rank, size):
     """One bad tensor among many that could be fused with it."""

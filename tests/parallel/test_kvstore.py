@@ -172,14 +172,6 @@ def test_broadcast_from_a_root(kv, key, rank, size):
         assert_all(value, root + 5)
 
 
-def test_broadcast_of_lists(kv, rank):
-    values, outs = [filled(rank), filled(rank + 1)], [both_contexts(-1), both_contexts(-1)]
-    kv.broadcast(["a", "b"], values, out=outs)
-    for i, arrays in enumerate(outs):
-        for array in arrays:
-            assert_all(array, i)
-
-
 # ---- wrong calls: an error at once, and the store goes on ----
 
 
@@ -225,26 +217,9 @@ def test_wrong_calls(kv, size):
     assert_all(a, size)
 
 
-def test_load_from_a_file_that_is_not_there(kv):
-    kv.set_optimizer(mx.optimizer.SGD())
-    with pytest.raises(FileNotFoundError):
-        kv.load_optimizer_states("/no/such/file")
-
-
 def test_after_pushpull_without_optimizer_nothing_is_kept(kv):
     """MXNet's servers would give the sum back; here it would cost a copy at every step."""
     kv.init("x", filled(1))
     kv.pushpull("x", filled(1))
     with pytest.raises(ValueError, match="after a pushpull without optimizer only push and pull"):
         kv.pull("x", out=filled(0))
-
-
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_shapes_that_differ_between_ranks(kv, rank, size):
-    a = filled(1, (2, 3 if rank == 0 else 4))
-    kv.pushpull("weight", a)
-    with pytest.raises(mx.MXNetError, match="weight': ranks disagree on the shape"):
-        a.wait_to_read()
-    b = filled(1)
-    kv.pushpull("weight", b)
-    assert_all(b, size)

@@ -190,23 +190,3 @@ def test_sparse_parameters(stype, optimizer, name, rank, size, parity):
     trained, expected = {"weight": all_rows(net)}, {"weight": all_rows(alone)}
     parity(f"Trainer, sparse {stype} weights, {optimizer}", trained, expected, BOUND)
     assert_equal_on_all_ranks({"weight": all_rows(net)})
-
-
-@no_sparse_gluon
-def test_sparse_parameters_on_several_contexts(rank, size):
-    net = embedding("default", seed=0)
-    move_to(net, CONTEXTS)
-    before = net.weight.data(CONTEXTS[0]).asnumpy()
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": 1}, kvstore="dist_sync_mpi"
-    )
-    with autograd.record():
-        losses = [net(mx.nd.array([i, rank], ctx=c)).sum() for i, c in enumerate(CONTEXTS)]
-    autograd.backward(losses)
-    trainer.step(1)
-    expected = np.zeros(9)
-    for row in [0, 1] * size + list(range(size)) * 2:
-        expected[row] += 1
-    for context in CONTEXTS:
-        change = before - net.weight.data(context).asnumpy()
-        np.testing.assert_allclose(change, np.repeat(expected[:, None], 3, 1), atol=1e-5)

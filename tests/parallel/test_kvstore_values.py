@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from kvstores import KEYS, SHAPE, assert_all, both_contexts, filled, sum_of_ranks
+from kvstores import KEYS, assert_all, filled, sum_of_ranks
 from mxnet import nd
 
 import hvdlite as hvd
@@ -23,17 +23,6 @@ def test_init_push_pull(kv, key, rank, size):
         kv.pull(key, out=out)
         assert_all(out, step * sum_of_ranks(size))
         assert_all(pushed, step * (rank + 1))
-
-
-def test_init_push_pull_of_lists(kv, rank, size):
-    keys = ["4", "5", "6"]
-    kv.init(keys, [filled(0)] * 3)
-    kv.push(keys, [both_contexts(i * (rank + 1)) for i in range(3)])
-    outs = [both_contexts(-1) for _ in keys]
-    kv.pull(keys, out=outs)
-    for i, arrays in enumerate(outs):
-        for array in arrays:
-            assert_all(array, 2 * i * sum_of_ranks(size))
 
 
 def test_pushes_without_waiting(kv, size):
@@ -160,32 +149,3 @@ def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank):
         kv.pushpull("x", filled(1), out=weight)
     everyone = hvd.allgather_object(weight.asnumpy().tobytes())
     assert len(set(everyone)) == 1
-
-
-@pytest.mark.parametrize("dump", [False, True])
-def test_optimizer_states(kv, dump, size, tmp_path_factory):
-    """All ranks write the one file, as unchanged scripts do."""
-    file = hvd.broadcast_object(str(tmp_path_factory.mktemp("states") / "sgd.states"))
-
-    def trained(store, steps):
-        weight = filled(0)
-        for _ in range(steps):
-            store.pushpull("x", filled(1), out=weight)
-        return weight.asnumpy()
-
-    kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, momentum=0.5))
-    kv.init("x", filled(0))
-    trained(kv, 2)
-    kv.save_optimizer_states(file, dump_optimizer=dump)
-    kv._barrier()
-    other = mx.kv.create("dist_sync_mpi")
-    other.set_optimizer(mx.optimizer.SGD(learning_rate=1, momentum=0.5))
-    weight = filled(0)
-    kv.pull("x", out=weight)
-    other.init("x", weight)
-    other.load_optimizer_states(file)
-    np.testing.assert_array_equal(trained(other, 2), trained(kv, 2))
-    plain = mx.optimizer.get_updater(mx.optimizer.SGD())  # readable without hvdlite
-    with open(file, "rb") as states:
-        plain.set_states(states.read())
-    assert plain.states["x"].shape == SHAPE

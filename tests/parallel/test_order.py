@@ -27,28 +27,6 @@ def test_200_tensors_in_another_order_on_each_rank(rank, size):
 
 
 @pytest.mark.usefixtures("asynchronous")
-def test_kinds_and_dtypes_mixed(rank, size):
-    """Neighbours that can't be fused, and one name for each kind of work."""
-    dtypes = ["float32", "float16", "int32", "float64", "uint8"]
-    order = list(range(60))
-    random.Random(rank).shuffle(order)
-    results = {}
-    for i in order:
-        x = mx.nd.full((5,), rank + 1, dtype=dtypes[i % 5])
-        kind = i % 3
-        if kind == 0:
-            results[i] = hvd.allreduce(x, op=hvd.Sum, name=f"mixed{i}")
-        elif kind == 1:
-            results[i] = hvd.broadcast(x, i % size, name=f"mixed{i}")
-        else:
-            results[i] = hvd.allreduce_(x, op=hvd.Average, name=f"mixed{i}")
-    for i, y in results.items():
-        total = size * (size + 1) // 2
-        average = total / size if "float" in dtypes[i % 5] else total // size
-        np.testing.assert_allclose(y.asnumpy(), [total, i % size + 1, average][i % 3], rtol=1e-3)
-
-
-@pytest.mark.usefixtures("asynchronous")
 def test_one_more_unnamed_call_shifts_no_other(rank, size):
     """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
 

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
+from mxnet import autograd
 from nets import (
     assert_close,
     assert_equal_on_all_ranks,
@@ -62,28 +62,6 @@ def test_backward_passes_per_step(kind, grad_req, cleared, rank):
     expected = alone(3, lambda step: [joined_batch(10 * step + i, n) for i, n in enumerate(ROWS)])
     assert_close(weights(net), expected)
     assert_equal_on_all_ranks(weights(net))
-
-
-def test_passes_with_clipping_in_between(rank):
-    nets = [dense_net(), dense_net()]
-    ours = hvd.DistributedTrainer(nets[0].collect_params(), sgd(), backward_passes_per_step=2)
-    plain = plain_trainer(nets[1], sgd())
-    for step in range(3):
-        backward(nets[1], np.concatenate([joined_batch(2 * step), joined_batch(2 * step + 1)]))
-        norm = clip(nets[1], 0.1 * 8 * hvd.size())
-        plain.update(8 * hvd.size())
-        for i in range(2):
-            backward(nets[0], batch_of(rank, 2 * step + i))
-            ours.allreduce_grads()
-            clipped = clip(nets[0], 0.1 * 8)
-            ours.update(4)
-        assert norm > 0.1 * 8 * hvd.size()
-        assert clipped > 0.1 * 8
-    assert_close(weights(nets[0]), weights(nets[1]))
-
-
-def clip(net, most: float) -> float:
-    return gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], most)
 
 
 def test_a_learning_rate_schedule_counts_steps_not_passes(rank):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from threads import outcomes
-from versions import MXNET2
 
 import hvdlite as hvd
 import hvdlite.numpy
@@ -164,38 +163,6 @@ def all_but_rank_0(several, size):
     made = hvd.add_process_set(range(1, size))
     yield made
     assert hvd.remove_process_set(made)
-
-
-@pytest.mark.parametrize("sparse", ["default", "row_sparse"])
-@pytest.mark.parametrize("kind", ["trainer", "optimizer", "sums"])
-def test_a_rank_outside_of_the_set_trains_alone(
-    all_but_rank_0, rank, size, kind, sparse, monkeypatch
-):
-    """As in Horovod, so that one script can be run by all ranks; nobody waits for it."""
-    if sparse != "default" and MXNET2:
-        pytest.skip("MXNet 2 has no sparse gradients in Gluon")
-    monkeypatch.setenv("HVDLITE_HOROVOD_SUMS", str(int(kind == "sums")))
-    weight = mx.gluon.Parameter("weight", shape=(3, 1), grad_stype=sparse)
-    weight.initialize(mx.init.Constant(rank))
-    hvd.broadcast_parameters({0: weight}, root_rank=1, process_set=all_but_rank_0)
-    assert (weight.data().asnumpy() == min(rank, 1)).all()
-    if kind == "optimizer":
-        optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(), process_set=all_but_rank_0)
-        trainer = mx.gluon.Trainer([weight], optimizer, kvstore=None)
-    else:
-        trainer = hvd.DistributedTrainer([weight], "sgd", process_set=all_but_rank_0)
-    trainer.set_learning_rate(1)
-    for _ in range(2):
-        with mx.autograd.record():
-            rows = mx.nd.Embedding(
-                mx.nd.array([0, 1]), weight.data(), 3, 1, sparse_grad=sparse != "default"
-            )
-            loss = rows.sum() * (rank + 1)
-        loss.backward()
-        trainer.step(1, ignore_stale_grad=kind != "optimizer")
-    mean = 1 if rank == 0 else np.mean(range(2, size + 1))
-    expected = min(rank, 1) - 2 * mean * np.array([1, 1, 0])
-    np.testing.assert_allclose(weight.data().asnumpy()[:, 0], expected, rtol=1e-6)
 
 
 def test_calls_for_a_result_of_a_set_are_refused_outside_of_it(all_but_rank_0, rank):
