@@ -162,17 +162,6 @@ def test_programs_are_run_as_python_runs_them(tmp_path, how):
     assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
 
 
-def test_workers_of_data_loaders_find_it(tmp_path):
-    (tmp_path / "job.py").write_text(
-        "import horovod, multiprocessing as mp\ndef name(_): return horovod.__name__\n"
-        "if __name__ == '__main__':\n    for context in 'spawn', 'forkserver':\n"
-        "        with mp.get_context(context).Pool(1) as pool: print(pool.map(name, [0]))\n"
-    )
-    ended = python("-m", "hvdlite.as_horovod", "job.py", cwd=tmp_path)
-    assert ended.stdout == 2 * "['horovod']\n", ended.stderr
-    assert python("-m", "hvdlite.as_horovod", "-m").stderr.startswith("usage: python -m hvdlite.as")
-
-
 def test_a_wrong_value_of_the_variable_is_an_error():
     ended = python(
         "-c",

@@ -6,7 +6,6 @@ took; ``SEED`` picks other moments.
 
 import os
 import random
-import statistics
 import time
 
 import pytest
@@ -24,51 +23,33 @@ def limits(warning: str, data: str) -> dict:
     }
 
 
+def freeze(ranks: int, frozen: int, comes_back: bool, size=1000, window="1", after=0.3) -> tuple:
+    """Return the job, and the longest wait of another rank in seconds."""
+    env = {**limits("1", "30" if comes_back else "3"), "HVDLITE_WINDOW": window}
+    long = "2" if comes_back else "0"
+    job = script(ranks, "frozen", str(frozen), f"{after}", long, str(size), env=env)
+    others = [values for rank, values in job.results().items() if rank != frozen]
+    assert len(others) == ranks - 1, job.output
+    assert f"rank {frozen} (process " in job.output and SILENT in job.output
+    if comes_back:
+        assert_passed(job)
+        return job, max(result["longest"] for result in others)
+    assert job.status != 0
+    assert all(result["blamed"] == frozen for result in others), job.output
+    return job, max(result["seconds"] for result in others)
+
+
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_the_others_name_the_stopped_rank_and_raise(frozen):
     """With rank 0, the coordinator, stopped they waited for ever without a word."""
-    job = script(3, "frozen", str(frozen), "0.3", "0", "1000", env=limits("1", "3"))
-    others = {0, 1, 2} - {frozen}
-    results = job.results()
-    assert job.status != 0
-    assert others <= results.keys(), job.output
-    for rank in others:
-        assert results[rank]["blamed"] == frozen
-    assert f"rank {frozen} (process " in job.output and SILENT in job.output
+    job, _ = freeze(3, frozen, comes_back=False)
     warned = {line.split("rank ")[1][0] for line in job.output.splitlines() if "Is the pro" in line}
-    assert warned == {str(rank) for rank in others}, job.output
-    print(results[max(others)]["text"])
+    assert warned == {str(rank) for rank in {0, 1, 2} - {frozen}}, job.output
 
 
 def test_when_it_comes_back_in_time_the_job_goes_on():
-    job = assert_passed(script(3, "frozen", "0", "0.3", "2", "1000", env=limits("1", "30")))
-    assert all(result["longest"] > 1.5 for result in job.results().values())
-    assert "rank 0 (process " in job.output and SILENT in job.output
-
-
-def freeze_at_random(comes_back: bool) -> float:
-    """Return the longest wait of another rank, in seconds."""
-    ranks, size = random.choice((2, 3, 4)), random.choice((1, 1000, 100_000, 3_000_000))
-    frozen = random.choice((0, random.randrange(1, ranks)))
-    window = random.choice("01")
-    after, long = 0.1 + random.random() / 2, 1.2 if comes_back else 0
-    env = {**limits("1", "30" if comes_back else "3"), "HVDLITE_WINDOW": window}
-    job = script(ranks, "frozen", str(frozen), f"{after}", f"{long}", str(size), env=env)
-    results = job.results()
-    others = [results[rank] for rank in range(ranks) if rank != frozen and rank in results]
-    assert len(others) == ranks - 1, job.output
-    if comes_back:
-        assert_passed(job)
-        seconds = max(result["longest"] for result in others)
-    else:
-        assert all(result["blamed"] == frozen for result in others), job.output
-        assert f"rank {frozen} (process " in job.output and SILENT in job.output
-        seconds = max(result["seconds"] for result in others)
-    end = "came back" if comes_back else "errors"
-    print(
-        f"rank {frozen} of {ranks}, {size} values, window {window}: {end}, waits of {seconds:.2f} s"
-    )
-    return seconds
+    _, seconds = freeze(3, 0, comes_back=True)
+    assert seconds > 1.5
 
 
 @pytest.mark.timeout(60 + 20 * FREEZES)
@@ -76,8 +57,9 @@ def test_random_freezes_are_named_or_do_no_harm():
     seed = int(os.environ.get("SEED", time.time()))
     random.seed(seed)
     print(f"\nSEED={seed}")
-    waits = [freeze_at_random(comes_back=i % 2 == 0) for i in range(FREEZES)]
-    for text, seconds in (("came back", waits[::2]), ("errors", waits[1::2])):
-        if seconds:
-            median, worst = statistics.median(seconds), max(seconds)
-            print(f"{text}: {len(seconds)}, median {median:.2f} s, worst {worst:.2f} s")
+    for i in range(FREEZES):
+        ranks, size = random.choice((2, 3, 4)), random.choice((1, 1000, 100_000, 3_000_000))
+        frozen, window = random.choice((0, random.randrange(1, ranks))), random.choice("01")
+        back, after = i % 2 == 0, 0.1 + random.random() / 2
+        _, seconds = freeze(ranks, frozen, back, size, window, after)
+        print(f"rank {frozen} of {ranks}, {size} values, window {window}, {back=}: {seconds:.2f} s")
