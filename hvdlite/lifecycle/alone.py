@@ -1,8 +1,8 @@
 """Refuses to train alone in a process that was started as one of several.
 
 A launcher that MPI does not know, or that cannot talk to this MPI (srun with PMI, an mpirun of
-another MPI), starts N processes, and does not tell all that ``core.start`` asks for. MPI tells each
-of them that it is alone: N models would train side by side, and no one would notice.
+another MPI), starts N processes without the variables that ``core.start`` needs. In each of them
+MPI finds a job of one process: N models would train side by side, unnoticed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Who has come to init(), and what a rank says that waits there for others."""
+"""Which ranks are in init(), and the texts of a rank that waits there for others."""
 
 import socket
 import time
@@ -13,7 +13,7 @@ LIMIT = "HVDLITE_INIT_TIMEOUT_SECONDS"
 class Arrivals:
     """The ranks that this rank knows to be in init().
 
-    :param warn: seconds after which it tells once for whom it waits.
+    :param warn: seconds after which it logs once for which ranks it waits.
     :param limit: seconds after which it waits no more, if they are more than those; 0: none.
     """
 

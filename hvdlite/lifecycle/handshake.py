@@ -1,8 +1,8 @@
-"""How two ranks make sure of each other on a new connection, and what they say on it then.
+"""The handshake of two ranks on a new connection, and the values that they exchange then.
 
 Each side sends a hello of fixed size, then an HMAC-SHA256 of its role and of both hellos, first the
-side that has connected. Nothing that a stranger sends is believed, kept or answered beyond its
-hello. A recorded proof is worth nothing later: each hello has a new nonce. Data is not encrypted.
+side that has connected. Of a stranger nothing is used or kept, and only its hello is
+answered. A recorded proof can not be used again: each hello has a new nonce. Data is not encrypted.
 
 The key is made of the job's name and of HVDLITE_SECRET, or of what the file HVDLITE_SECRET_FILE
 holds. Without either it keeps jobs apart, and nobody out who knows the job's name.
@@ -33,7 +33,7 @@ class Stranger(Exception):
 
 
 class Hello(NamedTuple):
-    """What a rank says of itself, and of the job that it expects."""
+    """A rank's description of itself, and of the job that it expects."""
 
     purpose: int
     rank: int

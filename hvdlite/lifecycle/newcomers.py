@@ -1,8 +1,8 @@
 """Processes that come into a running job, in the place of those that have died.
 
 The first rank starts them, by MPI_Comm_spawn in a thread: training goes on meanwhile. A newcomer
-makes ready in a job of its own (imports, data, a net) and says so. At a commit the ranks of the job
-let it in, by MPI_Comm_accept and MPI_Comm_connect, and all begin a job anew together.
+prepares in a job of its own (imports, data, a net) and reports that it is ready. At a commit the
+ranks of the job admit it, by MPI_Comm_accept and MPI_Comm_connect; all then begin a new job.
 """
 
 import collections

@@ -1,7 +1,7 @@
-"""Ends a rank whose launcher is gone: mpirun, srun, torchrun, an agent. Hears the agent's news.
+"""Ends a rank whose launcher is gone: mpirun, srun, torchrun, an agent. Reads the agent's news.
 
-Open MPI's ranks know nothing of it where mpirun was killed by SIGKILL, as for lack of memory: they
-would train on for ever, and a rank that waits would wait for ever.
+Open MPI's ranks do not notice that mpirun was killed by SIGKILL, as for lack of memory: they would
+train for ever, and a rank that waits would wait for ever.
 """
 
 import contextlib

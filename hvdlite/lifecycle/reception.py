@@ -1,7 +1,7 @@
-"""Connections between the ranks of a job that no MPI joins: who listens, who comes, who is let in.
+"""Makes the connections between the ranks of a job without MPI, and accepts no others.
 
-One selector serves a port: junk, silence and a flood of connections cost a line in the log each, or
-one for all. The port is closed when all that are expected have come.
+One selector serves a port. Junk, silent connections and a flood of them are logged, in few lines.
+The port is closed when all expected ranks are connected.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from hvdlite.lifecycle.handshake import GONE, Hello, Stranger, Visitor, introduc
 VISITOR_SECONDS = 10.0  # from a connection to its proof
 CONNECT_SECONDS = 3.0
 RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
-MOST_VISITORS = 64  # at a time, beside the ranks that are expected; then the oldest has to go
+MOST_VISITORS = 64  # without proof, beside the expected ranks; one more closes the oldest
 MOST_LINES = 5  # in the log, about visitors that were turned away
 
-Guest = Tuple[int, int]  # what for, and which rank
+Guest = Tuple[int, int]  # purpose and rank of a proved connection
 
 
 def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
@@ -46,9 +46,9 @@ def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
 
 
 class Reception:
-    """Lets in those who prove that they are ranks of the job.
+    """Accepts the connections of processes that prove to be ranks of the job.
 
-    :param expected: who is to come.
+    :param expected: the purposes and ranks to wait for.
     :param look: called a few times a second; what it raises ends the wait.
     """
 
@@ -132,7 +132,7 @@ class Reception:
         self.guests[guest] = visitor.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """A guest says nothing yet: what can be read is its end, or what is for later."""
+        """Look at a proved connection: what can be read is its end, or a later exchange's."""
         if self._own.purpose == GONE:  # it has been told
             self._selector.unregister(connection)
             return

@@ -1,4 +1,4 @@
-"""The star: every rank of a job that no MPI joins has a connection to rank 0."""
+"""The star of a job without MPI: each rank has a connection to rank 0."""
 
 import ipaddress
 import socket
@@ -11,11 +11,11 @@ from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
 from hvdlite.lifecycle.reception import Reception, listen, reach
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # after the limit, for rank 0 to say who is missing
+GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
 
 
 class Star:
-    """What the ranks tell each other through rank 0, by JSON.
+    """Exchanges values between the ranks, through rank 0, as JSON.
 
     :param connections: of rank 0: to every other rank; of another: to rank 0.
     :param joined: how often this process has been in a job before.
@@ -94,7 +94,7 @@ class Star:
         return told["value"]
 
     def tell_of(self, error: HvdliteError) -> None:
-        """Have the others raise this error at their next call here; for rank 0."""
+        """Make the other ranks raise this error at their next exchange; rank 0 alone calls it."""
         told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
         for connection in self.connections.values():
             try:
@@ -123,7 +123,7 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 
 
 def _set_options(connection: socket.socket, timeout: Optional[float]) -> None:
-    """A host that vanishes is noticed, and what does not come is not waited for."""
+    """Set a timeout, and keepalive: it notices a host that has vanished."""
     connection.settimeout(timeout)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -180,7 +180,7 @@ def _door(place: start.Place) -> socket.socket:
         raise HvdliteError(f"init(): rank 0's host is '{place.host}': {error}") from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # other hosts know the name by another address
+        addresses = []  # other hosts resolve the name to another address
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:
@@ -192,7 +192,7 @@ def _door(place: start.Place) -> socket.socket:
 
 
 def say_gone(place: start.Place, joined: int, seconds: float) -> None:
-    """Tell those who wait for this process in init() now, or come within these seconds."""
+    """Tell the ranks that wait in init(), now or within these seconds, of this process's end."""
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:

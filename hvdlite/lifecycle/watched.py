@@ -1,4 +1,4 @@
-"""What a rank and its launcher tell each other: variables of the environment, words in a pipe.
+"""How a rank and its launcher communicate: by environment variables, and by lines in a pipe.
 
 The launcher's agent of this process learns when the process joins and leaves the job.
 
@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import Optional, Sequence
 
-# Variables of the environment by which a launcher and the ranks of an elastic job speak.
+# Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
 FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # that go on without others
 MOST = "HVDLITE_ELASTIC_MAX_RANKS"  # new ones come up to so many in all; 0: none come
@@ -39,7 +39,7 @@ def say_joined() -> None:
 
 
 def say_recorder(path: str) -> None:
-    """Tell where the flight recorder of this process is: the agent holds it, whatever happens."""
+    """Report the path of this process's flight recorder: the agent keeps it open."""
     _write(RECORDER + path.encode() + b"\n")
 
 
@@ -48,7 +48,7 @@ def say_left() -> None:
 
 
 def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
-    """Tell that the script has raised what nobody catches: the traceback follows.
+    """Report an exception that the script does not catch; its traceback follows.
 
     :param ranks: other ranks to which that is due.
     :param how: ``STALLED`` or ``SILENT``, else 0.
@@ -60,7 +60,7 @@ def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def say_let_in() -> None:
-    """Tell that this process, a newcomer to an elastic job, trains with the others now."""
+    """Report that this process, new in an elastic job, trains with the other ranks now."""
     _say(LET_IN)
 
 
