@@ -1,4 +1,4 @@
-"""The examples for PyTorch, Keras, TensorFlow 1's sessions and XGBoost, as their users run them."""
+"""The examples for PyTorch, Keras and XGBoost, as their users run them."""
 
 import importlib.util
 import re
@@ -26,9 +26,6 @@ EXAMPLES = {
     ),
     "keras_mnist": Example(
         "keras", r"^\w+: [\d,]+ images/s, accuracy (\S+), ranks: (\d+)$", 0.92, 0.92
-    ),
-    "tensorflow_v1_hook": Example(
-        "tensorflow", r"^\d+ steps, accuracy (\S+), ranks: (\d+)$", 0.92, 0.92
     ),
     "xgboost_libsvm": Example(
         "xgboost", r"^30 rounds, accuracy (\S+), \S+ s, ranks: (\d+)$", 0.93, 0.93

@@ -10,12 +10,12 @@ from cluster import Cluster, missing
 from jobs import ROOT, Job, assert_passed, mpirun
 
 pytest.importorskip("xgboost")
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = str(Path(__file__).parent / "scripts" / "trees.py")
 TOLERANCE = {"xgboost": 0.01, "lightgbm": 0.01}  # of the loss: cuts are sketched part by part
 
 
-def script(ranks: int, name: str, *arguments: str, **options) -> Job:
-    return mpirun(ranks, str(SCRIPTS / f"{name}.py"), *arguments, timeout=100, **options)
+def script(ranks: int, *arguments: str, **options) -> Job:
+    return mpirun(ranks, SCRIPT, *arguments, timeout=100, **options)
 
 
 def check_models(results: dict, ranks: int) -> float:
@@ -30,14 +30,14 @@ def loss_of_one_process() -> dict:
     found = {}
     for library in TOLERANCE:
         pytest.importorskip(library)
-        found[library] = check_models(assert_passed(script(1, "trees", library)).results(), 1)
+        found[library] = check_models(assert_passed(script(1, "train", library)).results(), 1)
     return found
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_all_ranks_have_the_model_of_one_process(library, ranks, loss_of_one_process):
-    loss = check_models(assert_passed(script(ranks, "trees", library)).results(), ranks)
+    loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]
     print(f"{library}, {ranks} ranks: loss {loss:.5f}, of one process {expected:.5f}")
     assert loss < 0.3  # of a coin: 0.69
@@ -50,7 +50,7 @@ def test_between_two_hosts(library, loss_of_one_process):
     with Cluster(2) as cluster:
         command = [
             sys.executable, "-m", "hvdlite.launch", "-n", "2", "--hostfile", str(cluster.hostfile),
-            sys.executable, str(SCRIPTS / "trees.py"), library,
+            sys.executable, SCRIPT, "train", library,
         ]  # fmt: skip
         environment = {**cluster.environment(), "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"}
         ended = cluster.run(
@@ -67,7 +67,7 @@ def test_between_two_hosts(library, loss_of_one_process):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_names_of_rabit(ranks):
-    job = assert_passed(script(ranks, "rabit_script"))
+    job = assert_passed(script(ranks, "rabit"))
     total, most = sum(range(1, ranks + 1)), ranks - 1
     for rank, result in job.results().items():
         assert result == {
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_sample(tmp_path):
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_raises_ends_the_job(failing):
-    job = script(2, "tree_rank_fails", str(failing))
+    job = script(2, "fail", str(failing))
     assert job.status != 0
     assert "KeyError: 'label'" in job.output
     assert job.seconds < 30

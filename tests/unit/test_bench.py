@@ -1,6 +1,5 @@
 """The bench without ranks: its arithmetic, its shapes and its files."""
 
-import csv
 import json
 
 import numpy as np
@@ -17,13 +16,6 @@ def row(case, seconds, ranks=2, cpu=0.0, bandwidth=90 * GB):
     sample = Sample(seconds, [cpu] * len(seconds))
     columns = figures.columns(case, ranks, sample, bandwidth)
     return {"library": "mxnet", **columns, "algorithm": "ring", "peak_memory": 10**8, "shared": 0}
-
-
-def test_percentiles_are_interpolated_and_do_not_depend_on_the_order():
-    values = list(range(100, -1, -1))
-    assert [figures.percentile(values, p) for p in (0, 50, 90, 99, 100)] == [0, 50, 90, 99, 100]
-    assert figures.percentile([1.0, 2.0], 50) == 1.5
-    assert figures.percentile([3.0], 99) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -68,14 +60,6 @@ def test_a_training_step_has_no_bandwidth():
     assert not {"algbw", "busbw", "floor"} & set(columns)
 
 
-def test_the_equal_parts_of_every_result_suit_what_ranks_bring():
-    assert [KINDS[kind].result(3) for kind in ("allreduce", "broadcast", "allgather")] == [
-        [6],
-        [1],
-        [1, 2, 3],
-    ]
-
-
 @pytest.mark.parametrize(
     "text, nbytes", [("0", 0), ("4096", 4096), ("4k", 4096), ("64M", 2**26), ("400MB", 4 * 10**8)]
 )
@@ -117,23 +101,6 @@ def test_the_table_has_a_line_a_row_and_its_columns_stand_in_line():
     for word, cell in (("p50 ms", "1"), ("arrays", "1"), ("peak MB", "100")):
         end = header.index(word) + len(word)
         assert first[:end].split()[-1] == cell
-
-
-def test_zero_copy_that_could_not_be_had_is_said_so():
-    shared = row(one_array("allreduce", 64, memory="zero-copy"), [1.0])
-    assert report.work_text({**shared, "shared": 1}) == "allreduce zero-copy"
-    assert report.work_text(shared) == "allreduce zero-copy, not shared"
-
-
-def test_files_can_be_read_back(tmp_path):
-    rows = [row(one_array("allreduce", 2**20), [0.001, 0.003]), row(cases.step("trainer"), [1.0])]
-    report.write_csv(tmp_path / "rows.csv", rows)
-    report.write_json(tmp_path / "rows.json", rows, cores="2")
-    with open(tmp_path / "rows.csv", newline="") as file:
-        first, second = csv.DictReader(file)
-    assert float(first["p50"]) == 0.002 and int(first["bytes"]) == 2**20
-    assert second["algbw"] == "" and float(second["p50"]) == 1.0
-    assert json.loads((tmp_path / "rows.json").read_text()) == {"cores": "2", "rows": rows}
 
 
 def test_a_file_that_can_not_be_written_is_named_and_keeps_no_other_from_it(tmp_path):

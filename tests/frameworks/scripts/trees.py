@@ -1,4 +1,4 @@
-"""Trains trees on this rank's part of made data and reports them; argument: the library."""
+"""What ranks do with trees; the arguments name it and what it takes."""
 
 import hashlib
 import sys
@@ -42,11 +42,62 @@ def lightgbm_model(x, y):
     return ranks, booster.model_to_string().replace(own, "").encode(), booster.predict
 
 
-hvd.init()
-rank, size = hvd.rank(), hvd.size()
-x, y = made_data()
-ranks, model, predict = globals()[f"{sys.argv[1]}_model"](x[rank::size], y[rank::size])
-p = np.clip(predict(x).astype(np.float64), 1e-7, 1 - 1e-7)
-loss = float(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
-digest = hashlib.sha256(model).hexdigest()
-jobs.report(rank, ranks=ranks, model=digest, loss=loss, host=hvd.cross_rank())
+def train(library: str) -> None:
+    """Train on this rank's part of made data."""
+    x, y = made_data()
+    ranks, model, predict = globals()[f"{library}_model"](
+        x[rank :: hvd.size()], y[rank :: hvd.size()]
+    )
+    p = np.clip(predict(x).astype(np.float64), 1e-7, 1 - 1e-7)
+    loss = float(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
+    digest = hashlib.sha256(model).hexdigest()
+    jobs.report(rank, ranks=ranks, model=digest, loss=loss, host=hvd.cross_rank())
+
+
+def fail(failing: str) -> None:
+    """That rank raises in XGBoost's block, where the others train."""
+    import xgboost as xgb
+
+    with hvd.xgboost.communicator():
+        if rank == int(failing):
+            raise KeyError("label")
+        xgb.train({}, xgb.DMatrix(np.ones((10, 2)), np.ones(10)), 2)
+
+
+def libsvm(*files: str) -> None:
+    """Load this rank's part of each file."""
+    for number, path in enumerate(files):
+        try:
+            data, labels = hvd.xgboost.load_libsvm(path)
+        except ValueError as error:
+            jobs.report(rank, **{f"error{number}": str(error)})
+            continue
+        entries = [row.tolist() for row in data.toarray()]
+        jobs.report(rank, **{f"rows{number}": entries, f"labels{number}": labels.tolist()})
+
+
+def rabit() -> None:
+    """As a script of the time of ``xgboost.rabit``, with its import changed."""
+    from hvdlite.xgboost import rabit
+
+    rabit.init()
+    rank, size = rabit.get_rank(), rabit.get_world_size()
+    word = rabit.broadcast({"word": "from rank 0"} if rank == 0 else None, 0)
+    ones = np.zeros(3)
+    total = rabit.allreduce(ones, rabit.Op.SUM, lambda data: data.fill(rank + 1))
+    most = rabit.allreduce(np.array([rank]), rabit.Op.MAX)
+    rabit.tracker_print(f"printed by rank {rank}\n")
+    rabit.finalize()
+    with rabit.RabitContext():
+        again = rabit.get_rank()
+    jobs.report(
+        rank, size=size, word=word, total=total.tolist(), most=most.tolist(), again=again,
+        left=not rabit.is_distributed(), host=bool(rabit.get_processor_name()),
+    )  # fmt: skip
+
+
+what, *given = sys.argv[1:]
+if what != "rabit":
+    hvd.init()
+    rank = hvd.rank()
+globals()[what](*given)
