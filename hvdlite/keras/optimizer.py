@@ -80,13 +80,6 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
     return optimizer
 
 
-def undistributed(optimizer):
-    """Make a distributed optimizer a plain one again; return it."""
-    if isinstance(optimizer, _Distributed):
-        optimizer.__class__ = type(optimizer).__mro__[2]
-    return optimizer
-
-
 def _accumulate(optimizer, passes: int) -> None:
     """Have Keras add up the gradients; it must know so before it builds the optimizer."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
