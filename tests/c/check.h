@@ -91,6 +91,14 @@ static inline bool check_code(const char *file, int line, const char *call, int 
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
 #define CHECK_OK(call, err) CHECK_CODE(call, HVD_OK, err)
 
+/* The same of a call that fills ERR, the error of this thread's last call:
+ * OK(map_put(&map, &node, ERR)). */
+static _Thread_local hvd_error last_error;
+static inline hvd_error *error_here(void) { return &last_error; }
+#define ERR error_here()
+#define OK(call) CHECK_CODE(call, HVD_OK, *ERR)
+#define FAILS(call, code) CHECK_CODE(call, code, *ERR)
+
 /* Says more about the case than the line does: CHECK_CASE(good, "%d ranks", p). */
 #define CHECK_CASE(condition, ...)                                                                 \
     check_report((condition), __FILE__, __LINE__, #condition " is false for " __VA_ARGS__)

@@ -30,10 +30,9 @@ static inline uint8_t *messages_of(struct codec c, int p, size_t n) {
     uint64_t random = 3 * n + (size_t)p;
     size_t bytes = codec_bytes(c, n);
     uint8_t *messages = get(bytes * (size_t)p);
-    hvd_error err;
     for (int r = 0; r < p; r++) {
         float *in = gradient(&random, n), *residual = get(n * 4);
-        CHECK_OK(codec_encode(c, in, 1, residual, n, messages + (size_t)r * bytes, &err), err);
+        OK(codec_encode(c, in, 1, residual, n, messages + (size_t)r * bytes, ERR));
         free(in);
         free(residual);
     }

@@ -29,10 +29,9 @@ static inline void coded_gradient(int rank, size_t n, float *out) {
 /* The message of one rank, whose residual is zero; `bad`: with a NaN. */
 static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
     float *in = coded_memory(n * sizeof *in), *residual = coded_memory(n * sizeof *in);
-    hvd_error err;
     coded_gradient(rank, n, in);
     if (bad && n) in[n / 2] = NAN;
-    CHECK_OK(codec_encode(c, in, 1, residual, n, message, &err), err);
+    OK(codec_encode(c, in, 1, residual, n, message, ERR));
     free(in);
     free(residual);
 }

@@ -172,8 +172,7 @@ static inline void check_in_place(struct coll_rank *self, const struct coll_case
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(slab.data, bytes, tile, PERIOD * element);
     struct coll_args args = {.data = slab.data, .bytes = bytes};
-    hvd_error err = {0};
-    int code = case_run(self, c, &args, &err);
+    int code = case_run(self, c, &args, ERR);
     if (code != HVD_UNSUPPORTED) {
         fill_tile(c, self->ranks->size, reduces ? -1 : c->root, tile);
         bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
@@ -183,7 +182,7 @@ static inline void check_in_place(struct coll_rank *self, const struct coll_case
                         ? nearly_filled(c->dtype, slab.data, c->n, tile)
                         : filled(slab.data, bytes, tile, PERIOD * element);
         if (reduces) good &= same_on_all(self, slab.data, bytes);
-        check_result(self, c, good, code, &err);
+        check_result(self, c, good, code, ERR);
     }
     slab_free(&slab);
 }
@@ -221,10 +220,9 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     memset(out.data, 0x5a, total);
     struct coll_args args = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
     args.longest = longest_part(part_end, self->ranks->size);
-    hvd_error err = {0};
-    int code = case_run(self, c, &args, &err);
+    int code = case_run(self, c, &args, ERR);
     if (code != HVD_UNSUPPORTED) {
-        check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, &err);
+        check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, ERR);
         CHECK(filled(in.data, own, tile, PERIOD * element));
     }
     slab_free(&in);
@@ -259,14 +257,13 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     struct coll_args args = {
         .data = out.data, .bytes = c->rows * row, .in = in.data, .in_end = in_end};
     args.longest = longest_part(in_end, ranks);
-    hvd_error err = {0};
-    int code = case_run(self, c, &args, &err);
+    int code = case_run(self, c, &args, ERR);
     if (code != HVD_UNSUPPORTED) {
         bool good =
             rounds_by_hosts(self, c)
                 ? within_bound(c, ranks, out.data, own.begin / element, coll_length(own) / element)
                 : result_part(c, ranks, out.data, own.begin / element, coll_length(own) / element);
-        check_result(self, c, good, code, &err);
+        check_result(self, c, good, code, ERR);
         CHECK(filled(in.data, c->rows * row, tile, PERIOD * element));
     }
     slab_free(&in);
@@ -303,14 +300,13 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
     }
     args.in = in.data;
     args.data = out.data;
-    hvd_error err = {0};
-    int code = case_run(self, c, &args, &err);
+    int code = case_run(self, c, &args, ERR);
     for (int r = 0; r < ranks && code != HVD_UNSUPPORTED; r++) {
         struct coll_range part = coll_part(part_end, r);
         fill_pair(c, r, rank, tile);
         check_result(self, c,
                      filled(out.data + part.begin, coll_length(part), tile, PERIOD * element), code,
-                     &err);
+                     ERR);
     }
     slab_free(&in);
     slab_free(&out);

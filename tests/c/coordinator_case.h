@@ -37,13 +37,11 @@ static inline void scene_close(struct scene *s) {
 }
 
 static inline void says(struct scene *s, int rank, struct request r, double now) {
-    hvd_error err = {0};
-    CHECK_OK(coordinator_request(s->c, rank, &r, now, &err), err);
+    OK(coordinator_request(s->c, rank, &r, now, ERR));
 }
 
 static inline void hits(struct scene *s, int rank, uint64_t id, double now) {
-    hvd_error err = {0};
-    CHECK_OK(coordinator_hit(s->c, rank, id, now, &s->out, &err), err);
+    OK(coordinator_hit(s->c, rank, id, now, &s->out, ERR));
 }
 
 static inline void all_say(struct scene *s, int ranks, struct request r) {
@@ -52,17 +50,16 @@ static inline void all_say(struct scene *s, int ranks, struct request r) {
 
 /* Decides and decodes all that was written since the last call. Returns the number of items. */
 static inline int decide(struct scene *s, double now) {
-    hvd_error err = {0};
     struct wire_reader r;
     bool more = true;
     s->n = 0;
-    CHECK_OK(coordinator_decide(s->c, now, &s->out, &err), err);
+    OK(coordinator_decide(s->c, now, &s->out, ERR));
     if (!s->out.size) return 0;
-    CHECK_OK(wire_open(&r, s->out.data, s->out.size, &err), err);
+    OK(wire_open(&r, s->out.data, s->out.size, ERR));
     while (s->n < MOST_DECIDED) {
         struct decision *d = &s->got[s->n];
         d->item = (struct wire_item){.type = WIRE_RUN};
-        if (!CHECK_OK(wire_next(&r, &d->item, &more, &err), err) || !more) break;
+        if (!OK(wire_next(&r, &d->item, &more, ERR)) || !more) break;
         if ((d->item.type == WIRE_TENSOR || d->item.type == WIRE_FAIL) && d->item.nrows)
             memcpy(d->rows, d->item.rows, d->item.nrows * sizeof *d->rows);
         if (d->item.type == WIRE_TENSOR) s->ids[d->item.request.name[0] & 127] = d->item.id;

@@ -38,9 +38,8 @@ static const struct engine_config DEFAULT_CONFIG = {
 static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks, int rank,
                                      const struct engine_config *config) {
     *me = (struct engine_rank){.ranks = ranks, .rank = rank};
-    hvd_error err = {0};
     monitor_init(&me->monitor);
-    REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, &err) == HVD_OK);
+    REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
 /* Leaves, and waits until the others have left. */
@@ -195,9 +194,8 @@ static inline int work_submit(struct work *w, hvd_error *err) {
 
 static inline void work_start(struct work *w, struct engine_rank *me, struct coll_case c,
                               const char *name, bool in_place) {
-    hvd_error err = {0};
     work_init(w, me, c, name, in_place);
-    CHECK_OK(work_submit(w, &err), err);
+    OK(work_submit(w, ERR));
 }
 
 /* Waits until all that was submitted has completed. */

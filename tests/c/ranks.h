@@ -36,10 +36,8 @@ struct rank_thread {
 
 static inline void rank_open_tcp(struct ranks *ranks, int rank) {
     const struct transport *like = local_hub_rank(ranks->hub, rank);
-    hvd_error err = {0};
-    CHECK_OK(sockets_transport(ranks->sockets, rank, like->layout.host_of, like->layout.windows,
-                               &ranks->by_tcp[rank], &err),
-             err);
+    OK(sockets_transport(ranks->sockets, rank, like->layout.host_of, like->layout.windows,
+                         &ranks->by_tcp[rank], ERR));
     REQUIRE(ranks->by_tcp[rank] != NULL);
     ranks->by_tcp[rank]->pace = like->pace;
     ranks->by_tcp[rank]->cost = like->cost;
@@ -69,14 +67,13 @@ static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks
 static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {
     struct ranks ranks = {.size = size, .hub = hub};
     struct rank_thread threads[MOST_RANKS];
-    hvd_error err;
     REQUIRE(ranks.hub != NULL);
     pthread_barrier_init(&ranks.barrier, NULL, (unsigned)size);
     struct sockets sockets;
     if (getenv("RANKS_BY_TCP")) ranks.sockets = sockets_connect(&sockets, size, 64 * 1024);
     for (int i = 0; i < size; i++) {
         threads[i] = (struct rank_thread){&ranks, i, run, shared, 0};
-        REQUIRE(thread_start(&threads[i].thread, rank_thread_run, &threads[i], "rank", &err) == 0);
+        REQUIRE(thread_start(&threads[i].thread, rank_thread_run, &threads[i], "rank", ERR) == 0);
     }
     for (int i = 0; i < size; i++) thread_join(threads[i].thread);
     pthread_barrier_destroy(&ranks.barrier);

@@ -6,8 +6,7 @@
 enum { MIB = 1 << 20, LEAST = MIB };
 
 static void decided(struct ahead *p, size_t bytes, double now) {
-    hvd_error err = {0};
-    CHECK_OK(ahead_decided(p, bytes, now, &err), err);
+    OK(ahead_decided(p, bytes, now, ERR));
 }
 
 TEST(test_unlimited) {

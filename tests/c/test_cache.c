@@ -6,8 +6,7 @@
 
 static void put(struct cache *c, uint64_t id, int name) {
     struct request r = numbered_request(name, (int64_t)id);
-    hvd_error err = {0};
-    CHECK_OK(cache_put(c, id, &r, NULL, 0, &err), err);
+    OK(cache_put(c, id, &r, NULL, 0, ERR));
 }
 
 static const struct cache_entry *by_name(struct cache *c, const char *name) {
@@ -82,8 +81,7 @@ TEST(test_rows_are_copied) {
     struct cache *c = cache_new(2);
     int64_t rows[] = {3, 0, 5};
     struct request r = gather_of("g", 3, 2);
-    hvd_error err = {0};
-    CHECK_OK(cache_put(c, 9, &r, rows, 3, &err), err);
+    OK(cache_put(c, 9, &r, rows, 3, ERR));
     memset(rows, 0, sizeof rows);
     memset(&r, 0, sizeof r);
     const struct cache_entry *entry = by_name(c, "g");

@@ -8,8 +8,7 @@ static struct cost costs[MOST_RANKS];
 
 static void calibrate(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
-    hvd_error err = {0};
-    CHECK_OK(coll_calibrate(&rank_transport(ranks, rank)->all, &costs[rank], &err), err);
+    OK(coll_calibrate(&rank_transport(ranks, rank)->all, &costs[rank], ERR));
 }
 
 static void check_hosts(int size, const int *lowest) {
@@ -37,10 +36,9 @@ TEST(test_one_host_measures_nothing) {
 static void broken(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct transport *t = rank_transport(ranks, rank);
-    hvd_error err = {0};
     t->patience.timeout = 0.2;
     if (rank == 1) local_hub_break(ranks->hub, rank);
-    CHECK_CODE(coll_calibrate(&t->all, &costs[rank], &err), HVD_TRANSPORT, err);
+    FAILS(coll_calibrate(&t->all, &costs[rank], ERR), HVD_TRANSPORT);
 }
 
 TEST(test_a_broken_link_ends_it) {

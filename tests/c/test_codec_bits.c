@@ -48,10 +48,9 @@ static void check_steps(struct codec c, size_t n) {
     float *residual = get(n * 4), *expected_residual = get(n * 4), *out = get(n * 4);
     size_t bytes = codec_bytes(c, n);
     uint8_t *message = get(bytes), *expected = get(bytes);
-    hvd_error err;
     for (int step = 0; step < STEPS; step++) {
         float *in = gradient(&random, n);
-        CHECK_OK(codec_encode(c, in, 1, residual, n, message, &err), err);
+        OK(codec_encode(c, in, 1, residual, n, message, ERR));
         model_encode(c, in, expected_residual, n, expected + 4);
         CHECK_CASE(memcmp(message, expected, bytes) == 0, "kind %d, n %zu, step %d", c.kind, n,
                    step);
@@ -85,15 +84,14 @@ TEST(test_known_words) {
     static const uint8_t ONE_BIT[] = {0, 0, 0, 0, 0xb1, 0x05, 0x80, 0};
     float residual[18] = {0};
     uint8_t message[12];
-    hvd_error err;
     CHECK_INT(codec_bytes(TWO, 18), sizeof TWO_BITS);
-    CHECK_OK(codec_encode(TWO, IN, 1, residual, 18, message, &err), err);
+    OK(codec_encode(TWO, IN, 1, residual, 18, message, ERR));
     CHECK(memcmp(message, TWO_BITS, sizeof TWO_BITS) == 0);
     CHECK_NEAR((double)residual[3], 0.5, 0);
     CHECK_NEAR((double)residual[17], -8.5, 0);
     memset(residual, 0, sizeof residual);
     CHECK_INT(codec_bytes(ONE, 18), sizeof ONE_BIT);
-    CHECK_OK(codec_encode(ONE, IN, 1, residual, 18, message, &err), err);
+    OK(codec_encode(ONE, IN, 1, residual, 18, message, ERR));
     CHECK(memcmp(message, ONE_BIT, sizeof ONE_BIT) == 0);
     CHECK_NEAR((double)residual[5], 1, 0);
 }
@@ -140,11 +138,10 @@ TEST(test_sums_do_not_wrap) {
         size_t bytes = codec_bytes(TWO, 16), p = (size_t)RANKS[k];
         uint8_t *messages = get(bytes * p), *sum = get(2 * 16 * 4);
         float residual[16], in[16], out[16];
-        hvd_error err;
         for (size_t i = 0; i < 16; i++) in[i] = i % 2 ? -1 : 1;
         for (size_t r = 0; r < p; r++) {
             memset(residual, 0, sizeof residual);
-            CHECK_OK(codec_encode(TWO, in, 1, residual, 16, messages + r * bytes, &err), err);
+            OK(codec_encode(TWO, in, 1, residual, 16, messages + r * bytes, ERR));
         }
         add_messages(TWO, messages, RANKS[k], 16, sum);
         codec_decode_sum(TWO, sum, (struct codec_sum){RANKS[k], RANKS[k], 2}, out, 16);

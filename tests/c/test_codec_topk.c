@@ -40,14 +40,13 @@ static void check_topk(double ratio, size_t n, double levels) {
     uint64_t random = 5 + n;
     float *residual = get(n * 4), *r = get(n * 4);
     uint8_t *message = get(codec_bytes(c, n));
-    hvd_error err;
     for (int step = 0; step < 3; step++) {
         float *in = gradient(&random, n);
         for (size_t i = 0; i < n; i++) {
             in[i] = (float)(trunc((double)in[i] * levels) / levels);
             r[i] = residual[i] + in[i];
         }
-        CHECK_OK(codec_encode(c, in, 1, residual, n, message, &err), err);
+        OK(codec_encode(c, in, 1, residual, n, message, ERR));
         check_topk_message(message, r, residual, n, codec_topk_count(ratio, n));
         free(in);
     }
@@ -77,13 +76,12 @@ TEST(test_topk_tells_neighbours_apart) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
     uint8_t message[12];
-    hvd_error err;
-    CHECK_OK(codec_encode(TOPK, in, 1, residual, 3, message, &err), err);
+    OK(codec_encode(TOPK, in, 1, residual, 3, message, ERR));
     codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
     CHECK(out[0] == 0 && out[1] == in[1] && out[2] == 0);
     CHECK(residual[0] == in[0] && residual[1] == 0 && residual[2] == in[2]);
     memset(residual, 0, sizeof residual);
-    CHECK_OK(codec_encode(TOPK, small, 1, residual, 3, message, &err), err);
+    OK(codec_encode(TOPK, small, 1, residual, 3, message, ERR));
     codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
     CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
 }

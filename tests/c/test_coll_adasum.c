@@ -79,14 +79,13 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {HVD_ADASUM, prescale, postscale}};
     struct coll_args args = {.data = slab.data, .bytes = bytes};
-    hvd_error err = {0};
-    int code = case_run(self, &c, &args, &err);
+    int code = case_run(self, &c, &args, ERR);
     bool good = true;
     for (size_t i = 0; i < n; i++) {
         double expected = vectors[0][i] * postscale, got = element_get(dtype, slab.data, i);
         good &= fabs(got - expected) <= rounding(dtype) * (fabs(expected) + fabs(postscale));
     }
-    check_result(self, &c, good && same_on_all(self, slab.data, bytes), code, &err);
+    check_result(self, &c, good && same_on_all(self, slab.data, bytes), code, ERR);
     slab_free(&slab);
 }
 
@@ -133,13 +132,12 @@ static void million(struct coll_rank *self) {
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = N, .how = {HVD_ADASUM, 1, 1}};
     struct coll_args args = {.data = data, .bytes = N * sizeof *data};
-    hvd_error err = {0};
-    int code = case_run(self, &c, &args, &err);
+    int code = case_run(self, &c, &args, ERR);
     bool good = true;
     for (size_t i = 0; i < N; i++)
         good &= fabs((double)data[i] - ((double)(i % 1013) - 506)) <= 1e-3;
     check_result(self, &c, good && same_on_all(self, (unsigned char *)data, N * sizeof *data), code,
-                 &err);
+                 ERR);
     free(data);
 }
 
@@ -158,9 +156,8 @@ static void unruly(struct coll_rank *self) {
         struct coll_case c = {
             .kind = HVD_ALLREDUCE, .dtype = dtype, .n = 64, .how = {HVD_ADASUM, 1, 1}};
         struct coll_args args = {.data = data, .bytes = 64 * dtype_size(dtype)};
-        hvd_error err = {0};
-        int code = case_run(self, &c, &args, &err);
-        check_result(self, &c, same_on_all(self, data, args.bytes), code, &err);
+        int code = case_run(self, &c, &args, ERR);
+        check_result(self, &c, same_on_all(self, data, args.bytes), code, ERR);
     }
 }
 

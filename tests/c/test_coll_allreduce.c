@@ -82,7 +82,6 @@ static void apart_case(struct coll_rank *self, size_t n) {
         .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};
     struct coll_args args = {
         .kind = HVD_ALLREDUCE, .bytes = bytes, .tensors = &tensor, .ntensors = 1};
-    hvd_error err = {0};
     fill_tile(&c, (int)p, self->rank, input);
     fill_tile(&c, (int)p, -1, sum);
     fill(in.data, bytes, input, sizeof input);
@@ -91,7 +90,7 @@ static void apart_case(struct coll_rank *self, size_t n) {
     args.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
     args.prescale = 1;
     args.final = (struct reduce_final){1, 1};
-    CHECK_OK(coll_window_allreduce(comm, &args, &err), err);
+    OK(coll_window_allreduce(comm, &args, ERR));
     CHECK(filled(out.data, bytes, sum, sizeof sum));
     CHECK(filled(in.data, bytes, input, sizeof input));
     slab_free(&in);
@@ -152,10 +151,9 @@ static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, boo
         else
             fill_bits(slab.data, bytes, self->rank);
         struct coll_args args = {.data = slab.data, .bytes = bytes};
-        hvd_error err = {0};
-        int code = case_run(self, &c, &args, &err);
+        int code = case_run(self, &c, &args, ERR);
         if (code != HVD_UNSUPPORTED) {
-            check_result(self, &c, same_on_all(self, slab.data, bytes), code, &err);
+            check_result(self, &c, same_on_all(self, slab.data, bytes), code, ERR);
             if (reals) check_reals((float *)(void *)slab.data, n, self->ranks->size);
         }
         slab_free(&slab);
@@ -197,9 +195,8 @@ static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
                              .final = {1, ranks->size},
                              .scratch = &scratch,
                              .outer = &outer};
-    hvd_error err = {0};
     t->stats = &count->stats[t->layout.host_of[rank]];
-    CHECK_OK(coll_run(&t->all, &args, &err), err);
+    OK(coll_run(&t->all, &args, ERR));
     scratch_free(&scratch);
     scratch_free(&outer);
     free(args.data);

@@ -60,7 +60,6 @@ static void check_tensors(const struct coded_case *c, const struct transport *t,
 
 static void run_case(struct coded_rank *self, const struct coded_case *c) {
     struct coded_tensor tensors[MOST_TENSORS];
-    hvd_error err = {0};
     make_tensors(c, self->t->at.rank, tensors);
     struct coded_args args = {.codec = c->codec,
                               .contributors = self->t->at.size,
@@ -70,7 +69,7 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
                               .buffer = &self->buffer,
                               .scratch = &self->scratch,
                               .outer = &self->outer};
-    CHECK_OK(self->way(&self->t->all, &args, &err), err);
+    OK(self->way(&self->t->all, &args, ERR));
     if (self->t->at.rank % 4 == 0)
         check_tensors(c, self->t, tensors); /* dear: all ranks' messages */
     for (size_t i = 0; i < c->ntensors; i++) {

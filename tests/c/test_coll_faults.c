@@ -48,7 +48,6 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     size_t part_end[MOST_RANKS];
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
-    hvd_error err = {0};
     make_args(f, ranks->size, &args, part_end);
     void *in = calloc(args.bytes, 1); /* `in` must not lie inside data */
     args.in = in;
@@ -56,8 +55,8 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     t->patience.arg = &watcher;
     if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
     f->codes[rank] =
-        coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, &err) : HVD_UNSUPPORTED;
-    memcpy(f->texts[rank], err.text, sizeof err.text);
+        coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, ERR) : HVD_UNSUPPORTED;
+    memcpy(f->texts[rank], ERR->text, sizeof ERR->text);
     if (rank == f->broken) atomic_store(&f->spread, true);
     scratch_free(&scratch);
     scratch_free(&outer);
@@ -122,10 +121,9 @@ static void silent_main(struct ranks *ranks, int rank, void *arg) {
     if (rank == 1) return; /* never comes */
     float data[10] = {0};
     struct coll_args args = {.data = data, .bytes = sizeof data};
-    hvd_error err = {0};
     t->patience.timeout = 0.05;
-    CHECK_CODE(case_run(&self, c, &args, &err), HVD_TRANSPORT, err);
-    CHECK_HAS(err.text, "rank 1");
+    FAILS(case_run(&self, c, &args, ERR), HVD_TRANSPORT);
+    CHECK_HAS(ERR->text, "rank 1");
     scratch_free(&self.scratch);
     scratch_free(&self.outer);
 }

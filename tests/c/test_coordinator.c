@@ -171,13 +171,12 @@ SCENE(test_long_conflict, config_of(9)) {
 /* All ranks get one text, in the order of ranks; the rank's shape does not matter. */
 SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     struct request r = gather_of("a", 3, 2), wrong = request_of("a", 0);
-    hvd_error err = {0};
     wrong.kind = r.kind;
     wrong.ndim = 0;
     wrong.failed = true;
-    CHECK_OK(coordinator_refused(s->c, 2, &wrong, "splits are bad", 0, &err), err);
+    OK(coordinator_refused(s->c, 2, &wrong, "splits are bad", 0, ERR));
     says(s, 1, r, 0);
-    CHECK_OK(coordinator_refused(s->c, 0, &wrong, "splits are worse", 0, &err), err);
+    OK(coordinator_refused(s->c, 0, &wrong, "splits are worse", 0, ERR));
     CHECK_INT(decide(s, 0), 1);
     CHECK_INT(s->got[0].item.type, WIRE_FAIL);
     CHECK_INT(s->got[0].item.error.code, HVD_INVALID);
@@ -222,8 +221,7 @@ SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
 
 SCENE(test_submitted_twice, config_of(2)) {
     struct request r = request_of("a", 3);
-    hvd_error err = {0};
     says(s, 0, r, 0);
-    CHECK_CODE(coordinator_request(s->c, 0, &r, 0, &err), HVD_INTERNAL, err);
-    CHECK_HAS(err.text, "'a'");
+    FAILS(coordinator_request(s->c, 0, &r, 0, ERR), HVD_INTERNAL);
+    CHECK_HAS(ERR->text, "'a'");
 }

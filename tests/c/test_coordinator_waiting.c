@@ -54,10 +54,9 @@ SCENE(test_error_names_its_ranks, config_of(4)) {
 /* It left while it was asked for its request again: what it had submitted still runs. */
 SCENE(test_leave_before_answering_a_resend, config_of(2)) {
     struct request r = request_of("a", 3);
-    hvd_error err = {0};
     hits(s, 1, 12345, 0);
     STORY(s, "1- 0+a -> S1");
-    CHECK_OK(coordinator_resent(s->c, 1, &r, 0, &err), err);
+    OK(coordinator_resent(s->c, 1, &r, 0, ERR));
     STORY(s, "-> Ta R; 0+a -> Fa");
 }
 

@@ -37,8 +37,7 @@ struct share {
 static void *submit_share(void *arg) {
     struct share *s = arg;
     for (size_t i = s->first; i < s->n; i += s->step) {
-        hvd_error err = {0};
-        CHECK_OK(work_submit(&s->works[s->order[i]], &err), err);
+        OK(work_submit(&s->works[s->order[i]], ERR));
     }
     return NULL;
 }
@@ -47,11 +46,10 @@ static void *submit_share(void *arg) {
 static void submit_all(struct work *works, size_t n, uint64_t *random) {
     size_t order[128], threads = 1 + random_below(random, MOST_THREADS);
     struct share shares[MOST_THREADS];
-    hvd_error err;
     random_order(random, order, n);
     for (size_t i = 0; i < threads; i++) {
         shares[i] = (struct share){works, order, i, threads, n, 0};
-        REQUIRE(thread_start(&shares[i].thread, submit_share, &shares[i], "submitter", &err) == 0);
+        REQUIRE(thread_start(&shares[i].thread, submit_share, &shares[i], "submitter", ERR) == 0);
     }
     for (size_t i = 0; i < threads; i++) thread_join(shares[i].thread);
 }

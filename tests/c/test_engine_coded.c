@@ -62,14 +62,13 @@ static void submit_all(struct ranks *ranks, int rank, void *fusion) {
     config.stats = &stats;
     struct engine_rank me;
     struct coded_work works[CODED_CASES_N][TENSORS];
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &config);
     for (int c = 0; c < CODED_CASES_N; c++) {
         for (int i = 0; i < TENSORS; i++) {
             char name[32];
             snprintf(name, sizeof name, "%s.%d", codec_name(CODED_CASES[c].kind), i);
             coded_init(&works[c][i], &me, CODED_CASES[c], size_of(i), name);
-            CHECK_OK(work_submit(&works[c][i].work, &err), err);
+            OK(work_submit(&works[c][i].work, ERR));
         }
         check_in_order(&me, "plain");
     }
@@ -95,11 +94,10 @@ TEST(test_alone_and_fused) {
 /* The residual of a step goes into the next one. */
 ENGINES(two_steps, shared) {
     struct coded_work w;
-    hvd_error err = {0};
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
     for (int step = 1; step <= 2; step++) {
-        CHECK_OK(work_submit(&w.work, &err), err);
+        OK(work_submit(&w.work, ERR));
         engine_rank_wait(me);
         CHECK_NEAR((double)w.out[0], step - 1, 0);
         CHECK_NEAR((double)w.out[1], 0, 0);
@@ -122,10 +120,9 @@ ENGINES(names_algorithms, shared) {
                  {{HVD_CODEC_TOPK, 0.1}, 100000, "gathered allreduce"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct coded_work w;
-        hvd_error err = {0};
         check_in_order(me, "plain");
         coded_init(&w, me, CASES[i].codec, CASES[i].n, "coded");
-        CHECK_OK(work_submit(&w.work, &err), err);
+        OK(work_submit(&w.work, ERR));
         if (engine_rank_wait(me)) CHECK_TEXT(engine_algorithm(me->engine), CASES[i].algorithm);
         coded_free(&w);
     }
@@ -147,10 +144,9 @@ ENGINES(disagree, shared) {
         {{HVD_CODEC_TOPK, 0.5}, "compression: rank 0: topk(0.5); ranks 1, 2: 2bit(0.5)"}};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         struct coded_work w;
-        hvd_error err = {0};
         coded_init(&w, me, me->rank ? (struct codec){HVD_CODEC_2BIT, 0.5} : OTHERS[i].codec, 50,
                    "w");
-        CHECK_OK(work_submit(&w.work, &err), err);
+        OK(work_submit(&w.work, ERR));
         engine_rank_wait(me);
         CHECK_INT(w.work.error.code, HVD_MISMATCH);
         CHECK_HAS(w.work.error.text, OTHERS[i].text);
@@ -164,19 +160,18 @@ TEST(test_disagreements) { ranks_run(3, disagree, NULL); }
 
 ENGINES(refuse, shared) {
     struct coded_work w;
-    hvd_error err = {0};
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
     w.work.tensor.residual = NULL;
-    CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
-    CHECK_HAS(err.text, "needs a residual");
+    FAILS(work_submit(&w.work, ERR), HVD_INVALID);
+    CHECK_HAS(ERR->text, "needs a residual");
     w.work.tensor.residual = w.residual;
     w.work.tensor.request.dtype = HVD_FLOAT64;
-    CHECK_CODE(work_submit(&w.work, &err), HVD_UNSUPPORTED, err);
-    CHECK_HAS(err.text, "compression 2bit is for an allreduce of float32, this is an allreduce of "
-                        "float64");
+    FAILS(work_submit(&w.work, ERR), HVD_UNSUPPORTED);
+    CHECK_HAS(ERR->text, "compression 2bit is for an allreduce of float32, this is an allreduce of "
+                         "float64");
     w.work.tensor.request.dtype = HVD_FLOAT32;
     w.work.tensor.request.codec.parameter = 0;
-    CHECK_CODE(work_submit(&w.work, &err), HVD_INVALID, err);
+    FAILS(work_submit(&w.work, ERR), HVD_INVALID);
     for (size_t i = 0; i < w.n; i++) CHECK(w.residual[i] == 0);
     coded_free(&w);
     check_in_order(me, "after");

@@ -37,20 +37,19 @@ TEST(test_disagreements) {
 /* A second tensor of a name that is under way is refused at once; the first is not disturbed. */
 ENGINES(duplicate_main, arg) {
     struct work first, second;
-    hvd_error err = {0};
     work_init(&first, me, plain_sum(5), "twice", false);
     work_init(&second, me, plain_sum(5), "twice", false);
     if (me->rank != 0) ranks_meet(me->ranks);
-    CHECK_OK(work_submit(&first, &err), err);
+    OK(work_submit(&first, ERR));
     if (me->rank == 0) {
-        CHECK_CODE(work_submit(&second, &err), HVD_DUPLICATE, err);
-        CHECK_HAS(err.text, "twice");
+        FAILS(work_submit(&second, ERR), HVD_DUPLICATE);
+        CHECK_HAS(ERR->text, "twice");
         ranks_meet(me->ranks);
     }
     engine_rank_wait(me);
     check_work(&first);
     CHECK_INT(second.completions, 0);
-    CHECK_OK(work_submit(&second, &err), err);
+    OK(work_submit(&second, ERR));
     engine_rank_wait(me);
     check_work(&second);
     work_free(&first);
@@ -67,22 +66,21 @@ TEST(test_duplicate) {
 ENGINES(failed_main, arg) {
     char (*texts)[1024] = arg;
     struct work rounds[3];
-    hvd_error err = {0};
     bool fails = me->rank == me->ranks->size - 1;
     for (int i = 0; i < 3; i++) work_init(&rounds[i], me, plain_sum(5), "gradient", false);
     rounds[0].tensor.request.failed = fails;
-    CHECK_OK(work_submit(&rounds[0], &err), err);
-    if (fails) CHECK_OK(work_submit(&rounds[1], &err), err);
+    OK(work_submit(&rounds[0], ERR));
+    if (fails) OK(work_submit(&rounds[1], ERR));
     ranks_meet(me->ranks);
     if (!fails) {
         engine_rank_wait(me);
-        CHECK_OK(work_submit(&rounds[1], &err), err);
+        OK(work_submit(&rounds[1], ERR));
     }
     engine_rank_wait(me);
     CHECK_CODE(rounds[0].error.code, HVD_FAILED, rounds[0].error);
     memcpy(texts[me->rank], rounds[0].error.text, sizeof texts[me->rank]);
     check_work(&rounds[1]);
-    CHECK_OK(work_submit(&rounds[2], &err), err);
+    OK(work_submit(&rounds[2], ERR));
     engine_rank_wait(me);
     check_work(&rounds[2]);
     for (int i = 0; i < 3; i++) work_free(&rounds[i]);
@@ -103,13 +101,12 @@ TEST(test_failed) {
 static void refused(struct engine_rank *me, int32_t kind, int32_t dtype, int32_t root,
                     const char *name, int code) {
     struct work w;
-    hvd_error err = {0};
     work_init(&w, me, plain_sum(5), name, false);
     w.tensor.request.kind = kind;
     w.tensor.request.dtype = dtype;
     w.tensor.request.root = root;
-    CHECK_CODE(work_submit(&w, &err), code, err);
-    CHECK_HAS(err.text, name);
+    FAILS(work_submit(&w, ERR), code);
+    CHECK_HAS(ERR->text, name);
     CHECK_INT(w.completions, 0);
     work_free(&w);
 }
@@ -135,12 +132,11 @@ static void stall_main(struct ranks *ranks, int rank, void *arg) {
     config.options.stall_failure = 1.5; /* long beside the delays of a busy machine */
     struct engine_rank me;
     struct work w;
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &config);
     for (int round = 0; round < 2; round++) {
         work_init(&w, &me, plain_sum(5), "stuck", false);
         if ((round == 0) == (rank != 1)) {
-            CHECK_OK(work_submit(&w, &err), err);
+            OK(work_submit(&w, ERR));
             engine_rank_wait(&me);
             CHECK_INT(w.error.code, HVD_STALLED);
             CHECK_HAS(w.error.text, "stuck");

@@ -21,9 +21,8 @@ static void check_cause(int code, const hvd_error *error, int broken) {
 
 static void submit_until_closed(struct engine_rank *me, int broken) {
     struct work w;
-    hvd_error err = {0};
     work_init(&w, me, plain_sum(3), "later", false);
-    for (int i = 0; i < 3; i++) check_cause(work_submit(&w, &err), &err, broken);
+    for (int i = 0; i < 3; i++) check_cause(work_submit(&w, ERR), ERR, broken);
     CHECK_INT(w.completions, 0);
     work_free(&w);
 }
@@ -107,18 +106,17 @@ static void death_main(struct ranks *ranks, int rank, void *arg) {
     enum { DEAD = 1 };
     struct engine_rank me;
     struct work w;
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     check_in_order(&me, "before");
     work_init(&w, &me, plain_sum(3), "lost", false);
-    if (rank != DEAD) CHECK_OK(work_submit(&w, &err), err);
+    if (rank != DEAD) OK(work_submit(&w, ERR));
     ranks_meet(ranks);
     if (rank != DEAD) transport_note_death(rank_transport(ranks, rank), DEAD);
     engine_rank_wait(&me);
     if (rank != DEAD) {
         CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
         CHECK_HAS(w.error.text, "rank 1 (process");
-        CHECK_CODE(work_submit(&w, &err), HVD_RANK_DEAD, err);
+        FAILS(work_submit(&w, ERR), HVD_RANK_DEAD);
     }
     ranks_meet(ranks);
     if (rank == DEAD) engine_leave(me.engine, "dead"); /* nobody tells it to stop */
@@ -174,11 +172,10 @@ static void relayed(void *arg, const hvd_error *error) {
 
 ENGINES(relay_main, arg) {
     struct relay r = {.left = 100};
-    hvd_error err = {0};
     work_init(&r.work, me, plain_sum(3), "relay", false);
     r.work.tensor.complete = relayed;
     r.work.tensor.arg = &r;
-    CHECK_OK(work_submit(&r.work, &err), err);
+    OK(work_submit(&r.work, ERR));
     engine_rank_wait(me);
     CHECK_INT(r.work.completions, 100);
     CHECK_INT(r.work.error.code, HVD_OK);

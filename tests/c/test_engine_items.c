@@ -83,21 +83,20 @@ enum { CASES = sizeof WORDS / sizeof *WORDS, SUBMITTED = 3 };
 /* Rank 0: hears what rank 1 has submitted, then says its words. */
 static void talk(struct transport *t, const struct words *words) {
     struct wire_writer message = {0};
-    hvd_error err = {0};
     for (int heard = 0; heard < SUBMITTED; clock_nap(1e-4)) {
         struct message m;
         struct wire_reader reader;
         struct wire_item item;
-        CHECK_OK(transport_receive(t, &m, &err), err);
+        OK(transport_receive(t, &m, ERR));
         if (!m.data) continue;
         bool more = true;
-        CHECK_OK(wire_open(&reader, m.data, m.size, &err), err);
-        while (wire_next(&reader, &item, &more, &err) == HVD_OK && more) heard++;
+        OK(wire_open(&reader, m.data, m.size, ERR));
+        while (wire_next(&reader, &item, &more, ERR) == HVD_OK && more) heard++;
         wire_reader_free(&reader);
         free(m.data);
     }
-    for (int i = 0; i < words->n; i++) CHECK_OK(wire_put(&message, &words->items[i], &err), err);
-    CHECK_OK(transport_send(t, 1, message.data, message.size, &err), err);
+    for (int i = 0; i < words->n; i++) OK(wire_put(&message, &words->items[i], ERR));
+    OK(transport_send(t, 1, message.data, message.size, ERR));
     wire_free(&message);
 }
 

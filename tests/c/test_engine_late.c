@@ -25,7 +25,6 @@ static void pieces_main(struct ranks *ranks, int rank, void *arg) {
     struct work works[LARGE];
     struct engine_config config = DEFAULT_CONFIG;
     uint64_t random = (uint64_t)rank;
-    hvd_error err = {0};
     config.options.bytes_ahead = *(const size_t *)arg;
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < LARGE; i++) {
@@ -38,7 +37,7 @@ static void pieces_main(struct ranks *ranks, int rank, void *arg) {
         size_t order[LARGE];
         random_order(&random, order, LARGE);
         for (int i = 0; i < LARGE; i++) work_fill(&works[i]);
-        for (int i = 0; i < LARGE; i++) CHECK_OK(work_submit(&works[order[i]], &err), err);
+        for (int i = 0; i < LARGE; i++) OK(work_submit(&works[order[i]], ERR));
         if (engine_rank_wait(&me))
             for (int i = 0; i < LARGE; i++) check_work(&works[i]);
     }
@@ -129,7 +128,6 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct finish of[SMALL];
     struct engine_config config = DEFAULT_CONFIG;
-    hvd_error err = {0};
     int count = 0;
     (void)arg;
     config.options.bytes_ahead = 1;
@@ -145,7 +143,7 @@ static void busy_main(struct ranks *ranks, int rank, void *arg) {
         of[i].count = &count;
     }
     for (int i = 0; i < SMALL; i++) {
-        CHECK_OK(work_submit(&of[i].work, &err), err);
+        OK(work_submit(&of[i].work, ERR));
         if (i < 2) wait_heard(ranks, i + 1);
     }
     wait_heard(ranks, SMALL);

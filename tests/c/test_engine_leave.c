@@ -29,19 +29,18 @@ static void submit_for_nothing(struct engine_rank *me, int left, const char *nam
 ENGINES(early_main, arg) {
     const struct leaving *l = arg;
     struct work w;
-    hvd_error err = {0};
     check_in_order(me, "together");
     work_init(&w, me, plain_sum(9), "together", false); /* cached by now */
     bool leaves = me->rank == l->rank;
     if (leaves && !l->after) engine_leave(me->engine, "out of data");
     if (!l->after) ranks_meet(me->ranks);
-    if (!leaves) CHECK_OK(work_submit(&w, &err), err);
+    if (!leaves) OK(work_submit(&w, ERR));
     if (l->after) ranks_meet(me->ranks);
     if (leaves && l->after) engine_leave(me->engine, "out of data");
     if (!leaves && engine_rank_wait(me)) check_left(&w, l->rank);
     if (!leaves) submit_for_nothing(me, l->rank, "new");
     if (!leaves) submit_for_nothing(me, l->rank, "together");
-    if (leaves) CHECK(work_submit(&w, &err) != HVD_OK);
+    if (leaves) CHECK(work_submit(&w, ERR) != HVD_OK);
     CHECK_INT(w.completions, leaves ? 0 : 1);
     work_free(&w);
     ranks_meet(me->ranks);
@@ -62,7 +61,6 @@ static void pending_main(struct ranks *ranks, int rank, void *arg) {
     enum { WORKS = 20 };
     struct engine_rank me;
     struct work works[WORKS];
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < WORKS; i++) {
         char name[32];
@@ -73,7 +71,7 @@ static void pending_main(struct ranks *ranks, int rank, void *arg) {
     engine_leave(me.engine, "done twice");
     CHECK(engine_ended(me.engine, PATIENCE));
     engine_rank_wait(&me);
-    CHECK(!engine_failed(me.engine, &err));
+    CHECK(!engine_failed(me.engine, ERR));
     engine_rank_end(&me);
     for (int i = 0; i < WORKS; i++) {
         check_work(&works[i]);
@@ -87,14 +85,13 @@ TEST(test_pending_work_still_runs) {
 
 ENGINES(after_leave_main, arg) {
     struct work w;
-    hvd_error err = {0};
     CHECK(!engine_ended(me->engine, 0));
-    CHECK(!engine_failed(me->engine, &err));
+    CHECK(!engine_failed(me->engine, ERR));
     ranks_meet(me->ranks);
     work_init(&w, me, plain_sum(3), "late", false);
     engine_leave(me->engine, "done");
-    CHECK(work_submit(&w, &err) != HVD_OK);
-    CHECK(err.text[0] != 0);
+    CHECK(work_submit(&w, ERR) != HVD_OK);
+    CHECK(ERR->text[0] != 0);
     CHECK_INT(w.completions, 0);
     work_free(&w);
 }

@@ -7,17 +7,16 @@
  */
 ENGINES(next_round_main, arg) {
     struct work w, again;
-    hvd_error err = {0};
     struct coll_case c = plain_sum(400003);
     c.kind = HVD_BROADCAST;
     work_init(&w, me, c, "weights", false);
     work_init(&again, me, c, "weights", false);
-    CHECK_OK(work_submit(&w, &err), err);
+    OK(work_submit(&w, ERR));
     if (me->rank == 1) {
         engine_leave(me->engine, "out of data");
     } else if (me->rank == 0) {
         engine_rank_wait(me);
-        CHECK_OK(work_submit(&again, &err), err);
+        OK(work_submit(&again, ERR));
         engine_rank_wait(me);
         CHECK_CODE(again.error.code, HVD_RANK_LEFT, again.error);
     }
@@ -62,14 +61,13 @@ static void stalling_main(struct ranks *ranks, int rank, void *arg) {
     config.options.stall_failure = 0.003;
     struct engine_rank me;
     uint64_t random = (uint64_t)rank;
-    hvd_error err = {0};
     engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < 150; i++) {
         struct work w;
         work_init(&w, &me, plain_sum(9), "slow", false);
         ranks_meet(ranks);
         clock_nap(0.004 * fabs(random_unit(&random)));
-        CHECK_OK(work_submit(&w, &err), err);
+        OK(work_submit(&w, ERR));
         engine_rank_wait(&me);
         CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
                    w.error.code, w.error.text);

@@ -82,7 +82,6 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     const struct host *h = &job->hosts[host];
     struct engine_rank me;
     struct work works[WORKS];
-    hvd_error err = {0};
     const struct comm *local = &rank_transport(ranks, rank)->layout.host;
     struct region region = {
         .id = 1, .memory = h->memory, .stride = STRIDE, .n = local->size, .self = local->rank};
@@ -93,7 +92,7 @@ static void update_main(struct ranks *ranks, int rank, void *arg) {
     for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i, hosts);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
-        for (int i = 0; i < WORKS; i++) CHECK_OK(work_submit(&works[i], &err), err);
+        for (int i = 0; i < WORKS; i++) OK(work_submit(&works[i], ERR));
         engine_rank_wait(&me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
@@ -181,9 +180,8 @@ TEST(test_stripes_of_tensors_in_pieces) {
 }
 
 static void refuse(struct engine_rank *me, struct work *w, const char *why) {
-    hvd_error err = {0};
-    CHECK(work_submit(w, &err) != HVD_OK);
-    CHECK_CASE(strstr(err.text, why) != NULL, "'%s' lacks '%s'", err.text, why);
+    CHECK(work_submit(w, ERR) != HVD_OK);
+    CHECK_CASE(strstr(ERR->text, why) != NULL, "'%s' lacks '%s'", ERR->text, why);
     work_free(w);
     (void)me;
 }
@@ -212,13 +210,12 @@ TEST(test_what_can_have_no_update) { ranks_run_on_window(2, refused_main, NULL);
 
 ENGINES(disagree_main, arg) {
     struct work w;
-    hvd_error err = {0};
     float value[2] = {0};
     work_init(&w, me, plain_sum(1), "either", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
     w.tensor.update.states[0] = &value[1];
     w.tensor.request.rule = w.tensor.update.rule = me->rank ? HVD_SGD_MOMENTUM : HVD_SGD;
-    CHECK_OK(work_submit(&w, &err), err);
+    OK(work_submit(&w, ERR));
     engine_rank_wait(me);
     CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
     CHECK_INT((int)value[0], 0);

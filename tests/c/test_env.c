@@ -26,12 +26,11 @@ TEST(test_prefixes) {
 }
 
 TEST(test_unset_keeps_the_value) {
-    hvd_error err = {0};
     size_t size = 7;
     double seconds = 2.5;
     set(NULL, NULL);
-    CHECK_OK(env_size("TEST_VALUE", &size, &err), err);
-    CHECK_OK(env_seconds("TEST_VALUE", &seconds, &err), err);
+    OK(env_size("TEST_VALUE", &size, ERR));
+    OK(env_seconds("TEST_VALUE", &seconds, ERR));
     CHECK_INT(size, 7);
     CHECK_NEAR(seconds, 2.5, 0);
 }
@@ -39,34 +38,32 @@ TEST(test_unset_keeps_the_value) {
 /* HVDLITE_WINDOW=garbage counted as 1. */
 TEST(test_flags) {
     static const char *const BAD[] = {"garbage", "2", "true", "-1", "01", " ", "nan"};
-    hvd_error err = {0};
     bool value = true;
     set(NULL, NULL);
-    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    OK(env_flag("TEST_VALUE", &value, ERR));
     CHECK(value);
     set("0", "1");
-    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    OK(env_flag("TEST_VALUE", &value, ERR));
     CHECK(!value);
     set(NULL, "1");
-    CHECK_OK(env_flag("TEST_VALUE", &value, &err), err);
+    OK(env_flag("TEST_VALUE", &value, ERR));
     CHECK(value);
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         set(BAD[i], NULL);
-        CHECK_CASE(env_flag("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(err.text, "HVDLITE_TEST_VALUE is '");
-        CHECK_HAS(err.text, "expected 0 or 1");
+        CHECK_CASE(env_flag("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(ERR->text, "HVDLITE_TEST_VALUE is '");
+        CHECK_HAS(ERR->text, "expected 0 or 1");
         CHECK(value);
     }
 }
 
 TEST(test_a_bad_value_is_told_by_the_name_that_was_set) {
-    hvd_error err = {0};
     set(NULL, "loud");
-    CHECK_INT(env_invalid("TEST_VALUE", "something else", &err), HVD_INVALID);
-    CHECK_TEXT(err.text, "HOROVOD_TEST_VALUE is 'loud': expected something else");
+    CHECK_INT(env_invalid("TEST_VALUE", "something else", ERR), HVD_INVALID);
+    CHECK_TEXT(ERR->text, "HOROVOD_TEST_VALUE is 'loud': expected something else");
     set("louder", "loud");
-    env_invalid("TEST_VALUE", "something else", &err);
-    CHECK_TEXT(err.text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
+    env_invalid("TEST_VALUE", "something else", ERR);
+    CHECK_TEXT(ERR->text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
 }
 
 TEST(test_sizes) {
@@ -74,11 +71,10 @@ TEST(test_sizes) {
         const char *text;
         size_t value;
     } GOOD[] = {{"0", 0}, {"1", 1}, {"67108864", 67108864}, {"18446744073709551615", SIZE_MAX}};
-    hvd_error err = {0};
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
         size_t value = 7;
         set(GOOD[i].text, NULL);
-        CHECK_OK(env_size("TEST_VALUE", &value, &err), err);
+        OK(env_size("TEST_VALUE", &value, ERR));
         CHECK(value == GOOD[i].value);
     }
 }
@@ -87,12 +83,11 @@ TEST(test_bad_sizes) {
     static const char *const BAD[] = {"-1",  "1.5", "abc", "12x", "18446744073709551616",
                                       "1e6", " ",   " -1", "+-1", "0x10"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        hvd_error err = {0};
         size_t value = 7;
         set(NULL, BAD[i]);
-        CHECK_CASE(env_size("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(err.text, "HOROVOD_TEST_VALUE");
-        CHECK_HAS(err.text, BAD[i]);
+        CHECK_CASE(env_size("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(ERR->text, "HOROVOD_TEST_VALUE");
+        CHECK_HAS(ERR->text, BAD[i]);
         CHECK_INT(value, 7);
     }
 }
@@ -102,11 +97,10 @@ TEST(test_seconds) {
         const char *text;
         double value;
     } GOOD[] = {{"0", 0}, {"0.25", 0.25}, {"60", 60}, {"1e3", 1000}};
-    hvd_error err = {0};
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
         double value = 7;
         set(GOOD[i].text, NULL);
-        CHECK_OK(env_seconds("TEST_VALUE", &value, &err), err);
+        OK(env_seconds("TEST_VALUE", &value, ERR));
         CHECK_NEAR(value, GOOD[i].value, 0);
     }
 }
@@ -114,31 +108,30 @@ TEST(test_seconds) {
 TEST(test_bad_seconds) {
     static const char *const BAD[] = {"-1", "abc", "1s", "nan", "inf", "-0.5", " "};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        hvd_error err = {0};
         double value = 7;
         set(BAD[i], NULL);
-        CHECK_CASE(env_seconds("TEST_VALUE", &value, &err) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(err.text, "HVDLITE_TEST_VALUE");
+        CHECK_CASE(env_seconds("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
+        CHECK_HAS(ERR->text, "HVDLITE_TEST_VALUE");
         CHECK_NEAR(value, 7, 0);
     }
 }
 
 TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
-    hvd_error err = {0};
     struct options options = OPTIONS_DEFAULT;
     setenv("HVDLITE_CACHE_CAPACITY", "many", 1);
     setenv("HOROVOD_SEGMENTS_IN_FLIGHT", "65", 1);
     setenv("HVDLITE_NUDGE", "0", 1);
-    CHECK_INT(options_read(&options, &err), HVD_INVALID);
-    CHECK_TEXT(err.text, "HVDLITE_CACHE_CAPACITY is 'many': expected a whole number of at least 0");
+    CHECK_INT(options_read(&options, ERR), HVD_INVALID);
+    CHECK_TEXT(ERR->text,
+               "HVDLITE_CACHE_CAPACITY is 'many': expected a whole number of at least 0");
     CHECK_INT(options.cache_capacity, OPTIONS_DEFAULT.cache_capacity);
     CHECK(!options.nudge && options.window);
     unsetenv("HVDLITE_CACHE_CAPACITY");
-    CHECK_INT(options_read(&options, &err), HVD_INVALID);
-    CHECK_TEXT(err.text, "HOROVOD_SEGMENTS_IN_FLIGHT is '65': expected a number from 1 to 64");
+    CHECK_INT(options_read(&options, ERR), HVD_INVALID);
+    CHECK_TEXT(ERR->text, "HOROVOD_SEGMENTS_IN_FLIGHT is '65': expected a number from 1 to 64");
     CHECK_INT(options.segments_in_flight, 0);
     setenv("HVDLITE_SEGMENTS_IN_FLIGHT", "64", 1);
-    CHECK_OK(options_read(&options, &err), err);
+    OK(options_read(&options, ERR));
     CHECK_INT(options.segments_in_flight, PACE_MOST_DEPTH);
 }
 

@@ -21,8 +21,7 @@ static struct request request_named(const char *name, int n) {
 
 static struct flight *opened(void) {
     struct flight *f = NULL;
-    hvd_error err = {0};
-    REQUIRE(flight_open(&f, &err) == HVD_OK);
+    REQUIRE(flight_open(&f, ERR) == HVD_OK);
     return f;
 }
 
@@ -111,12 +110,10 @@ static void test_a_reader_in_another_mapping(void) {
     struct flight *f = opened();
     char address[SHMEM_ADDRESS];
     void *memory;
-    hvd_error err = {0};
     flight_place(f, 2, 4, 1);
     flight_describe(f, "ab12", 23);
     shmem_address(f->file, address);
-    if (!CHECK_OK(shmem_map(&memory, sizeof(struct flight_memory), true, address, &err), err))
-        return;
+    if (!OK(shmem_map(&memory, sizeof(struct flight_memory), true, address, ERR))) return;
     const struct flight_memory *m = memory;
     CHECK_INT(m->rank, 2);
     CHECK_TEXT(m->job, "ab12");
@@ -204,11 +201,10 @@ static void test_no_torn_reads(void) {
     struct flight *f = opened();
     atomic_int running = WRITERS;
     struct writer writers[WRITERS];
-    hvd_error err;
     size_t whole = 0, torn = 0;
     for (int i = 0; i < WRITERS; i++) {
         writers[i] = (struct writer){.f = f, .running = &running};
-        REQUIRE(thread_start(&writers[i].thread, write_many, &writers[i], "writer", &err) == 0);
+        REQUIRE(thread_start(&writers[i].thread, write_many, &writers[i], "writer", ERR) == 0);
     }
     do {
         for (size_t place = 0; place < FLIGHT_OPS; place++) {

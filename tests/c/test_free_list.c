@@ -43,10 +43,8 @@ static void *use(void *arg) {
 TEST(test_threads) {
     struct free_list s;
     pthread_t threads[THREADS];
-    hvd_error err;
     free_list_init(&s);
-    for (int i = 0; i < THREADS; i++)
-        CHECK_OK(thread_start(&threads[i], use, &s, "user", &err), err);
+    for (int i = 0; i < THREADS; i++) OK(thread_start(&threads[i], use, &s, "user", ERR));
     for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
     free_list_destroy(&s);
 }

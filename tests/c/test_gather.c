@@ -22,10 +22,9 @@ struct job {
 };
 
 static void job_open(struct job *job, int size, const int *host_of) {
-    hvd_error err = {0};
     *job = (struct job){.size = size, .now = 1};
     for (int r = 0; r < size; r++) {
-        CHECK_OK(tree_open(&job->trees[r], r, size, host_of, &err), err);
+        OK(tree_open(&job->trees[r], r, size, host_of, ERR));
         gather_open(&job->gathers[r], &job->trees[r]);
     }
 }
@@ -43,16 +42,14 @@ static int take(struct job *job, int rank, int from, struct wire_item item, hvd_
 }
 
 static void say(struct job *job, int rank, enum wire_type type, uint64_t id) {
-    hvd_error err = {0};
     struct wire_item item = {.type = type, .rank = rank, .id = id};
     if (type == WIRE_REQUEST) item.request.kind = HVD_JOIN;
-    CHECK_OK(take(job, rank, rank, item, &err), err);
+    OK(take(job, rank, rank, item, ERR));
 }
 
 static void say_changed(struct job *job, int rank, uint64_t id) {
-    hvd_error err = {0};
     struct wire_item item = {.type = WIRE_REQUEST, .rank = rank, .instead = id};
-    CHECK_OK(take(job, rank, rank, item, &err), err);
+    OK(take(job, rank, rank, item, ERR));
 }
 
 static void coordinator_hears(struct job *job, const struct wire_item *item) {
@@ -77,12 +74,11 @@ static void deliver(struct job *job, int rank) {
     int parent = job->trees[rank].parents[rank];
     struct wire_reader reader = {0};
     struct wire_item item = {.type = WIRE_RUN};
-    hvd_error err = {0};
     bool more = out->size > 0;
-    if (more) CHECK_OK(wire_open(&reader, out->data, out->size, &err), err);
+    if (more) OK(wire_open(&reader, out->data, out->size, ERR));
     while (more) {
-        CHECK_OK(wire_next(&reader, &item, &more, &err), err);
-        if (more && parent > 0) CHECK_OK(take(job, parent, rank, item, &err), err);
+        OK(wire_next(&reader, &item, &more, ERR));
+        if (more && parent > 0) OK(take(job, parent, rank, item, ERR));
         if (more && parent <= 0) coordinator_hears(job, &item);
     }
     wire_reader_free(&reader);
@@ -90,10 +86,9 @@ static void deliver(struct job *job, int rank) {
 }
 
 static void step(struct job *job) {
-    hvd_error err = {0};
     job->now += STEP;
     for (int r = job->size - 1; r >= 0; r--) {
-        CHECK_OK(gather_late(&job->gathers[r], job->now, &job->out[r], &err), err);
+        OK(gather_late(&job->gathers[r], job->now, &job->out[r], ERR));
         deliver(job, r);
     }
 }
@@ -240,19 +235,18 @@ TEST(test_any_order) {
 
 TEST(test_what_no_rank_sends) {
     static struct job job;
-    hvd_error err = {0};
     job_open(&job, 8, HOSTS);
     struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
-    CHECK_INT(take(&job, 2, 3, hit, &err), HVD_OK);
-    CHECK_INT(take(&job, 2, 3, hit, &err), HVD_INTERNAL);
+    CHECK_INT(take(&job, 2, 3, hit, ERR), HVD_OK);
+    CHECK_INT(take(&job, 2, 3, hit, ERR), HVD_INTERNAL);
     for (int rank = -1; rank <= 8; rank++) {
         hit.rank = rank;
-        if (rank != 4) CHECK_INT(take(&job, 2, 4, hit, &err), HVD_INTERNAL);
+        if (rank != 4) CHECK_INT(take(&job, 2, 4, hit, ERR), HVD_INTERNAL);
     }
     hit.rank = 6;
-    CHECK_INT(take(&job, 2, 6, hit, &err), HVD_INTERNAL); /* of another host */
-    CHECK_INT(take(&job, 2, 0, hit, &err), HVD_INTERNAL);
+    CHECK_INT(take(&job, 2, 6, hit, ERR), HVD_INTERNAL); /* of another host */
+    CHECK_INT(take(&job, 2, 0, hit, ERR), HVD_INTERNAL);
     struct wire_item run = {.type = WIRE_RUN, .rank = 4};
-    CHECK_INT(take(&job, 2, 4, run, &err), HVD_INTERNAL);
+    CHECK_INT(take(&job, 2, 4, run, ERR), HVD_INTERNAL);
     job_close(&job);
 }

@@ -17,13 +17,12 @@ struct started {
 /* Every WRONG-th is larger on rank 0, which is an error on all ranks. */
 static void start(struct started *s, struct engine_rank *me, int number) {
     char name[32];
-    hvd_error err = {0};
     snprintf(name, sizeof name, "shared.%d", number);
     work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001), name, true);
-    REQUIRE((s->handle = handle_new(&err)) != NULL);
+    REQUIRE((s->handle = handle_new(ERR)) != NULL);
     s->handle->tensor = s->work.tensor;
     handle_lend(s->handle);
-    REQUIRE(engine_submit(me->engine, &s->handle->tensor, &err) == HVD_OK);
+    REQUIRE(engine_submit(me->engine, &s->handle->tensor, ERR) == HVD_OK);
 }
 
 static void check_ended(struct started *s, int number, int code, const hvd_error *err) {
@@ -43,9 +42,8 @@ struct asker {
 static void *ask(void *arg) {
     struct asker *a = arg;
     for (int i = 0; i < HANDLES; i++) {
-        hvd_error err = {0};
-        while (!handle_finish(a->all[i].handle, a->polls ? 0 : PATIENCE, a->polls ? NULL : &err));
-        check_ended(&a->all[i], i, handle_finish(a->all[i].handle, PATIENCE, &err), &err);
+        while (!handle_finish(a->all[i].handle, a->polls ? 0 : PATIENCE, a->polls ? NULL : ERR));
+        check_ended(&a->all[i], i, handle_finish(a->all[i].handle, PATIENCE, ERR), ERR);
     }
     return NULL;
 }
@@ -54,19 +52,17 @@ static void shared_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct started all[HANDLES];
     struct asker askers[ASKERS];
-    hvd_error err = {0};
     (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) start(&all[i], &me, i);
     for (int i = 0; i < ASKERS; i++) {
         askers[i] = (struct asker){.all = all, .polls = i % 2};
-        REQUIRE(thread_start(&askers[i].thread, ask, &askers[i], "asker", &err) == HVD_OK);
+        REQUIRE(thread_start(&askers[i].thread, ask, &askers[i], "asker", ERR) == HVD_OK);
     }
     for (int i = 0; i < ASKERS; i++) thread_join(askers[i].thread);
     engine_rank_end(&me);
     for (int i = 0; i < HANDLES; i++) {
-        check_ended(&all[i], i, handle_finish(all[i].handle, 0, &err),
-                    &err); /* without an engine */
+        check_ended(&all[i], i, handle_finish(all[i].handle, 0, ERR), ERR); /* without an engine */
         handle_drop(all[i].handle);
         work_free(&all[i].work);
     }
@@ -83,15 +79,14 @@ static void watched_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct started all[HANDLES];
     atomic_int calls[HANDLES] = {0};
-    hvd_error err = {0};
     (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) {
         start(&all[i], &me, i);
-        if (i % 3 == 0) handle_finish(all[i].handle, PATIENCE, &err);
+        if (i % 3 == 0) handle_finish(all[i].handle, PATIENCE, ERR);
         handle_watch(all[i].handle, count, &calls[i]);
     }
-    for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, &err);
+    for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
     engine_rank_end(&me);
     for (int i = 0; i < HANDLES; i++) {
         CHECK_CASE(calls[i] == 1, "%d", i);
@@ -120,8 +115,7 @@ TEST(test_a_handle_dropped_under_way) { ranks_run(2, dropped_main, NULL); }
 /* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
 static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
                                      int64_t out_rows, const char *name) {
-    hvd_error err = {0};
-    struct hvd_handle *h = handle_new(&err);
+    struct hvd_handle *h = handle_new(ERR);
     REQUIRE(h != NULL);
     int rows = kind == HVD_ALLGATHER ? me->rank + 1 : me->ranks->size;
     h->tensor = (struct tensor){.in = in, .out = out, .out_rows = out_rows, .open = true};
@@ -129,7 +123,7 @@ static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in
     h->tensor.request.kind = kind;
     for (int i = 0; i < 3 * rows; i++) in[i] = (float)me->rank;
     handle_lend(h);
-    REQUIRE(engine_submit(me->engine, &h->tensor, &err) == HVD_OK);
+    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
     return h;
 }
 
@@ -221,12 +215,11 @@ static void *call(void *arg) {
 static void callers_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct caller callers[CALLERS];
-    hvd_error err = {0};
     rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < CALLERS; i++) {
         callers[i] = (struct caller){.me = &me, .number = i, .driven = arg};
-        REQUIRE(thread_start(&callers[i].thread, call, &callers[i], "caller", &err) == HVD_OK);
+        REQUIRE(thread_start(&callers[i].thread, call, &callers[i], "caller", ERR) == HVD_OK);
     }
     for (int i = 0; i < CALLERS; i++) thread_join(callers[i].thread);
     engine_rank_end(&me);
@@ -303,7 +296,6 @@ static bool floats_restore_and_tell(floats_mode mode) {
 /* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others' sum. */
 static void flushing_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
-    hvd_error err = {0};
     const float small = 1e-41f;
     float sum[64];
     rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
@@ -311,7 +303,7 @@ static void flushing_main(struct ranks *ranks, int rank, void *arg) {
     for (int round = 0; round < ROUNDS; round++) {
         struct work work;
         work_init(&work, &me, plain_sum(64), "small", true);
-        struct hvd_handle *h = handle_new(&err);
+        struct hvd_handle *h = handle_new(ERR);
         REQUIRE(h != NULL);
         for (int i = 0; i < 64; i++) sum[i] = small;
         h->tensor = work.tensor;
@@ -319,12 +311,12 @@ static void flushing_main(struct ranks *ranks, int rank, void *arg) {
         h->tensor.in = h->tensor.out = sum;
         h->tensor.request.waited = true;
         handle_lend(h);
-        REQUIRE(engine_submit(me.engine, &h->tensor, &err) == HVD_OK);
+        REQUIRE(engine_submit(me.engine, &h->tensor, ERR) == HVD_OK);
         floats_mode mode = floats_flushing();
         engine_drive(me.engine, is_done, h);
         if (is_done(h)) atomic_fetch_add((atomic_int *)arg, 1);
         CHECK(floats_restore_and_tell(mode));
-        CHECK(handle_finish(h, PATIENCE, &err));
+        CHECK(handle_finish(h, PATIENCE, ERR));
         CHECK(memcmp(&sum[63], &(float){2 * small}, sizeof small) == 0);
         handle_drop(h);
         work_free(&work);

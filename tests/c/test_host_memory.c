@@ -10,10 +10,9 @@ static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 /* Two mappings of one memory, as of two ranks. */
 static bool open_two(struct host_memory m[2]) {
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
-    if (!CHECK_OK(host_memory_make(&m[0], PAGES * page_bytes(), &err), err)) return false;
+    if (!OK(host_memory_make(&m[0], PAGES * page_bytes(), ERR))) return false;
     host_memory_address(&m[0], address);
-    return CHECK_OK(host_memory_attach(&m[1], PAGES * page_bytes(), address, &err), err);
+    return OK(host_memory_attach(&m[1], PAGES * page_bytes(), address, ERR));
 }
 
 static int settle(const struct host_memory *m, size_t at, size_t bytes, hvd_error *err) {
@@ -50,25 +49,23 @@ TEST(test_what_one_writes_to_its_view_others_do_not_see) {
 
 TEST(test_settling_shares_what_was_written) {
     struct host_memory m[2];
-    hvd_error err = {0};
     size_t page = page_bytes(), last = PAGES * page - 1;
     if (!open_two(m)) return;
     m[0].view[5] = 2;
     m[0].view[last] = 3;
-    CHECK_OK(settle(&m[0], 0, page + 1, &err), err);
+    OK(settle(&m[0], 0, page + 1, ERR));
     CHECK_INT(m[1].view[5], 2);
     CHECK_INT(m[1].view[last], 0); /* was not settled */
-    CHECK_OK(settle(&m[0], page, last + 1 - page, &err), err);
+    OK(settle(&m[0], page, last + 1 - page, ERR));
     CHECK_INT(m[1].view[last], 3);
     close_two(m);
 }
 
 TEST(test_a_settled_view_follows_the_memory_again) {
     struct host_memory m[2];
-    hvd_error err = {0};
     if (!open_two(m)) return;
     m[0].view[5] = 2;
-    CHECK_OK(settle(&m[0], 0, page_bytes(), &err), err);
+    OK(settle(&m[0], 0, page_bytes(), ERR));
     m[1].shared[5] = 4;
     CHECK_INT(m[0].view[5], 4);
     close_two(m);
@@ -76,7 +73,6 @@ TEST(test_a_settled_view_follows_the_memory_again) {
 
 TEST(test_no_memory_has_that_address) {
     struct host_memory m;
-    hvd_error err = {0};
-    CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", &err) != HVD_OK);
-    CHECK(strstr(err.text, "/proc/self/fd/9999") != NULL);
+    CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", ERR) != HVD_OK);
+    CHECK(strstr(ERR->text, "/proc/self/fd/9999") != NULL);
 }

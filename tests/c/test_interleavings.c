@@ -194,12 +194,11 @@ static bool has_mail(const void *arg) {
 }
 
 static void write_mail(void) {
-    hvd_error err = {0};
     for (int i = 0; i < MESSAGES; i++)
-        CHECK_OK(search_send(&mail.box, &mail.out, message, length_of(i), &err), err);
+        OK(search_send(&mail.box, &mail.out, message, length_of(i), ERR));
     while (mail.out.size) {
         wait_until(has_room, NULL);
-        CHECK_OK(search_flush(&mail.box, &mail.out, &err), err);
+        OK(search_flush(&mail.box, &mail.out, ERR));
     }
 }
 
@@ -207,8 +206,7 @@ static void read_mail(void) {
     for (int i = 0; i < MESSAGES;) {
         void *data;
         size_t size = 0;
-        hvd_error err = {0};
-        CHECK_OK(search_receive(&mail.box, &mail.in, &data, &size, &err), err);
+        OK(search_receive(&mail.box, &mail.in, &data, &size, ERR));
         if (!data) {
             wait_until(has_mail, NULL);
             continue;
@@ -272,7 +270,6 @@ static float sum_of(int call) {
 static void call_once(const struct comm *comm, int call) {
     float *data = host.data[comm->rank];
     size_t bytes = host.values * sizeof *data;
-    hvd_error err = {0};
     for (size_t i = 0; i < host.values; i++) data[i] = input(comm->rank, call);
     struct coll_tensor tensor = {.in = (char *)data, .out = (char *)data, .bytes = bytes};
     struct coll_args args = {.kind = CALLS[call],
@@ -284,7 +281,7 @@ static void call_once(const struct comm *comm, int call) {
                              .final = {1, 1},
                              .scratch = &host.scratch[comm->rank]};
     bool adds = args.kind == HVD_ALLREDUCE;
-    CHECK_OK((adds ? search_allreduce : search_broadcast)(comm, &args, &err), err);
+    OK((adds ? search_allreduce : search_broadcast)(comm, &args, ERR));
     size_t right = 0;
     for (size_t i = 0; i < host.values; i++)
         right += data[i] == (adds ? sum_of(call) : input(0, call));

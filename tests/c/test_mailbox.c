@@ -22,15 +22,14 @@ static unsigned char byte_of(int i, size_t at) { return (unsigned char)((size_t)
 static void *write_all(void *arg) {
     struct mailbox *box = arg;
     struct mail_out out = {0};
-    hvd_error err = {0};
     uint64_t random = 5;
     static unsigned char data[3 * MAILBOX_BYTES];
     for (int i = 0; i < MESSAGES; i++) {
         size_t size = length_of(&random, i);
         for (size_t k = 0; k < size; k++) data[k] = byte_of(i, k);
-        CHECK_OK(mailbox_send(box, &out, data, size, &err), err);
+        OK(mailbox_send(box, &out, data, size, ERR));
     }
-    for (; out.size; sched_yield()) CHECK_OK(mailbox_flush(box, &out, &err), err);
+    for (; out.size; sched_yield()) OK(mailbox_flush(box, &out, ERR));
     mail_out_free(&out);
     return NULL;
 }
@@ -45,15 +44,14 @@ TEST(test_stream) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_in in = {0};
     pthread_t writer;
-    hvd_error err = {0};
     uint64_t random = 5;
     REQUIRE(box != NULL);
     memset(box, 0, sizeof *box);
-    REQUIRE(thread_start(&writer, write_all, box, "writer", &err) == 0);
+    REQUIRE(thread_start(&writer, write_all, box, "writer", ERR) == 0);
     for (int i = 0; i < MESSAGES;) {
         void *data;
         size_t size;
-        CHECK_OK(mailbox_receive(box, &in, &data, &size, &err), err);
+        OK(mailbox_receive(box, &in, &data, &size, ERR));
         if (!data) {
             sched_yield();
             continue;
@@ -74,18 +72,17 @@ TEST(test_full) {
     struct mailbox *box = aligned_alloc(64, sizeof *box);
     struct mail_out out = {0};
     struct mail_in in = {0};
-    hvd_error err = {0};
     void *data;
     size_t size;
     static unsigned char big[2 * MAILBOX_BYTES];
     REQUIRE(box != NULL);
     memset(box, 0, sizeof *box);
-    CHECK_OK(mailbox_send(box, &out, big, sizeof big, &err), err);
-    CHECK_OK(mailbox_flush(box, &out, &err), err);
+    OK(mailbox_send(box, &out, big, sizeof big, ERR));
+    OK(mailbox_flush(box, &out, ERR));
     CHECK(out.size > 0);
-    CHECK_OK(mailbox_receive(box, &in, &data, &size, &err), err);
+    OK(mailbox_receive(box, &in, &data, &size, ERR));
     CHECK(data == NULL);
-    CHECK_OK(mailbox_flush(box, &out, &err), err);
+    OK(mailbox_flush(box, &out, ERR));
     CHECK(out.size > 0);
     mail_out_free(&out);
     mail_in_free(&in);
@@ -96,7 +93,6 @@ TEST(test_full) {
 TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
     struct mailbox *box = aligned_alloc(64, sizeof *box);
-    hvd_error err;
     void *data;
     size_t size;
     REQUIRE(box != NULL);
@@ -104,19 +100,18 @@ TEST(test_damaged_counts_and_lengths_are_an_error) {
         struct mail_out out = {0};
         struct mail_in in = {0};
         memset(box, 0, sizeof *box);
-        CHECK_OK(mailbox_send(box, &out, "hello", 6, &err), err);
+        OK(mailbox_send(box, &out, "hello", 6, ERR));
         box->written = box->read + WRONG[i];
-        CHECK_CODE(mailbox_receive(box, &in, &data, &size, &err), HVD_INTERNAL, err);
-        CHECK_HAS(err.text, "the memory that the ranks of this host share is damaged");
+        FAILS(mailbox_receive(box, &in, &data, &size, ERR), HVD_INTERNAL);
+        CHECK_HAS(ERR->text, "the memory that the ranks of this host share is damaged");
         box->read = out.written - WRONG[i];
-        CHECK_CODE(mailbox_send(box, &out, "hello", 6, &err), HVD_INTERNAL, err);
+        FAILS(mailbox_send(box, &out, "hello", 6, ERR), HVD_INTERNAL);
         box->read = 0;
         box->written = out.written;
         uint64_t length = i ? WRONG[i] : UINT64_MAX - 7;
         memcpy(box->bytes, &length, sizeof length);
         bool fits = length <= MAILBOX_LONGEST; /* the rest is waited for */
-        CHECK_CODE(mailbox_receive(box, &in, &data, &size, &err), fits ? HVD_OK : HVD_INTERNAL,
-                   err);
+        FAILS(mailbox_receive(box, &in, &data, &size, ERR), fits ? HVD_OK : HVD_INTERNAL);
         CHECK(data == NULL);
         mail_out_free(&out);
         mail_in_free(&in);
@@ -131,27 +126,26 @@ TEST(test_host) {
     int fd;
     struct host hosts[N];
     void *memory;
-    hvd_error err = {0};
-    CHECK_OK(shmem_make(window_bytes(N), &fd, &err), err);
+    OK(shmem_make(window_bytes(N), &fd, ERR));
     shmem_address(fd, address);
     for (int i = 0; i < N; i++) {
-        CHECK_OK(shmem_map(&memory, window_bytes(N), true, address, &err), err);
-        CHECK_OK(host_open(&hosts[i], memory, N, i, &err), err);
+        OK(shmem_map(&memory, window_bytes(N), true, address, ERR));
+        OK(host_open(&hosts[i], memory, N, i, ERR));
     }
     close(fd);
-    CHECK(shmem_map(&memory, window_bytes(N), true, address, &err) == HVD_NO_MEMORY);
+    CHECK(shmem_map(&memory, window_bytes(N), true, address, ERR) == HVD_NO_MEMORY);
     CHECK(host_reaches(&hosts[0], 2) && host_reaches(&hosts[2], 0) && !host_reaches(&hosts[1], 2));
     for (int i = 1; i < N; i++) {
         int from = -1;
         void *data;
         size_t size;
-        CHECK_OK(host_send(&hosts[i], 0, &i, sizeof i, &err), err);
-        CHECK_OK(host_receive(&hosts[0], &from, &data, &size, &err), err);
+        OK(host_send(&hosts[i], 0, &i, sizeof i, ERR));
+        OK(host_receive(&hosts[0], &from, &data, &size, ERR));
         CHECK_INT(from, i);
         CHECK(data && size == sizeof i && memcmp(data, &i, size) == 0);
         free(data);
-        CHECK_OK(host_send(&hosts[0], i, "hello", 6, &err), err);
-        CHECK_OK(host_receive(&hosts[i], &from, &data, &size, &err), err);
+        OK(host_send(&hosts[0], i, "hello", 6, ERR));
+        OK(host_receive(&hosts[i], &from, &data, &size, ERR));
         CHECK(from == 0 && data && strcmp(data, "hello") == 0);
         free(data);
     }

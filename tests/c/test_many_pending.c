@@ -48,13 +48,11 @@ static struct coordinator *coordinator_of(double stall_failure) {
 }
 
 static void say(struct coordinator *c, int rank, const struct request *r, double now) {
-    hvd_error err = {0};
-    CHECK_OK(coordinator_request(c, rank, r, now, &err), err);
+    OK(coordinator_request(c, rank, r, now, ERR));
 }
 
 static void decide_now(struct coordinator *c, double now, struct wire_writer *out) {
-    hvd_error err = {0};
-    CHECK_OK(coordinator_decide(c, now, out, &err), err);
+    OK(coordinator_decide(c, now, out, ERR));
 }
 
 /* Each rank in its own order, with random priorities; some tensors can be fused, others not. */
@@ -171,12 +169,10 @@ static struct tensor *new_tensor(size_t i) {
 static void found_by_id(size_t n) {
     struct tensors *t = tensors_new();
     size_t *order = shuffled(n, 3);
-    hvd_error err = {0};
     bool held;
-    for (size_t i = 0; i < n; i++) CHECK_OK(tensors_add(t, new_tensor(i), &held, &err), err);
+    for (size_t i = 0; i < n; i++) OK(tensors_add(t, new_tensor(i), &held, ERR));
     uint64_t id = 1;
-    for (struct tensor *x = tensors_take(t); x; x = x->newer)
-        CHECK_OK(tensors_set_id(t, x, id++, &err), err);
+    for (struct tensor *x = tensors_take(t); x; x = x->newer) OK(tensors_set_id(t, x, id++, ERR));
     for (size_t i = 0; i < n; i++) {
         struct tensor *x = tensors_find_id(t, order[i] + 1);
         if (CHECK(x != NULL)) tensors_finish(t, x, NULL);
@@ -190,9 +186,8 @@ static void zeros(size_t n) {
     struct tensors *t = tensors_new();
     struct tensor **all = calloc(n, sizeof(struct tensor *));
     struct request r = request_of("zeros", 1);
-    hvd_error err = {0};
     REQUIRE(all != NULL);
-    for (size_t i = 0; i < n; i++) CHECK_OK(tensors_add_zeros(t, &r, &all[i], &err), err);
+    for (size_t i = 0; i < n; i++) OK(tensors_add_zeros(t, &r, &all[i], ERR));
     for (size_t i = 0; i < n; i++) tensors_finish(t, all[i], NULL);
     free(all);
     tensors_free(t);
@@ -206,13 +201,12 @@ static void failed(void *arg, const hvd_error *error) {
 /* One name, submitted again and again by an operator that fails. */
 static void behind_each_other(size_t n) {
     struct tensors *t = tensors_new();
-    hvd_error err = {0};
     bool held;
     for (size_t i = 0; i < n; i++) {
         struct tensor *tensor = new_tensor(0);
         tensor->request.failed = true;
         tensor->complete = failed;
-        CHECK_OK(tensors_add(t, tensor, &held, &err), err);
+        OK(tensors_add(t, tensor, &held, ERR));
     }
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     tensors_free(t);
@@ -231,13 +225,12 @@ static void long_message(size_t n) {
     struct mail_in in = {0};
     size_t bytes = 500 * n, size;
     void *message = calloc(bytes, 1), *got = NULL;
-    hvd_error err = {0};
     REQUIRE(box && message);
     memset(box, 0, sizeof *box);
-    CHECK_OK(mailbox_send(box, &out, message, bytes, &err), err);
+    OK(mailbox_send(box, &out, message, bytes, ERR));
     while (!got) {
-        CHECK_OK(mailbox_flush(box, &out, &err), err);
-        CHECK_OK(mailbox_receive(box, &in, &got, &size, &err), err);
+        OK(mailbox_flush(box, &out, ERR));
+        OK(mailbox_receive(box, &in, &got, &size, ERR));
     }
     CHECK_INT(size, bytes);
     free(got);

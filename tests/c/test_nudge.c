@@ -200,15 +200,14 @@ static bool read_once(void *arg, int file) {
 TEST(test_a_handler_can_end_the_watch) {
     struct counter bell;
     struct poller *p = NULL;
-    hvd_error err = {0};
     int ends[2][2];
     counter_init(&bell);
-    CHECK_OK(poller_new(&p, &err), err);
+    OK(poller_new(&p, ERR));
     for (int i = 0; i < 2; i++) {
         REQUIRE(pipe(ends[i]) == 0);
-        CHECK_OK(poller_add(p, ends[i][0], read_once, &bell, &err), err);
+        OK(poller_add(p, ends[i][0], read_once, &bell, ERR));
     }
-    CHECK_OK(poller_start(p, "poll", &err), err);
+    OK(poller_start(p, "poll", ERR));
     CHECK_INT(write(ends[0][1], "ab", 2), 2);
     CHECK(counter_reaches(&bell, 2));
     CHECK_INT(write(ends[0][1], "xyz", 3), 3); /* y and z stay unread */
@@ -219,7 +218,7 @@ TEST(test_a_handler_can_end_the_watch) {
     CHECK_INT(bell.count, 4);
     for (int i = 0; i < 4; i++) close(ends[i / 2][i % 2]);
     monitor_destroy(&bell.monitor);
-    CHECK_OK(poller_new(&p, &err), err);
+    OK(poller_new(&p, ERR));
     poller_free(p); /* never started */
     poller_free(NULL);
 }

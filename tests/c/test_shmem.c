@@ -15,10 +15,9 @@ struct part {
 static char *part_of(const struct part *p, int i) { return p->memory + (size_t)i * BYTES; }
 
 static bool reserve_all(struct part parts[N]) {
-    hvd_error err = {0};
     for (int i = 0; i < N; i++) {
         void *memory;
-        if (!CHECK_OK(shmem_reserve(&memory, BYTES, N, i, &parts[i].fd, &err), err)) return false;
+        if (!OK(shmem_reserve(&memory, BYTES, N, i, &parts[i].fd, ERR))) return false;
         parts[i].memory = memory;
     }
     return true;
@@ -26,12 +25,11 @@ static bool reserve_all(struct part parts[N]) {
 
 static void attach_all(const struct part parts[N]) {
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < N; j++) {
             if (i == j) continue;
             shmem_address(parts[j].fd, address);
-            CHECK_OK(shmem_attach(part_of(&parts[i], j), USED, address, &err), err);
+            OK(shmem_attach(part_of(&parts[i], j), USED, address, ERR));
         }
     }
 }
@@ -57,31 +55,29 @@ TEST(test_parts) {
 TEST(test_who_goes_first) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
     if (!reserve_all(parts)) return;
     part_of(&parts[0], 0)[5] = 9;
     attach_all(parts);
     shmem_address(parts[0].fd, address);
     shmem_release(parts[0].memory, (size_t)N * BYTES, parts[0].fd);
     CHECK_INT(part_of(&parts[1], 0)[5], 9);
-    CHECK_INT(shmem_attach(part_of(&parts[2], 1), USED, address, &err), HVD_NO_MEMORY);
-    CHECK(strstr(err.text, address) != NULL);
+    CHECK_INT(shmem_attach(part_of(&parts[2], 1), USED, address, ERR), HVD_NO_MEMORY);
+    CHECK(strstr(ERR->text, address) != NULL);
     for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
 /* A path may lead to another file where two containers count their processes apart. */
 TEST(test_another_file) {
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
     void *memory;
     int fds[2];
-    for (int i = 0; i < 2; i++) CHECK_OK(shmem_make(BYTES, &fds[i], &err), err);
+    for (int i = 0; i < 2; i++) OK(shmem_make(BYTES, &fds[i], ERR));
     shmem_address(fds[0], address);
-    CHECK_OK(shmem_map(&memory, BYTES, true, address, &err), err);
+    OK(shmem_map(&memory, BYTES, true, address, ERR));
     shmem_close(memory, BYTES);
     CHECK_INT(dup2(fds[1], fds[0]), fds[0]);
-    CHECK_CODE(shmem_map(&memory, BYTES, true, address, &err), HVD_NO_MEMORY, err);
-    CHECK_CODE(shmem_map(&memory, BYTES, true, "", &err), HVD_NO_MEMORY, err);
+    FAILS(shmem_map(&memory, BYTES, true, address, ERR), HVD_NO_MEMORY);
+    FAILS(shmem_map(&memory, BYTES, true, "", ERR), HVD_NO_MEMORY);
     for (int i = 0; i < 2; i++) close(fds[i]);
 }
 
@@ -89,11 +85,10 @@ TEST(test_another_file) {
 TEST(test_too_large) {
     struct part parts[N];
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
     if (!reserve_all(parts)) return;
     shmem_address(parts[1].fd, address);
-    CHECK_INT(shmem_attach(part_of(&parts[0], 1), BYTES + 1, address, &err), HVD_NO_MEMORY);
-    CHECK_OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", &err), err); /* nothing of it */
+    CHECK_INT(shmem_attach(part_of(&parts[0], 1), BYTES + 1, address, ERR), HVD_NO_MEMORY);
+    OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", ERR)); /* nothing of it */
     for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
@@ -101,11 +96,10 @@ TEST(test_too_large) {
 TEST(test_large_pages) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_ADDRESS];
-    hvd_error err = {0};
     void *memory[2];
     int fd[2];
     for (int i = 0; i < 2; i++)
-        if (!CHECK_OK(shmem_reserve(&memory[i], PART, 2, i, &fd[i], &err), err)) return;
+        if (!OK(shmem_reserve(&memory[i], PART, 2, i, &fd[i], ERR))) return;
     char *own = (char *)memory[1] + PART, *seen = (char *)memory[0] + PART;
     CHECK_INT((int)(shmem_whole_pages(own, 1) % LARGE), LARGE - GAP);
     CHECK_INT((int)shmem_whole_pages(own, LARGE - GAP), LARGE - GAP);
@@ -113,7 +107,7 @@ TEST(test_large_pages) {
         if (i < HOLE || i >= HOLE + LARGE) own[i] = (char)(i / 1000 + 1);
     shmem_collapse(own, PART);
     shmem_address(fd[1], address);
-    CHECK_OK(shmem_attach(seen, PART, address, &err), err);
+    OK(shmem_attach(seen, PART, address, ERR));
     for (size_t i = 0; i < PART; i += 1000) {
         char expected = i < HOLE || i >= HOLE + LARGE ? (char)(i / 1000 + 1) : 0;
         CHECK_INT(own[i], expected);

@@ -23,14 +23,13 @@ static void lost_1(void *arg, int peer) { ends_of(arg)->lost[1] = 1 + peer; }
 
 static void open_ends(struct ends *e, struct ends **arg, int buffer) {
     struct sockets s;
-    hvd_error err = {0};
     *e = (struct ends){{NULL}, {NULL}, {0}, {0}};
     *arg = e;
     sockets_connect(&s, 2, buffer);
     for (int i = 0; i < 2; i++) {
         struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, arg};
-        CHECK_OK(net_open(&e->net[i], i, 2, s.data[i], s.messages[i], &err), err);
-        CHECK_OK(channel_open(&e->channel[i], e->net[i], 0, owner, &err), err);
+        OK(net_open(&e->net[i], i, 2, s.data[i], s.messages[i], ERR));
+        OK(channel_open(&e->channel[i], e->net[i], 0, owner, ERR));
     }
 }
 
@@ -76,13 +75,11 @@ static void transit_free(struct transit *x) {
 }
 
 static void post_send(struct ends *e, struct transit *x) {
-    hvd_error err = {0};
-    CHECK_OK(channel_isend(e->channel[0], x->from, x->n, 1, &x->out, &err), err);
+    OK(channel_isend(e->channel[0], x->from, x->n, 1, &x->out, ERR));
 }
 
 static void post_receive(struct ends *e, struct transit *x) {
-    hvd_error err = {0};
-    CHECK_OK(channel_irecv(e->channel[1], x->to, x->n, 0, &x->in, &err), err);
+    OK(channel_irecv(e->channel[1], x->to, x->n, 0, &x->in, ERR));
 }
 
 static bool is_done(const struct piece *p) { return !p || p->complete; }
@@ -110,10 +107,9 @@ static void run_frames(uint64_t seed, int buffer, bool several) {
     struct channel *others[2];
     struct transit x[MOST_FRAMES];
     int sent = 0, posted = 0;
-    hvd_error err = {0};
     open_ends(&e, &arg, buffer);
     for (int i = 0; i < 2 && several; i++)
-        CHECK_OK(channel_open(&others[i], e.net[i], 7, e.channel[i]->owner, &err), err);
+        OK(channel_open(&others[i], e.net[i], 7, e.channel[i]->owner, ERR));
     for (int i = 0; i < MOST_FRAMES; i++) transit_new(&x[i], length_of(&r), (unsigned)i);
     while (sent < MOST_FRAMES || posted < MOST_FRAMES) {
         switch (random_below(&r, 3)) {
@@ -139,9 +135,8 @@ TEST(test_frames_in_any_order) {
 }
 
 static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
-    hvd_error err = {0};
     for (int i = 0; i < 2; i++)
-        CHECK_OK(channel_open(&c[i], e->net[i], group, e->channel[i]->owner, &err), err);
+        OK(channel_open(&c[i], e->net[i], group, e->channel[i]->owner, ERR));
 }
 
 /* What a group has given up stays whole for the others: the rest of a frame goes out from a copy,
@@ -150,7 +145,6 @@ static void run_abandon(bool sender, bool receiver) {
     struct ends e, *arg;
     struct channel *c[2];
     struct transit x, y;
-    hvd_error err = {0};
     open_ends(&e, &arg, TINY);
     open_both(&e, c, 7);
     transit_new(&x, BIG, 0);
@@ -163,8 +157,8 @@ static void run_abandon(bool sender, bool receiver) {
     if (receiver) channel_abandon(e.channel[1]);
     if (sender) memset(x.from, 0x33, BIG);
     if (receiver) memset(x.to, 0x33, BIG);
-    CHECK_OK(channel_isend(c[0], y.from, BIG, 1, &y.out, &err), err);
-    CHECK_OK(channel_irecv(c[1], y.to, BIG, 0, &y.in, &err), err);
+    OK(channel_isend(c[0], y.from, BIG, 1, &y.out, ERR));
+    OK(channel_irecv(c[1], y.to, BIG, 0, &y.in, ERR));
     for (int looks = 0; looks < 100000 && !(is_done(y.in) && is_done(y.out)); looks++)
         look_at_both(&e);
     CHECK(is_done(y.in) && is_done(y.out) && has_bytes(y.to, BIG, 1));
@@ -185,8 +179,7 @@ TEST(test_abandoned_frames_leave_the_stream_whole) {
 }
 
 static void send_text(struct channel *c, const char *text) {
-    hvd_error err = {0};
-    CHECK_OK(channel_send(c, FRAME_MESSAGE, 1 - c->net->rank, text, strlen(text) + 1, &err), err);
+    OK(channel_send(c, FRAME_MESSAGE, 1 - c->net->rank, text, strlen(text) + 1, ERR));
 }
 
 static void check_text(struct channel *c, const char *text) {
@@ -203,25 +196,24 @@ TEST(test_a_group_that_only_one_rank_has_opened) {
     struct ends e, *arg;
     struct channel *c[2];
     struct piece *p;
-    hvd_error err = {0};
     char got[4] = "";
     open_ends(&e, &arg, 0);
-    CHECK_OK(channel_open(&c[0], e.net[0], 9, e.channel[0]->owner, &err), err);
-    CHECK_OK(channel_isend(c[0], "abc", 4, 1, &p, &err), err);
+    OK(channel_open(&c[0], e.net[0], 9, e.channel[0]->owner, ERR));
+    OK(channel_isend(c[0], "abc", 4, 1, &p, ERR));
     send_text(c[0], "early");
     send_text(e.channel[0], "of the world");
     check_text(e.channel[1], "of the world");
-    CHECK_OK(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, &err), err);
+    OK(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, ERR));
     check_text(c[1], "early");
-    CHECK_OK(channel_irecv(c[1], got, 4, 0, &p, &err), err);
+    OK(channel_irecv(c[1], got, 4, 0, &p, ERR));
     CHECK(!p);
     CHECK_TEXT(got, "abc");
     channel_close(c[1]);
-    CHECK_CODE(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, &err), HVD_INVALID, err);
+    FAILS(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, ERR), HVD_INVALID);
     send_text(c[0], "late"); /* for nobody */
     send_text(e.channel[0], "after it");
     check_text(e.channel[1], "after it");
-    CHECK_OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, &err), err);
+    OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, ERR));
     channel_close(c[0]);
     close_end(&e, 0, true);
     close_end(&e, 1, true);
@@ -254,11 +246,10 @@ TEST(test_a_frame_of_another_size) {
     struct ends e, *arg;
     struct transit x;
     struct piece *p;
-    hvd_error err = {0};
     open_ends(&e, &arg, 0);
     transit_new(&x, 100, 0);
     post_send(&e, &x);
-    CHECK_OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, &err), err);
+    OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, ERR));
     net_look(e.net[1]);
     CHECK_INT(e.channel[1]->cut, 1);
     CHECK(p && !p->complete && x.to[0] == 0);

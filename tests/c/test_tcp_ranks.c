@@ -30,20 +30,18 @@ static void *run_rank(void *arg) {
     struct thread *me = arg;
     struct job *j = me->job;
     struct transport *t = NULL;
-    hvd_error err = {0};
-    CHECK_OK(sockets_transport(&j->sockets, me->rank, j->hosts, j->window, &t, &err), err);
+    OK(sockets_transport(&j->sockets, me->rank, j->hosts, j->window, &t, ERR));
     if (t) j->run(j, t);
     return NULL;
 }
 
 static void run_job(struct job *j) {
     struct thread threads[RANKS];
-    hvd_error err = {0};
     sockets_connect(&j->sockets, RANKS, TINY);
     pthread_barrier_init(&j->barrier, NULL, RANKS);
     for (int i = 0; i < RANKS; i++) {
         threads[i] = (struct thread){j, i, 0};
-        REQUIRE(thread_start(&threads[i].thread, run_rank, &threads[i], "rank", &err) == 0);
+        REQUIRE(thread_start(&threads[i].thread, run_rank, &threads[i], "rank", ERR) == 0);
     }
     for (int i = 0; i < RANKS; i++) thread_join(threads[i].thread);
     pthread_barrier_destroy(&j->barrier);
@@ -84,20 +82,19 @@ static double cpu_time(void) {
 static void wait_for_data(struct job *j, struct transport *t) {
     static const double LATE = 0.3;
     struct transfer x = {{0}, 0, 0};
-    hvd_error err = {0};
     int peer = (t->at.rank + 1) % RANKS, from = (t->at.rank + RANKS - 1) % RANKS;
     char out = 'x', in = 0;
     (void)j;
     double cpu = -cpu_time();
-    if (t->at.rank) CHECK_OK(comm_irecv(&t->all, &in, 1, from, &x, &err), err);
-    if (t->at.rank) CHECK_OK(comm_wait(&t->all, &x, &err), err);
+    if (t->at.rank) OK(comm_irecv(&t->all, &in, 1, from, &x, ERR));
+    if (t->at.rank) OK(comm_wait(&t->all, &x, ERR));
     if (!t->at.rank) clock_nap(LATE);
     cpu += cpu_time();
     CHECK_CASE(CHECK_SLOW || cpu < 0.02 * LATE, "%g s of CPU", cpu);
-    if (peer) CHECK_OK(comm_isend(&t->all, &out, 1, peer, &x, &err), err);
-    CHECK_OK(comm_wait(&t->all, &x, &err), err);
+    if (peer) OK(comm_isend(&t->all, &out, 1, peer, &x, ERR));
+    OK(comm_wait(&t->all, &x, ERR));
     CHECK(in == (t->at.rank ? 'x' : 0));
-    transport_agree(t, HVD_OK, &err);
+    transport_agree(t, HVD_OK, ERR);
     transport_close(t, true);
 }
 
@@ -136,15 +133,14 @@ TEST(test_a_dead_rank_is_named) {
 /* Only the data of two ranks is cut off: none is dead, and none waits for ever. */
 static void cut_data(struct job *j, struct transport *t) {
     struct transfer x = {{0}, 0, 0};
-    hvd_error err = {0};
     char byte;
     if (t->at.rank == 0) shutdown(j->sockets.data[0][1], SHUT_RDWR);
     if (t->at.rank < 2) {
-        CHECK_OK(comm_irecv(&t->all, &byte, 1, 1 - t->at.rank, &x, &err), err);
-        CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
-        CHECK_HAS(err.text, t->at.rank ? "with rank 0 has broken" : "with rank 1 has broken");
+        OK(comm_irecv(&t->all, &byte, 1, 1 - t->at.rank, &x, ERR));
+        FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
+        CHECK_HAS(ERR->text, t->at.rank ? "with rank 0 has broken" : "with rank 1 has broken");
     }
-    CHECK_OK(transport_agree(t, HVD_OK, &err), err);
+    OK(transport_agree(t, HVD_OK, ERR));
     transport_close(t, true);
 }
 
@@ -157,29 +153,28 @@ TEST(test_data_alone_is_cut_off) {
 static void use_groups(struct job *j, struct transport *t) {
     static const int PAIR[] = {2, 0}, ALL[] = {1, 2, 0};
     struct transport *pair = NULL, *all = NULL;
-    hvd_error err = {0};
     bool in_pair = t->at.rank != 1;
-    if (in_pair) CHECK_OK(transport_tcp_open_among(&pair, t, PAIR, 2, 1, j->window, &err), err);
-    CHECK_OK(transport_tcp_open_among(&all, t, ALL, RANKS, 2, j->window, &err), err);
+    if (in_pair) OK(transport_tcp_open_among(&pair, t, PAIR, 2, 1, j->window, ERR));
+    OK(transport_tcp_open_among(&all, t, ALL, RANKS, 2, j->window, ERR));
     CHECK_INT(all->at.rank, (t->at.rank + RANKS - 1) % RANKS);
     for (int i = 0; i < 50; i++) {
-        int *seen = transport_gather(all, &t->at.rank, sizeof(int), &err);
+        int *seen = transport_gather(all, &t->at.rank, sizeof(int), ERR);
         CHECK(seen && memcmp(seen, ALL, sizeof ALL) == 0);
         free(seen);
-        seen = in_pair ? transport_gather(pair, &t->at.rank, sizeof(int), &err) : NULL;
+        seen = in_pair ? transport_gather(pair, &t->at.rank, sizeof(int), ERR) : NULL;
         if (in_pair) CHECK(seen && memcmp(seen, PAIR, sizeof PAIR) == 0);
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
         transport_close(pair, false); /* it fails there; the other learns it */
     } else if (in_pair) {
-        CHECK_CODE(transport_agree(pair, HVD_OK, &err), HVD_RANK_LEFT, err);
-        CHECK_HAS(err.text, "rank 2 could not open");
+        FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
+        CHECK_HAS(ERR->text, "rank 2 could not open");
         transport_close(pair, false);
     }
-    CHECK_OK(transport_agree(all, HVD_OK, &err), err);
+    OK(transport_agree(all, HVD_OK, ERR));
     transport_close(all, true);
-    CHECK_OK(transport_agree(t, HVD_OK, &err), err);
+    OK(transport_agree(t, HVD_OK, ERR));
     transport_close(t, true);
 }
 

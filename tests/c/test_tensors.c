@@ -43,16 +43,14 @@ static bool add_kept(struct tensors *t, struct kept *kept, int code, hvd_error *
 }
 
 static void add(struct tensors *t, int number, struct result *result, int code) {
-    hvd_error err = {0};
-    add_kept(t, keep(number, result), code, &err);
+    add_kept(t, keep(number, result), code, ERR);
 }
 
 /* One that brings no data. */
 static void add_failed(struct tensors *t, int number, struct result *result) {
-    hvd_error err = {0};
     struct kept *kept = keep(number, result);
     kept->tensor.request.failed = true;
-    add_kept(t, kept, HVD_OK, &err);
+    add_kept(t, kept, HVD_OK, ERR);
 }
 
 /* Those that are taken now are numbered from..to, in order. */
@@ -69,12 +67,11 @@ TEST(test_what_is_held_is_taken_together) {
     struct tensors *t = tensors_new();
     struct result results[4] = {{0}};
     bool held[3];
-    hvd_error err;
     add(t, 0, &results[0], HVD_OK);
     tensors_cork(t, true);
     tensors_cork(t, true); /* a second group, by another thread */
     for (int i = 1; i < 4; i++) {
-        held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, &err);
+        held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, ERR);
         CHECK(i == 3 || tensors_take(t) == NULL);
         tensors_cork(t, false); /* a third time: of a group that was held in a job before */
     }
@@ -154,11 +151,10 @@ TEST(test_closed_with_one_behind) {
 /* ---- tensor_check: three ranks, of which this is rank 1 ---- */
 
 static void check_is(const struct tensor *tensor, int code, const char *text) {
-    hvd_error err = {0};
-    CHECK_CODE(tensor_check(tensor, 1, 3, &err), code, err);
+    FAILS(tensor_check(tensor, 1, 3, ERR), code);
     if (!code) return;
-    CHECK_HAS(err.text, "'dealt'");
-    CHECK_HAS(err.text, text);
+    CHECK_HAS(ERR->text, "'dealt'");
+    CHECK_HAS(ERR->text, text);
 }
 
 TEST(test_outputs_suit_what_comes) {
@@ -200,11 +196,10 @@ TEST(test_messages) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
     void *message = malloc(8);
-    hvd_error err = {0};
     kept->tensor.message = malloc(8);
     refused->tensor.message = message;
-    add_kept(t, kept, HVD_OK, &err);
-    add_kept(t, refused, HVD_DUPLICATE, &err);
+    add_kept(t, kept, HVD_OK, ERR);
+    add_kept(t, refused, HVD_DUPLICATE, ERR);
     free(message);
     tensors_finish(t, tensors_take(t), NULL);
     CHECK_INT(first.completions, 1);
@@ -215,10 +210,9 @@ TEST(test_messages) {
 TEST(test_duplicates) {
     struct tensors *t = tensors_new();
     struct result result = {0}, other = {0};
-    hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
-    add_kept(t, keep(1, &other), HVD_DUPLICATE, &err);
-    CHECK_HAS(err.text, "tensor.1");
+    add_kept(t, keep(1, &other), HVD_DUPLICATE, ERR);
+    CHECK_HAS(ERR->text, "tensor.1");
     CHECK_INT(tensors_count(t), 1);
     tensors_finish(t, tensors_take(t), &(hvd_error){.code = HVD_MISMATCH, .text = "differ"});
     CHECK_INT(result.error.code, HVD_MISMATCH);
@@ -232,13 +226,12 @@ TEST(test_duplicates) {
 TEST(test_find) {
     struct tensors *t = tensors_new();
     struct result result = {0};
-    hvd_error err = {0};
     for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
     for (struct tensor *x = tensors_take(t); x; x = x->newer)
-        CHECK_OK(tensors_set_id(t, x, (uint64_t)x->request.dims[0] + 1000, &err), err);
-    CHECK_OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 0, &err), err);
+        OK(tensors_set_id(t, x, (uint64_t)x->request.dims[0] + 1000, ERR));
+    OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 0, ERR));
     CHECK(tensors_find_id(t, 1007) == NULL);
-    CHECK_OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 1007, &err), err);
+    OK(tensors_set_id(t, tensors_find(t, "tensor.7"), 1007, ERR));
     CHECK(tensors_find(t, "tensor.100") == NULL && tensors_find_id(t, 5) == NULL);
     for (int i = 99; i >= 0; i--) {
         struct tensor *x = tensors_find_id(t, (uint64_t)i + 1000);
@@ -256,11 +249,10 @@ TEST(test_find) {
 TEST(test_refuse_then_close) {
     struct tensors *t = tensors_new();
     struct result result = {0}, late = {0};
-    hvd_error err = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
-    add_kept(t, keep(2, &late), HVD_NOT_INITIALIZED, &err);
-    CHECK_TEXT(err.text, "left");
+    add_kept(t, keep(2, &late), HVD_NOT_INITIALIZED, ERR);
+    CHECK_TEXT(ERR->text, "left");
     CHECK(tensors_count(t) == 1 && result.completions == 0);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     CHECK_INT(result.error.code, HVD_TRANSPORT);
@@ -291,10 +283,9 @@ TEST(test_concurrent_adders) {
     struct result *results = calloc(ADDERS * EACH, sizeof *results);
     struct adder adders[ADDERS];
     int last[ADDERS] = {-1, -1, -1, -1}, n = 0;
-    hvd_error err;
     for (int i = 0; i < ADDERS; i++) {
         adders[i] = (struct adder){t, i * EACH, results, 0};
-        REQUIRE(thread_start(&adders[i].thread, run_adder, &adders[i], "adder", &err) == HVD_OK);
+        REQUIRE(thread_start(&adders[i].thread, run_adder, &adders[i], "adder", ERR) == HVD_OK);
     }
     while (n < ADDERS * EACH) {
         for (struct tensor *x = tensors_take(t), *newer; x; x = newer, n++) {

@@ -62,10 +62,9 @@ static void make_bytes(unsigned char *data, int from, int to, int round) {
 }
 
 static int receive_messages(struct transport *t, int size, int *from, int wanted) {
-    hvd_error err = {0};
     for (int n = 0; n < wanted; n++) {
         struct message m;
-        CHECK_OK(transport_receive(t, &m, &err), err);
+        OK(transport_receive(t, &m, ERR));
         if (!m.data) return n;
         unsigned char expected[97];
         if (!CHECK(m.from >= 0 && m.from < size)) return wanted;
@@ -84,21 +83,19 @@ static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct transport *t = rank_transport(ranks, rank);
     int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);
-    hvd_error err = {0};
     for (int round = 0; round < ROUNDS; round++) {
         struct transfer in[MOST_RANKS] = {{{0}, 0, 0}}, out[MOST_RANKS] = {{{0}, 0, 0}};
         unsigned char got[MOST_RANKS][97], data[MOST_RANKS][97], expected[97];
         for (int p = 0; p < ranks->size; p++) {
             if (p == rank) continue;
             make_bytes(data[p], rank, p, round);
-            CHECK_OK(comm_irecv(&t->all, got[p], length_of(p, rank, round), p, &in[p], &err), err);
-            CHECK_OK(transport_send(t, p, data[p], length_of(rank, p, round), &err), err);
-            CHECK_OK(comm_isend(&t->all, data[p], length_of(rank, p, round), p, &out[p], &err),
-                     err);
+            OK(comm_irecv(&t->all, got[p], length_of(p, rank, round), p, &in[p], ERR));
+            OK(transport_send(t, p, data[p], length_of(rank, p, round), ERR));
+            OK(comm_isend(&t->all, data[p], length_of(rank, p, round), p, &out[p], ERR));
         }
         for (int p = ranks->size - 1; p >= 0; p--) {
-            CHECK_OK(comm_wait(&t->all, &out[p], &err), err);
-            CHECK_OK(comm_wait(&t->all, &in[p], &err), err);
+            OK(comm_wait(&t->all, &out[p], ERR));
+            OK(comm_wait(&t->all, &in[p], ERR));
             CHECK(!in[p].active && !out[p].active);
             if (p == rank) continue;
             make_bytes(expected, p, rank, round);
@@ -118,14 +115,13 @@ TEST(test_traffic) {
 static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     struct transport *t = rank_transport(ranks, rank);
-    hvd_error err = {0};
     int peer = 1 - rank;
     for (int i = 0; i < 2000; i++) { /* one message to and fro, asleep in between */
-        if (rank == i % 2) CHECK_OK(transport_send(t, peer, &i, sizeof i, &err), err);
+        if (rank == i % 2) OK(transport_send(t, peer, &i, sizeof i, ERR));
         while (rank != i % 2) {
             unsigned ticket = transport_listen(t);
             struct message m;
-            CHECK_OK(transport_receive(t, &m, &err), err);
+            OK(transport_receive(t, &m, ERR));
             if (m.data) {
                 CHECK(*(int *)m.data == i && m.from == peer);
                 free(m.data);
@@ -146,9 +142,7 @@ TEST(test_sleep) {
     transport_wake(t);
     transport_sleep(t, ticket, 60);
     ticket = transport_listen(t);
-    hvd_error err = {0};
-    CHECK_OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, &err),
-             err); /* never received: no leak */
+    OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, ERR)); /* never received: no leak */
     transport_sleep(t, ticket, 60);
     CHECK(clock_now() - start < 20);
     transport_sleep(t, transport_listen(t), 0);
@@ -179,24 +173,23 @@ TEST(test_wait_ends_on_errors) {
     struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     struct transfer x = {{0}, 0, 0};
-    hvd_error err = {0};
     int calls = 0;
     char data[4];
     t->patience.meanwhile = give_up;
     t->patience.arg = &calls;
-    CHECK_OK(comm_irecv(&t->all, data, sizeof data, 1, &x, &err), err);
-    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_STALLED, err);
+    OK(comm_irecv(&t->all, data, sizeof data, 1, &x, ERR));
+    FAILS(comm_wait(&t->all, &x, ERR), HVD_STALLED);
     CHECK_INT(calls, 10);
     t->patience.timeout = 0.02;
-    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
-    CHECK_HAS(err.text, "rank 1");
+    FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
+    CHECK_HAS(ERR->text, "rank 1");
     t->patience.timeout = 0;
     local_hub_break(hub, 0);
-    CHECK_CODE(comm_wait(&t->all, &x, &err), HVD_TRANSPORT, err);
+    FAILS(comm_wait(&t->all, &x, ERR), HVD_TRANSPORT);
     struct transfer y = {{0}, 0, 0}, z = {{0}, 0, 0};
-    CHECK_CODE(comm_isend(&t->all, data, 1, 1, &y, &err), HVD_TRANSPORT, err);
-    CHECK_CODE(comm_irecv(&t->all, data, 1, 1, &z, &err), HVD_TRANSPORT, err);
-    CHECK_OK(transport_send(t, 1, "x", 1, &err), err); /* messages still go */
+    FAILS(comm_isend(&t->all, data, 1, 1, &y, ERR), HVD_TRANSPORT);
+    FAILS(comm_irecv(&t->all, data, 1, 1, &z, ERR), HVD_TRANSPORT);
+    OK(transport_send(t, 1, "x", 1, ERR)); /* messages still go */
     transport_abandon(t);
     transport_close(t, false);
     local_hub_free(hub);

@@ -43,30 +43,27 @@ static int log_up(int hosts) {
 
 /* All know the same branches: those of a rank's children and itself make up its own. */
 static void check_branches(const struct placement *p, const struct tree *tree) {
-    hvd_error err;
     for (int top = 0; top < p->size; top++) {
         int many = 0;
         for (int r = 0; r < p->size; r++) {
             bool below = r == top;
             for (int at = r; at > top && !below;) below = (at = tree->parents[at]) == top;
-            CHECK_INT(tree_check(tree, top, r, &err), below ? HVD_OK : HVD_INTERNAL);
+            CHECK_INT(tree_check(tree, top, r, ERR), below ? HVD_OK : HVD_INTERNAL);
             many += below;
         }
         CHECK_INT(tree->many[top], many);
         CHECK_INT(tree->ranks[tree->at[top]], top);
     }
-    CHECK_INT(tree_check(tree, 0, -1, &err), HVD_INTERNAL);
-    CHECK_INT(tree_check(tree, 0, p->size, &err), HVD_INTERNAL);
+    CHECK_INT(tree_check(tree, 0, -1, ERR), HVD_INTERNAL);
+    CHECK_INT(tree_check(tree, 0, p->size, ERR), HVD_INTERNAL);
 }
 
 static void check_placement(const struct placement *p) {
     static struct tree trees[MOST];
     static int heard[MOST];
     int farthest = 0;
-    hvd_error err = {0};
     memset(heard, 0, sizeof heard);
-    for (int r = 0; r < p->size; r++)
-        CHECK_OK(tree_open(&trees[r], r, p->size, p->host_of, &err), err);
+    for (int r = 0; r < p->size; r++) OK(tree_open(&trees[r], r, p->size, p->host_of, ERR));
     spread(trees, 0, 0, heard, &farthest);
     for (int r = 0; r < p->size; r++) {
         CHECK_INT(heard[r], 1);
@@ -110,9 +107,8 @@ TEST(test_any_placement) {
 
 TEST(test_one_host_is_a_star) {
     struct tree tree;
-    hvd_error err = {0};
     const int host_of[5] = {0};
-    CHECK_OK(tree_open(&tree, 0, 5, host_of, &err), err);
+    OK(tree_open(&tree, 0, 5, host_of, ERR));
     CHECK_INT(tree.nchildren, 4);
     tree_close(&tree);
 }

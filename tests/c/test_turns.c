@@ -85,12 +85,11 @@ static void *bring(void *arg) {
 
 TEST(test_threads_bring_them_in_any_order) {
     pthread_t threads[THREADS];
-    hvd_error err;
     turns_init(&turns);
     for (int i = 0; i < NAMES; i++) snprintf(names[i], sizeof names[i], "name%d", i);
     for (int i = 0; i < THREADS * EACH; i++) enter(&entered[i], 0, names[i % NAMES]);
     for (int i = 0; i < THREADS; i++)
-        REQUIRE(thread_start(&threads[i], bring, NULL, "bring", &err) == HVD_OK);
+        REQUIRE(thread_start(&threads[i], bring, NULL, "bring", ERR) == HVD_OK);
     for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
     CHECK_INT(atomic_load(&passed), THREADS * EACH);
     CHECK_INT(atomic_load(&in_order), THREADS * EACH);

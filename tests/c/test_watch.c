@@ -7,8 +7,7 @@ static const double START = 1000;
 
 static struct watch watch_of(double warning, double failure, double quarter) {
     struct watch w;
-    hvd_error err = {0};
-    CHECK_OK(watch_open(&w, 3, &err), err);
+    OK(watch_open(&w, 3, ERR));
     w.warning = warning;
     w.failure = failure;
     w.quarter = quarter;

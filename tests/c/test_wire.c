@@ -114,14 +114,12 @@ static void check_item(const struct wire_item *got, const struct wire_item *sent
 }
 
 static void write_all(struct wire_writer *w, const struct wire_item *items) {
-    hvd_error err = {0};
-    for (int i = 0; i < ITEMS; i++) CHECK_OK(wire_put(w, &items[i], &err), err);
+    for (int i = 0; i < ITEMS; i++) OK(wire_put(w, &items[i], ERR));
 }
 
 TEST(test_there_and_back) {
     struct wire_item items[ITEMS], got;
     struct wire_writer w = {0};
-    hvd_error err = {0};
     make_items(items);
     for (int round = 0; round < 3; round++) {
         struct wire_reader r;
@@ -129,13 +127,13 @@ TEST(test_there_and_back) {
         wire_reset(&w);
         CHECK_INT(w.size, 0);
         write_all(&w, items);
-        CHECK_OK(wire_open(&r, w.data, w.size, &err), err);
+        OK(wire_open(&r, w.data, w.size, ERR));
         for (int i = 0; i < ITEMS; i++) {
             got = (struct wire_item){.type = WIRE_RUN};
-            CHECK_OK(wire_next(&r, &got, &more, &err), err);
+            OK(wire_next(&r, &got, &more, ERR));
             if (CHECK(more)) check_item(&got, &items[i]);
         }
-        CHECK_OK(wire_next(&r, &got, &more, &err), err);
+        OK(wire_next(&r, &got, &more, ERR));
         CHECK(!more);
         wire_reader_free(&r);
     }
@@ -150,11 +148,10 @@ static int read_all(const uint8_t *bytes, size_t size) {
     if (size) memcpy(data, bytes, size);
     struct wire_reader r;
     struct wire_item item = {.type = WIRE_RUN};
-    hvd_error err = {0};
     bool more = true;
-    int code = wire_open(&r, data, size, &err);
+    int code = wire_open(&r, data, size, ERR);
     for (size_t n = 0; !code && more && n <= size; n++) {
-        code = wire_next(&r, &item, &more, &err);
+        code = wire_next(&r, &item, &more, ERR);
         if (code || !more) break;
         CHECK(strlen(item.request.name) < HVD_MAX_NAME);
         CHECK(strlen(item.error.text) < sizeof item.error.text);
@@ -165,7 +162,7 @@ static int read_all(const uint8_t *bytes, size_t size) {
         if (item.type == WIRE_REQUEST && !request_check(&item.request, 4, &ignored))
             CHECK(request_count(&item.request) <= INT64_MAX || sum != 0);
     }
-    if (code) CHECK(err.text[0] != 0);
+    if (code) CHECK(ERR->text[0] != 0);
     wire_reader_free(&r);
     free(data);
     return code;
@@ -177,8 +174,7 @@ TEST(test_truncated) {
     CHECK(read_all(NULL, 0) != HVD_OK);
     for (int i = 0; i < ITEMS; i++) {
         struct wire_writer w = {0};
-        hvd_error err = {0};
-        CHECK_OK(wire_put(&w, &items[i], &err), err);
+        OK(wire_put(&w, &items[i], ERR));
         for (size_t size = 2; size < w.size; size++) CHECK(read_all(w.data, size) != HVD_OK);
         CHECK_INT(read_all(w.data, w.size), HVD_OK);
         wire_free(&w);
@@ -208,8 +204,7 @@ TEST(test_noise) {
     uint8_t noise[200];
     uint64_t random = 11;
     struct wire_writer w = {0};
-    hvd_error err = {0};
-    CHECK_OK(wire_put(&w, &(struct wire_item){.type = WIRE_RUN}, &err), err);
+    OK(wire_put(&w, &(struct wire_item){.type = WIRE_RUN}, ERR));
     for (int round = 0; round < 20000; round++) {
         for (size_t i = 0; i < sizeof noise; i++)
             noise[i] = (uint8_t)(random_next(&random) % (round % 2 ? 12 : 256));
@@ -222,12 +217,11 @@ TEST(test_noise) {
 TEST(test_other_version) {
     struct wire_writer w = {0};
     struct wire_reader r;
-    hvd_error err = {0};
-    CHECK_OK(wire_put(&w, &(struct wire_item){.type = WIRE_BYE}, &err), err);
+    OK(wire_put(&w, &(struct wire_item){.type = WIRE_BYE}, ERR));
     for (int add = 1; add < 256; add++) {
         uint8_t message[2] = {(uint8_t)(w.data[0] + add), WIRE_BYE};
-        CHECK(wire_open(&r, message, sizeof message, &err) != HVD_OK);
-        CHECK_HAS(err.text, "version");
+        CHECK(wire_open(&r, message, sizeof message, ERR) != HVD_OK);
+        CHECK_HAS(ERR->text, "version");
     }
     wire_free(&w);
 }
