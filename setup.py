@@ -21,7 +21,7 @@ ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 
 NO_MPI = "tcp"
-MPI_FILES = ("transport_mpi.c", "mpi_library.c")  # the only ones that need an mpicc
+MPI_FILES = ("transport_mpi.c",)  # the only one that needs an mpicc
 
 
 def find_mpiccs() -> list:

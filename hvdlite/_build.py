@@ -1,6 +1,6 @@
 """Describes hvdlite's extensions to cffi, one for each MPI and one for none; ``setup.py`` compiles.
 
-Those for an MPI differ only in their names and in the mpi.h that compiles two files. The one for
+Those for an MPI differ only in their names and in the mpi.h that compiles one file. The one for
 none, ``tcp``, has another file in place of these. The declarations that Python sees are cut out of
 the C headers, so that no prototype is typed twice.
 """
@@ -13,9 +13,9 @@ from typing import Sequence
 from cffi import FFI
 
 CSRC = Path(__file__).parent / "csrc"  # relative when setup.py runs this file, as setuptools wants
-HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h", "mxnet/watch.h")  # lower first
+HEADERS = ("base/error.h", "base/types.h", "hvd.h", "mxnet/push.h")  # lower first
 
-WITH_MPI = ("transport_mpi.c", "mpi_library.c")  # the files that include mpi.h
+WITH_MPI = ("transport_mpi.c",)  # the files that include mpi.h
 WITHOUT_MPI = ("no_mpi.c",)
 
 FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]

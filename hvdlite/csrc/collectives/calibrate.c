@@ -1,6 +1,8 @@
-#include "collectives/calibrate.h"
-
+/* Calibration: what a message between hosts costs (costs.h). */
 #include "base/clock.h"
+#include "collectives/coll.h"
+#include "collectives/costs.h"
+#include "transport/layout.h"
 
 enum { STEPS = 8, TRIALS = 3, LEAST = 16 * 1024, MOST = 128 * 1024 };
 

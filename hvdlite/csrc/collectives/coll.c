@@ -4,6 +4,7 @@
 #include "transport/layout.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { BLOCK = 64 * 1024 }; /* bytes that one rank alone scales at a time */
@@ -49,11 +50,13 @@ static bool by_kernels(const struct comm *comm, const struct coll_args *args) {
 }
 
 static bool in_few_steps(const struct comm *comm, const struct coll_args *args) {
-    return by_kernels(comm, args) && coll_cheapest(comm, args) == COLL_DOUBLING;
+    return by_kernels(comm, args) &&
+           coll_cheapest(comm, args->reduce, args->bytes) == COLL_DOUBLING;
 }
 
 static bool in_log_rounds(const struct comm *comm, const struct coll_args *args) {
-    return by_kernels(comm, args) && coll_cheapest(comm, args) == COLL_CIRCULANT;
+    return by_kernels(comm, args) &&
+           coll_cheapest(comm, args->reduce, args->bytes) == COLL_CIRCULANT;
 }
 
 static bool by_tree(const struct comm *comm, const struct coll_args *args) {
@@ -106,6 +109,22 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
     const struct coll_algorithm *row = TABLE;
     while (!coll_takes(row, comm, args)) row++;
     return row;
+}
+
+/* At the powers of two. */
+void coll_choices_text(const struct comm *comm, char *text, size_t size) {
+    struct coll_args args = {.kind = HVD_ALLREDUCE, .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM)};
+    const struct coll_algorithm *last = NULL;
+    size_t at = 0;
+    *text = 0;
+    for (args.bytes = 1024; args.bytes <= (size_t)1 << 30 && at < size; args.bytes *= 2) {
+        const struct coll_algorithm *row = coll_choose(comm, &args);
+        if (last && row != last)
+            at += (size_t)snprintf(text + at, size - at, "%s up to %zu KiB, ", last->name,
+                                   args.bytes / 2048);
+        last = row;
+    }
+    if (at < size) snprintf(text + at, size - at, "%s%s", at ? "then " : "", last->name);
 }
 
 /* A window adds in the order of ranks, doubling in that of its steps, on a lane, too; a ring begins

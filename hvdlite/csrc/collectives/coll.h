@@ -74,6 +74,10 @@ struct coll_algorithm {
 /* The first row of the table that takes the collective; some row takes every one. */
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
+/* The allreduces of float32 by size, for the log: "recursive doubling up to 16 KiB, circulant up to
+ * 64 KiB, then ring"; cut where `size` bytes are too few. */
+void coll_choices_text(const struct comm *comm, char *text, size_t size);
+
 /* All rows, for tests and benchmarks. */
 const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,

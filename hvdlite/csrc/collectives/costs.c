@@ -11,11 +11,11 @@ static double log_steps(int size) {
     return steps;
 }
 
-enum coll_cheap coll_cheapest(const struct comm *comm, const struct coll_args *args) {
+enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
+                              size_t bytes) {
     struct cost c = comm_cost(comm);
-    double p = comm->size, q = log_steps(comm->size), all = c.beta * (double)args->bytes;
-    double part = all * (p - 1) / p,
-           wider = (double)args->reduce->wide / (double)args->reduce->size;
+    double p = comm->size, q = log_steps(comm->size), all = c.beta * (double)bytes;
+    double part = all * (p - 1) / p, wider = (double)kernels->wide / (double)kernels->size;
     double doubling = q * (c.alpha + IDLE * all * wider);
     double circulant = 2 * q * c.alpha + IDLE * part * (wider + 1);
     double ring = 2 * (p - 1) * c.alpha + 2 * part;
@@ -35,7 +35,7 @@ size_t coll_chain_segment(const struct comm *comm, size_t bytes) {
 bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     struct cost c = comm_cost(comm);
     size_t segment = coll_chain_segment(comm, bytes);
-    double messages = comm->size - 2 + (double)coll_segments(bytes, segment),
+    double messages = comm->size - 2 + (double)((bytes + segment - 1) / segment),
            tree = log_steps(comm->size) * (c.alpha + IDLE * c.beta * (double)bytes),
            longest = (double)(bytes < segment ? bytes : segment);
     return tree <= messages * (c.alpha + c.beta * longest);
@@ -48,10 +48,8 @@ size_t coll_depth(struct cost cost, size_t segment) {
 }
 
 size_t coll_doubling_bytes(const struct comm *comm) {
-    struct coll_args args = {.reduce = reduce_kernels(HVD_FLOAT16, HVD_SUM)};
+    const struct reduce_kernels *widest = reduce_kernels(HVD_FLOAT16, HVD_SUM);
     size_t bytes = (size_t)1 << 30;
-    for (;; bytes /= 2) {
-        args.bytes = bytes;
-        if (bytes <= 8 || coll_cheapest(comm, &args) == COLL_DOUBLING) return bytes;
-    }
+    while (bytes > 8 && coll_cheapest(comm, widest, bytes) != COLL_DOUBLING) bytes /= 2;
+    return bytes;
 }

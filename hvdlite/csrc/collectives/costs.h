@@ -15,12 +15,14 @@
 #ifndef HVDLITE_COLLECTIVES_COSTS_H
 #define HVDLITE_COLLECTIVES_COSTS_H
 
-#include "collectives/coll.h"
+#include "kernels/reduce.h"
+#include "transport/comm.h"
 
 enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 
-/* Of an allreduce; equal on all ranks. */
-enum coll_cheap coll_cheapest(const struct comm *comm, const struct coll_args *args);
+/* Of an allreduce of so many bytes; equal on all ranks. */
+enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
+                              size_t bytes);
 
 /* Of a chain: the length that makes (p - 2 + n) (a + S/n b) the least for n segments of S bytes,
  * sqrt(S a / ((p-2) b)), but no longer than the pace's. */
@@ -35,5 +37,11 @@ size_t coll_depth(struct cost cost, size_t segment);
 
 /* Up to so many bytes of any floating-point dtype, a power of two, go by doubling. */
 size_t coll_doubling_bytes(const struct comm *comm);
+
+/* Collective, when a job starts: measures, in some 10 ms, what a message between hosts costs. One
+ * rank of each host exchanges a few messages with those of the next hosts: 1 byte for alpha, then
+ * longer and longer ones, until one takes some ms, for beta. All ranks agree on the slowest rank's
+ * times, so all of them choose alike. On one host nothing is measured, and nothing sent. */
+int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

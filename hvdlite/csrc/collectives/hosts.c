@@ -176,8 +176,7 @@ bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *
                           size_t bytes) {
     int hosts = comm->layout->hosts;
     struct comm lane = {.transport = comm->transport, .size = hosts, .hosts = hosts};
-    struct coll_args args = {.bytes = bytes, .reduce = kernels};
-    return coll_cheapest(&lane, &args) == COLL_RING;
+    return coll_cheapest(&lane, kernels, bytes) == COLL_RING;
 }
 
 static bool in_pieces(const struct comm *comm, const struct coll_args *args, size_t piece) {

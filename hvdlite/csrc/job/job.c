@@ -2,9 +2,8 @@
 
 #include "base/clock.h"
 #include "base/env.h"
-#include "collectives/calibrate.h"
+#include "collectives/coll.h"
 #include "collectives/costs.h"
-#include "engine/choices.h"
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
@@ -160,7 +159,7 @@ static int read_timeline(struct job *j, hvd_error *err) {
 static void log_choices(const struct job *j, const struct transport *t, double seconds) {
     char choices[200];
     if (t->all.hosts == 1 || t->all.rank) return;
-    choices_text(&t->layout.lane, choices, sizeof choices);
+    coll_choices_text(&t->layout.lane, choices, sizeof choices);
     log_line(&j->config.log, LOG_INFO,
              "between hosts a message costs %.0f us and %.2f ns a byte, measured in %.0f ms; %zu "
              "pieces of %zu bytes are under way; an allreduce of float32 takes %s",

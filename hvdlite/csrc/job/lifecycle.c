@@ -2,8 +2,11 @@
 
 #include "base/stacks.h"
 #include "job/context.h"
-#include "transport/mpi_library.h"
 #include "transport/net.h"
+#include "transport/transport_mpi.h"
+
+#include <stdio.h>
+#include <unistd.h>
 
 int hvd_init(const void *mpi_comm, hvd_error *err) {
     return context_open(&(struct reach){.by_mpi = true, .mpi_comm = mpi_comm}, err);
@@ -176,6 +179,15 @@ int hvd_wait_end(double seconds) { return groups_ended(ALL_GROUPS, seconds); }
 
 void hvd_close(void) { context_close(); }
 
-void hvd_mpi_built_for(char *text, size_t size) { mpi_library_built_for(text, size); }
+void hvd_mpi_built_for(char *text, size_t size) { transport_mpi_built_for(text, size); }
 
-void hvd_mpi_loaded(char *text, size_t size) { mpi_library_loaded(text, size); }
+void hvd_mpi_loaded(char *text, size_t size) { transport_mpi_loaded(text, size); }
+
+static int exit_code; /* an exit function has no argument */
+
+void hvd_end_child_with(int code) { exit_code = code; }
+
+void hvd_end_child(void) {
+    fflush(NULL);
+    _exit(exit_code);
+}

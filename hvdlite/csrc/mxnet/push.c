@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE};
+static const int AT_ONCE = ASYNC;
+
 /* Keeps an array of the collective in that role; NULL: none. `described` is already checked. */
 static int keep_array(struct collective *m, enum array role, NDArrayHandle array,
                       NDArrayHandle described, hvd_error *err) {
@@ -81,8 +84,8 @@ static bool is_coded(const struct operation *op) {
  * All of them count as written: the layout may change, and so does the residual. Submitting is
  * quick and runs at once; encoding takes longer and runs on MXNet's workers. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
-    static const struct device APART = {CPU_SHARED, NOBODYS_DEVICE}, SHARED = {CPU, 0};
-    static const int AT_ONCE = ASYNC, BY_WORKERS = CPU_PRIORITIZED;
+    static const struct device SHARED = {CPU, 0};
+    static const int BY_WORKERS = CPU_PRIORITIZED;
     hvd_mxnet *lib = op->lib;
     bool coded = is_coded(op);
     err->code = HVD_OK;
@@ -214,6 +217,42 @@ int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
     return found;
 }
 
+/* ---- watching ---- */
+
+struct hvd_mxnet_watch {
+    atomic_int users; /* MXNet, until its operation is over, and the caller */
+};
+
+static void drop(void *param) {
+    hvd_mxnet_watch *w = param;
+    if (atomic_fetch_sub(&w->users, 1) == 1) free(w);
+}
+
+static void do_nothing(void *run_context, void *param) {
+    (void)run_context;
+    (void)param;
+}
+
+hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err) {
+    const struct mxnet_api *api = &lib->api;
+    hvd_mxnet_watch *w = malloc(sizeof *w);
+    if (!w) {
+        error_set(err, HVD_NO_MEMORY, "no memory to watch %d arrays", n);
+        return NULL;
+    }
+    atomic_init(&w->users, 2);
+    if (api->push_sync(do_nothing, w, drop, &APART, arrays, n, NULL, 0, &AT_ONCE, 0,
+                       "hvdlite_watch") == 0)
+        return w;
+    error_set(err, HVD_INTERNAL, "MXNet refused the operation: %s", api->last_error());
+    drop(w); /* MXNet has dropped its own reference */
+    return NULL;
+}
+
+int hvd_mxnet_watch_done(hvd_mxnet_watch *w) { return atomic_load(&w->users) == 1; }
+
+void hvd_mxnet_watch_end(hvd_mxnet_watch *w) { drop(w); }
+
 /* ---- opening ---- */
 
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
@@ -237,8 +276,6 @@ int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments
         *out = lib;
     return code;
 }
-
-const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib) { return &lib->api; }
 
 void hvd_mxnet_close(hvd_mxnet *lib) {
     for (int i = 0; i < MXNET_FAILURES; i++) free(lib->failures[i]);

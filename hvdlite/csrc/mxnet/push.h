@@ -61,9 +61,15 @@ int hvd_mxnet_waiting(hvd_mxnet *lib);
 
 /* 1: *err is the last failure with whose text MXNet has raised this one; 0: there is none. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
-/* cdef end */
 
-struct mxnet_api;
-const struct mxnet_api *hvd_mxnet_api(const hvd_mxnet *lib);
+/* Tells, without waiting, whether NDArrays have been written: an empty operation reads them. MXNet
+ * runs it when all that was pushed before is done, or drops it when one of the arrays has failed. */
+typedef struct hvd_mxnet_watch hvd_mxnet_watch;
+/* Watches what was pushed so far on n arrays, given by their handles; NULL: see *err. */
+hvd_mxnet_watch *hvd_mxnet_watch_start(hvd_mxnet *lib, void **arrays, int n, hvd_error *err);
+/* 1: they are done, or have failed; 0: not yet. */
+int hvd_mxnet_watch_done(hvd_mxnet_watch *w);
+void hvd_mxnet_watch_end(hvd_mxnet_watch *w); /* at any time */
+/* cdef end */
 
 #endif

@@ -1,5 +1,4 @@
-/* In place of transport_mpi.c and mpi_library.c in a library without MPI. */
-#include "transport/mpi_library.h"
+/* In place of transport_mpi.c in a library without MPI. */
 #include "transport/transport_mpi.h"
 
 #include <stdio.h>
@@ -12,6 +11,6 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
         "this library of hvdlite was built without MPI: its jobs are joined by sockets");
 }
 
-void mpi_library_built_for(char *text, size_t size) { snprintf(text, size, "no MPI"); }
+void transport_mpi_built_for(char *text, size_t size) { snprintf(text, size, "no MPI"); }
 
-void mpi_library_loaded(char *text, size_t size) { snprintf(text, size, "no MPI"); }
+void transport_mpi_loaded(char *text, size_t size) { snprintf(text, size, "no MPI"); }

@@ -1,10 +1,10 @@
 #include "transport/transport_mpi.h"
 
 #include "base/clock.h"
-#include "transport/mpi_library.h"
 #include "transport/on_host.h"
 
 #include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,6 +47,35 @@ static int check(const struct transport *t, int peer, int code, const char *call
 #define TRY_MPI(call) HVD_TRY(check(NULL, 0, call, #call, err))
 #define TRY_PEER(peer, call) HVD_TRY(check(t, peer, call, #call, err))
 
+#if defined(OMPI_MAJOR_VERSION)
+/* Weak: versions before 5 lack them. */
+extern int MPIX_Comm_get_failed(MPI_Comm comm, MPI_Group *failed) __attribute__((weak));
+extern int MPIX_Comm_revoke(MPI_Comm comm) __attribute__((weak));
+
+/* The lowest rank that MPI knows to be dead; -1: none, or this MPI does not tell (Open MPI 5 under
+ * `mpirun --with-ft ulfm` does). */
+static int dead_rank(MPI_Comm comm) {
+    MPI_Group failed, all;
+    int size = 0, first = 0, rank = -1;
+    if (!MPIX_Comm_get_failed || MPIX_Comm_get_failed(comm, &failed) != MPI_SUCCESS) return -1;
+    MPI_Group_size(failed, &size);
+    MPI_Comm_group(comm, &all);
+    if (size) MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+    MPI_Group_free(&all);
+    MPI_Group_free(&failed);
+    return rank;
+}
+
+/* Ends every call on the communicator, on all its ranks, with an error: else a rank would wait in
+ * one for a rank that has given up. */
+static void revoke(MPI_Comm comm) {
+    if (MPIX_Comm_revoke && comm != MPI_COMM_NULL) MPIX_Comm_revoke(comm);
+}
+#else
+static int dead_rank(MPI_Comm comm) { return (void)comm, -1; }
+static void revoke(MPI_Comm comm) { (void)comm; }
+#endif
+
 /* ---- data ---- */
 
 /* Finds a free request, noted by its index: the array may move. */
@@ -83,7 +112,7 @@ static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, st
 
 /* Finds out whether MPI failed because a rank is dead. */
 static int blame(struct mpi_transport *m, int code) {
-    int dead = code == HVD_TRANSPORT ? mpi_library_dead_rank(&m->control) : -1;
+    int dead = code == HVD_TRANSPORT ? dead_rank(m->control) : -1;
     if (dead >= 0) transport_note_death(&m->transport, dead);
     return code;
 }
@@ -141,7 +170,7 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
     struct mpi_transport *m = self(t);
     if (on_host_reaches(&m->here, t, to)) return on_host_send(&m->here, t, to, data, size, err);
     HVD_TRY(send_by_mpi(m, to, data, size, err));
-    nudges_send(m->here.signs.nudges, to, clock_now());
+    nudges_send(m->here.nudges, to, clock_now());
     return HVD_OK;
 }
 
@@ -170,7 +199,7 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
     if (!done) return HVD_OK;
     *message = m->arriving;
     m->arriving = (struct message){.from = -1};
-    nudges_heard(m->here.signs.nudges, message->from, clock_now());
+    nudges_heard(m->here.nudges, message->from, clock_now());
     return HVD_OK;
 }
 
@@ -185,7 +214,7 @@ static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)
 
 /* MPI sends only while it is called, and room in a mailbox rings nobody. */
 static bool mpi_polls(struct transport *t) {
-    t->deaf = !t->rings && nudges_missing(self(t)->here.signs.nudges);
+    t->deaf = !t->rings && nudges_missing(self(t)->here.nudges);
     return self(t)->outgoing || host_waits(&self(t)->here.host);
 }
 
@@ -194,6 +223,20 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 }
 
 /* ---- opening and closing ---- */
+
+/* MPI is initialised, and the engine's thread may call it. */
+static int check_ready(hvd_error *err) {
+    int initialized = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&initialized);
+    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
+    MPI_Query_thread(&level);
+    if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
+    return error_set(err, HVD_UNSUPPORTED,
+                     "MPI was initialised with MPI_THREAD_%s, and hvdlite's own thread needs "
+                     "MPI_THREAD_MULTIPLE: set mpi4py.rc.thread_level = 'multiple' before "
+                     "mpi4py.MPI is imported, or call MPI.Init_thread(MPI.THREAD_MULTIPLE)",
+                     level == MPI_THREAD_SINGLE ? "SINGLE" : "FUNNELED");
+}
 
 static int mpi_gather(struct transport *t, void *all, size_t each, hvd_error *err) {
     TRY_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)each, MPI_BYTE, self(t)->control));
@@ -217,7 +260,7 @@ static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
 
 static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nudge,
                     hvd_error *err) {
-    HVD_TRY(mpi_library_check(err));
+    HVD_TRY(check_ready(err));
     TRY_MPI(MPI_Comm_dup(comm, &m->data));
     TRY_MPI(MPI_Comm_dup(comm, &m->control));
     TRY_MPI(MPI_Comm_set_errhandler(m->data, MPI_ERRORS_RETURN));
@@ -227,13 +270,6 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, bool window, bool nu
     int code = on_host_open(&m->here, &m->transport, lowest, window, nudge, err);
     free(lowest);
     return code;
-}
-
-/* Other ranks may still be opening it, and wait for this one. */
-static void revoke(struct mpi_transport *m) {
-    mpi_library_revoke(&m->local);
-    mpi_library_revoke(&m->control);
-    mpi_library_revoke(&m->data);
 }
 
 static void mpi_close(struct transport *t, bool clean) {
@@ -248,8 +284,10 @@ static void mpi_close(struct transport *t, bool clean) {
     if (clean) {
         MPI_Comm_free(&m->data);
         MPI_Comm_free(&m->control);
-    } else {
-        revoke(m);
+    } else { /* other ranks may still be opening it, and wait for this one */
+        revoke(m->local);
+        revoke(m->control);
+        revoke(m->data);
     }
     free(m->requests);
     free(m);
@@ -272,4 +310,22 @@ int transport_mpi_open(struct transport **out, const void *comm, bool window, bo
     *out = code ? NULL : &m->transport;
     if (code) mpi_close(&m->transport, false);
     return code;
+}
+
+void transport_mpi_built_for(char *text, size_t size) {
+#if defined(OMPI_MAJOR_VERSION)
+    snprintf(text, size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+             OMPI_RELEASE_VERSION);
+#elif defined(MPICH_VERSION)
+    snprintf(text, size, "MPICH %s", MPICH_VERSION);
+#else
+    snprintf(text, size, "MPI %d.%d", MPI_VERSION, MPI_SUBVERSION);
+#endif
+}
+
+void transport_mpi_loaded(char *text, size_t size) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    snprintf(text, size, "%.*s", (int)strcspn(version, "\n,"), version);
 }

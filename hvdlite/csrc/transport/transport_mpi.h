@@ -1,4 +1,4 @@
-/* Ranks as MPI processes: the transport of real jobs, and the only file that moves data by MPI.
+/* Ranks as MPI processes: the transport of real jobs, and the only file that calls MPI.
  *
  * Standard MPI-3 only. It works on duplicates of the given communicator, so its messages never meet
  * the program's. MPI must be initialised with MPI_THREAD_MULTIPLE, as mpi4py does; SERIALIZED is
@@ -13,5 +13,10 @@
  * `nudge`, messages through MPI wake their receiver. */
 int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
                        hvd_error *err);
+
+/* "Open MPI 5.0.11": the MPI compiled for; the MPI linked to. Both work before MPI is
+ * initialised. */
+void transport_mpi_built_for(char *text, size_t size);
+void transport_mpi_loaded(char *text, size_t size);
 
 #endif
