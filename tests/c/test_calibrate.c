@@ -1,7 +1,7 @@
 /* The calibration: all ranks get the same costs; on one host nothing is sent. */
 #include "check.h"
 
-#include "collectives/calibrate.h"
+#include "collectives/costs.h"
 #include "ranks.h"
 
 static struct cost costs[MOST_RANKS];

@@ -1,8 +1,8 @@
 /* The choice among the allreduces and broadcasts by messages: borders that follow what a message costs. */
 #include "check.h"
 
+#include "collectives/coll.h"
 #include "collectives/costs.h"
-#include "engine/choices.h"
 #include "transport/transport.h"
 
 static const struct cost SLOW = {100e-6, 42e-9}, FAST = {30e-6, 1e-9}, FAR = {20e-3, 1e-9};
@@ -17,9 +17,7 @@ static struct comm *on(int p, struct cost cost) {
 }
 
 static enum coll_cheap cheapest(int p, struct cost cost, hvd_dtype dtype, size_t bytes) {
-    struct coll_args args = {.kind = HVD_ALLREDUCE, .bytes = bytes};
-    args.reduce = reduce_kernels(dtype, HVD_SUM);
-    return coll_cheapest(on(p, cost), &args);
+    return coll_cheapest(on(p, cost), reduce_kernels(dtype, HVD_SUM), bytes);
 }
 
 TEST(test_small_data_takes_few_steps_large_data_the_ring) {
@@ -62,9 +60,9 @@ TEST(test_sums_that_travel_wider_cost_more) {
 TEST(test_choices_in_words) {
     struct comm *comm = on(8, (struct cost){100e-6, 10e-9});
     char text[200], small[20];
-    choices_text(comm, text, sizeof text);
+    coll_choices_text(comm, text, sizeof text);
     CHECK_TEXT(text, "recursive doubling up to 8 KiB, circulant up to 64 KiB, then ring");
-    choices_text(comm, small, sizeof small);
+    coll_choices_text(comm, small, sizeof small);
     CHECK_TEXT(small, "recursive doubling ");
 }
 

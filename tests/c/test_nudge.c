@@ -4,7 +4,6 @@
 #include "counter.h"
 
 #include "base/poller.h"
-#include "transport/interfaces.h"
 #include "transport/nudge.h"
 
 #include <arpa/inet.h>

@@ -1,9 +1,18 @@
-/* How a thread computes with floating-point numbers.
+/* How loops over numbers are compiled, and how a thread computes with floating-point ones.
  *
  * TensorFlow's threads, and PyTorch's on demand, take numbers near 0 for 0. Sums must not depend on
  * the thread that makes them: else ranks have different bits. */
 #ifndef HVDLITE_BASE_FLOATS_H
 #define HVDLITE_BASE_FLOATS_H
+
+/* SIMD: compiles a kernel once for each generation of processors. The loader picks the widest clone
+ * that the processor runs. Off under sanitizers: their run-time is not ready when it picks. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&   \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SIMD
+#endif
 
 #if defined __x86_64__ || defined __i386__
 #include <xmmintrin.h>

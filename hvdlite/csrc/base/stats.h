@@ -5,6 +5,7 @@
 #define HVDLITE_BASE_STATS_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct stats {
@@ -16,9 +17,21 @@ struct stats {
     _Atomic int32_t waits_for;          /* 1 + the rank of the job that a transfer needs; 0: none */
 };
 
+static inline uint64_t stats_nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9); }
+
 /* Work waits since then, by clock_now, for that rank of the job (-1: not known); and that wait has
  * ended. s NULL: nothing is counted. */
-void stats_wait(struct stats *s, double since, int rank);
-void stats_waited(struct stats *s, double since, double until);
+static inline void stats_wait(struct stats *s, double since, int rank) {
+    if (!s) return;
+    atomic_store_explicit(&s->waits_since, stats_nanoseconds(since), memory_order_relaxed);
+    atomic_store_explicit(&s->waits_for, rank + 1, memory_order_relaxed);
+}
+
+static inline void stats_waited(struct stats *s, double since, double until) {
+    if (!s || until <= since) return;
+    atomic_fetch_add_explicit(&s->waited, stats_nanoseconds(until - since), memory_order_relaxed);
+    atomic_store_explicit(&s->waits_since, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->waits_for, 0, memory_order_relaxed);
+}
 
 #endif

@@ -1,6 +1,6 @@
 #include "engine/silence.h"
 
-#include "transport/signs.h"
+#include "transport/on_host.h"
 
 #include <stdio.h>
 

@@ -65,3 +65,75 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err) {
     context_leave();
     return HVD_OK;
 }
+
+/* ---- regions ---- */
+
+struct hvd_region {
+    struct region region; /* first: hvd_region is a struct region to the engine */
+    int fd;               /* of this rank's part; other ranks open it through /proc */
+};
+
+/* The topology, if hosts have ranks that share memory: else there are no regions. */
+static int where_on_windows(hvd_topology *at, hvd_error *err) {
+    HVD_TRY(hvd_where(at, err));
+    HVD_TRY(context_enter(err));
+    const struct transport *t = context_world()->transport;
+    bool shared = t->all.window || (t->layout.windows && t->all.size > t->layout.hosts);
+    context_leave();
+    return shared ? HVD_OK
+                  : error_set(err, HVD_UNSUPPORTED, "the ranks of this job do not share memory");
+}
+
+hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
+    hvd_topology at;
+    if (where_on_windows(&at, err)) return NULL;
+    hvd_region *r = calloc(1, sizeof *r);
+    if (!r) {
+        error_set(err, HVD_NO_MEMORY, "no memory for a region");
+        return NULL;
+    }
+    void *memory;
+    size_t stride = bytes + REGION_GAP;
+    r->region = (struct region){.stride = stride, .n = at.local_size, .self = at.local_rank};
+    if (shmem_reserve(&memory, stride, at.local_size, at.local_rank, &r->fd, err)) {
+        free(r);
+        return NULL;
+    }
+    r->region.memory = memory;
+    return r;
+}
+
+void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
+
+/* The used bytes of a part, up to the end of their last large page: it is mapped whole or not. */
+static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
+    size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
+    return whole < r->region.stride ? whole : r->region.stride;
+}
+
+void hvd_region_address(hvd_region *r, uint64_t used, char address[HVD_REGION_ADDRESS]) {
+    shmem_collapse(hvd_region_memory(r), bytes_used(r, r->region.self, used));
+    shmem_address(r->fd, address);
+}
+
+int hvd_region_join(hvd_region *r, int id, const char *const *addresses, const uint64_t *used,
+                    hvd_error *err) {
+    for (int i = 0; i < r->region.n; i++)
+        if (i != r->region.self)
+            HVD_TRY(shmem_attach(region_part(&r->region, i), bytes_used(r, i, used[i]),
+                                 addresses[i], err));
+    HVD_TRY(context_enter(err));
+    r->region.id = id;
+    engine_add_region(context_world()->engine, &r->region);
+    context_leave();
+    return HVD_OK;
+}
+
+void hvd_region_close(hvd_region *r) {
+    if (!context_enter(NULL)) {
+        engine_remove_region(context_world()->engine, &r->region);
+        context_leave();
+    }
+    shmem_release(r->region.memory, r->region.stride * (size_t)r->region.n, r->fd);
+    free(r);
+}

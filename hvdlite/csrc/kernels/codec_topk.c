@@ -1,6 +1,6 @@
 #include "kernels/codec.h"
 
-#include "base/simd.h"
+#include "base/floats.h"
 #include "kernels/half.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 #include "kernels/reduce.h"
 
-#include "base/simd.h"
+#include "base/floats.h"
 #include "kernels/half.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "kernels/update.h"
 
-#include "base/simd.h"
+#include "base/floats.h"
 
 #include <math.h>
 

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "shm/window.h"
-#include "transport/cost.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
 

@@ -49,4 +49,8 @@ bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);
 
+/* The IPv4 addresses of this host. Fills in up to `most` addresses, in network order; returns how many there are. `wanted`: names of
+ * interfaces and networks ("eth0,10.1.0.0/16"); NULL: all but the loopback. */
+int interfaces_find(const char *wanted, uint32_t *addresses, int most);
+
 #endif

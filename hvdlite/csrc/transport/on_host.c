@@ -1,6 +1,7 @@
 #include "transport/on_host.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
@@ -65,10 +66,65 @@ static int open_window(struct on_host *o, struct transport *t, bool wanted, hvd_
     return HVD_OK;
 }
 
+static int open_cards(struct on_host *o, const struct transport *t, bool nudge, hvd_error *err) {
+    o->cards = calloc((size_t)t->all.size, sizeof *o->cards);
+    if (!o->cards) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", t->all.size);
+    struct card *own = &o->cards[t->all.rank];
+    own->life = life_card_of_this_process();
+    if (nudge)
+        o->nudges = nudges_open(t->all.hosts == 1, env_text("NETWORK_INTERFACES"), &own->nudge);
+    return HVD_OK;
+}
+
+static void died(void *transport, int rank) { transport_note_death(transport, rank); }
+static void wake(void *transport) { transport_wake(transport); }
+
+static int watch_host(struct on_host *o, struct transport *t) {
+    const struct comm *host = &t->layout.host;
+    HVD_TRY(life_open(&o->life, host->size, died, t));
+    for (int i = 0; i < host->size; i++)
+        if (i != host->rank)
+            HVD_TRY(life_add(o->life, &o->cards[host->ranks[i]].life, host->ranks[i]));
+    return life_start(o->life);
+}
+
+static int start_nudges(struct on_host *o, struct transport *t) {
+    size_t n = (size_t)t->all.size;
+    struct nudge_card *cards = malloc(n * sizeof *cards);
+    if (!cards) return HVD_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) cards[i] = o->cards[i].nudge;
+    int code = nudges_start(o->nudges, cards, t->all.size, t->all.rank, wake, t);
+    free(cards);
+    return code;
+}
+
+void on_host_unwatch(struct on_host *o) {
+    life_close(o->life);
+    o->life = NULL;
+}
+
+static void close_nudges(struct on_host *o) {
+    nudges_close(o->nudges);
+    o->nudges = NULL;
+}
+
+static void start_signs(struct on_host *o, struct transport *t) {
+    t->cards = o->cards;
+    if (t->layout.host.size > 1 && watch_host(o, t)) on_host_unwatch(o);
+    if (o->nudges && start_nudges(o, t)) close_nudges(o);
+}
+
+static void close_signs(struct on_host *o) {
+    on_host_unwatch(o);
+    close_nudges(o);
+    free(o->cards);
+    o->cards = NULL;
+}
+
 static int open_signs(struct on_host *o, struct transport *t, bool nudge, hvd_error *err) {
-    HVD_TRY(signs_open(&o->signs, t, nudge, err));
-    HVD_TRY(t->ops->gather(t, o->signs.cards, sizeof *o->signs.cards, err));
-    signs_start(&o->signs, t);
+    HVD_TRY(open_cards(o, t, nudge, err));
+    HVD_TRY(t->ops->gather(t, o->cards, sizeof *o->cards, err));
+    start_signs(o, t);
     return HVD_OK;
 }
 
@@ -83,7 +139,7 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    signs_close(&o->signs); /* first: they ring the doorbell */
+    close_signs(o); /* first: they ring the doorbell */
     while (clean && host_waits(&o->host) && !host_flush(&o->host, NULL)) clock_nap(1e-4);
     host_close(&o->host);
     if (o->file >= 0) close(o->file);

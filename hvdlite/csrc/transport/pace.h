@@ -1,4 +1,4 @@
-/* The pace of a comm: how long a segment is, and how many are in flight in each direction.
+/* Pace and cost of a comm: how long a segment is, and how many are in flight in each direction.
  *
  * A message that its MPI sends at once costs no handshake; with a longer one a request and its
  * answer wait behind data that is queued in the sockets. Open MPI sends up to 64 KiB at once by
@@ -29,5 +29,18 @@ enum {
 };
 
 static const struct pace PACE_DEFAULT = {60 * 1024, 16};
+
+/* What a message between two ranks costs: a and b of the algorithms' costs. The same on all ranks,
+ * which must choose the same algorithm. */
+struct cost {
+    double alpha; /* seconds a message */
+    double beta;  /* seconds a byte */
+};
+
+/* Of ranks of one host through MPI, where nothing is measured. */
+static const struct cost COST_ON_A_HOST = {5e-6, 0.3e-9};
+
+/* Between hosts, for choices that are the same in every run. */
+static const struct cost COST_FIXED = {100e-6, 10e-9};
 
 #endif

@@ -1,6 +1,6 @@
 #include "transport/transport.h"
 
-#include "transport/signs.h"
+#include "transport/on_host.h"
 
 #include <stdio.h>
 #include <stdlib.h>

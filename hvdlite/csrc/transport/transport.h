@@ -24,7 +24,7 @@ struct message {
     size_t size;
 };
 
-struct card; /* signs.h */
+struct card; /* on_host.h */
 struct transport;
 
 struct transport_ops {

@@ -264,7 +264,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->rings);
     t->blocks = !t->rings;
-    if (t->blocks) signs_unwatch(&m->here.signs);
+    if (t->blocks) on_host_unwatch(&m->here);
     t->rings = true;
     return HVD_OK;
 }
