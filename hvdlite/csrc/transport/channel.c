@@ -39,7 +39,8 @@ static void drain(struct parcels *q) {
 
 /* ---- opening and closing ---- */
 
-struct channel *channel_of(struct net *n, uint32_t group) {
+/* Finds or makes it. NULL: no memory. */
+static struct channel *channel_of(struct net *n, uint32_t group) {
     struct channel *c = n->channels;
     while (c && c->group != group) c = c->next;
     if (c) return c;
@@ -91,7 +92,7 @@ void channel_close(struct channel *c) {
     c->kept = NULL;
 }
 
-void channels_free(struct net *n) {
+static void free_all(struct net *n) {
     for (struct channel *c; (c = n->channels);) {
         n->channels = c->next;
         for (int r = 0; c->kept && r < n->size; r++) drain(&c->kept[r]);
@@ -221,11 +222,13 @@ static bool keep(int peer, struct link *l) {
     return l->parcel != NULL; /* without memory it waits */
 }
 
-bool channel_begin(struct channel *c, int peer, struct link *l) {
+static bool begin(struct net *n, int peer, struct link *l) {
+    struct channel *c = channel_of(n, l->head.group);
+    if (!c) return false;
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
     if (l->head.kind == FRAME_MESSAGE) return keep(peer, l);
     struct piece *p = c->posted[peer].first;
-    bool alone = c->state == CHANNEL_OPEN && c->net->nopen == 1;
+    bool alone = c->state == CHANNEL_OPEN && n->nopen == 1;
     if (!p) return !alone && keep(peer, l);
     if (!fits(c, peer, p, l->head.bytes)) return false;
     l->piece = pieces_take(&c->posted[peer]);
@@ -233,17 +236,21 @@ bool channel_begin(struct channel *c, int peer, struct link *l) {
     return true;
 }
 
-void channel_arrived(struct channel *c, int peer, struct link *l) {
+static void arrived(struct net *n, int peer, struct link *l) {
+    struct channel *c = channel_of(n, l->head.group);
     if (l->piece) l->piece->complete = true;
     if (l->parcel && c->state == CHANNEL_CLOSED)
         free_parcel(l->parcel);
     else if (l->parcel)
         add_parcel(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
     if (l->head.kind == FRAME_OVER && !c->over) c->over = peer + 1;
-    if (l->head.kind == FRAME_OVER && !c->group) c->net->peers[peer].failed = true;
+    if (l->head.kind == FRAME_OVER && !c->group) n->peers[peer].failed = true;
     if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
 }
 
-void channel_lost(struct channel *c, int peer) {
-    if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
+static void lost(struct net *n, int peer) {
+    for (struct channel *c = n->channels; c; c = c->next)
+        if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
 }
+
+const struct net_reader CHANNELS = {begin, arrived, lost, free_all};

@@ -36,13 +36,13 @@ struct channel {
     int cut;                     /* 1 + the peer that sent a frame of another size; 0: none */
 };
 
-/* Finds or makes it. NULL: no memory. */
-struct channel *channel_of(struct net *n, uint32_t group);
+/* Delivers the frames of all groups to their channels. */
+extern const struct net_reader CHANNELS;
+
 /* The caller owns the channel until it closes it. */
 int channel_open(struct channel **out, struct net *n, uint32_t group, struct channel_owner owner,
                  hvd_error *err);
 void channel_close(struct channel *c);
-void channels_free(struct net *n);
 
 /* Sends or receives from now on. *p: NULL if it is complete at once. */
 int channel_isend(struct channel *c, const void *data, size_t bytes, int to, struct piece **p,
@@ -58,10 +58,5 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err);
 /* The next message of that peer, or of any (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
-
-/* ---- for the net ---- */
-bool channel_begin(struct channel *c, int peer, struct link *l);
-void channel_arrived(struct channel *c, int peer, struct link *l);
-void channel_lost(struct channel *c, int peer);
 
 #endif

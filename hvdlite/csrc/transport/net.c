@@ -1,7 +1,6 @@
 #include "transport/net.h"
 
 #include "base/clock.h"
-#include "transport/channel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,8 +25,7 @@ static bool begin(void *arg, struct link *l) {
         l->ended = true; /* no frame of this library */
         return false;
     }
-    struct channel *c = channel_of(s->net, l->head.group);
-    return c && channel_begin(c, s->peer, l);
+    return s->net->reader->begin(s->net, s->peer, l);
 }
 
 static void arrived(void *arg, struct link *l) {
@@ -35,7 +33,7 @@ static void arrived(void *arg, struct link *l) {
     if (l->head.kind == FRAME_FAREWELL)
         s->net->peers[s->peer].left = true;
     else
-        channel_arrived(channel_of(s->net, l->head.group), s->peer, l);
+        s->net->reader->arrived(s->net, s->peer, l);
 }
 
 /* Who ends because its job has failed must not be blamed before the rank that has caused it. */
@@ -46,7 +44,7 @@ static void note_end(struct net *n, int rank) {
     if (p->gone || p->left) return;
     if (p->failed && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->gone = true;
-    for (struct channel *c = n->channels; c; c = c->next) channel_lost(c, rank);
+    n->reader->lost(n, rank);
 }
 
 bool net_is_cut(const struct net *n, int peer) {
@@ -124,8 +122,8 @@ void net_close_files(int rank, int size, const int *files) {
         if (r != rank && files[r] >= 0) close(files[r]);
 }
 
-int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
-             hvd_error *err) {
+int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
+             const int *messages, hvd_error *err) {
     struct net *n = calloc(1, sizeof *n);
     struct peer *peers = calloc((size_t)size, sizeof *peers);
     int epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -137,7 +135,7 @@ int net_open(struct net **out, int rank, int size, const int *data, const int *m
         net_close_files(rank, size, messages);
         return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
     }
-    *n = (struct net){.rank = rank, .size = size, .peers = peers, .epoll = epoll};
+    *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};
     monitor_init(&n->lock);
     int code = own_all(n, data, messages, err);
     if (code)
@@ -197,7 +195,7 @@ void net_close(struct net *n, bool clean) {
     wait_until(n, all_quiet, TO_HEAR);
     for (int r = 0; r < n->size; r++)
         for (int lane = 0; lane < LANES; lane++) link_close(&n->peers[r].links[lane]);
-    channels_free(n);
+    n->reader->closed(n);
     net_unlock(n);
     close(n->epoll);
     monitor_destroy(&n->lock);

@@ -1,7 +1,7 @@
 /* The net: this rank's streams to all other ranks of the job, shared by its groups.
  *
  * Two streams a pair, one for data and one for messages, so that neither waits behind the other.
- * Each group has a channel (channel.h); whoever looks at the streams delivers for all. Ranks are
+ * Whoever looks at the streams delivers for all groups (channel.h). Ranks are
  * those of the job. The end of a data stream says nothing; that of a message stream without a
  * farewell is a death. Every function but open, close and those of the lock is called with it. */
 #ifndef HVDLITE_TRANSPORT_NET_H
@@ -14,6 +14,16 @@
 enum lane { LANE_DATA, LANE_MESSAGES, LANES };
 
 struct channel;
+struct net;
+
+/* What takes the frames of all groups: `begin` and `arrived` as in link_reader; `lost`: the peer is
+ * dead; `closed`: no frame will come. channel.c has the one in use. */
+struct net_reader {
+    bool (*begin)(struct net *n, int peer, struct link *l);
+    void (*arrived)(struct net *n, int peer, struct link *l);
+    void (*lost)(struct net *n, int peer);
+    void (*closed)(struct net *n);
+};
 
 struct peer {
     struct link links[LANES];
@@ -28,13 +38,14 @@ struct net {
     int rank, size;
     struct peer *peers; /* [rank] */
     int epoll;
-    struct channel *channels; /* all that this rank has ever heard of */
-    int nopen;
+    const struct net_reader *reader;
+    struct channel *channels; /* the reader's: all that this rank has ever heard of, and how many */
+    int nopen;                /* of them are open */
 };
 
 /* Connected sockets: [size], -1 at `rank`. The net owns them from now on, also if it fails. */
-int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
-             hvd_error *err);
+int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
+             const int *messages, hvd_error *err);
 void net_close_files(int rank, int size, const int *files);
 /* clean: says farewell; else the others take this rank for dead. All channels are closed. */
 void net_close(struct net *n, bool clean);
