@@ -9,6 +9,7 @@
 #include "base/error.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -108,6 +109,30 @@ static inline hvd_error *error_here(void) { return &last_error; }
     do {                                                                                           \
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
+
+/* "name.3", of this thread until the next call. */
+static inline const char *numbered(const char *name, int number) {
+    static _Thread_local char text[64];
+    snprintf(text, sizeof text, "%s.%d", name, number);
+    return text;
+}
+
+/* n threads, each with an element of `args`, which are `size` bytes apart. */
+static inline void threads_start(pthread_t *threads, int n, void *(*run)(void *), void *args,
+                                 size_t size) {
+    for (int i = 0; i < n; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, run, (char *)args + (size_t)i * size));
+}
+
+static inline void threads_join(pthread_t *threads, int n) {
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+}
+
+static inline void threads_run(int n, void *(*run)(void *), void *args, size_t size) {
+    pthread_t threads[16];
+    threads_start(threads, n, run, args, size);
+    threads_join(threads, n);
+}
 
 static inline void check_hung(int signal_number) {
     (void)signal_number;

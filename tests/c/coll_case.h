@@ -379,8 +379,7 @@ static inline void coll_cases_run(int size, coll_cases *cases) {
 /* By messages that are cut in this way. */
 static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    struct local_hub *hub = local_hub_new(size, 0);
-    REQUIRE(hub != NULL);
+    struct local_hub *hub = hub_of(size, 0, false);
     for (int i = 0; i < size; i++) local_hub_rank(hub, i)->pace = pace;
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
@@ -402,8 +401,7 @@ static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost
                            {9, {0, 0, 0, 3, 3, 3, 6, 6, 6}}};
     for (int i = 0; i < (CHECK_SLOW ? 2 : most); i++) {
         struct coll_run_shared shared = {.cases = cases};
-        struct local_hub *hub = local_hub_on(HOSTS[i].size, HOSTS[i].lowest);
-        REQUIRE(hub && local_hub_share(hub));
+        struct local_hub *hub = hub_on(HOSTS[i].size, HOSTS[i].lowest, true);
         for (int r = 0; r < HOSTS[i].size; r++) {
             local_hub_rank(hub, r)->pace = pace;
             local_hub_rank(hub, r)->cost = cost;

@@ -47,19 +47,24 @@ static inline void engine_rank_end(struct engine_rank *me) {
     engine_leave(me->engine, "done");
     CHECK_CASE(engine_ended(me->engine, PATIENCE), "rank %d of %d", me->rank, me->ranks->size);
     engine_stop(me->engine);
+    CHECK_INT(me->running, 0);
     monitor_destroy(&me->monitor);
 }
 
-/* A rank's main() between the start and the end of an engine with DEFAULT_CONFIG. */
-#define ENGINES(name, arg)                                                                         \
+/* A rank's main() between the start and the end of an engine, whose config is DEFAULT_CONFIG after
+ * the statement that follows. */
+#define ENGINES_BY(name, arg, ...)                                                                 \
     static void name##_in(struct engine_rank *me, void *arg);                                      \
-    static void name(struct ranks *ranks, int rank, void *shared_) {                               \
+    static void name(struct ranks *ranks, int rank, void *arg) {                                   \
         struct engine_rank me;                                                                     \
-        engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);                                      \
-        name##_in(&me, shared_);                                                                   \
+        struct engine_config config = DEFAULT_CONFIG;                                              \
+        __VA_ARGS__;                                                                               \
+        engine_rank_start(&me, ranks, rank, &config);                                              \
+        name##_in(&me, arg);                                                                       \
         engine_rank_end(&me);                                                                      \
     }                                                                                              \
     static void name##_in(struct engine_rank *me, __attribute__((unused)) void *arg)
+#define ENGINES(name, arg) ENGINES_BY(name, arg, )
 
 static inline void work_completed(void *arg, const hvd_error *error) {
     struct work *w = arg;
@@ -234,6 +239,21 @@ static inline void check_work(const struct work *w) {
     if (CHECK_CASE(w->error.code == HVD_OK, "%s: %s", text, w->error.text))
         CHECK_CASE(work_right(w), "%s '%s' on rank %d", text, w->tensor.request.name,
                    w->owner->rank);
+}
+
+/* Fills in all and submits them; order: NULL: as they lie. */
+static inline void works_submit(struct work *works, size_t n, const size_t *order) {
+    for (size_t i = 0; i < n; i++) work_fill(&works[i]);
+    for (size_t i = 0; i < n; i++) OK(work_submit(&works[order ? order[i] : i], ERR));
+}
+
+static inline void works_check(struct engine_rank *me, const struct work *works, size_t n) {
+    if (engine_rank_wait(me))
+        for (size_t i = 0; i < n; i++) check_work(&works[i]);
+}
+
+static inline void works_free(struct work *works, size_t n) {
+    for (size_t i = 0; i < n; i++) work_free(&works[i]);
 }
 
 /* A sum of n float32: what most tests need. */

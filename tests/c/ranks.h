@@ -7,7 +7,6 @@
 
 #include "check.h"
 
-#include "base/sync.h"
 #include "sockets.h"
 #include "transport/transport_local.h"
 
@@ -31,7 +30,6 @@ struct rank_thread {
     int rank;
     rank_main *run;
     void *shared;
-    pthread_t thread;
 };
 
 static inline void rank_open_tcp(struct ranks *ranks, int rank) {
@@ -66,18 +64,29 @@ static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks
 
 static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {
     struct ranks ranks = {.size = size, .hub = hub};
-    struct rank_thread threads[MOST_RANKS];
+    struct rank_thread of[MOST_RANKS];
     REQUIRE(ranks.hub != NULL);
     pthread_barrier_init(&ranks.barrier, NULL, (unsigned)size);
     struct sockets sockets;
     if (getenv("RANKS_BY_TCP")) ranks.sockets = sockets_connect(&sockets, size, 64 * 1024);
-    for (int i = 0; i < size; i++) {
-        threads[i] = (struct rank_thread){&ranks, i, run, shared, 0};
-        REQUIRE(thread_start(&threads[i].thread, rank_thread_run, &threads[i], "rank", ERR) == 0);
-    }
-    for (int i = 0; i < size; i++) thread_join(threads[i].thread);
+    for (int i = 0; i < size; i++) of[i] = (struct rank_thread){&ranks, i, run, shared};
+    threads_run(size, rank_thread_run, of, sizeof *of);
     pthread_barrier_destroy(&ranks.barrier);
     local_hub_free(ranks.hub);
+}
+
+/* A hub whose hosts have windows, or not. lowest: [rank], of its host. */
+static inline struct local_hub *hub_on(int size, const int *lowest, bool windows) {
+    struct local_hub *hub = local_hub_on(size, lowest);
+    REQUIRE(hub && (!windows || local_hub_share(hub)));
+    return hub;
+}
+
+/* per_host: consecutive ranks of a host; 0: all. */
+static inline struct local_hub *hub_of(int size, int per_host, bool windows) {
+    struct local_hub *hub = local_hub_new(size, per_host);
+    REQUIRE(hub && (!windows || local_hub_share(hub)));
+    return hub;
 }
 
 /* Returns when `run` has returned on every rank. */
@@ -87,9 +96,7 @@ static inline void ranks_run(int size, rank_main *run, void *shared) {
 
 /* The same with a window that all ranks share. */
 static inline void ranks_run_on_window(int size, rank_main *run, void *shared) {
-    struct local_hub *hub = local_hub_new(size, 0);
-    REQUIRE(hub && local_hub_share(hub));
-    ranks_run_hub(size, hub, run, shared);
+    ranks_run_hub(size, hub_of(size, 0, true), run, shared);
 }
 
 #endif

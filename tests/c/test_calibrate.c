@@ -12,9 +12,7 @@ static void calibrate(struct ranks *ranks, int rank, void *arg) {
 }
 
 static void check_hosts(int size, const int *lowest) {
-    struct local_hub *hub = local_hub_on(size, lowest);
-    REQUIRE(hub != NULL);
-    ranks_run_hub(size, hub, calibrate, NULL);
+    ranks_run_hub(size, hub_on(size, lowest, false), calibrate, NULL);
     for (int r = 0; r < size; r++) {
         CHECK(costs[r].alpha > 0 && costs[r].beta > 0);
         CHECK(memcmp(&costs[r], &costs[0], sizeof costs[r]) == 0);

@@ -214,8 +214,7 @@ TEST(test_a_host_sends_the_fewest_bytes) {
     for (size_t i = 0; i < 2 * (sizeof PLACED / sizeof *PLACED); i++) {
         const int *placed = PLACED[i / 2];
         struct host_bytes count = {.dtype = DTYPES[i % 2], .bytes = BYTES};
-        struct local_hub *hub = local_hub_on(placed[0], placed + 1);
-        REQUIRE(hub && local_hub_share(hub));
+        struct local_hub *hub = hub_on(placed[0], placed + 1, true);
         int hosts = local_hub_rank(hub, 0)->layout.hosts;
         ranks_run_hub(placed[0], hub, sum_and_count, &count);
         for (int h = 0; h < hosts; h++)

@@ -126,9 +126,7 @@ TEST(test_window) {
 TEST(test_several_hosts) {
     ranks_run_hub(6, local_hub_new(6, 1), all_cases, &chosen);
     ranks_run_hub(5, local_hub_new(5, 2), all_cases, &chosen);
-    struct local_hub *hub = local_hub_new(5, 2);
-    REQUIRE(hub && local_hub_share(hub));
-    ranks_run_hub(5, hub, all_cases, &chosen);
+    ranks_run_hub(5, hub_of(5, 2, true), all_cases, &chosen);
 }
 
 /* More than one segment of every chunk. */

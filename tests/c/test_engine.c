@@ -6,6 +6,7 @@ enum { NAMES = 40, MOST_THREADS = 3 };
 struct plan {
     struct engine_config config;
     int names, rounds;
+    size_t longer; /* multiplies the sizes */
 };
 
 /* Tensor i of the plan, the same on every rank: all kinds, dtypes, ops and roots, sizes from 0. */
@@ -31,14 +32,11 @@ static struct coll_case planned(size_t i, int ranks, size_t *parts) {
 struct share {
     struct work *works;
     size_t *order, first, step, n;
-    pthread_t thread;
 };
 
 static void *submit_share(void *arg) {
     struct share *s = arg;
-    for (size_t i = s->first; i < s->n; i += s->step) {
-        OK(work_submit(&s->works[s->order[i]], ERR));
-    }
+    for (size_t i = s->first; i < s->n; i += s->step) OK(work_submit(&s->works[s->order[i]], ERR));
     return NULL;
 }
 
@@ -47,47 +45,41 @@ static void submit_all(struct work *works, size_t n, uint64_t *random) {
     size_t order[128], threads = 1 + random_below(random, MOST_THREADS);
     struct share shares[MOST_THREADS];
     random_order(random, order, n);
-    for (size_t i = 0; i < threads; i++) {
-        shares[i] = (struct share){works, order, i, threads, n, 0};
-        REQUIRE(thread_start(&shares[i].thread, submit_share, &shares[i], "submitter", ERR) == 0);
-    }
-    for (size_t i = 0; i < threads; i++) thread_join(shares[i].thread);
+    for (size_t i = 0; i < n; i++) work_fill(&works[i]);
+    for (size_t i = 0; i < threads; i++) shares[i] = (struct share){works, order, i, threads, n};
+    threads_run((int)threads, submit_share, shares, sizeof *shares);
 }
 
-static void plan_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES_BY(plan_main, arg, config = ((const struct plan *)arg)->config) {
     const struct plan *plan = arg;
-    struct engine_rank me;
-    struct work *works = calloc((size_t)plan->names, sizeof *works);
-    size_t (*parts)[MOST_RANKS * MOST_RANKS] = calloc((size_t)plan->names, sizeof *parts);
-    uint64_t random = (uint64_t)(rank + 10 * ranks->size);
-    engine_rank_start(&me, ranks, rank, &plan->config);
-    for (int i = 0; i < plan->names; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "work.%d", i);
-        work_init(&works[i], &me, planned((size_t)i, ranks->size, parts[i]), name, i % 3 == 0);
-        works[i].tensor.request.priority = -i;
+    size_t n = (size_t)plan->names;
+    struct work *works = calloc(n, sizeof *works);
+    size_t (*parts)[MOST_RANKS * MOST_RANKS] = calloc(n, sizeof *parts);
+    uint64_t random = (uint64_t)(me->rank + 10 * me->ranks->size);
+    for (size_t i = 0; i < n; i++) {
+        struct coll_case c = planned(i, me->ranks->size, parts[i]);
+        c.n *= plan->longer;
+        work_init(&works[i], me, c, numbered("work", (int)i), i % 3 == 0);
+        works[i].tensor.request.priority = -(int)i;
     }
     for (int round = 0; round < plan->rounds; round++) {
-        for (int i = 0; i < plan->names; i++) work_fill(&works[i]);
-        submit_all(works, (size_t)plan->names, &random);
-        if (!engine_rank_wait(&me)) break;
-        for (int i = 0; i < plan->names; i++) check_work(&works[i]);
+        submit_all(works, n, &random);
+        works_check(me, works, n);
     }
-    engine_rank_end(&me);
-    for (int i = 0; i < plan->names; i++) work_free(&works[i]);
+    works_free(works, n);
     free(parts);
     free(works);
 }
 
 TEST(test_every_number_of_ranks) {
-    struct plan plan = {DEFAULT_CONFIG, NAMES, 3};
+    struct plan plan = {DEFAULT_CONFIG, NAMES, 3, 1};
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) ranks_run(p, plan_main, &plan);
     for (int p = 2; p <= 5; p++) ranks_run_on_window(p, plan_main, &plan);
 }
 
 TEST(test_fusion_thresholds) {
     static const size_t BYTES[] = {0, 1, 64, 4096, SIZE_MAX};
-    struct plan plan = {DEFAULT_CONFIG, NAMES, 2};
+    struct plan plan = {DEFAULT_CONFIG, NAMES, 2, 1};
     for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++) {
         plan.config.options.fusion_bytes = BYTES[i];
         ranks_run(3, plan_main, &plan);
@@ -97,7 +89,7 @@ TEST(test_fusion_thresholds) {
 /* Allgathers too, whose rows the caches keep. */
 TEST(test_cache_evictions) {
     static const size_t CAPACITIES[] = {0, 1, 2, 49, 50};
-    struct plan plan = {DEFAULT_CONFIG, 50, 5};
+    struct plan plan = {DEFAULT_CONFIG, 50, 5, 1};
     for (size_t i = 0; i < sizeof CAPACITIES / sizeof *CAPACITIES; i++) {
         plan.config.options.cache_capacity = CAPACITIES[i];
         ranks_run(2, plan_main, &plan);
@@ -137,30 +129,16 @@ TEST(test_growing_rows) {
     }
 }
 
-/* Bigger than segments, fused and alone. */
-static void big_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT16};
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.fusion_bytes = 4 << 20;
-    struct engine_rank me;
-    struct work works[4];
-    engine_rank_start(&me, ranks, rank, &config);
-    for (int i = 0; i < 4; i++) {
-        char name[8] = {'b', (char)('0' + i), 0};
-        struct coll_case c = plain_sum(CHECK_SLOW ? 100003 : 400009);
-        c.dtype = DTYPES[i];
-        work_start(&works[i], &me, c, name, i % 2);
+/* Bigger than segments, fused, alone and in pieces; the later rounds by the cache. */
+TEST(test_long_tensors) {
+    static const size_t AHEAD[] = {AHEAD_UNLIMITED, 1, 300000, AHEAD_MEASURED};
+    struct plan plan = {DEFAULT_CONFIG, 14, 2, CHECK_SLOW ? 101 : 401};
+    plan.config.options.fusion_bytes = 4 << 20;
+    for (int p = 1; p <= 4; p += 1 + CHECK_SLOW) {
+        for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
+            plan.config.options.bytes_ahead = AHEAD[i];
+            ranks_run(p, plan_main, &plan);
+            ranks_run_on_window(p, plan_main, &plan);
+        }
     }
-    engine_rank_wait(&me);
-    for (int i = 0; i < 4; i++) {
-        check_work(&works[i]);
-        work_free(&works[i]);
-    }
-    engine_rank_end(&me);
-}
-
-TEST(test_big) {
-    ranks_run(1, big_main, NULL);
-    ranks_run(3, big_main, NULL);
 }

@@ -47,39 +47,25 @@ static void submit_all(struct engine_rank *me, struct work *works, const struct 
     engine_rank_wait(me);
 }
 
-static void run_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES_BY(run_main, arg, config.options.fusion_bytes = SIZE_MAX,
+           config.options.bytes_ahead = ((struct run *)arg)->ahead,
+           config.options.deterministic = ((struct run *)arg)->deterministic) {
     struct run *run = arg;
-    struct engine_rank me;
     struct work works[TENSORS];
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.fusion_bytes = SIZE_MAX;
-    config.options.bytes_ahead = run->ahead;
-    config.options.deterministic = run->deterministic;
-    engine_rank_start(&me, ranks, rank, &config);
     for (int i = 0; i < TENSORS; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "sum.%d", i);
-        work_init(&works[i], &me, case_of(i), name, i % 2);
-        fill_random(&works[i], (uint64_t)(100 * i + rank));
+        work_init(&works[i], me, case_of(i), numbered("sum", i), i % 2);
+        fill_random(&works[i], (uint64_t)(100 * i + me->rank));
     }
-    submit_all(&me, works, run);
-    engine_rank_end(&me);
+    submit_all(me, works, run);
     for (int i = 0; i < TENSORS; i++) {
         CHECK_INT(works[i].error.code, HVD_OK);
-        if (rank == 0) {
+        if (me->rank == 0) {
             run->result[i] = malloc(works[i].out_bytes);
             REQUIRE(run->result[i] != NULL);
             memcpy(run->result[i], works[i].out, works[i].out_bytes);
         }
         work_free(&works[i]);
     }
-}
-
-/* per_host 0: all on one host. */
-static void run_on(int size, int per_host, bool share, struct run *run) {
-    struct local_hub *hub = local_hub_new(size, per_host);
-    REQUIRE(hub && (!share || local_hub_share(hub)));
-    ranks_run_hub(size, hub, run_main, run);
 }
 
 static int compare(struct run *a, struct run *b) {
@@ -103,9 +89,9 @@ static int differing(int size, int per_host, bool share, bool deterministic) {
                            {.deterministic = deterministic, .ahead = 1, .seed = 5},
                            {.deterministic = deterministic, .ahead = AHEAD_MEASURED, .seed = 7}};
     int differ = 0;
-    run_on(size, per_host, share, &first);
+    ranks_run_hub(size, hub_of(size, per_host, share), run_main, &first);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        run_on(size, per_host, share, &others[i]);
+        ranks_run_hub(size, hub_of(size, per_host, share), run_main, &others[i]);
         differ += compare(&first, &others[i]);
     }
     free_run(&first);

@@ -126,28 +126,22 @@ ENGINES(refused_main, arg) {
 TEST(test_refused) { ranks_run(2, refused_main, NULL); }
 
 /* Rank 1 never submits; later it submits alone. */
-static void stall_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.stall_failure = 1.5; /* long beside the delays of a busy machine */
-    struct engine_rank me;
+ENGINES_BY(stall_main, arg, config.options.stall_failure = 1.5) { /* long beside usual delays */
     struct work w;
-    engine_rank_start(&me, ranks, rank, &config);
     for (int round = 0; round < 2; round++) {
-        work_init(&w, &me, plain_sum(5), "stuck", false);
-        if ((round == 0) == (rank != 1)) {
+        work_init(&w, me, plain_sum(5), "stuck", false);
+        if ((round == 0) == (me->rank != 1)) {
             OK(work_submit(&w, ERR));
-            engine_rank_wait(&me);
+            engine_rank_wait(me);
             CHECK_INT(w.error.code, HVD_STALLED);
             CHECK_HAS(w.error.text, "stuck");
             CHECK_HAS(w.error.text, "rank 1");
         }
         work_free(&w);
-        ranks_meet(ranks);
-        check_in_order(&me, "not.stuck");
+        ranks_meet(me->ranks);
+        check_in_order(me, "not.stuck");
     }
-    check_in_order(&me, "stuck");
-    engine_rank_end(&me);
+    check_in_order(me, "stuck");
 }
 
 TEST(test_stall) {

@@ -56,23 +56,17 @@ TEST(test_early) {
 }
 
 /* Everybody leaves with work under way that all have submitted: it still runs. */
-static void pending_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
+ENGINES(pending_main, arg) {
     enum { WORKS = 20 };
-    struct engine_rank me;
     struct work works[WORKS];
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < WORKS; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "work.%d", i);
-        work_start(&works[i], &me, plain_sum((size_t)i * 50), name, false);
+        work_start(&works[i], me, plain_sum((size_t)i * 50), numbered("work", i), false);
     }
-    engine_leave(me.engine, "done");
-    engine_leave(me.engine, "done twice");
-    CHECK(engine_ended(me.engine, PATIENCE));
-    engine_rank_wait(&me);
-    CHECK(!engine_failed(me.engine, ERR));
-    engine_rank_end(&me);
+    engine_leave(me->engine, "done");
+    engine_leave(me->engine, "done twice");
+    CHECK(engine_ended(me->engine, PATIENCE));
+    engine_rank_wait(me);
+    CHECK(!engine_failed(me->engine, ERR));
     for (int i = 0; i < WORKS; i++) {
         check_work(&works[i]);
         work_free(&works[i]);

@@ -33,12 +33,10 @@ TEST(check_find) {
 
 /* A sum whose memory is moved to the region, behind those before. */
 static void place_work(struct work *w, struct engine_rank *me, int i, char *part, size_t *used) {
-    char name[32];
-    snprintf(name, sizeof name, "gradient.%d", i);
     struct coll_case c = plain_sum((size_t)(i * i * 400 + 1));
     if (i % 3 == 1) c.dtype = HVD_FLOAT16;
     if (i % 3 == 2) c.how = (struct scaling){HVD_AVERAGE, 0.5, 2};
-    work_init(w, me, c, name, true);
+    work_init(w, me, c, numbered("gradient", i), true);
     if (!part) return;
     char *place = part + *used;
     *used += (w->in_bytes + 63) & ~(size_t)63;
@@ -49,56 +47,45 @@ static void place_work(struct work *w, struct engine_rank *me, int i, char *part
     w->tensor.in = w->tensor.out = place;
 }
 
-static void region_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES_BY(region_main, arg,
+           config.options.bytes_ahead = ((const struct shared_region *)arg)->ahead) {
     const struct shared_region *s = arg;
-    struct engine_rank me;
     struct work works[WORKS];
-    const struct layout *l = &rank_transport(ranks, rank)->layout;
+    const struct layout *l = &rank_transport(me->ranks, me->rank)->layout;
     struct region region = {.id = 1, .stride = STRIDE, .n = l->host.size, .self = l->host.rank};
-    region.memory = s->memory + (size_t)(l->host_of[rank] * ranks->size) * STRIDE;
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.bytes_ahead = s->ahead;
-    engine_rank_start(&me, ranks, rank, &config);
-    engine_add_region(me.engine, &region);
-    char *part = rank == s->outside ? NULL : region_part(&region, region.self);
-    size_t used = rank == s->shifted ? 4096 : 0;
-    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, i, part, &used);
+    region.memory = s->memory + (size_t)(l->host_of[me->rank] * me->ranks->size) * STRIDE;
+    engine_add_region(me->engine, &region);
+    char *part = me->rank == s->outside ? NULL : region_part(&region, region.self);
+    size_t used = me->rank == s->shifted ? 4096 : 0;
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], me, i, part, &used);
     for (int round = 0; round < 3; round++) { /* the later ones by the cache */
-        for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
-        for (int i = 0; i < WORKS; i++) OK(work_submit(&works[i], ERR));
-        if (engine_rank_wait(&me))
-            for (int i = 0; i < WORKS; i++) check_work(&works[i]);
+        works_submit(works, WORKS, NULL);
+        works_check(me, works, WORKS);
     }
-    engine_remove_region(me.engine, &region);
-    check_in_order(&me, "after");
-    engine_rank_end(&me);
-    for (int i = 0; i < WORKS && !part; i++) work_free(&works[i]);
+    engine_remove_region(me->engine, &region);
+    check_in_order(me, "after");
+    if (!part) works_free(works, WORKS);
 }
 
 /* lowest: [rank], of its host; NULL: one host. */
 static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     for (size_t ahead = 0; ahead < 2; ahead++) {
         struct shared_region s = {calloc((size_t)(p * p), STRIDE), outside, shifted, ahead};
-        struct local_hub *hub = lowest ? local_hub_on(p, lowest) : local_hub_new(p, 0);
-        REQUIRE(s.memory && hub && local_hub_share(hub));
-        ranks_run_hub(p, hub, region_main, &s);
+        REQUIRE(s.memory);
+        ranks_run_hub(p, lowest ? hub_on(p, lowest, true) : hub_of(p, 0, true), region_main, &s);
         free(s.memory);
     }
 }
 
-static void run_region(int p, int outside, int shifted) {
-    run_region_on(p, NULL, outside, shifted);
-}
-
 TEST(test_all_in_the_region) {
-    for (int p = 1; p <= 5; p++) run_region(p, -1, -1);
+    for (int p = 1; p <= 5; p++) run_region_on(p, NULL, -1, -1);
 }
 
 TEST(test_one_rank_elsewhere) {
     for (int p = 2; p <= 4; p++) {
-        run_region(p, 0, -1);
-        run_region(p, p - 1, -1);
-        run_region(p, -1, p - 1);
+        run_region_on(p, NULL, 0, -1);
+        run_region_on(p, NULL, p - 1, -1);
+        run_region_on(p, NULL, -1, p - 1);
     }
 }
 

@@ -34,6 +34,11 @@ static void close_links(struct transport *t) {
     t->ops = &stop.ops;
 }
 
+static void open_silent(struct transport *t, int rank) {
+    t->patience.timeout = stop.timeout;
+    if (rank == stop.rank) close_links(t);
+}
+
 static void open_links(struct transport *t) {
     atomic_store(&stop.closed, false);
     transport_wake(t);
@@ -51,37 +56,30 @@ static void check_blamed(const hvd_error *error) {
     CHECK_HAS(error->text, "has not answered for");
 }
 
-static void silent_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_BY(silent_main, arg, config.options.stall_failure = stop.shutdown;
+           open_silent(rank_transport(ranks, rank), rank)) {
     struct work w;
-    struct engine_config config = DEFAULT_CONFIG;
-    struct transport *t = rank_transport(ranks, rank);
-    bool stopped = rank == stop.rank;
-    (void)arg;
-    config.options.stall_failure = stop.shutdown;
-    t->patience.timeout = stop.timeout;
-    if (stopped) close_links(t);
-    engine_rank_start(&me, ranks, rank, &config);
-    check_in_order(&me, "before");
-    ranks_meet(ranks);
+    struct transport *t = rank_transport(me->ranks, me->rank);
+    const bool stopped = me->rank == stop.rank;
+    check_in_order(me, "before");
+    ranks_meet(me->ranks);
     if (stopped) atomic_store(&stop.closed, true);
-    ranks_meet(ranks);
-    work_init(&w, &me, plain_sum(1000), "x", false);
+    ranks_meet(me->ranks);
+    work_init(&w, me, plain_sum(1000), "x", false);
     if (!stopped) OK(work_submit(&w, ERR));
     if (!stop.returns && !stopped) {
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         check_blamed(&w.error);
-        CHECK(engine_ended(me.engine, PATIENCE));
+        CHECK(engine_ended(me->engine, PATIENCE));
     }
     if (stop.returns) clock_nap(0.53 * stop.timeout); /* it counts as silent after a half */
-    ranks_meet(ranks);
+    ranks_meet(me->ranks);
     if (stopped) open_links(t);
     if (stop.returns) {
         if (stopped) OK(work_submit(&w, ERR));
-        if (engine_rank_wait(&me)) check_work(&w);
-        check_in_order(&me, "after");
+        if (engine_rank_wait(me)) check_work(&w);
+        check_in_order(me, "after");
     }
-    engine_rank_end(&me); /* the stopped one has heard that it was given up */
     work_free(&w);
 }
 

@@ -32,21 +32,16 @@ TEST(test_error_of_the_next_round) {
 
 /* Both ranks submit, are refused and submit again as fast as they can, after rank 2 has left. Each
  * submission ends once, with HVD_RANK_LEFT, and the job ends as it should. */
-static void hasty_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_rank me;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "hasty");
-    for (int i = 0; i < 200 && rank != 2; i++) {
+ENGINES(hasty_main, arg) {
+    check_in_order(me, "hasty");
+    for (int i = 0; i < 200 && me->rank != 2; i++) {
         struct work w;
-        work_start(&w, &me, plain_sum(9), "hasty", false);
-        engine_rank_wait(&me);
+        work_start(&w, me, plain_sum(9), "hasty", false);
+        engine_rank_wait(me);
         CHECK_INT(w.completions, 1);
         if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;
         work_free(&w);
     }
-    engine_rank_end(&me);
-    CHECK_INT(me.running, 0);
 }
 
 TEST(test_refused_again_and_again) {
@@ -55,27 +50,20 @@ TEST(test_refused_again_and_again) {
 
 /* Ranks come to a tensor at times around the stall limit: it runs on all or stalls, and a rank
  * whose submission came after the stall waits for the next round; the job goes on. */
-static void stalling_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.stall_failure = 0.003;
-    struct engine_rank me;
-    uint64_t random = (uint64_t)rank;
-    engine_rank_start(&me, ranks, rank, &config);
+ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
+    uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {
         struct work w;
-        work_init(&w, &me, plain_sum(9), "slow", false);
-        ranks_meet(ranks);
+        work_init(&w, me, plain_sum(9), "slow", false);
+        ranks_meet(me->ranks);
         clock_nap(0.004 * fabs(random_unit(&random)));
         OK(work_submit(&w, ERR));
-        engine_rank_wait(&me);
+        engine_rank_wait(me);
         CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
                    w.error.code, w.error.text);
         if (w.error.code == HVD_OK) CHECK(work_right(&w));
         work_free(&w);
     }
-    engine_rank_end(&me);
-    CHECK_INT(me.running, 0);
 }
 
 TEST(test_submitted_while_it_stalls) { ranks_run(3, stalling_main, NULL); }

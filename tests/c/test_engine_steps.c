@@ -135,12 +135,6 @@ static void death_main(struct ranks *ranks, int rank, void *arg) {
     monitor_destroy(&me.monitor);
 }
 
-static struct local_hub *new_hub(int ranks, int per_host, bool windows) {
-    struct local_hub *hub = local_hub_new(ranks, per_host);
-    REQUIRE(hub && (!windows || local_hub_share(hub)));
-    return hub;
-}
-
 TEST(test_a_death_at_each_step) {
     static const struct {
         int ranks, per_host;
@@ -152,7 +146,7 @@ TEST(test_a_death_at_each_step) {
             struct death d = {.rank = rank, .came = true};
             for (; d.came; d.steps += stride, deaths++)
                 ranks_run_hub(JOBS[i].ranks,
-                              new_hub(JOBS[i].ranks, JOBS[i].per_host, JOBS[i].windows), death_main,
+                              hub_of(JOBS[i].ranks, JOBS[i].per_host, JOBS[i].windows), death_main,
                               &d);
         }
     }
@@ -219,21 +213,15 @@ static void make_slow(struct ranks *ranks, int rank, uint64_t seed) {
     t->ops = &s->ops;
 }
 
-static void slow_main(struct ranks *ranks, int rank, void *arg) {
-    const uint64_t *seed = arg;
-    struct engine_rank me;
+ENGINES_BY(slow_main, arg, make_slow(ranks, rank, *(const uint64_t *)arg); ranks_meet(ranks)) {
     hvd_error err = {0};
-    make_slow(ranks, rank, *seed);
-    ranks_meet(ranks);
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    run_program(&me, &err);
+    run_program(me, &err);
     CHECK_INT(err.code, HVD_OK);
-    engine_rank_end(&me);
 }
 
 TEST(test_any_delay_and_order_of_senders) {
     for (uint64_t seed = 0; seed < (CHECK_SLOW ? 6 : 60); seed++) {
         int ranks = 2 + (int)seed % 4;
-        ranks_run_hub(ranks, new_hub(ranks, seed % 3 ? 2 : 0, seed % 2), slow_main, &seed);
+        ranks_run_hub(ranks, hub_of(ranks, seed % 3 ? 2 : 0, seed % 2), slow_main, &seed);
     }
 }

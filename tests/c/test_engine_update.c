@@ -63,9 +63,7 @@ static void check_weights(const struct host *h, const struct work *works, int ra
 
 static void place_work(struct work *w, struct engine_rank *me, const struct host *h, int i,
                        int hosts) {
-    char name[32];
-    snprintf(name, sizeof name, "weight.%d", i);
-    work_init(w, me, plain_sum(count_of(i)), name, true);
+    work_init(w, me, plain_sum(count_of(i)), numbered("weight", i), true);
     w->tensor.update = update_of(h, i, hosts);
     w->tensor.request.rule = w->tensor.update.rule | (hosts ? REQUEST_DEALT : 0);
     if (!h->memory) return;
@@ -76,32 +74,27 @@ static void place_work(struct work *w, struct engine_rank *me, const struct host
     w->tensor.in = w->tensor.out = w->in;
 }
 
-static void update_main(struct ranks *ranks, int rank, void *arg) {
+ENGINES_BY(update_main, arg, config.options.bytes_ahead = ((const struct job *)arg)->bytes_ahead) {
     const struct job *job = arg;
-    const int host = host_of(job, rank), hosts = job->dealt ? host_of(job, ranks->size - 1) + 1 : 0;
+    const int ranks = me->ranks->size, host = host_of(job, me->rank);
+    const int hosts = job->dealt ? host_of(job, ranks - 1) + 1 : 0;
     const struct host *h = &job->hosts[host];
-    struct engine_rank me;
     struct work works[WORKS];
-    const struct comm *local = &rank_transport(ranks, rank)->layout.host;
+    const struct comm *local = &rank_transport(me->ranks, me->rank)->layout.host;
     struct region region = {
         .id = 1, .memory = h->memory, .stride = STRIDE, .n = local->size, .self = local->rank};
-    struct engine_config config = DEFAULT_CONFIG;
-    config.options.bytes_ahead = job->bytes_ahead;
-    engine_rank_start(&me, ranks, rank, &config);
-    if (h->memory) engine_add_region(me.engine, &region);
-    for (int i = 0; i < WORKS; i++) place_work(&works[i], &me, h, i, hosts);
+    if (h->memory) engine_add_region(me->engine, &region);
+    for (int i = 0; i < WORKS; i++) place_work(&works[i], me, h, i, hosts);
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < WORKS; i++) work_fill(&works[i]);
-        for (int i = 0; i < WORKS; i++) OK(work_submit(&works[i], ERR));
-        engine_rank_wait(&me);
+        works_submit(works, WORKS, NULL);
+        engine_rank_wait(me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
-    check_weights(h, works, ranks->size, hosts,
-                  host); /* on every rank: all parts are new where it ends */
-    engine_remove_region(me.engine, &region);
-    check_in_order(&me, "after");
-    engine_rank_end(&me);
-    for (int i = 0; i < WORKS && !h->memory; i++) work_free(&works[i]);
+    /* on every rank: all parts are new where it ends */
+    check_weights(h, works, ranks, hosts, host);
+    engine_remove_region(me->engine, &region);
+    check_in_order(me, "after");
+    if (!h->memory) works_free(works, WORKS);
 }
 
 static void run_job(int p, struct job job, bool in_region) {
@@ -113,9 +106,7 @@ static void run_job(int p, struct job job, bool in_region) {
         if (in_region) job.hosts[i].memory = calloc((size_t)p, STRIDE);
         REQUIRE(job.hosts[i].weights && job.hosts[i].momentum);
     }
-    struct local_hub *hub = local_hub_new(p, hosts == 1 ? 0 : job.per_host);
-    REQUIRE(hub && local_hub_share(hub));
-    ranks_run_hub(p, hub, update_main, &job);
+    ranks_run_hub(p, hub_of(p, hosts == 1 ? 0 : job.per_host, true), update_main, &job);
     for (int i = 0; i < hosts; i++) {
         free(job.hosts[i].memory);
         free(job.hosts[i].weights);

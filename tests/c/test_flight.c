@@ -1,15 +1,9 @@
 /* The flight recorder: whole operations for whoever reads meanwhile; the last ones stay. */
-#define CHECK_OWN_MAIN
 #include "check.h"
 
 #include "base/clock.h"
 #include "shm/flight.h"
 #include "shm/shmem.h"
-
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { WRITERS = 3, ROUNDS = 20000 };
 
@@ -25,7 +19,7 @@ static struct flight *opened(void) {
     return f;
 }
 
-static void test_the_way_of_a_tensor(void) {
+TEST(test_the_way_of_a_tensor) {
     struct flight *f = opened();
     struct flight_op op;
     struct request r = request_named("allreduce.x", 6);
@@ -48,7 +42,7 @@ static void test_the_way_of_a_tensor(void) {
     flight_close(f);
 }
 
-static void test_the_end_of_a_long_name(void) {
+TEST(test_the_end_of_a_long_name) {
     struct flight *f = opened();
     struct flight_op op;
     char name[HVD_MAX_NAME];
@@ -62,7 +56,7 @@ static void test_the_end_of_a_long_name(void) {
     flight_close(f);
 }
 
-static void test_what_a_rank_did_alone(void) {
+TEST(test_what_a_rank_did_alone) {
     struct flight *f = opened();
     struct flight_op op;
     flight_note(f, "update", 1.5, 2.5);
@@ -76,7 +70,7 @@ static void test_what_a_rank_did_alone(void) {
 }
 
 /* What has been overwritten is not changed any more. */
-static void test_the_ring(void) {
+TEST(test_the_ring) {
     struct flight *f = opened();
     struct flight_op op;
     struct request r = request_named("x", 1);
@@ -91,7 +85,7 @@ static void test_the_ring(void) {
     flight_close(f);
 }
 
-static void test_steps(void) {
+TEST(test_steps) {
     struct flight *f = opened();
     struct request r = request_named("x", 1);
     for (int step = 0; step < 5; step++)
@@ -106,7 +100,7 @@ static void test_steps(void) {
     flight_close(f);
 }
 
-static void test_a_reader_in_another_mapping(void) {
+TEST(test_a_reader_in_another_mapping) {
     struct flight *f = opened();
     char address[SHMEM_ADDRESS];
     void *memory;
@@ -124,7 +118,7 @@ static void test_a_reader_in_another_mapping(void) {
     flight_close(f);
 }
 
-static void test_troubles_ring_the_bell(void) {
+TEST(test_troubles_ring_the_bell) {
     struct flight *f = opened();
     int ends[2];
     char heard[20] = "";
@@ -154,7 +148,7 @@ static void test_troubles_ring_the_bell(void) {
     flight_close(f);
 }
 
-static void test_without_a_recorder(void) {
+TEST(test_without_a_recorder) {
     struct request r = request_named("x", 1);
     flight_note(NULL, "update", 1, 2);
     CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);
@@ -167,7 +161,6 @@ static void test_without_a_recorder(void) {
 
 struct writer {
     struct flight *f;
-    pthread_t thread;
     atomic_int *running;
 };
 
@@ -197,15 +190,13 @@ static bool is_whole(const struct flight_op *op) {
            (op->phase < FLIGHT_DONE || op->ended == bytes);
 }
 
-static void test_no_torn_reads(void) {
+TEST(test_no_torn_reads) {
     struct flight *f = opened();
     atomic_int running = WRITERS;
-    struct writer writers[WRITERS];
+    struct writer writer = {f, &running};
+    pthread_t threads[WRITERS];
     size_t whole = 0, torn = 0;
-    for (int i = 0; i < WRITERS; i++) {
-        writers[i] = (struct writer){.f = f, .running = &running};
-        REQUIRE(thread_start(&writers[i].thread, write_many, &writers[i], "writer", ERR) == 0);
-    }
+    threads_start(threads, WRITERS, write_many, &writer, 0);
     do {
         for (size_t place = 0; place < FLIGHT_OPS; place++) {
             struct flight_op op;
@@ -213,22 +204,9 @@ static void test_no_torn_reads(void) {
             *(is_whole(&op) ? &whole : &torn) += 1;
         }
     } while (atomic_load(&running));
-    for (int i = 0; i < WRITERS; i++) thread_join(writers[i].thread);
+    threads_join(threads, WRITERS);
     CHECK_INT(torn, 0);
     CHECK(whole > 0);
     CHECK_INT(f->memory->ops, WRITERS * ROUNDS);
     flight_close(f);
-}
-
-int main(void) {
-    test_the_way_of_a_tensor();
-    test_the_end_of_a_long_name();
-    test_what_a_rank_did_alone();
-    test_the_ring();
-    test_steps();
-    test_a_reader_in_another_mapping();
-    test_troubles_ring_the_bell();
-    test_without_a_recorder();
-    test_no_torn_reads();
-    return check_end("test_flight");
 }

@@ -42,9 +42,7 @@ static void *use(void *arg) {
 
 TEST(test_threads) {
     struct free_list s;
-    pthread_t threads[THREADS];
     free_list_init(&s);
-    for (int i = 0; i < THREADS; i++) OK(thread_start(&threads[i], use, &s, "user", ERR));
-    for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
+    threads_run(THREADS, use, &s, 0);
     free_list_destroy(&s);
 }

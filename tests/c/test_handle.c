@@ -14,15 +14,34 @@ struct started {
     struct hvd_handle *handle;
 };
 
+static struct hvd_handle *new_handle(void) {
+    struct hvd_handle *h = handle_new(ERR);
+    REQUIRE(h != NULL);
+    return h;
+}
+
+static void submit(struct engine_rank *me, struct hvd_handle *h) {
+    handle_lend(h);
+    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
+}
+
 /* Every WRONG-th is larger on rank 0, which is an error on all ranks. */
 static void start(struct started *s, struct engine_rank *me, int number) {
-    char name[32];
-    snprintf(name, sizeof name, "shared.%d", number);
-    work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001), name, true);
-    REQUIRE((s->handle = handle_new(ERR)) != NULL);
+    work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001),
+              numbered("shared", number), true);
+    s->handle = new_handle();
     s->handle->tensor = s->work.tensor;
-    handle_lend(s->handle);
-    REQUIRE(engine_submit(me->engine, &s->handle->tensor, ERR) == HVD_OK);
+    submit(me, s->handle);
+}
+
+static void check_finished(struct hvd_handle *h, double seconds, int code) {
+    CHECK(handle_finish(h, seconds, ERR));
+    FAILS(ERR->code, code);
+}
+
+static void end(struct started *s) {
+    handle_drop(s->handle);
+    work_free(&s->work);
 }
 
 static void check_ended(struct started *s, int number, int code, const hvd_error *err) {
@@ -35,7 +54,6 @@ static void check_ended(struct started *s, int number, int code, const hvd_error
 /* Some threads poll, some wait; all ask again when the tensor is done. */
 struct asker {
     struct started *all;
-    pthread_t thread;
     bool polls;
 };
 
@@ -55,16 +73,12 @@ static void shared_main(struct ranks *ranks, int rank, void *arg) {
     (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) start(&all[i], &me, i);
-    for (int i = 0; i < ASKERS; i++) {
-        askers[i] = (struct asker){.all = all, .polls = i % 2};
-        REQUIRE(thread_start(&askers[i].thread, ask, &askers[i], "asker", ERR) == HVD_OK);
-    }
-    for (int i = 0; i < ASKERS; i++) thread_join(askers[i].thread);
+    for (int i = 0; i < ASKERS; i++) askers[i] = (struct asker){.all = all, .polls = i % 2};
+    threads_run(ASKERS, ask, askers, sizeof *askers);
     engine_rank_end(&me);
     for (int i = 0; i < HANDLES; i++) {
         check_ended(&all[i], i, handle_finish(all[i].handle, 0, ERR), ERR); /* without an engine */
-        handle_drop(all[i].handle);
-        work_free(&all[i].work);
+        end(&all[i]);
     }
 }
 
@@ -75,38 +89,31 @@ TEST(test_threads_share_handles) {
 /* A watcher is called once, whether the tensor is done by then or not. */
 static void count(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
 
-static void watched_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES(watched_main, arg) {
     struct started all[HANDLES];
     atomic_int calls[HANDLES] = {0};
-    (void)arg;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) {
-        start(&all[i], &me, i);
+        start(&all[i], me, i);
         if (i % 3 == 0) handle_finish(all[i].handle, PATIENCE, ERR);
         handle_watch(all[i].handle, count, &calls[i]);
     }
     for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
-    engine_rank_end(&me);
+    check_in_order(me, "after"); /* the last watcher has been called */
     for (int i = 0; i < HANDLES; i++) {
         CHECK_CASE(calls[i] == 1, "%d", i);
-        handle_drop(all[i].handle);
-        work_free(&all[i].work);
+        end(&all[i]);
     }
 }
 
 TEST(test_a_watcher_is_called_once) { ranks_run(2, watched_main, NULL); }
 
-static void dropped_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES(dropped_main, arg) {
     struct started all[HANDLES];
-    (void)arg;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) {
-        start(&all[i], &me, i);
+        start(&all[i], me, i);
         handle_drop(all[i].handle);
     }
-    engine_rank_end(&me);
+    check_in_order(me, "after"); /* all have ended */
     for (int i = 0; i < HANDLES; i++) work_free(&all[i].work);
 }
 
@@ -115,24 +122,20 @@ TEST(test_a_handle_dropped_under_way) { ranks_run(2, dropped_main, NULL); }
 /* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
 static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
                                      int64_t out_rows, const char *name) {
-    struct hvd_handle *h = handle_new(ERR);
-    REQUIRE(h != NULL);
+    struct hvd_handle *h = new_handle();
     int rows = kind == HVD_ALLGATHER ? me->rank + 1 : me->ranks->size;
     h->tensor = (struct tensor){.in = in, .out = out, .out_rows = out_rows, .open = true};
     h->tensor.request = gather_of(name, rows, 3);
     h->tensor.request.kind = kind;
     for (int i = 0; i < 3 * rows; i++) in[i] = (float)me->rank;
-    handle_lend(h);
-    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
+    submit(me, h);
     return h;
 }
 
 static void check_open(struct hvd_handle *h, int ranks, bool gathers, const float *expected) {
-    hvd_error err = {0};
     const int64_t *rows;
     int64_t at = 0;
-    CHECK(handle_finish(h, PATIENCE, &err));
-    CHECK_CODE(err.code, HVD_OK, err);
+    check_finished(h, PATIENCE, HVD_OK);
     const float *out = handle_result(h, &rows);
     REQUIRE(out && rows);
     if (expected) CHECK(out == expected);
@@ -174,33 +177,43 @@ enum { CALLERS = 3, ROUNDS = 40 };
 
 struct caller {
     struct engine_rank *me;
-    pthread_t thread;
     int number;
     atomic_int *driven; /* tensors that were done without a sleep */
 };
 
 static bool is_done(void *handle) { return atomic_load(&((struct hvd_handle *)handle)->done); }
 
+static void drive(struct engine_rank *me, struct hvd_handle *h, atomic_int *driven) {
+    engine_drive(me->engine, is_done, h);
+    if (is_done(h)) atomic_fetch_add(driven, 1);
+}
+
+/* All ranks spin, so that callers drive. */
+static void spin(struct ranks *ranks, int rank) {
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+}
+
+static void check_driven(int from, int to, rank_main *run) {
+    for (int p = from; p <= to; p++) {
+        atomic_int driven = 0;
+        ranks_run(p, run, &driven);
+        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
+    }
+}
+
 /* Some ranks come late, so that a caller stops stepping before its tensor is done. */
 static void drive_one(struct caller *c, int round) {
-    char name[32];
-    hvd_error err = {0};
     struct work work;
+    struct hvd_handle *h = new_handle();
     bool drives = c->number, late = (round + c->me->rank) % 10 == 0;
-    snprintf(name, sizeof name, "driven.%d.%d", c->number, round % 2);
-    work_init(&work, c->me, plain_sum(1000), name, true);
-    struct hvd_handle *h = handle_new(&err);
-    REQUIRE(h != NULL);
+    work_init(&work, c->me, plain_sum(1000), numbered("driven", 2 * c->number + round % 2), true);
     h->tensor = work.tensor;
     h->tensor.request.waited = drives;
-    handle_lend(h);
     if (late) clock_nap(2e-3);
-    REQUIRE(engine_submit(c->me->engine, &h->tensor, &err) == HVD_OK);
-    if (drives) engine_drive(c->me->engine, is_done, h);
-    if (drives && is_done(h)) atomic_fetch_add(c->driven, 1);
+    submit(c->me, h);
+    if (drives) drive(c->me, h, c->driven);
     double began = clock_now();
-    CHECK(handle_finish(h, PATIENCE, &err));
-    CHECK_CODE(err.code, HVD_OK, err);
+    check_finished(h, PATIENCE, HVD_OK);
     CHECK_CASE(clock_now() - began < PATIENCE, "caller %d, round %d", c->number, round);
     CHECK_CASE(work_right(&work), "caller %d, round %d", c->number, round);
     handle_drop(h);
@@ -212,65 +225,38 @@ static void *call(void *arg) {
     return NULL;
 }
 
-static void callers_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
     struct caller callers[CALLERS];
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    for (int i = 0; i < CALLERS; i++) {
-        callers[i] = (struct caller){.me = &me, .number = i, .driven = arg};
-        REQUIRE(thread_start(&callers[i].thread, call, &callers[i], "caller", ERR) == HVD_OK);
-    }
-    for (int i = 0; i < CALLERS; i++) thread_join(callers[i].thread);
-    engine_rank_end(&me);
+    for (int i = 0; i < CALLERS; i++)
+        callers[i] = (struct caller){.me = me, .number = i, .driven = arg};
+    threads_run(CALLERS, call, callers, sizeof *callers);
 }
 
-TEST(test_callers_step_the_engine) {
-    for (int p = 1; p <= 4; p++) {
-        atomic_int driven = 0;
-        ranks_run(p, callers_main, &driven);
-        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
-    }
-}
+TEST(test_callers_step_the_engine) { check_driven(1, 4, callers_main); }
 
 /* A handle that is used again and again; one rank lacks the last of its tensors. */
-static void again_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
-    hvd_error err = {0};
+ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     float in[64], out[64];
-    struct hvd_handle *h = handle_new(&err);
-    REQUIRE(h != NULL);
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    struct hvd_handle *h = new_handle();
     h->tensor.request = request_of("again", 64);
     h->tensor.request.waited = true;
     for (int round = 0; round <= ROUNDS; round++) {
         bool wrong = round == ROUNDS / 2;
-        h->tensor.request.op = wrong && rank ? HVD_MAX : HVD_SUM;
+        h->tensor.request.op = wrong && me->rank ? HVD_MAX : HVD_SUM;
         for (int i = 0; i < 64; i++) in[i] = (float)(i + round);
         handle_renew(h, in, out);
-        REQUIRE(engine_submit(me.engine, &h->tensor, &err) == HVD_OK);
-        engine_drive(me.engine, is_done, h);
-        if (is_done(h)) atomic_fetch_add((atomic_int *)arg, 1);
-        CHECK(handle_finish(h, PATIENCE, &err));
-        CHECK_CODE(err.code, wrong ? HVD_MISMATCH : HVD_OK, err);
-        for (int i = 0; i < 64 && !wrong; i++) CHECK_INT(out[i], ranks->size * (i + round));
+        REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
+        drive(me, h, arg);
+        check_finished(h, PATIENCE, wrong ? HVD_MISMATCH : HVD_OK);
+        for (int i = 0; i < 64 && !wrong; i++) CHECK_INT(out[i], me->ranks->size * (i + round));
     }
     handle_renew(h, in, out);
     handle_refuse(h, &(hvd_error){.code = HVD_INVALID});
-    CHECK(handle_finish(h, 0, &err));
-    CHECK_INT(err.code, HVD_INVALID);
+    check_finished(h, 0, HVD_INVALID);
     handle_drop(h);
-    engine_rank_end(&me);
 }
 
-TEST(test_a_handle_is_used_again) {
-    for (int p = 2; p <= 4; p++) {
-        atomic_int driven = 0;
-        ranks_run(p, again_main, &driven);
-        CHECK_CASE(atomic_load(&driven) > 0, "%d ranks", p);
-    }
-}
+TEST(test_a_handle_is_used_again) { check_driven(2, 4, again_main); }
 
 #if defined __x86_64__ || defined __i386__
 enum { FLUSH = 0x8040 }; /* inputs and results */
@@ -294,51 +280,41 @@ static bool floats_restore_and_tell(floats_mode mode) {
 #endif
 
 /* As TensorFlow's threads have it: a rank whose caller flushes small numbers has the others' sum. */
-static void flushing_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
     const float small = 1e-41f;
     float sum[64];
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int round = 0; round < ROUNDS; round++) {
         struct work work;
-        work_init(&work, &me, plain_sum(64), "small", true);
-        struct hvd_handle *h = handle_new(ERR);
-        REQUIRE(h != NULL);
+        work_init(&work, me, plain_sum(64), "small", true);
+        struct hvd_handle *h = new_handle();
         for (int i = 0; i < 64; i++) sum[i] = small;
         h->tensor = work.tensor;
         h->tensor.request.dtype = HVD_FLOAT32;
         h->tensor.in = h->tensor.out = sum;
         h->tensor.request.waited = true;
-        handle_lend(h);
-        REQUIRE(engine_submit(me.engine, &h->tensor, ERR) == HVD_OK);
+        submit(me, h);
         floats_mode mode = floats_flushing();
-        engine_drive(me.engine, is_done, h);
-        if (is_done(h)) atomic_fetch_add((atomic_int *)arg, 1);
+        drive(me, h, arg);
         CHECK(floats_restore_and_tell(mode));
         CHECK(handle_finish(h, PATIENCE, ERR));
         CHECK(memcmp(&sum[63], &(float){2 * small}, sizeof small) == 0);
         handle_drop(h);
         work_free(&work);
     }
-    engine_rank_end(&me);
 }
 
 TEST(test_a_caller_that_flushes_small_numbers_does_not_change_the_sum) {
-    atomic_int driven = 0;
-    ranks_run(2, flushing_main, &driven);
-    CHECK(atomic_load(&driven) > 0);
+    check_driven(2, 2, flushing_main);
 }
 
 /* Its process is another one, and its monitor may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
-    hvd_error err = {0};
-    struct hvd_handle *h = handle_new(&err);
+    struct hvd_handle *h = new_handle();
     handle_lend(h);
     monitor_lock(&h->monitor);
     pid_t child = fork();
     if (!child) {
-        bool refused = handle_finish(h, PATIENCE, &err) && err.code == HVD_NOT_INITIALIZED;
+        bool refused = handle_finish(h, PATIENCE, ERR) && ERR->code == HVD_NOT_INITIALIZED;
         handle_drop(h);
         _exit(refused ? 0 : 1);
     }
@@ -347,6 +323,6 @@ TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     waitpid(child, &status, 0);
     CHECK_INT(status, 0);
     h->tensor.complete(h, NULL);
-    CHECK(handle_finish(h, PATIENCE, &err));
+    check_finished(h, PATIENCE, HVD_OK);
     handle_drop(h);
 }

@@ -23,7 +23,6 @@ struct job {
 struct thread {
     struct job *job;
     int rank;
-    pthread_t thread;
 };
 
 static void *run_rank(void *arg) {
@@ -39,11 +38,8 @@ static void run_job(struct job *j) {
     struct thread threads[RANKS];
     sockets_connect(&j->sockets, RANKS, TINY);
     pthread_barrier_init(&j->barrier, NULL, RANKS);
-    for (int i = 0; i < RANKS; i++) {
-        threads[i] = (struct thread){j, i, 0};
-        REQUIRE(thread_start(&threads[i].thread, run_rank, &threads[i], "rank", ERR) == 0);
-    }
-    for (int i = 0; i < RANKS; i++) thread_join(threads[i].thread);
+    for (int i = 0; i < RANKS; i++) threads[i] = (struct thread){j, i};
+    threads_run(RANKS, run_rank, threads, sizeof *threads);
     pthread_barrier_destroy(&j->barrier);
 }
 

@@ -269,7 +269,6 @@ struct adder {
     struct tensors *table;
     int first;
     struct result *results;
-    pthread_t thread;
 };
 
 static void *run_adder(void *arg) {
@@ -282,11 +281,10 @@ TEST(test_concurrent_adders) {
     struct tensors *t = tensors_new();
     struct result *results = calloc(ADDERS * EACH, sizeof *results);
     struct adder adders[ADDERS];
+    pthread_t threads[ADDERS];
     int last[ADDERS] = {-1, -1, -1, -1}, n = 0;
-    for (int i = 0; i < ADDERS; i++) {
-        adders[i] = (struct adder){t, i * EACH, results, 0};
-        REQUIRE(thread_start(&adders[i].thread, run_adder, &adders[i], "adder", ERR) == HVD_OK);
-    }
+    for (int i = 0; i < ADDERS; i++) adders[i] = (struct adder){t, i * EACH, results};
+    threads_start(threads, ADDERS, run_adder, adders, sizeof *adders);
     while (n < ADDERS * EACH) {
         for (struct tensor *x = tensors_take(t), *newer; x; x = newer, n++) {
             int number = (int)x->request.dims[0];
@@ -296,7 +294,7 @@ TEST(test_concurrent_adders) {
             tensors_finish(t, x, NULL);
         }
     }
-    for (int i = 0; i < ADDERS; i++) thread_join(adders[i].thread);
+    threads_join(threads, ADDERS);
     for (int i = 0; i < ADDERS * EACH; i++) CHECK_INT(results[i].completions, 1);
     CHECK_INT(tensors_count(t), 0);
     tensors_free(t);

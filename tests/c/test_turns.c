@@ -84,13 +84,10 @@ static void *bring(void *arg) {
 }
 
 TEST(test_threads_bring_them_in_any_order) {
-    pthread_t threads[THREADS];
     turns_init(&turns);
     for (int i = 0; i < NAMES; i++) snprintf(names[i], sizeof names[i], "name%d", i);
     for (int i = 0; i < THREADS * EACH; i++) enter(&entered[i], 0, names[i % NAMES]);
-    for (int i = 0; i < THREADS; i++)
-        REQUIRE(thread_start(&threads[i], bring, NULL, "bring", ERR) == HVD_OK);
-    for (int i = 0; i < THREADS; i++) thread_join(threads[i]);
+    threads_run(THREADS, bring, NULL, 0);
     CHECK_INT(atomic_load(&passed), THREADS * EACH);
     CHECK_INT(atomic_load(&in_order), THREADS * EACH);
     turns_destroy(&turns);
