@@ -146,7 +146,6 @@ static inline void check_hung(int signal_number) {
 static inline void check_begin(void) {
     struct sigaction action = {.sa_handler = check_hung};
     sigaction(SIGALRM, &action, NULL);
-    alarm(CHECK_SECONDS);
 }
 
 /* The exit status of main. */
@@ -183,6 +182,7 @@ int main(int argc, char **argv) {
     (void)argc;
     check_begin();
     for (int i = 0; i < check_ntests; i++) {
+        alarm(CHECK_SECONDS); /* for each test */
         check_running = check_tests[i].name;
         check_tests[i].run();
     }

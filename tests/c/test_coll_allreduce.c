@@ -1,79 +1,14 @@
-/* Allreduce: every algorithm and dtype, 1 to 9 ranks, equal to the serial result on every rank. */
+/* Allreduce: the bits of sums that depend on the order, outputs apart from inputs, and bytes sent. */
 #include "coll_case.h"
 
-static const struct scaling SCALINGS[] = {
-    {HVD_SUM, 1, 1},        {HVD_AVERAGE, 1, 1}, {HVD_SUM, 0.5, 1},   {HVD_AVERAGE, 0.5, 4},
-    {HVD_MIN, 1, 1},        {HVD_MAX, 1, 1},     {HVD_PRODUCT, 1, 1}, {HVD_MIN, 2, -0.5},
-    {HVD_PRODUCT, 2, 0.25}, {HVD_SUM, 2, 0.25}};
-enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
-
-static struct coll_case allreduce(int dtype, size_t n, int scaling) {
-    struct scaling how = SCALINGS[scaling % NSCALINGS];
-    if (dtype == HVD_BOOL) how = (struct scaling){how.op == HVD_AVERAGE ? HVD_SUM : how.op, 1, 1};
-    return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = how};
-}
-
-static void small_cases(struct coll_rank *self) {
-    size_t p = (size_t)self->ranks->size;
-    const size_t sizes[] = {0, 1, p - 1, p, p + 1, 2 * p + 1, 61, 1009, 5003};
-    int turn = 0; /* over the sizes, every scaling comes to every dtype */
-    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s += 1 + CHECK_SLOW)
-            check_rows(self, allreduce(dtype, sizes[s], turn++));
-}
-
-TEST(test_small) {
-    for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, small_cases);
-}
-
-static void scaled_cases(struct coll_rank *self) {
-    for (int dtype = 0; dtype < HVD_DTYPES; dtype++)
-        for (int k = 0; k < NSCALINGS; k += 1 + CHECK_SLOW)
-            check_rows(self, allreduce(dtype, 127, k));
-}
-
-TEST(test_every_scaling) {
-    coll_cases_run(1, scaled_cases);
-    coll_cases_run(3, scaled_cases);
-    coll_cases_run(4, scaled_cases);
-}
-
-/* Chunks, and whole data, of about one segment, a window of them, and one more. */
-static void segment_cases(struct coll_rank *self) {
-    static const int DTYPES[] = {HVD_INT8, HVD_FLOAT32, HVD_BFLOAT16};
-    static const size_t SEGMENTS[] = {1, 5, 4};
-    size_t p = (size_t)self->ranks->size;
-    int most = CHECK_SLOW ? 2 : 3;
-    for (int d = CHECK_SLOW; d < most; d++) {
-        for (int k = 0; k < most; k++) {
-            size_t n = SEGMENTS[k] * PACE_DEFAULT.segment / dtype_size(DTYPES[d]);
-            check_rows(self, allreduce(DTYPES[d], n + 1, k));
-            check_rows(self, allreduce(DTYPES[d], n * p - 1, k));
-            check_rows(self, allreduce(DTYPES[d], n * p + 1, k));
-        }
-    }
-}
-
-TEST(test_segments) {
-    coll_cases_run(2, segment_cases);
-    if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* of more ranks: test_coll_pace.c */
-}
-
-static void million_cases(struct coll_rank *self) {
-    static const int DTYPES[] = {HVD_INT8, HVD_FLOAT16, HVD_FLOAT32, HVD_INT64};
-    for (int d = CHECK_SLOW; d < 4; d += 1 + 2 * CHECK_SLOW)
-        check_rows(self, allreduce(DTYPES[d], 1000003, d));
-}
-
-TEST(test_million) {
-    coll_cases_run(1, million_cases);
-    coll_cases_run(CHECK_SLOW ? 2 : 5, million_cases);
+static struct coll_case sum_of(int dtype, int op, size_t n) {
+    return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {op, 1, 1}};
 }
 
 /* From an input to an output on the window, often enough that slots are written in every way; the
  * largest changes the way in between. */
 static void apart_case(struct coll_rank *self, size_t n) {
-    struct coll_case c = allreduce(HVD_FLOAT32, n, 0);
+    struct coll_case c = sum_of(HVD_FLOAT32, HVD_SUM, n);
     size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
     struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
@@ -142,8 +77,7 @@ static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, boo
     size_t rows, element = dtype_size(dtype), bytes = n * element;
     const struct coll_algorithm *table = coll_table(&rows);
     for (size_t i = 0; i <= rows + ANY_SIZES; i++) {
-        struct coll_case c = allreduce(dtype, n, 0);
-        c.how.op = op;
+        struct coll_case c = sum_of(dtype, op, n);
         c.row = i < rows ? &table[i] : i > rows ? &OF_ANY_SIZE[i - rows - 1] : NULL;
         struct slab slab = slab_new(bytes, element);
         if (reals)
@@ -173,6 +107,32 @@ static void unruly_cases(struct coll_rank *self) {
 
 TEST(test_same_bits_on_all_ranks) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly_cases);
+    coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
+}
+
+/* The window adds in the order of ranks, so that sums of reals have the bits of an allreduce. */
+static void same_bits(struct coll_rank *self) {
+    enum { N = 999 };
+    int ranks = self->ranks->size;
+    float in[N], all[N], part[N];
+    uint64_t random = (uint64_t)self->rank + 33;
+    for (int i = 0; i < N; i++) all[i] = in[i] = (float)random_unit(&random);
+    size_t in_end[MOST_RANKS];
+    for (int r = 0; r < ranks; r++) in_end[r] = coll_chunk(sizeof in, sizeof *in, ranks, r).end;
+    struct coll_range own = coll_part(in_end, self->rank);
+    struct coll_case c = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .how = {HVD_AVERAGE, 3, 1}};
+    struct coll_args reduce = {.data = all, .bytes = sizeof all};
+    struct coll_args scattered = {.data = part, .bytes = sizeof in, .in = in, .in_end = in_end};
+    scattered.longest = longest_part(in_end, ranks);
+    OK(case_run(self, &c, &reduce, ERR));
+    c.kind = HVD_REDUCESCATTER;
+    OK(case_run(self, &c, &scattered, ERR));
+    if (rank_comm(self->ranks, self->rank)->window)
+        CHECK(memcmp((char *)all + own.begin, part, coll_length(own)) == 0);
+}
+
+TEST(test_same_bits_as_an_allreduce) {
+    for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 
 /* ---- bytes ---- */
@@ -221,10 +181,4 @@ TEST(test_a_host_sends_the_fewest_bytes) {
             CHECK_NEAR((double)count.stats[h].bytes_sent_mpi / BYTES, 2.0 * (hosts - 1) / hosts,
                        1e-3);
     }
-}
-
-TEST(test_on_hosts) {
-    coll_cases_run_on_hosts(small_cases, PLACEMENTS);
-    coll_cases_run_on_hosts(unruly_cases, PLACEMENTS);
-    if (!CHECK_SLOW) coll_cases_run_on_hosts(scaled_cases, 2);
 }

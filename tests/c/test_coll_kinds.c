@@ -1,0 +1,158 @@
+/* Every collective by every algorithm, equal to the serial result on every rank: 1 to 9 ranks, all
+ * dtypes and ops, every root, uneven and empty parts; by messages, on a window, on hosts. */
+#include "coll_case.h"
+
+static const struct scaling SCALINGS[] = {
+    {HVD_SUM, 1, 1},        {HVD_AVERAGE, 1, 1}, {HVD_SUM, 0.5, 1},   {HVD_AVERAGE, 0.5, 4},
+    {HVD_MIN, 1, 1},        {HVD_MAX, 2, -0.5},  {HVD_PRODUCT, 1, 1}, {HVD_MIN, 2, -0.5},
+    {HVD_PRODUCT, 2, 0.25}, {HVD_SUM, 2, 0.25},  {HVD_MAX, 1, 1}};
+enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
+
+static bool reduces(hvd_kind kind) { return kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER; }
+static bool has_parts(hvd_kind kind) { return kind == HVD_ALLGATHER || kind == HVD_ALLTOALL; }
+
+/* Units from rank to rank: equal, none, to itself, to one, from one, uneven, one long. What a rank
+ * brings to an allgather goes to the last. */
+enum { SHAPES = 7, LONG = 40 };
+
+static size_t units(int shape, int ranks, int from, int to) {
+    const size_t of_shape[SHAPES] = {1,
+                                     0,
+                                     from == to,
+                                     to == ranks / 2,
+                                     from == ranks - 1,
+                                     (size_t)((from * 3 + to) % 4),
+                                     from == 0 && to == ranks - 1 ? LONG : 1};
+    return of_shape[shape];
+}
+
+static void run_shapes(struct coll_rank *self, struct coll_case c) {
+    int ranks = self->ranks->size, each = c.kind == HVD_ALLTOALL ? ranks : 1;
+    size_t parts[MOST_RANKS * MOST_RANKS];
+    c.parts = parts;
+    for (int shape = 0; shape < SHAPES; shape++) {
+        for (int i = 0; i < ranks * each; i++)
+            parts[i] = units(shape, ranks, i / each, each > 1 ? i % each : ranks - 1);
+        check_rows(self, c);
+    }
+}
+
+/* n elements; of a reducescatter rows, of one element or, in turn, of some or of none. */
+static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n, int turn) {
+    struct coll_case c = {.kind = kind, .dtype = dtype, .n = n, .how = {HVD_SUM, 1, 1}};
+    if (has_parts(kind)) return run_shapes(self, c);
+    if (reduces(kind)) c.how = SCALINGS[turn % NSCALINGS];
+    if (dtype == HVD_BOOL) c.how.prescale = c.how.postscale = 1;
+    if (dtype == HVD_BOOL && c.how.op == HVD_AVERAGE) c.how.op = HVD_SUM;
+    if (kind == HVD_REDUCESCATTER) c.rows = n, c.n = turn % 3 ? 1 : (size_t)turn % 2 * 5;
+    for (; c.root < (kind == HVD_BROADCAST ? self->ranks->size : 1); c.root++) check_rows(self, c);
+}
+
+/* Over the sizes, every scaling comes to every dtype. Where nothing is computed, only the size of an
+ * element matters. */
+static void small_cases(struct coll_rank *self) {
+    static const int MOVED[] = {HVD_FLOAT64, HVD_FLOAT32, HVD_BFLOAT16, HVD_UINT8};
+    size_t p = (size_t)self->ranks->size;
+    const size_t sizes[] = {0, 1, p - 1, p, p + 1, 2 * p + 1, 61, 1009, 5003};
+    static const size_t of_parts[] = {1, 61, 1009};
+    const int n = sizeof sizes / sizeof *sizes;
+    for (int kind = 0, turn = 0; kind < HVD_JOIN; kind++) {
+        bool sums = reduces((hvd_kind)kind);
+        for (int dtype = 0; dtype < HVD_DTYPES && sums; dtype++)
+            for (int s = 0; s < n - (kind == HVD_REDUCESCATTER); s += 1 + CHECK_SLOW)
+                run_kind(self, (hvd_kind)kind, dtype, sizes[s], turn++);
+        for (int s = 0; s < 3 && has_parts((hvd_kind)kind); s++)
+            run_kind(self, (hvd_kind)kind, MOVED[s], of_parts[s], 0);
+        for (int s = 0; s < n && kind == HVD_BROADCAST; s++)
+            run_kind(self, HVD_BROADCAST, MOVED[s % 4], sizes[s], 0);
+    }
+}
+
+TEST(test_small) {
+    for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, small_cases);
+    coll_cases_run_on_hosts(small_cases, PLACEMENTS);
+}
+
+static void scaled_cases(struct coll_rank *self) {
+    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+        for (int k = 0; k < NSCALINGS; k += 1 + CHECK_SLOW) {
+            run_kind(self, HVD_ALLREDUCE, dtype, 127, k);
+            run_kind(self, HVD_REDUCESCATTER, dtype, 127, k);
+        }
+    }
+}
+
+TEST(test_every_scaling) {
+    coll_cases_run(1, scaled_cases);
+    coll_cases_run(3, scaled_cases);
+    coll_cases_run(4, scaled_cases);
+    if (!CHECK_SLOW) coll_cases_run_on_hosts(scaled_cases, 2);
+}
+
+/* Chunks, parts and whole data of about one segment, a window of them, and one more. */
+static void segment_cases(struct coll_rank *self) {
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
+    static const size_t SEGMENTS[] = {1, 5, 4};
+    for (int kind = 0; kind < HVD_JOIN; kind++) {
+        for (int k = 0; k < (has_parts((hvd_kind)kind) ? 1 : 3 - CHECK_SLOW); k++) {
+            size_t n = SEGMENTS[k] * PACE_DEFAULT.segment / dtype_size(DTYPES[k]);
+            size_t whole = n * (size_t)self->ranks->size;
+            for (size_t more = CHECK_SLOW; more < 3; more++) {
+                run_kind(self, (hvd_kind)kind, DTYPES[k], n + more - 1, k);
+                if (reduces((hvd_kind)kind))
+                    run_kind(self, (hvd_kind)kind, DTYPES[k], whole + more - 1, k + 1);
+            }
+        }
+    }
+}
+
+TEST(test_segments) {
+    coll_cases_run(2, segment_cases);
+    if (!CHECK_SLOW) coll_cases_run(3, segment_cases); /* of more ranks: test_every_pace */
+}
+
+static void million_cases(struct coll_rank *self) {
+    static const int DTYPES[] = {HVD_INT8, HVD_FLOAT16, HVD_FLOAT32, HVD_INT64};
+    for (int d = CHECK_SLOW; d < 4; d += 1 + 2 * CHECK_SLOW) {
+        run_kind(self, HVD_ALLREDUCE, DTYPES[d], 1000003, d);
+        run_kind(self, HVD_REDUCESCATTER, DTYPES[d], 1000003, d + 1);
+    }
+    run_kind(self, HVD_BROADCAST, HVD_UINT8, 1000003, 0);
+}
+
+TEST(test_million) {
+    coll_cases_run(1, million_cases);
+    coll_cases_run(CHECK_SLOW ? 2 : 5, million_cases);
+}
+
+/* ---- messages that are cut into segments of every length, few and many in flight ---- */
+
+static const struct pace PACES[] = {{64, 1}, {64, 2}, {128, 3}, {1024, 5}, {192, PACE_MOST_DEPTH}};
+enum { NPACES = sizeof PACES / sizeof *PACES };
+
+static void pace_cases(struct coll_rank *self) {
+    static const size_t SIZES[] = {1, 61, 1009};
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_FLOAT16, HVD_INT8, HVD_FLOAT64};
+    size_t parts[MOST_RANKS * MOST_RANKS];
+    for (int i = 0; i < MOST_RANKS * MOST_RANKS; i++) parts[i] = (size_t)i % 4;
+    for (int i = 0; i < 12 * HVD_JOIN; i++) {
+        struct coll_case c = {.kind = (hvd_kind)(i % HVD_JOIN), .dtype = DTYPES[i / HVD_JOIN % 4]};
+        c.how = (struct scaling){HVD_SUM, 1, 1};
+        c.parts = parts;
+        c.rows = SIZES[i / HVD_JOIN / 4];
+        c.n = c.kind == HVD_REDUCESCATTER ? 1 : c.rows;
+        check_rows(self, c);
+    }
+}
+
+TEST(test_every_pace) {
+    for (int p = 2; p <= (CHECK_SLOW ? 4 : MOST_RANKS); p++)
+        for (int i = 0; i < NPACES; i++) coll_cases_run_at(p, PACES[i], pace_cases);
+}
+
+/* On links where a message costs nothing all goes by rings, several pieces of them. */
+TEST(test_pieces_by_hosts) {
+    static const struct cost BYTES_ALONE = {0, 1e-9};
+    for (int i = 0; i < NPACES; i += 1 + CHECK_SLOW)
+        coll_cases_run_on_hosts_at(PACES[i], BYTES_ALONE, pace_cases, PLACEMENTS);
+}
