@@ -164,6 +164,17 @@ static inline int check_end(const char *program) {
     __attribute__((constructor)) static void name##_is_run(void) { check_add(#name, name); }       \
     static void name(void)
 
+/* A test on an object, *s, that the statements `open` and `close` make and end. */
+#define TEST_ON(name, type, s, open, close)                                                        \
+    static void name##_on(type *s);                                                                \
+    TEST(name) {                                                                                   \
+        type *s = &(type){0};                                                                      \
+        open;                                                                                      \
+        name##_on(s);                                                                              \
+        close;                                                                                     \
+    }                                                                                              \
+    static void name##_on(type *s)
+
 enum { CHECK_MOST_TESTS = 64 };
 static struct {
     const char *name;

@@ -185,15 +185,7 @@ static inline void story(const char *file, int line, struct scene *s, const char
 #define STORY(scene, text) story(__FILE__, __LINE__, scene, text)
 
 /* A test in a scene of its own, `s`. */
-#define SCENE(name, config)                                                                        \
-    static void name##_in(struct scene *s);                                                        \
-    TEST(name) {                                                                                   \
-        struct scene scene_;                                                                       \
-        scene_open(&scene_, config);                                                               \
-        name##_in(&scene_);                                                                        \
-        scene_close(&scene_);                                                                      \
-    }                                                                                              \
-    static void name##_in(struct scene *s)
+#define SCENE(name, config) TEST_ON(name, struct scene, s, scene_open(s, config), scene_close(s))
 
 /* The whole story of a coordinator. */
 #define CHECK_STORY(config, text)                                                                  \

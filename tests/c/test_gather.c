@@ -107,85 +107,75 @@ static void decide(struct job *job, uint64_t id) {
     for (int r = 0; r < job->size; r++) gather_decided(&job->gathers[r], id);
 }
 
+#define JOB_TEST(name) TEST_ON(name, struct job, job, job_open(job, 8, HOSTS), job_close(job))
+
 static const int HOSTS[8] = {0, 0, 1, 1, 1, 2, 2, 2};
 
-TEST(test_a_host_is_heard_once) {
-    static struct job job;
-    job_open(&job, 8, HOSTS);
+JOB_TEST(test_a_host_is_heard_once) {
     for (int round = 1; round <= 3; round++) {
-        job.items = 0;
-        for (int r = 0; r < job.size; r++) say(&job, r, WIRE_HIT, 2);
-        step(&job);
-        CHECK_INT(missing(&job, 2, round), 0);
-        CHECK_INT(job.items, 4); /* ranks 0 and 1, and two hosts */
-        decide(&job, 2);
+        job->items = 0;
+        for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 2);
+        step(job);
+        CHECK_INT(missing(job, 2, round), 0);
+        CHECK_INT(job->items, 4); /* ranks 0 and 1, and two hosts */
+        decide(job, 2);
     }
-    job_close(&job);
 }
 
-TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
-    static struct job job;
-    job_open(&job, 8, HOSTS);
-    for (int r = 0; r < job.size; r++)
-        if (r != 3) say(&job, r, WIRE_HIT, 0);
-    step(&job);
-    CHECK_INT(missing(&job, 0, 1), 3); /* those of its host */
-    CHECK(gather_sleep(&job.gathers[2], job.now, 1) < GATHER_SECONDS);
-    steps(&job, GATHER_SECONDS);
-    CHECK(gather_sleep(&job.gathers[2], job.now, 1) == 1);
-    CHECK_INT(missing(&job, 0, 1), 1);
-    say(&job, 3, WIRE_HIT, 0);
-    step(&job);
-    CHECK_INT(missing(&job, 0, 1), 0);
-    decide(&job, 0);
-    job.items = 0;
-    for (int r = 0; r < job.size; r++) say(&job, r, WIRE_HIT, 0);
-    step(&job);
-    CHECK_INT(missing(&job, 0, 2), 0);
-    CHECK_INT(job.items, 4);
-    job_close(&job);
+JOB_TEST(test_a_late_rank_delays_nobodys_word_but_for_a_moment) {
+    for (int r = 0; r < job->size; r++)
+        if (r != 3) say(job, r, WIRE_HIT, 0);
+    step(job);
+    CHECK_INT(missing(job, 0, 1), 3); /* those of its host */
+    CHECK(gather_sleep(&job->gathers[2], job->now, 1) < GATHER_SECONDS);
+    steps(job, GATHER_SECONDS);
+    CHECK(gather_sleep(&job->gathers[2], job->now, 1) == 1);
+    CHECK_INT(missing(job, 0, 1), 1);
+    say(job, 3, WIRE_HIT, 0);
+    step(job);
+    CHECK_INT(missing(job, 0, 1), 0);
+    decide(job, 0);
+    job->items = 0;
+    for (int r = 0; r < job->size; r++) say(job, r, WIRE_HIT, 0);
+    step(job);
+    CHECK_INT(missing(job, 0, 2), 0);
+    CHECK_INT(job->items, 4);
 }
 
-TEST(test_what_a_rank_submitted_before_it_ended_comes_before) {
-    static struct job job;
-    job_open(&job, 8, HOSTS);
-    say(&job, 6, WIRE_HIT, 1);
-    say(&job, 6, WIRE_REQUEST, 0); /* a join */
-    say(&job, 3, WIRE_HIT, 1);
-    say(&job, 3, WIRE_LEAVE, 0);
-    step(&job);
-    CHECK(job.over[6] && job.over[3]);
-    CHECK(job.hits[6][1] == 1 && job.hits[3][1] == 1);
-    say(&job, 5, WIRE_HIT, 1); /* nothing is awaited of rank 6 */
-    step(&job);
-    CHECK_INT(job.hits[5][1], 1);
-    gather_joined(&job.gathers[5]);
-    decide(&job, 1);
-    say(&job, 5, WIRE_HIT, 1);
-    step(&job);
-    CHECK_INT(job.hits[5][1], 1);
-    steps(&job, GATHER_SECONDS);
-    CHECK_INT(job.hits[5][1], 2);
-    job_close(&job);
+JOB_TEST(test_what_a_rank_submitted_before_it_ended_comes_before) {
+    say(job, 6, WIRE_HIT, 1);
+    say(job, 6, WIRE_REQUEST, 0); /* a join */
+    say(job, 3, WIRE_HIT, 1);
+    say(job, 3, WIRE_LEAVE, 0);
+    step(job);
+    CHECK(job->over[6] && job->over[3]);
+    CHECK(job->hits[6][1] == 1 && job->hits[3][1] == 1);
+    say(job, 5, WIRE_HIT, 1); /* nothing is awaited of rank 6 */
+    step(job);
+    CHECK_INT(job->hits[5][1], 1);
+    gather_joined(&job->gathers[5]);
+    decide(job, 1);
+    say(job, 5, WIRE_HIT, 1);
+    step(job);
+    CHECK_INT(job->hits[5][1], 1);
+    steps(job, GATHER_SECONDS);
+    CHECK_INT(job->hits[5][1], 2);
 }
 
 /* As the rows of an allgather do in each step. The new tensor has another id, so nothing is decided
  * by the old one. */
-TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
-    static struct job job;
-    job_open(&job, 8, HOSTS);
+JOB_TEST(test_nobody_waits_for_a_rank_whose_tensor_has_changed) {
     for (uint64_t id = 1; id <= 2; id++) { /* it is the first of its host, or the last */
         int changed = id == 1 ? 2 : 4;
-        for (int r = 0; r < job.size; r++)
-            r == changed ? say_changed(&job, r, id) : say(&job, r, WIRE_HIT, id);
-        step(&job);
-        CHECK_INT(missing(&job, (int)id, 1), 1);
-        CHECK_INT(job.changed[changed], 1);
+        for (int r = 0; r < job->size; r++)
+            r == changed ? say_changed(job, r, id) : say(job, r, WIRE_HIT, id);
+        step(job);
+        CHECK_INT(missing(job, (int)id, 1), 1);
+        CHECK_INT(job->changed[changed], 1);
     }
-    CHECK(job.gathers[2].newest != NULL);
-    steps(&job, GATHER_FORGETS + STEP);
-    CHECK(!job.gathers[2].newest);
-    job_close(&job);
+    CHECK(job->gathers[2].newest != NULL);
+    steps(job, GATHER_FORGETS + STEP);
+    CHECK(!job->gathers[2].newest);
 }
 
 /* Rank 17's host is below rank 1's, one of 16 below rank 0's. */
@@ -233,20 +223,17 @@ TEST(test_any_order) {
     }
 }
 
-TEST(test_what_no_rank_sends) {
-    static struct job job;
-    job_open(&job, 8, HOSTS);
+JOB_TEST(test_what_no_rank_sends) {
     struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
-    CHECK_INT(take(&job, 2, 3, hit, ERR), HVD_OK);
-    CHECK_INT(take(&job, 2, 3, hit, ERR), HVD_INTERNAL);
+    CHECK_INT(take(job, 2, 3, hit, ERR), HVD_OK);
+    CHECK_INT(take(job, 2, 3, hit, ERR), HVD_INTERNAL);
     for (int rank = -1; rank <= 8; rank++) {
         hit.rank = rank;
-        if (rank != 4) CHECK_INT(take(&job, 2, 4, hit, ERR), HVD_INTERNAL);
+        if (rank != 4) CHECK_INT(take(job, 2, 4, hit, ERR), HVD_INTERNAL);
     }
     hit.rank = 6;
-    CHECK_INT(take(&job, 2, 6, hit, ERR), HVD_INTERNAL); /* of another host */
-    CHECK_INT(take(&job, 2, 0, hit, ERR), HVD_INTERNAL);
+    CHECK_INT(take(job, 2, 6, hit, ERR), HVD_INTERNAL); /* of another host */
+    CHECK_INT(take(job, 2, 0, hit, ERR), HVD_INTERNAL);
     struct wire_item run = {.type = WIRE_RUN, .rank = 4};
-    CHECK_INT(take(&job, 2, 4, run, ERR), HVD_INTERNAL);
-    job_close(&job);
+    CHECK_INT(take(job, 2, 4, run, ERR), HVD_INTERNAL);
 }

@@ -24,33 +24,34 @@ static void close_two(struct host_memory m[2]) {
     host_memory_free(&m[1]);
 }
 
-TEST(test_all_see_what_one_shares) {
+struct two {
     struct host_memory m[2];
-    if (!open_two(m)) return;
+};
+
+#define TWO_TEST(name) TEST_ON(name, struct two, two, REQUIRE(open_two(two->m)), close_two(two->m))
+
+TWO_TEST(test_all_see_what_one_shares) {
+    struct host_memory *m = two->m;
     CHECK_INT(m[1].view[7], 0);
     m[0].shared[7] = 1;
     m[1].shared[PAGES * page_bytes() - 1] = 2;
     CHECK_INT(m[1].shared[7], 1);
     CHECK_INT(m[1].view[7], 1);
     CHECK_INT(m[0].view[PAGES * page_bytes() - 1], 2);
-    close_two(m);
 }
 
-TEST(test_what_one_writes_to_its_view_others_do_not_see) {
-    struct host_memory m[2];
-    if (!open_two(m)) return;
+TWO_TEST(test_what_one_writes_to_its_view_others_do_not_see) {
+    struct host_memory *m = two->m;
     m[0].shared[5] = 1;
     m[0].view[5] = 2;
     CHECK_INT(m[0].view[5], 2);
     CHECK_INT(m[0].shared[5], 1);
     CHECK_INT(m[1].view[5], 1);
-    close_two(m);
 }
 
-TEST(test_settling_shares_what_was_written) {
-    struct host_memory m[2];
+TWO_TEST(test_settling_shares_what_was_written) {
+    struct host_memory *m = two->m;
     size_t page = page_bytes(), last = PAGES * page - 1;
-    if (!open_two(m)) return;
     m[0].view[5] = 2;
     m[0].view[last] = 3;
     OK(settle(&m[0], 0, page + 1, ERR));
@@ -58,17 +59,14 @@ TEST(test_settling_shares_what_was_written) {
     CHECK_INT(m[1].view[last], 0); /* was not settled */
     OK(settle(&m[0], page, last + 1 - page, ERR));
     CHECK_INT(m[1].view[last], 3);
-    close_two(m);
 }
 
-TEST(test_a_settled_view_follows_the_memory_again) {
-    struct host_memory m[2];
-    if (!open_two(m)) return;
+TWO_TEST(test_a_settled_view_follows_the_memory_again) {
+    struct host_memory *m = two->m;
     m[0].view[5] = 2;
     OK(settle(&m[0], 0, page_bytes(), ERR));
     m[1].shared[5] = 4;
     CHECK_INT(m[0].view[5], 4);
-    close_two(m);
 }
 
 TEST(test_no_memory_has_that_address) {

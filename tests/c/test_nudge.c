@@ -41,53 +41,45 @@ static void trio_close(struct trio *t) {
     }
 }
 
-TEST(test_a_nudge_rings) {
-    struct trio t;
-    trio_open(&t);
-    trio_start(&t);
+/* `before`: what is done between the opening and the start. */
+#define TRIO_TEST(name, before)                                                                    \
+    TEST_ON(name, struct trio, t, trio_open(t); before; trio_start(t), trio_close(t))
+
+TRIO_TEST(test_a_nudge_rings, ) {
     for (int round = 0; round < 20; round++)
         for (int i = 0; i < RANKS; i++) {
             int to = (i + 1) % RANKS;
-            nudges_send(t.ranks[i], to, clock_now());
-            CHECK(counter_reaches(&t.bells[to], round + 1));
+            nudges_send(t->ranks[i], to, clock_now());
+            CHECK(counter_reaches(&t->bells[to], round + 1));
         }
-    trio_close(&t);
 }
 
-TEST(test_who_never_nudges_is_missed) {
-    struct trio t;
-    trio_open(&t);
-    trio_start(&t);
-    CHECK(!nudges_missing(t.ranks[0]));
-    nudges_heard(t.ranks[0], 1, clock_now());
-    CHECK(nudges_missing(t.ranks[0]));
-    nudges_send(t.ranks[2], 0, clock_now());
-    CHECK(counter_reaches(&t.bells[0], 1));
-    CHECK(nudges_missing(t.ranks[0])); /* the nudge came from another rank */
-    nudges_send(t.ranks[1], 0, clock_now());
-    CHECK(counter_reaches(&t.bells[0], 2));
-    CHECK(!nudges_missing(t.ranks[0]));
+TRIO_TEST(test_who_never_nudges_is_missed, ) {
+    CHECK(!nudges_missing(t->ranks[0]));
+    nudges_heard(t->ranks[0], 1, clock_now());
+    CHECK(nudges_missing(t->ranks[0]));
+    nudges_send(t->ranks[2], 0, clock_now());
+    CHECK(counter_reaches(&t->bells[0], 1));
+    CHECK(nudges_missing(t->ranks[0])); /* the nudge came from another rank */
+    nudges_send(t->ranks[1], 0, clock_now());
+    CHECK(counter_reaches(&t->bells[0], 2));
+    CHECK(!nudges_missing(t->ranks[0]));
     CHECK(nudges_missing(NULL));
-    trio_close(&t);
 }
 
 /* Who has just sent a message is awake; but it needs some nudges to know that they come. */
-TEST(test_a_rank_that_is_awake_is_nudged_only_at_first) {
-    struct trio t;
-    trio_open(&t);
-    trio_start(&t);
+TRIO_TEST(test_a_rank_that_is_awake_is_nudged_only_at_first, ) {
     for (int i = 0; i < 3; i++) {
-        nudges_heard(t.ranks[0], 1, 1000);
-        nudges_send(t.ranks[0], 1, 1000);
-        CHECK(counter_reaches(&t.bells[1], i + 1));
+        nudges_heard(t->ranks[0], 1, 1000);
+        nudges_send(t->ranks[0], 1, 1000);
+        CHECK(counter_reaches(&t->bells[1], i + 1));
     }
-    for (int i = 0; i < 100; i++) nudges_send(t.ranks[0], 1, 1000 + 1e-6 * i);
-    nudges_send(t.ranks[2], 1, 1000); /* comes after what was sent before it */
-    CHECK(counter_reaches(&t.bells[1], 4));
-    CHECK_INT(counter_value(&t.bells[1]), 4);
-    nudges_send(t.ranks[0], 1, 1001);
-    CHECK(counter_reaches(&t.bells[1], 5));
-    trio_close(&t);
+    for (int i = 0; i < 100; i++) nudges_send(t->ranks[0], 1, 1000 + 1e-6 * i);
+    nudges_send(t->ranks[2], 1, 1000); /* comes after what was sent before it */
+    CHECK(counter_reaches(&t->bells[1], 4));
+    CHECK_INT(counter_value(&t->bells[1]), 4);
+    nudges_send(t->ranks[0], 1, 1001);
+    CHECK(counter_reaches(&t->bells[1], 5));
 }
 
 TEST(test_a_rank_is_found_among_its_addresses) {
@@ -106,16 +98,11 @@ TEST(test_a_rank_is_found_among_its_addresses) {
     trio_close(&t);
 }
 
-TEST(test_a_rank_without_sockets_is_left_alone) {
-    struct trio t;
-    trio_open(&t);
-    t.cards[1] = (struct nudge_card){0};
-    trio_start(&t);
-    nudges_send(t.ranks[0], 1, clock_now());
+TRIO_TEST(test_a_rank_without_sockets_is_left_alone, t->cards[1] = (struct nudge_card){0}) {
+    nudges_send(t->ranks[0], 1, clock_now());
     nudges_send(NULL, 1, clock_now());
     nudges_heard(NULL, 1, clock_now());
     nudges_close(NULL);
-    trio_close(&t);
 }
 
 static void send_raw(const struct trio *t, int to, const void *data, size_t size) {
@@ -137,33 +124,29 @@ static struct datagram nudge_for(const struct trio *t, uint32_t from, uint32_t t
     return (struct datagram){from, to, count, siphash(t->cards[1].key, words, 2)};
 }
 
-TEST(test_only_a_fresh_nudge_with_the_key_rings) {
-    struct trio t;
-    trio_open(&t);
-    trio_start(&t);
-    struct datagram good = nudge_for(&t, 0, 1, 7), altered = good, old = nudge_for(&t, 0, 1, 6),
-                    newer = nudge_for(&t, 0, 1, 8), other = nudge_for(&t, 0, 2, 9),
-                    nobody = nudge_for(&t, RANKS, 1, 9);
+TRIO_TEST(test_only_a_fresh_nudge_with_the_key_rings, ) {
+    struct datagram good = nudge_for(t, 0, 1, 7), altered = good, old = nudge_for(t, 0, 1, 6),
+                    newer = nudge_for(t, 0, 1, 8), other = nudge_for(t, 0, 2, 9),
+                    nobody = nudge_for(t, RANKS, 1, 9);
     char large[2000] = {0};
     memcpy(large, &newer, sizeof newer);
-    send_raw(&t, 1, large, sizeof large);
-    send_raw(&t, 1, &newer, sizeof newer - 1);
-    send_raw(&t, 1, &newer, 0);
-    send_raw(&t, 1, &other, sizeof other);
-    send_raw(&t, 1, &nobody, sizeof nobody);
+    send_raw(t, 1, large, sizeof large);
+    send_raw(t, 1, &newer, sizeof newer - 1);
+    send_raw(t, 1, &newer, 0);
+    send_raw(t, 1, &other, sizeof other);
+    send_raw(t, 1, &nobody, sizeof nobody);
     altered.count = 1000;
-    send_raw(&t, 1, &altered, sizeof altered);
+    send_raw(t, 1, &altered, sizeof altered);
     newer.tag ^= 1;
-    send_raw(&t, 1, &newer, sizeof newer);
-    CHECK_INT(counter_value(&t.bells[1]), 0);
-    send_raw(&t, 1, &good, sizeof good);
-    CHECK(counter_reaches(&t.bells[1], 1));
-    send_raw(&t, 1, &good, sizeof good); /* replayed */
-    send_raw(&t, 1, &old, sizeof old);
-    nudges_send(t.ranks[2], 1, clock_now()); /* comes after what was sent before it */
-    CHECK(counter_reaches(&t.bells[1], 2));
-    CHECK_INT(counter_value(&t.bells[1]), 2);
-    trio_close(&t);
+    send_raw(t, 1, &newer, sizeof newer);
+    CHECK_INT(counter_value(&t->bells[1]), 0);
+    send_raw(t, 1, &good, sizeof good);
+    CHECK(counter_reaches(&t->bells[1], 1));
+    send_raw(t, 1, &good, sizeof good); /* replayed */
+    send_raw(t, 1, &old, sizeof old);
+    nudges_send(t->ranks[2], 1, clock_now()); /* comes after what was sent before it */
+    CHECK(counter_reaches(&t->bells[1], 2));
+    CHECK_INT(counter_value(&t->bells[1]), 2);
 }
 
 /* The authors' own example: their key 00..0f, and the bytes 00..07 and 00..0f as one and two words. */

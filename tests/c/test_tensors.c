@@ -63,8 +63,16 @@ static void check_taken(struct tensors *t, int from, int to) {
     CHECK(tensor == NULL);
 }
 
-TEST(test_what_is_held_is_taken_together) {
-    struct tensors *t = tensors_new();
+#define TABLE_TEST(name)                                                                           \
+    static void name##_on(struct tensors *t);                                                      \
+    TEST(name) {                                                                                   \
+        struct tensors *t = tensors_new();                                                         \
+        name##_on(t);                                                                              \
+        tensors_free(t);                                                                           \
+    }                                                                                              \
+    static void name##_on(struct tensors *t)
+
+TABLE_TEST(test_what_is_held_is_taken_together) {
     struct result results[4] = {{0}};
     bool held[3];
     add(t, 0, &results[0], HVD_OK);
@@ -79,11 +87,9 @@ TEST(test_what_is_held_is_taken_together) {
     check_taken(t, 0, 3);
     CHECK(tensors_take(t) == NULL);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
-    tensors_free(t);
 }
 
-TEST(test_order) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_order) {
     struct result results[10] = {{0}};
     CHECK(tensors_take(t) == NULL);
     for (int i = 0; i < 4; i++) add(t, i, &results[i], HVD_OK);
@@ -108,13 +114,11 @@ TEST(test_order) {
         CHECK_INT(results[i].completions, 1);
         CHECK_INT(results[i].error.code, finished ? HVD_OK : HVD_TRANSPORT);
     }
-    tensors_free(t);
 }
 
 /* Two failed tensors of a name and one with data are queued; a second one with data is refused, unless
  * it asks for the queue. */
-TEST(test_behind_one_of_its_name) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_behind_one_of_its_name) {
     struct result results[5] = {{0}};
     hvd_error err = {0};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
@@ -135,17 +139,14 @@ TEST(test_behind_one_of_its_name) {
     }
     CHECK_INT(tensors_count(t), 0);
     CHECK_INT(results[4].completions, 0);
-    tensors_free(t);
 }
 
-TEST(test_closed_with_one_behind) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_closed_with_one_behind) {
     struct result results[3] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
     add(t, 7, &results[2], HVD_OK);
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
     for (int i = 0; i < 3; i++) CHECK_INT(results[i].error.code, HVD_TRANSPORT);
-    tensors_free(t);
 }
 
 /* ---- tensor_check: three ranks, of which this is rank 1 ---- */
@@ -191,8 +192,7 @@ TEST(test_outputs_suit_what_comes) {
 }
 
 /* What a refused one brought stays its submitter's, what a finished one has got is freed. */
-TEST(test_messages) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_messages) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
     void *message = malloc(8);
@@ -204,11 +204,9 @@ TEST(test_messages) {
     tensors_finish(t, tensors_take(t), NULL);
     CHECK_INT(first.completions, 1);
     CHECK_INT(second.completions, 0);
-    tensors_free(t);
 }
 
-TEST(test_duplicates) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_duplicates) {
     struct result result = {0}, other = {0};
     add(t, 1, &result, HVD_OK);
     add_kept(t, keep(1, &other), HVD_DUPLICATE, ERR);
@@ -220,11 +218,9 @@ TEST(test_duplicates) {
     CHECK_INT(other.completions, 0);
     add(t, 1, &other, HVD_OK);
     tensors_finish(t, tensors_take(t), NULL);
-    tensors_free(t);
 }
 
-TEST(test_find) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_find) {
     struct result result = {0};
     for (int i = 0; i < 100; i++) add(t, i, &result, HVD_OK);
     for (struct tensor *x = tensors_take(t); x; x = x->newer)
@@ -242,12 +238,10 @@ TEST(test_find) {
         CHECK(tensors_find_id(t, (uint64_t)i + 1000) == NULL);
     }
     CHECK_INT(result.completions, 100);
-    tensors_free(t);
     tensors_free(NULL);
 }
 
-TEST(test_refuse_then_close) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_refuse_then_close) {
     struct result result = {0}, late = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});
@@ -258,7 +252,6 @@ TEST(test_refuse_then_close) {
     CHECK_INT(result.error.code, HVD_TRANSPORT);
     add(t, 2, &late, HVD_NOT_INITIALIZED);
     CHECK_INT(late.completions, 0);
-    tensors_free(t);
 }
 
 /* ---- many threads add while one finishes ---- */
@@ -277,8 +270,7 @@ static void *run_adder(void *arg) {
     return NULL;
 }
 
-TEST(test_concurrent_adders) {
-    struct tensors *t = tensors_new();
+TABLE_TEST(test_concurrent_adders) {
     struct result *results = calloc(ADDERS * EACH, sizeof *results);
     struct adder adders[ADDERS];
     pthread_t threads[ADDERS];
@@ -297,6 +289,5 @@ TEST(test_concurrent_adders) {
     threads_join(threads, ADDERS);
     for (int i = 0; i < ADDERS * EACH; i++) CHECK_INT(results[i].completions, 1);
     CHECK_INT(tensors_count(t), 0);
-    tensors_free(t);
     free(results);
 }
