@@ -25,35 +25,76 @@ TEST(test_prefixes) {
     CHECK_TEXT(env_text("TEST_VALUE"), "ours");
 }
 
-TEST(test_unset_keeps_the_value) {
+/* What a reader makes of a text; NULL: it is not set. value NAN: it is refused. */
+enum reader { FLAG, SIZE, SECONDS };
+
+static const struct {
+    enum reader reader;
+    const char *text;
+    double value;
+} ROWS[] = {{FLAG, NULL, 7},
+            {FLAG, "0", 0},
+            {FLAG, "1", 1},
+            /* HVDLITE_WINDOW=garbage counted as 1. */
+            {FLAG, "garbage", NAN},
+            {FLAG, "2", NAN},
+            {FLAG, "true", NAN},
+            {FLAG, "-1", NAN},
+            {FLAG, "01", NAN},
+            {FLAG, " ", NAN},
+            {FLAG, "nan", NAN},
+            {SIZE, NULL, 7},
+            {SIZE, "0", 0},
+            {SIZE, "1", 1},
+            {SIZE, "67108864", 67108864},
+            {SIZE, "18446744073709551615", 18446744073709551615.0},
+            {SIZE, "18446744073709551616", NAN},
+            {SIZE, "-1", NAN},
+            {SIZE, "1.5", NAN},
+            {SIZE, "abc", NAN},
+            {SIZE, "12x", NAN},
+            {SIZE, "1e6", NAN},
+            {SIZE, " ", NAN},
+            {SIZE, " -1", NAN},
+            {SIZE, "+-1", NAN},
+            {SIZE, "0x10", NAN},
+            {SECONDS, NULL, 7},
+            {SECONDS, "0", 0},
+            {SECONDS, "0.25", 0.25},
+            {SECONDS, "60", 60},
+            {SECONDS, "1e3", 1000},
+            {SECONDS, "-1", NAN},
+            {SECONDS, "abc", NAN},
+            {SECONDS, "1s", NAN},
+            {SECONDS, "nan", NAN},
+            {SECONDS, "inf", NAN},
+            {SECONDS, "-0.5", NAN},
+            {SECONDS, " ", NAN}};
+
+/* A flag that is not set or refused stays true, which counts as 7, too. */
+static int read_value(enum reader reader, double *value) {
+    bool flag = true;
     size_t size = 7;
-    double seconds = 2.5;
-    set(NULL, NULL);
-    OK(env_size("TEST_VALUE", &size, ERR));
-    OK(env_seconds("TEST_VALUE", &seconds, ERR));
-    CHECK_INT(size, 7);
-    CHECK_NEAR(seconds, 2.5, 0);
+    double seconds = 7;
+    int code = reader == FLAG   ? env_flag("TEST_VALUE", &flag, ERR)
+               : reader == SIZE ? env_size("TEST_VALUE", &size, ERR)
+                                : env_seconds("TEST_VALUE", &seconds, ERR);
+    *value = reader == FLAG ? flag : reader == SIZE ? (double)size : seconds;
+    return code;
 }
 
-/* HVDLITE_WINDOW=garbage counted as 1. */
-TEST(test_flags) {
-    static const char *const BAD[] = {"garbage", "2", "true", "-1", "01", " ", "nan"};
-    bool value = true;
-    set(NULL, NULL);
-    OK(env_flag("TEST_VALUE", &value, ERR));
-    CHECK(value);
-    set("0", "1");
-    OK(env_flag("TEST_VALUE", &value, ERR));
-    CHECK(!value);
-    set(NULL, "1");
-    OK(env_flag("TEST_VALUE", &value, ERR));
-    CHECK(value);
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        set(BAD[i], NULL);
-        CHECK_CASE(env_flag("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(ERR->text, "HVDLITE_TEST_VALUE is '");
-        CHECK_HAS(ERR->text, "expected 0 or 1");
-        CHECK(value);
+TEST(test_values) {
+    for (size_t i = 0; i < 2 * sizeof ROWS / sizeof *ROWS; i++) {
+        const char *text = ROWS[i / 2].text;
+        double value, expected = ROWS[i / 2].value, kept = ROWS[i / 2].reader == FLAG ? 1 : 7;
+        set(i % 2 ? text : NULL, i % 2 ? NULL : text);
+        bool good = read_value(ROWS[i / 2].reader, &value) == HVD_OK;
+        CHECK_CASE(good == !isnan(expected), "'%s' of reader %d", text, ROWS[i / 2].reader);
+        CHECK_NEAR(value, good && text ? expected : kept, 0);
+        if (good) continue;
+        CHECK_HAS(ERR->text, i % 2 ? "HVDLITE_TEST_VALUE is '" : "HOROVOD_TEST_VALUE is '");
+        CHECK_HAS(ERR->text, text);
+        CHECK_HAS(ERR->text, ROWS[i / 2].reader == FLAG ? "expected 0 or 1" : "at least 0");
     }
 }
 
@@ -64,56 +105,6 @@ TEST(test_a_bad_value_is_told_by_the_name_that_was_set) {
     set("louder", "loud");
     env_invalid("TEST_VALUE", "something else", ERR);
     CHECK_TEXT(ERR->text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
-}
-
-TEST(test_sizes) {
-    static const struct {
-        const char *text;
-        size_t value;
-    } GOOD[] = {{"0", 0}, {"1", 1}, {"67108864", 67108864}, {"18446744073709551615", SIZE_MAX}};
-    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
-        size_t value = 7;
-        set(GOOD[i].text, NULL);
-        OK(env_size("TEST_VALUE", &value, ERR));
-        CHECK(value == GOOD[i].value);
-    }
-}
-
-TEST(test_bad_sizes) {
-    static const char *const BAD[] = {"-1",  "1.5", "abc", "12x", "18446744073709551616",
-                                      "1e6", " ",   " -1", "+-1", "0x10"};
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        size_t value = 7;
-        set(NULL, BAD[i]);
-        CHECK_CASE(env_size("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(ERR->text, "HOROVOD_TEST_VALUE");
-        CHECK_HAS(ERR->text, BAD[i]);
-        CHECK_INT(value, 7);
-    }
-}
-
-TEST(test_seconds) {
-    static const struct {
-        const char *text;
-        double value;
-    } GOOD[] = {{"0", 0}, {"0.25", 0.25}, {"60", 60}, {"1e3", 1000}};
-    for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
-        double value = 7;
-        set(GOOD[i].text, NULL);
-        OK(env_seconds("TEST_VALUE", &value, ERR));
-        CHECK_NEAR(value, GOOD[i].value, 0);
-    }
-}
-
-TEST(test_bad_seconds) {
-    static const char *const BAD[] = {"-1", "abc", "1s", "nan", "inf", "-0.5", " "};
-    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        double value = 7;
-        set(BAD[i], NULL);
-        CHECK_CASE(env_seconds("TEST_VALUE", &value, ERR) == HVD_INVALID, "'%s'", BAD[i]);
-        CHECK_HAS(ERR->text, "HVDLITE_TEST_VALUE");
-        CHECK_NEAR(value, 7, 0);
-    }
 }
 
 TEST(test_options_after_a_wrong_one_are_read_and_the_first_wrong_one_is_told) {
