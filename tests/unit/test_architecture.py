@@ -160,7 +160,7 @@ def test_threads_are_made_and_locked_in_one_file():
 def test_algorithms_know_no_mpi_no_threads_and_no_mxnet(source):
     assert not re.search(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
     assert set(system_includes(source)) <= {
-        *("math.h", "stddef.h", "stdint.h", "stdlib.h", "string.h")
+        *("math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h")
     }
 
 
