@@ -10,6 +10,12 @@
 
 enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };
 
+static struct mailbox *mailbox_new(void) {
+    struct mailbox *box = aligned_alloc(64, sizeof *box);
+    REQUIRE(box != NULL);
+    return memset(box, 0, sizeof *box);
+}
+
 /* Message i: mostly short, now and then longer than the ring. */
 static size_t length_of(uint64_t *random, int i) {
     uint64_t bits = random_next(random) >> 20;
@@ -40,13 +46,12 @@ static bool right(const unsigned char *data, size_t size, int i) {
     return true;
 }
 
-TEST(test_stream) {
-    struct mailbox *box = aligned_alloc(64, sizeof *box);
+#define BOX_TEST(name) TEST_ON(name, struct mailbox, box, box = mailbox_new(), free(box))
+
+BOX_TEST(test_stream) {
     struct mail_in in = {0};
     pthread_t writer;
     uint64_t random = 5;
-    REQUIRE(box != NULL);
-    memset(box, 0, sizeof *box);
     REQUIRE(thread_start(&writer, write_all, box, "writer", ERR) == 0);
     for (int i = 0; i < MESSAGES;) {
         void *data;
@@ -64,19 +69,15 @@ TEST(test_stream) {
     thread_join(writer);
     CHECK_INT(box->written, box->read);
     mail_in_free(&in);
-    free(box);
 }
 
 /* What does not fit waits with the writer; what is half read is freed with the reader. */
-TEST(test_full) {
-    struct mailbox *box = aligned_alloc(64, sizeof *box);
+BOX_TEST(test_full) {
     struct mail_out out = {0};
     struct mail_in in = {0};
     void *data;
     size_t size;
     static unsigned char big[2 * MAILBOX_BYTES];
-    REQUIRE(box != NULL);
-    memset(box, 0, sizeof *box);
     OK(mailbox_send(box, &out, big, sizeof big, ERR));
     OK(mailbox_flush(box, &out, ERR));
     CHECK(out.size > 0);
@@ -86,16 +87,13 @@ TEST(test_full) {
     CHECK(out.size > 0);
     mail_out_free(&out);
     mail_in_free(&in);
-    free(box);
 }
 
 /* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
-TEST(test_damaged_counts_and_lengths_are_an_error) {
+BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};
-    struct mailbox *box = aligned_alloc(64, sizeof *box);
     void *data;
     size_t size;
-    REQUIRE(box != NULL);
     for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
         struct mail_out out = {0};
         struct mail_in in = {0};
@@ -116,7 +114,6 @@ TEST(test_damaged_counts_and_lengths_are_an_error) {
         mail_out_free(&out);
         mail_in_free(&in);
     }
-    free(box);
 }
 
 /* Three ranks on real shared memory: the leader and each other rank exchange messages. */

@@ -236,49 +236,33 @@ TEST(test_nan_wins_in_min_and_max) {
     }
 }
 
-/* 16 bits would round after each factor. */
-TEST(test_half_products_round_once) {
-    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_PRODUCT);
-    uint16_t x[3], out;
-    float wide;
-    for (size_t i = 0; i < 3; i++) element_put(HVD_FLOAT16, x, i, i < 2 ? 300 : 0x1p-10);
-    k->widen(&wide, &x[0], 1, 1.0);
-    k->combine(&wide, &x[1], 1); /* 90000 is beyond float16 */
-    k->combine(&wide, &x[2], 1);
-    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
-    CHECK_NEAR(element_get(HVD_FLOAT16, &out, 0), 87.875, 0);
-}
-
-/* 2048 + 1 + 1: two roundings would lose both ones. */
-TEST(test_half_rounds_once) {
-    static const int DTYPES[] = {HVD_FLOAT16, HVD_BFLOAT16};
-    static const double BIG[] = {2048, 256};
-    for (int d = 0; d < 2; d++) {
-        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)DTYPES[d], HVD_SUM);
-        uint16_t big, one, out;
-        float wide;
-        element_put(DTYPES[d], &big, 0, BIG[d]);
-        element_put(DTYPES[d], &one, 0, 1);
-        k->widen(&wide, &big, 1, 1.0);
-        k->combine(&wide, &one, 1);
-        k->combine(&wide, &one, 1);
-        k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
-        CHECK_NEAR(element_get(DTYPES[d], &out, 0), BIG[d] + 2, 0);
-    }
-}
-
-/* 2 * 40000 is beyond float16, its average is not. */
-TEST(test_half_average_does_not_overflow) {
-    const struct reduce_kernels *k = reduce_kernels(HVD_FLOAT16, HVD_SUM);
+/* What the kernels make of n values of 16 bits. */
+static double of_halves(int dtype, int op, const double *values, int n, int64_t divisor) {
+    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
     uint16_t x, out;
-    float wide;
-    element_put(HVD_FLOAT16, &x, 0, 40000);
-    k->widen(&wide, &x, 1, 1.0);
-    k->combine(&wide, &x, 1);
-    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 2});
-    CHECK_INT(out, x);
-    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 1});
-    CHECK(isinf(float_of_half(out)));
+    float wide = 0;
+    for (int i = 0; i < n; i++) {
+        element_put(dtype, &x, 0, values[i]);
+        if (i)
+            k->combine(&wide, &x, 1);
+        else
+            k->widen(&wide, &x, 1, 1.0);
+    }
+    k->narrow(&out, &wide, 1, (struct reduce_final){1.0, divisor});
+    return element_get(dtype, &out, 0);
+}
+
+TEST(test_half_rounds_once) {
+    /* 16 bits would round after each factor, and 90000 is beyond them */
+    static const double FACTORS[] = {300, 300, 0x1p-10};
+    /* two roundings would lose both ones */
+    static const double BIG[] = {2048, 1, 1}, OF_BFLOAT[] = {256, 1, 1};
+    static const double LARGE[] = {40000, 40000}; /* their sum is beyond float16, not its average */
+    CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_PRODUCT, FACTORS, 3, 1), 87.875, 0);
+    CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_SUM, BIG, 3, 1), 2050, 0);
+    CHECK_NEAR(of_halves(HVD_BFLOAT16, HVD_SUM, OF_BFLOAT, 3, 1), 258, 0);
+    CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_SUM, LARGE, 2, 2), 40000, 0);
+    CHECK(isinf(of_halves(HVD_FLOAT16, HVD_SUM, LARGE, 2, 1)));
 }
 
 /* Sums of squares and products in double, also past the lanes in which they are kept. */

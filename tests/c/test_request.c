@@ -113,41 +113,34 @@ TEST(test_sizes) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
+/* One field more each time; the first in the order of fields is told. */
+#define CONFLICT(member, value, field)                                                             \
+    do {                                                                                           \
+        other.member = value;                                                                      \
+        CHECK_INT(request_conflict(&sum, &other), field);                                          \
+    } while (0)
+
 TEST(test_conflicts) {
     struct request sum = request_of("x", 3), other = sum;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_NONE);
-    other.root = 2; /* not an allreduce's */
-    other.priority = 9;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_NONE);
+    CONFLICT(root, 2, FIELD_NONE); /* not an allreduce's */
+    CONFLICT(priority, 9, FIELD_NONE);
     CHECK(request_same(&sum, &other));
-    other.postscale = 2;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_SCALES);
-    other.op = HVD_AVERAGE;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_OP);
-    other.dims[0] = 4;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_SHAPE);
-    other.dtype = HVD_FLOAT64;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_DTYPE);
-    sum.codec = other.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
-    CHECK_INT(request_conflict(&sum, &other), FIELD_DTYPE);
-    other.codec.parameter = 0.25;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_CODEC);
-    other.codec = (struct codec){HVD_CODEC_1BIT, 0.5};
-    CHECK_INT(request_conflict(&sum, &other), FIELD_CODEC);
-    other.kind = HVD_BROADCAST;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_KIND);
+    CONFLICT(postscale, 2, FIELD_SCALES);
+    CONFLICT(op, HVD_AVERAGE, FIELD_OP);
+    CONFLICT(dims[0], 4, FIELD_SHAPE);
+    CONFLICT(dtype, HVD_FLOAT64, FIELD_DTYPE);
+    sum.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
+    CONFLICT(codec, sum.codec, FIELD_DTYPE);
+    CONFLICT(codec.parameter, 0.25, FIELD_CODEC);
+    CONFLICT(codec, ((struct codec){HVD_CODEC_1BIT, 0.5}), FIELD_CODEC);
+    CONFLICT(kind, HVD_BROADCAST, FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
-    other.grouped = 2;
-    CHECK_INT(request_conflict(&sum, &other), FIELD_GROUPED);
-    struct request from = broadcast_of("x", 3, 0);
-    other = broadcast_of("x", 3, 1);
-    CHECK_INT(request_conflict(&from, &other), FIELD_ROOT);
-    other = from;
-    other.op = HVD_AVERAGE; /* not a broadcast's */
-    other.prescale = 7;
-    CHECK_INT(request_conflict(&from, &other), FIELD_NONE);
-    other.ndim = 0;
-    CHECK_INT(request_conflict(&from, &other), FIELD_SHAPE);
+    CONFLICT(grouped, 2, FIELD_GROUPED);
+    other = sum = broadcast_of("x", 3, 0);
+    CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* not a broadcast's */
+    CONFLICT(prescale, 7, FIELD_NONE);
+    CONFLICT(root, 1, FIELD_ROOT);
+    CONFLICT(ndim, 0, FIELD_SHAPE);
 }
 
 TEST(test_allgather_rows_may_differ) {
@@ -176,43 +169,44 @@ TEST(test_rows_are_dealt_out) {
 }
 
 TEST(test_conflicts_of_parts) {
-    struct request a = gather_of("x", 4, 5), b = gather_of("x", 8, 5);
-    a.kind = b.kind = HVD_ALLTOALL;
-    b.op = HVD_MIN; /* not an alltoall's */
-    CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
-    CHECK(!request_same(&a, &b));
-    b.dims[1] = 6;
-    CHECK_INT(request_conflict(&a, &b), FIELD_SHAPE);
-    b = a = gather_of("x", 4, 5);
-    a.kind = b.kind = HVD_REDUCESCATTER;
-    b.postscale = 2;
-    CHECK_INT(request_conflict(&a, &b), FIELD_SCALES);
-    b.op = HVD_MIN;
-    CHECK_INT(request_conflict(&a, &b), FIELD_OP);
-    b.dims[0] = 8;
-    CHECK_INT(request_conflict(&a, &b), FIELD_SHAPE);
+    struct request sum = gather_of("x", 4, 5), other = sum;
+    sum.kind = HVD_ALLTOALL;
+    CONFLICT(kind, HVD_ALLTOALL, FIELD_NONE);
+    CONFLICT(dims[0], 8, FIELD_NONE);
+    CONFLICT(op, HVD_MIN, FIELD_NONE); /* not an alltoall's */
+    CHECK(!request_same(&sum, &other));
+    CONFLICT(dims[1], 6, FIELD_SHAPE);
+    other = gather_of("x", 4, 5);
+    sum.kind = HVD_REDUCESCATTER;
+    CONFLICT(kind, HVD_REDUCESCATTER, FIELD_NONE);
+    CONFLICT(postscale, 2, FIELD_SCALES);
+    CONFLICT(op, HVD_MIN, FIELD_OP);
+    CONFLICT(dims[0], 8, FIELD_SHAPE);
 }
 
 TEST(test_words) {
+    static const struct {
+        enum request_field field;
+        int ndim;
+        const char *text;
+    } WORDS[] = {{FIELD_NONE, 2, "allgather 'conv0_weight' (float32, (17, 3))"},
+                 {FIELD_SHAPE, 2, "(17, 3)"},
+                 {FIELD_SHAPE, 1, "(17,)"},
+                 {FIELD_SHAPE, 0, "()"},
+                 {FIELD_DTYPE, 2, "float32"},
+                 {FIELD_KIND, 2, "allgather"},
+                 {FIELD_OP, 2, "Average"}};
     struct request r = gather_of("conv0_weight", 17, 3);
-    char text[400];
-    request_text(&r, text, sizeof text);
-    CHECK_TEXT(text, "allgather 'conv0_weight' (float32, (17, 3))");
-    field_text(&r, FIELD_SHAPE, text, sizeof text);
-    CHECK_TEXT(text, "(17, 3)");
-    field_text(&r, FIELD_DTYPE, text, sizeof text);
-    CHECK_TEXT(text, "float32");
-    field_text(&r, FIELD_KIND, text, sizeof text);
-    CHECK_TEXT(text, "allgather");
     r.op = HVD_AVERAGE;
-    field_text(&r, FIELD_OP, text, sizeof text);
-    CHECK_TEXT(text, "Average");
-    r.ndim = 0;
-    field_text(&r, FIELD_SHAPE, text, sizeof text);
-    CHECK_TEXT(text, "()");
-    r.ndim = 1;
-    field_text(&r, FIELD_SHAPE, text, sizeof text);
-    CHECK_TEXT(text, "(17,)");
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
+        char text[400];
+        r.ndim = WORDS[i].ndim;
+        if (WORDS[i].field)
+            field_text(&r, WORDS[i].field, text, sizeof text);
+        else
+            request_text(&r, text, sizeof text);
+        CHECK_TEXT(text, WORDS[i].text);
+    }
     for (int f = FIELD_NONE; f <= FIELD_ROOT; f++) CHECK(field_name((enum request_field)f)[0] != 0);
 }
 
