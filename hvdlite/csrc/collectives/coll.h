@@ -63,12 +63,14 @@ struct coll_args {
     struct scratch *scratch, *outer;
 };
 
+typedef int coll_function(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+
 struct coll_algorithm {
     const char *name;
     hvd_kind kind;
     bool in_tensors; /* it takes args->tensors instead of args->data */
     bool (*takes)(const struct comm *comm, const struct coll_args *args); /* of that kind */
-    int (*run)(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+    coll_function *run;
 };
 
 /* The first row of the table that takes the collective; some row takes every one. */
@@ -186,35 +188,16 @@ enum { COLL_SITS_OUT = -1 };
 int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
-int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_window_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_window_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_window_reducescatter(const struct comm *comm, const struct coll_args *args,
-                              hvd_error *err);
-int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
+coll_function coll_direct_allreduce, coll_window_allreduce, coll_window_broadcast,
+    coll_window_allgather, coll_window_reducescatter, coll_window_alltoall, coll_ring_allreduce,
+    coll_ring_allgather, coll_pairwise_allreduce, coll_pairwise_reducescatter, coll_alltoall,
+    coll_hosts_allreduce, coll_hosts_direct, coll_hosts_broadcast, coll_hosts_allgather,
+    coll_hosts_reducescatter, coll_adasum, coll_circulant, coll_doubling, coll_tree, coll_chain;
 
 /* Piece by piece, without a pause between them; the ring without the prescale. */
 int coll_ring_pieces(const struct comm *comm, const struct coll_args *args,
                      const struct coll_pieces *pieces, hvd_error *err);
 int coll_pairwise_pieces(const struct comm *comm, const struct coll_args *args,
                          const struct coll_pieces *pieces, hvd_error *err);
-
-int coll_pairwise_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_pairwise_reducescatter(const struct comm *comm, const struct coll_args *args,
-                                hvd_error *err);
-int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_hosts_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_hosts_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_hosts_reducescatter(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_circulant(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err);
-int coll_chain(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 #endif
