@@ -12,13 +12,6 @@
 #include <stdbool.h>
 
 /* cdef begin */
-/* Where this process is in the job. A host is a shared-memory domain. */
-typedef struct hvd_topology {
-    int rank, size;             /* among all */
-    int local_rank, local_size; /* on this host */
-    int cross_rank, cross_size; /* among the ranks with this local rank, one a host */
-} hvd_topology;
-
 /* One tensor to communicate. hvd_start copies it, except the memory of `in`, `out` and
  * `residual`. */
 typedef struct hvd_tensor {
@@ -69,13 +62,6 @@ typedef struct hvd_handle hvd_handle;
 /* Collective over the communicator whose handle lies at `mpi_comm`. Reads HVDLITE_*, HOROVOD_*. */
 int hvd_init(const void *mpi_comm, hvd_error *err);
 
-/* Connected stream sockets to the other ranks of a job that MPI did not start. */
-typedef struct hvd_sockets {
-    int rank, size;
-    const int *lowest;   /* [size]: for each rank the lowest rank of its host */
-    const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
-    const int *messages; /* [size]: and for negotiation: without a farewell their end is a death */
-} hvd_sockets;
 /* The same by sockets, which are hvd's from the call on, also if it fails. Needs no MPI. */
 int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
 

@@ -61,7 +61,7 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
 /* hosts: [rank], the same number for ranks of one host. */
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
-    struct tcp_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};
+    hvd_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};
     return transport_tcp_open(t, &own, window, err);
 }
 

@@ -7,11 +7,11 @@
 #include "ranks.h"
 
 TEST(test_topology) {
-    static const struct topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
-                                               {1, 5, 1, 2, 0, 2},
-                                               {2, 5, 0, 2, 1, 3},
-                                               {3, 5, 1, 2, 1, 2},
-                                               {4, 5, 0, 1, 2, 3}};
+    static const hvd_topology EXPECTED[] = {{0, 5, 0, 2, 0, 3},
+                                            {1, 5, 1, 2, 0, 2},
+                                            {2, 5, 0, 2, 1, 3},
+                                            {3, 5, 1, 2, 1, 2},
+                                            {4, 5, 0, 1, 2, 3}};
     struct local_hub *hub = local_hub_new(5, 2);
     for (int i = 0; i < 5; i++)
         CHECK(memcmp(&local_hub_rank(hub, i)->at, &EXPECTED[i], sizeof EXPECTED[i]) == 0);

@@ -1,4 +1,4 @@
-/* The vocabulary: kinds of work, element types, reduction operations, limits.
+/* The vocabulary: kinds of work, element types, reduction operations, limits, places.
  *
  * Values travel on the wire and through the public header: append, never renumber. */
 #ifndef HVDLITE_BASE_TYPES_H
@@ -92,6 +92,21 @@ typedef struct hvd_update {
 } hvd_update;
 
 #define HVD_MAX_DIMS 32 /* NumPy's limit too */
+
+/* Where this process is in the job. A host is a shared-memory domain. */
+typedef struct hvd_topology {
+    int rank, size;             /* among all */
+    int local_rank, local_size; /* on this host */
+    int cross_rank, cross_size; /* among the ranks with this local rank, one a host */
+} hvd_topology;
+
+/* Connected stream sockets to the other ranks of a job that MPI did not start. */
+typedef struct hvd_sockets {
+    int rank, size;
+    const int *lowest;   /* [size]: for each rank the lowest rank of its host */
+    const int *data;     /* [size]: descriptors of the streams for data; -1 at `rank` */
+    const int *messages; /* [size]: and for negotiation: without a farewell their end is a death */
+} hvd_sockets;
 /* cdef end */
 
 /* Of hvd_op, in its order. */

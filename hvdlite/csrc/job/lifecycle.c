@@ -13,7 +13,7 @@ int hvd_init(const void *mpi_comm, hvd_error *err) {
 }
 
 int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
-    struct reach reach = {.sockets = {s->rank, s->size, s->lowest, s->data, s->messages}};
+    struct reach reach = {.sockets = *s};
     int code = s->size > 0 && s->rank >= 0 && s->rank < s->size
                    ? context_open(&reach, err)
                    : error_set(err, HVD_INVALID, "rank %d of %d ranks", s->rank, s->size);
@@ -30,10 +30,8 @@ int hvd_is_initialized(void) {
 
 int hvd_where(hvd_topology *out, hvd_error *err) {
     HVD_TRY(context_enter(err));
-    struct topology at = context_world()->transport->at;
+    *out = context_world()->transport->at;
     context_leave();
-    *out = (hvd_topology){at.rank,       at.size,       at.local_rank,
-                          at.local_size, at.cross_rank, at.cross_size};
     return HVD_OK;
 }
 

@@ -52,8 +52,8 @@ int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_erro
     return HVD_OK;
 }
 
-struct topology layout_topology(const struct layout *l, const struct comm *comm) {
-    struct topology at = {comm->rank, comm->size, l->host.rank, l->host.size, 0, 0};
+hvd_topology layout_topology(const struct layout *l, const struct comm *comm) {
+    hvd_topology at = {comm->rank, comm->size, l->host.rank, l->host.size, 0, 0};
     for (int r = 0; r < comm->size; r++) {
         if (l->local_of[r] != at.local_rank) continue;
         at.cross_rank += r < comm->rank;

@@ -12,14 +12,8 @@
 #ifndef HVDLITE_TRANSPORT_LAYOUT_H
 #define HVDLITE_TRANSPORT_LAYOUT_H
 
+#include "base/types.h"
 #include "transport/comm.h"
-
-/* Where this rank is. A host is a shared-memory domain; cross: among ranks with this local rank. */
-struct topology {
-    int rank, size;
-    int local_rank, local_size;
-    int cross_rank, cross_size;
-};
 
 struct layout {
     int hosts; /* in the order of their lowest ranks */
@@ -38,6 +32,6 @@ struct layout {
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err);
 void layout_close(struct layout *l); /* also takes a zeroed layout */
 
-struct topology layout_topology(const struct layout *l, const struct comm *comm);
+hvd_topology layout_topology(const struct layout *l, const struct comm *comm);
 
 #endif

@@ -50,7 +50,7 @@ struct transport_ops {
 
 struct transport {
     const struct transport_ops *ops;
-    struct topology at;
+    hvd_topology at;
     const int *job_ranks; /* [rank]: what error texts call it; NULL: its number here */
     struct comm all;      /* every rank */
     struct layout layout; /* of all */

@@ -315,8 +315,7 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     return NULL;
 }
 
-int transport_tcp_open(struct transport **out, const struct tcp_sockets *s, bool window,
-                       hvd_error *err) {
+int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, hvd_error *err) {
     struct net *n = NULL;
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, s->size, err);
@@ -325,7 +324,7 @@ int transport_tcp_open(struct transport **out, const struct tcp_sockets *s, bool
         return err->code;
     }
     m->owns_net = true;
-    int code = open_all(m, NULL, s->hosts, 0, window, err);
+    int code = open_all(m, NULL, s->lowest, 0, window, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
     return code;

@@ -8,16 +8,9 @@
 
 #include "transport/transport.h"
 
-/* Descriptors of the streams to the other ranks; see hvd_sockets in hvd.h. */
-struct tcp_sockets {
-    int rank, size;
-    const int *hosts;           /* [size]: the same number for the ranks of one host */
-    const int *data, *messages; /* [size]; -1 at `rank` */
-};
-
 /* Collective. Owns the descriptors from now on, also if it fails. If `window`, the ranks of one host
  * share a window where they can. */
-int transport_tcp_open(struct transport **out, const struct tcp_sockets *sockets, bool window,
+int transport_tcp_open(struct transport **out, const hvd_sockets *sockets, bool window,
                        hvd_error *err);
 
 /* Collective over the ranks: opens the transport of a group of the job whose transport is `job`,
