@@ -184,6 +184,9 @@ static inline void story(const char *file, int line, struct scene *s, const char
 
 #define STORY(scene, text) story(__FILE__, __LINE__, scene, text)
 
+/* Of so many ranks with these options. */
+#define CONFIG(ranks, ...) ((struct coordinator_config){.size = (ranks), .options = {__VA_ARGS__}})
+
 /* A test in a scene of its own, `s`. */
 #define SCENE(name, config) TEST_ON(name, struct scene, s, scene_open(s, config), scene_close(s))
 

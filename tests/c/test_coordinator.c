@@ -2,8 +2,7 @@
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
-    return (struct coordinator_config){.size = size,
-                                       .options = {.fusion_bytes = 1000, .cache_capacity = 100}};
+    return CONFIG(size, .fusion_bytes = 1000, .cache_capacity = 100);
 }
 
 TEST(test_ready_when_all_have_submitted) {
@@ -22,10 +21,9 @@ TEST(test_ready_when_all_have_submitted) {
 
 /* The first rank's priorities count. */
 TEST(test_order_of_priority_then_arrival) {
-    struct coordinator_config config = config_of(2);
-    config.options.fusion_bytes = 0;
-    CHECK_STORY(config, "0+a@-2 0+b@5 0+c@-2 0+d@7 0+e@5 1+a@99 1+b@98 1+c@97 1+d@96 1+e@95"
-                        "-> Td R Tb R Te R Ta R Tc R");
+    CHECK_STORY(CONFIG(2, .cache_capacity = 100),
+                "0+a@-2 0+b@5 0+c@-2 0+d@7 0+e@5 1+a@99 1+b@98 1+c@97 1+d@96 1+e@95"
+                "-> Td R Tb R Te R Ta R Tc R");
 }
 
 TEST(test_fuses) {
@@ -46,32 +44,22 @@ SCENE(test_ids, config_of(3)) {
     CHECK(s->ids['a'] > id);
 }
 
-TEST(test_no_cache) {
-    struct scene s;
-    struct coordinator_config config = config_of(2);
-    config.options.cache_capacity = 0;
-    scene_open(&s, config);
+SCENE(test_no_cache, CONFIG(2, .fusion_bytes = 1000)) {
     for (int round = 0; round < 3; round++) {
-        STORY(&s, "*+a -> Ta R");
-        CHECK_INT(s.got[0].item.id, 0);
+        STORY(s, "*+a -> Ta R");
+        CHECK_INT(s->got[0].item.id, 0);
     }
-    scene_close(&s);
 }
 
-TEST(test_resend_after_eviction) {
-    struct scene s;
-    struct coordinator_config config = config_of(2);
-    config.options.cache_capacity = 1;
-    scene_open(&s, config);
-    STORY(&s, "*+a -> Ta R");
-    uint64_t id = s.ids['a'];
-    STORY(&s, "0#a ->; *+b -> Tb R; 1#a -> S1"); /* b evicts a */
-    CHECK(s.got[0].item.id == id);
-    STORY(&s, "1+a -> Ta R");
-    CHECK(s.ids['a'] > id);
-    hits(&s, 0, 12345, 0);
-    STORY(&s, "-> S0");
-    scene_close(&s);
+SCENE(test_resend_after_eviction, CONFIG(2, .cache_capacity = 1)) {
+    STORY(s, "*+a -> Ta R");
+    uint64_t id = s->ids['a'];
+    STORY(s, "0#a ->; *+b -> Tb R; 1#a -> S1"); /* b evicts a */
+    CHECK(s->got[0].item.id == id);
+    STORY(s, "1+a -> Ta R");
+    CHECK(s->ids['a'] > id);
+    hits(s, 0, 12345, 0);
+    STORY(s, "-> S0");
 }
 
 SCENE(test_changed_after_being_cached, config_of(2)) {

@@ -2,9 +2,7 @@
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
-    return (struct coordinator_config){
-        .size = size,
-        .options = {.fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60}};
+    return CONFIG(size, .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 60);
 }
 
 static void check_whole(const struct decision *d, const int64_t *joined, uint32_t n) {

@@ -9,9 +9,7 @@ enum { KIB = 1024, RANKS = 2 };
 
 /* Pieces of 1000 bytes. */
 static struct coordinator_config config_of(size_t ahead) {
-    return (struct coordinator_config){
-        .size = RANKS,
-        .options = {.fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100}};
+    return CONFIG(RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100);
 }
 
 TEST(test_two_batches_at_a_time) {
@@ -32,15 +30,10 @@ TEST(test_what_waits_is_fused) {
 }
 
 /* Else each would wait for a decision that goes to all ranks. */
-TEST(test_small_tensors_that_cannot_be_fused) {
-    struct scene s;
-    struct coordinator_config config = config_of(2000);
-    config.options.fusion_bytes = 0;
-    scene_open(&s, config);
-    for (int i = 0; i < 12; i++) all_say(&s, RANKS, numbered_request(i, 25));
-    CHECK_INT(decide(&s, 0), 20); /* 1000 bytes */
-    STORY(&s, "f -> Ttensor.10 R");
-    scene_close(&s);
+SCENE(test_small_tensors_that_cannot_be_fused, CONFIG(RANKS, .bytes_ahead = 2000)) {
+    for (int i = 0; i < 12; i++) all_say(s, RANKS, numbered_request(i, 25));
+    CHECK_INT(decide(s, 0), 20); /* 1000 bytes */
+    STORY(s, "f -> Ttensor.10 R");
 }
 
 SCENE(test_a_large_tensor_is_cut, config_of(256 * KIB)) {

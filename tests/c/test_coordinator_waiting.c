@@ -3,10 +3,8 @@
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
-    return (struct coordinator_config){
-        .size = size,
-        .options = {
-            .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 10, .stall_failure = 60}};
+    return CONFIG(size, .fusion_bytes = 1000, .cache_capacity = 100, .stall_warning = 10,
+                  .stall_failure = 60);
 }
 
 static void check_left(const struct scene *s, const char *name, const char *ranks) {
@@ -139,24 +137,16 @@ SCENE(test_stall_failure, config_of(2)) {
     STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but by all */
 }
 
-TEST(test_never_stalls) {
-    struct scene s;
+SCENE(test_never_stalls, CONFIG(2, .fusion_bytes = 1000)) {
     struct reports r;
-    struct coordinator_config config = config_of(2);
-    config.options.stall_warning = config.options.stall_failure = 0;
-    scene_open(&s, config);
-    STORY(&s, "0+a t=1e9 ->");
-    CHECK_INT(look(&s, 1e9, &r), 0);
-    scene_close(&s);
+    STORY(s, "0+a t=1e9 ->");
+    CHECK_INT(look(s, 1e9, &r), 0);
 }
 
 /* Thousands wait when the coordinator is freed. */
-TEST(test_freed_while_waiting) {
-    struct scene s;
-    scene_open(&s, config_of(2));
-    for (int i = 0; i < 3000; i++) says(&s, 0, numbered_request(i, i), 0);
-    for (int i = 0; i < 3000; i += 2) says(&s, 1, numbered_request(i, i), 0);
-    scene_close(&s);
+SCENE(test_freed_while_waiting, config_of(2)) {
+    for (int i = 0; i < 3000; i++) says(s, 0, numbered_request(i, i), 0);
+    for (int i = 0; i < 3000; i += 2) says(s, 1, numbered_request(i, i), 0);
     coordinator_free(NULL);
 }
 

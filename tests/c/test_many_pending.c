@@ -39,26 +39,24 @@ static size_t *shuffled(size_t n, uint64_t seed) {
     return order;
 }
 
-static struct coordinator *coordinator_of(double stall_failure) {
-    struct coordinator *c = coordinator_new(&(struct coordinator_config){
-        .size = 2,
-        .options = {.fusion_bytes = 4096, .cache_capacity = 1000, .stall_failure = stall_failure}});
-    REQUIRE(c != NULL);
-    return c;
-}
+/* A function of n in a scene of its own, `s`. */
+#define MANY(name, n, config)                                                                      \
+    static void name##_in(struct scene *s, size_t n);                                              \
+    static void name(size_t n) {                                                                   \
+        struct scene s;                                                                            \
+        scene_open(&s, config);                                                                    \
+        name##_in(&s, n);                                                                          \
+        scene_close(&s);                                                                           \
+    }                                                                                              \
+    static void name##_in(struct scene *s, size_t n)
+#define WITH(...) CONFIG(2, .fusion_bytes = 4096, .cache_capacity = 1000, __VA_ARGS__)
 
-static void say(struct coordinator *c, int rank, const struct request *r, double now) {
-    OK(coordinator_request(c, rank, r, now, ERR));
-}
-
-static void decide_now(struct coordinator *c, double now, struct wire_writer *out) {
-    OK(coordinator_decide(c, now, out, ERR));
+static void decide_now(struct scene *s, double now) {
+    OK(coordinator_decide(s->c, now, &s->out, ERR));
 }
 
 /* Each rank in its own order, with random priorities; some tensors can be fused, others not. */
-static void in_random_order(size_t n) {
-    struct coordinator *c = coordinator_of(0);
-    struct wire_writer out = {0};
+MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     for (int rank = 0; rank < 2; rank++) {
         size_t *order = shuffled(n, (uint64_t)rank);
         for (size_t i = 0; i < n; i++) {
@@ -66,61 +64,46 @@ static void in_random_order(size_t n) {
             r.priority = (int32_t)(mixed(order[i]) % 1000);
             if (order[i] % 2) r.kind = HVD_ALLGATHER;
             if (order[i] % 4 == 2) r.prescale = (double)order[i];
-            say(c, rank, &r, 0);
+            says(s, rank, r, 0);
         }
         free(order);
     }
-    decide_now(c, 0, &out);
-    CHECK(out.size > n);
-    wire_free(&out);
-    coordinator_free(c);
+    decide_now(s, 0);
+    CHECK(s->out.size > n);
 }
 
 /* With a limit, and with a rank that has left, each decision looks at what waits. */
-static void decided_one_by_one(size_t n) {
-    struct coordinator *c = coordinator_of(1e9);
-    struct wire_writer out = {0};
+MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 3);
-        say(c, 0, &r, (double)i);
-        decide_now(c, (double)i, &out);
-        if (i == n / 2) coordinator_leave(c, 0, "out of data");
+        says(s, 0, r, (double)i);
+        decide_now(s, (double)i);
+        if (i == n / 2) coordinator_leave(s->c, 0, "out of data");
     }
-    CHECK_INT(out.size, 0);
-    wire_free(&out);
-    coordinator_free(c);
+    CHECK_INT(s->out.size, 0);
 }
 
 /* More than may be decided ahead is ready, and more becomes so: each finished batch decides one. */
-static void decided_late(size_t n) {
-    struct coordinator *c = coordinator_new(&(struct coordinator_config){
-        .size = 1, .options = {.fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000}});
-    struct wire_writer out = {0};
-    REQUIRE(c != NULL);
+MANY(decided_late, n,
+     CONFIG(1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 100);
         r.priority = -(int)i;
-        say(c, 0, &r, 0);
+        says(s, 0, r, 0);
     }
     for (size_t i = 0; i < n; i++) {
-        decide_now(c, 0, &out);
-        coordinator_finished(c, 0);
+        decide_now(s, 0);
+        coordinator_finished(s->c, 0);
     }
-    wire_free(&out);
-    coordinator_free(c);
 }
 
-static void all_stall(size_t n) {
-    struct coordinator *c = coordinator_of(60);
-    struct wire_writer out = {0};
+MANY(all_stall, n, WITH(.stall_failure = 60)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 3);
-        say(c, i == 0, &r, 0);
+        says(s, i == 0, r, 0);
     }
-    decide_now(c, 61, &out);
-    CHECK(out.size > 100 * n);
-    wire_free(&out);
-    coordinator_free(c);
+    decide_now(s, 61);
+    CHECK(s->out.size > 100 * n);
 }
 
 TEST(test_coordinator) {
