@@ -6,9 +6,8 @@
  * layers. A step waits for a tensor where forward needs it and submits it where backward has made
  * it. Prints JSON. benchmarks/sim/__init__.py tells what the keys are. */
 #include "base/clock.h"
-#include "collectives/calibrate.h"
+#include "collectives/coll.h"
 #include "collectives/costs.h"
-#include "engine/choices.h"
 #include "engine/engine.h"
 #include "sim.h"
 
@@ -77,10 +76,14 @@ static struct {
     int met, meetings;
 } job;
 
-enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct coll_args *args);
-enum coll_cheap __real_coll_cheapest(const struct comm *comm, const struct coll_args *args);
-enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct coll_args *args) {
-    return set.algorithm < 0 ? __real_coll_cheapest(comm, args) : (enum coll_cheap)set.algorithm;
+enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
+                                     size_t bytes);
+enum coll_cheap __real_coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
+                                     size_t bytes);
+enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
+                                     size_t bytes) {
+    return set.algorithm < 0 ? __real_coll_cheapest(comm, kernels, bytes)
+                             : (enum coll_cheap)set.algorithm;
 }
 
 static int fail(const char *what, const char *why) {
@@ -193,8 +196,8 @@ static void prepare(struct program *p, struct transport *t) {
         config.timeline = &job.timeline;
         job.cost = t->cost;
         job.depth = t->pace.depth;
-        choices_text(t->layout.hosts > 1 ? &t->layout.lane : &t->all, job.choices,
-                     sizeof job.choices);
+        coll_choices_text(t->layout.hosts > 1 ? &t->layout.lane : &t->all, job.choices,
+                          sizeof job.choices);
     }
     if (engine_start(&p->engine, t, &config, &err)) fail("start", err.text);
 }
