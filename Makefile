@@ -125,9 +125,9 @@ $(eval $(call flavour,tsan,-O1 -fsanitize=thread))
 
 c-programs: $(PROGRAMS)
 
-# One after the other: their threads spin, and would take the cores from each other. But some wait
-# for limits of seconds to pass, and use no core meanwhile: these run side by side.
-WAITING := $(filter %/test_engine_silent %/test_engine_faults %/test_engine_errors,$(PROGRAMS))
+# One a core: their ranks sleep for each other more than they compute. Some wait for limits of
+# seconds to pass, and use no core meanwhile: these run side by side.
+WAITING := $(filter %/test_engine_silent %/test_engine_faults %/test_engine_errors %/test_tcp_ranks,$(PROGRAMS))
 # These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
 # and the thread sanitizer does not see that they are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
@@ -139,8 +139,8 @@ endef
 test-c:
 	@$(MAKE) -s --no-print-directory -j$(CORES) c-programs
 	@printf '%s\n' $(WAITING) | $(call try_each,9)
-	@printf '%s\n' $(filter-out $(WAITING),$(PROGRAMS)) | $(call try_each,1)
-	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,1)
+	@printf '%s\n' $(filter-out $(WAITING),$(PROGRAMS)) | $(call try_each,$(CORES))
+	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,$(CORES))
 
 # What a target has found stays in build/fuzz, and is where the next run begins.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))
