@@ -112,23 +112,3 @@ TEST(test_broken_in_the_midst) {
     run_everywhere(CHECK_SLOW ? 3 : 1, CHECK_SLOW ? 70001 : 300007);
     if (!CHECK_SLOW) run_everywhere(7, 300007);
 }
-
-/* A wait without any progress ends by itself when the transport has a timeout. */
-static void silent_main(struct ranks *ranks, int rank, void *arg) {
-    struct coll_case *c = arg;
-    struct coll_rank self = {.ranks = ranks, .rank = rank};
-    struct transport *t = rank_transport(ranks, rank);
-    if (rank == 1) return; /* never comes */
-    float data[10] = {0};
-    struct coll_args args = {.data = data, .bytes = sizeof data};
-    t->patience.timeout = 0.05;
-    FAILS(case_run(&self, c, &args, ERR), HVD_TRANSPORT);
-    CHECK_HAS(ERR->text, "rank 1");
-    scratch_free(&self.scratch);
-    scratch_free(&self.outer);
-}
-
-TEST(test_silent_peer) {
-    struct coll_case c = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .how = {HVD_SUM, 1, 1}};
-    ranks_run(2, silent_main, &c);
-}

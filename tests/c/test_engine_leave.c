@@ -116,27 +116,17 @@ TEST(test_stop_without_leave) {
     for (int p = 2; p <= 4; p++) ranks_run(p, stop_main, NULL);
 }
 
+/* Engines one after the other on the same transports, every second one without work. */
 ENGINES(life_main, arg) {
-    const bool *works = arg;
-    if (*works) check_in_order(me, "one");
+    if (*(const bool *)arg) check_in_order(me, "one");
 }
 
-TEST(test_many_lives) {
-    for (int i = 0; i < 20; i++) {
-        bool works = i % 2;
-        ranks_run(1 + i % 4, life_main, &works);
-    }
-}
-
-/* Engines one after the other on the same transports. */
 static void lives_main(struct ranks *ranks, int rank, void *arg) {
+    (void)arg;
     for (int i = 0; i < 20; i++) {
-        life_main(ranks, rank, arg);
+        life_main(ranks, rank, &(bool){i % 2});
         ranks_meet(ranks);
     }
 }
 
-TEST(test_many_lives_of_a_transport) {
-    bool works = true;
-    ranks_run(3, lives_main, &works);
-}
+TEST(test_many_lives_of_a_transport) { ranks_run(3, lives_main, NULL); }

@@ -200,20 +200,6 @@ TEST(test_flipped) {
     wire_free(&w);
 }
 
-TEST(test_noise) {
-    uint8_t noise[200];
-    uint64_t random = 11;
-    struct wire_writer w = {0};
-    OK(wire_put(&w, &(struct wire_item){.type = WIRE_RUN}, ERR));
-    for (int round = 0; round < 20000; round++) {
-        for (size_t i = 0; i < sizeof noise; i++)
-            noise[i] = (uint8_t)(random_next(&random) % (round % 2 ? 12 : 256));
-        noise[0] = w.data[0]; /* our version */
-        read_all(noise, 1 + random_below(&random, sizeof noise - 1));
-    }
-    wire_free(&w);
-}
-
 TEST(test_other_version) {
     struct wire_writer w = {0};
     struct wire_reader r;
