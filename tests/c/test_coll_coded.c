@@ -24,6 +24,12 @@ struct coded_rank {
     struct scratch buffer, scratch, outer;
 };
 
+static void free_memory(struct coded_rank *self) {
+    scratch_free(&self->buffer);
+    scratch_free(&self->scratch);
+    scratch_free(&self->outer);
+}
+
 static void make_tensors(const struct coded_case *c, int rank, struct coded_tensor *tensors) {
     for (size_t i = 0; i < c->ntensors; i++) {
         size_t n = c->sizes[i];
@@ -105,9 +111,7 @@ static void all_cases(struct ranks *ranks, int rank, void *way) {
             run_case(&self, &c);
         }
     }
-    scratch_free(&self.buffer);
-    scratch_free(&self.scratch);
-    scratch_free(&self.outer);
+    free_memory(&self);
 }
 
 static coded_way *chosen = coll_coded, *scattered = coll_coded_scattered;
@@ -139,9 +143,7 @@ static void long_case(struct ranks *ranks, int rank, void *way) {
                            .sizes = {5000001},
                            .ntensors = 1};
     run_case(&self, &c);
-    scratch_free(&self.buffer);
-    scratch_free(&self.scratch);
-    scratch_free(&self.outer);
+    free_memory(&self);
 }
 
 TEST(test_segments) {
@@ -165,9 +167,7 @@ static void count_bytes(struct ranks *ranks, int rank, void *shared) {
         .codec = count->codec, .scale = 1, .bad = -1, .sizes = {count->n}, .ntensors = 1};
     self.t->stats = &count->stats;
     run_case(&self, &c);
-    scratch_free(&self.buffer);
-    scratch_free(&self.scratch);
-    scratch_free(&self.outer);
+    free_memory(&self);
 }
 
 /* By messages, from each rank, when there are so many to a host. */

@@ -1,5 +1,5 @@
 /* The flight recorder: whole operations for whoever reads meanwhile; the last ones stay. */
-#include "check.h"
+#include "requests.h"
 
 #include "base/clock.h"
 #include "shm/flight.h"
@@ -7,22 +7,17 @@
 
 enum { WRITERS = 3, ROUNDS = 20000 };
 
-static struct request request_named(const char *name, int n) {
-    struct request r = {.kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .ndim = 1, .dims = {n}};
-    snprintf(r.name, sizeof r.name, "%s", name);
-    return r;
-}
-
 static struct flight *opened(void) {
     struct flight *f = NULL;
     REQUIRE(flight_open(&f, ERR) == HVD_OK);
     return f;
 }
 
-TEST(test_the_way_of_a_tensor) {
-    struct flight *f = opened();
+#define FLIGHT_TEST(name) TEST_ON(name, struct flight, f, f = opened(), flight_close(f))
+
+FLIGHT_TEST(test_the_way_of_a_tensor) {
     struct flight_op op;
-    struct request r = request_named("allreduce.x", 6);
+    struct request r = request_of("allreduce.x", 6);
     uint64_t number = flight_add(f, &r, 2.5, 0, 0);
     CHECK_INT(number, 1);
     CHECK(flight_read(f->memory, 0, &op));
@@ -39,25 +34,21 @@ TEST(test_the_way_of_a_tensor) {
     CHECK(flight_read(f->memory, 0, &op));
     CHECK_INT(op.phase, FLIGHT_DONE);
     CHECK(op.submitted == 2.5 && op.agreed == 3.5 && op.started == 4.5 && op.ended == 5.5);
-    flight_close(f);
 }
 
-TEST(test_the_end_of_a_long_name) {
-    struct flight *f = opened();
+FLIGHT_TEST(test_the_end_of_a_long_name) {
     struct flight_op op;
     char name[HVD_MAX_NAME];
     memset(name, 'a', sizeof name - 1);
     memcpy(name + sizeof name - 5, "tail", 5);
-    struct request r = request_named(name, 1);
+    struct request r = request_of(name, 1);
     flight_add(f, &r, 1, 0, 0);
     CHECK(flight_read(f->memory, 0, &op));
     CHECK_INT(strlen(op.name), FLIGHT_NAME - 1);
     CHECK_TEXT(op.name + FLIGHT_NAME - 5, "tail");
-    flight_close(f);
 }
 
-TEST(test_what_a_rank_did_alone) {
-    struct flight *f = opened();
+FLIGHT_TEST(test_what_a_rank_did_alone) {
     struct flight_op op;
     flight_note(f, "update", 1.5, 2.5);
     CHECK(flight_read(f->memory, 0, &op));
@@ -66,14 +57,12 @@ TEST(test_what_a_rank_did_alone) {
     CHECK_INT(op.batch, 0);
     CHECK(op.submitted == 1.5 && op.started == 1.5 && op.ended == 2.5);
     CHECK_TEXT(op.name, "update");
-    flight_close(f);
 }
 
 /* What has been overwritten is not changed any more. */
-TEST(test_the_ring) {
-    struct flight *f = opened();
+FLIGHT_TEST(test_the_ring) {
     struct flight_op op;
-    struct request r = request_named("x", 1);
+    struct request r = request_of("x", 1);
     for (int i = 0; i < FLIGHT_OPS + 1; i++) flight_add(f, &r, i, 3, 0);
     flight_ended(f, 1, true, 9);
     CHECK(flight_read(f->memory, 0, &op));
@@ -82,12 +71,10 @@ TEST(test_the_ring) {
     CHECK_INT(op.group, 3);
     CHECK(flight_read(f->memory, 1, &op));
     CHECK_INT(op.number, 2);
-    flight_close(f);
 }
 
-TEST(test_steps) {
-    struct flight *f = opened();
-    struct request r = request_named("x", 1);
+FLIGHT_TEST(test_steps) {
+    struct request r = request_of("x", 1);
     for (int step = 0; step < 5; step++)
         for (uint64_t hash = 1; hash < 4; hash++) flight_add(f, &r, 1, 0, step ? hash : 0);
     CHECK_INT(f->memory->steps, 3); /* the first repeat begins the count */
@@ -97,7 +84,6 @@ TEST(test_steps) {
     for (int step = 0; step < 10; step++) /* a metric that comes now and then marks nothing */
         for (uint64_t hash = 76; hash < (step % 3 ? 78 : 79); hash++) flight_add(f, &r, 1, 0, hash);
     CHECK_INT(f->memory->steps, steps + 10);
-    flight_close(f);
 }
 
 TEST(test_a_reader_in_another_mapping) {
@@ -118,8 +104,7 @@ TEST(test_a_reader_in_another_mapping) {
     flight_close(f);
 }
 
-TEST(test_troubles_ring_the_bell) {
-    struct flight *f = opened();
+FLIGHT_TEST(test_troubles_ring_the_bell) {
     int ends[2];
     char heard[20] = "";
     REQUIRE(pipe(ends) == 0);
@@ -145,11 +130,10 @@ TEST(test_troubles_ring_the_bell) {
     flight_set_bell(f, -1, "");
     close(ends[0]);
     close(ends[1]);
-    flight_close(f);
 }
 
 TEST(test_without_a_recorder) {
-    struct request r = request_named("x", 1);
+    struct request r = request_of("x", 1);
     flight_note(NULL, "update", 1, 2);
     CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);
     flight_started(NULL, 1, 1);
@@ -170,7 +154,7 @@ static void *write_many(void *arg) {
     for (int i = 1; i <= ROUNDS; i++) {
         char name[HVD_MAX_NAME];
         snprintf(name, sizeof name, "%d.%d.%d", 4 * i, 4 * i, 4 * i);
-        struct request r = request_named(name, i);
+        struct request r = request_of(name, i);
         uint64_t number = flight_add(w->f, &r, 4 * i, i % 1000, 0);
         flight_agreed(w->f, number, 4 * (uint64_t)i, 1, 4 * i);
         flight_started(w->f, number, 4 * i);
@@ -190,8 +174,7 @@ static bool is_whole(const struct flight_op *op) {
            (op->phase < FLIGHT_DONE || op->ended == bytes);
 }
 
-TEST(test_no_torn_reads) {
-    struct flight *f = opened();
+FLIGHT_TEST(test_no_torn_reads) {
     atomic_int running = WRITERS;
     struct writer writer = {f, &running};
     pthread_t threads[WRITERS];
@@ -208,5 +191,4 @@ TEST(test_no_torn_reads) {
     CHECK_INT(torn, 0);
     CHECK(whole > 0);
     CHECK_INT(f->memory->ops, WRITERS * ROUNDS);
-    flight_close(f);
 }

@@ -34,6 +34,10 @@ static void attach_all(const struct part parts[N]) {
     }
 }
 
+static void release_from(struct part parts[N], int first) {
+    for (int i = first; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+}
+
 /* What one writes into any part, before it is attached or after, all see at the same offset. */
 TEST(test_parts) {
     struct part parts[N];
@@ -48,7 +52,7 @@ TEST(test_parts) {
     part_of(&parts[2], 0)[USED - 1] = 7;
     CHECK_INT(part_of(&parts[0], 0)[USED - 1], 7);
     CHECK_INT(part_of(&parts[1], 0)[USED - 1], 7);
-    for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+    release_from(parts, 0);
 }
 
 /* A part outlives the rank that made it, for those that have attached it; nobody else gets it. */
@@ -89,7 +93,7 @@ TEST(test_too_large) {
     shmem_address(parts[1].fd, address);
     CHECK_INT(shmem_attach(part_of(&parts[0], 1), BYTES + 1, address, ERR), HVD_NO_MEMORY);
     OK(shmem_attach(part_of(&parts[0], 1), 0, "nowhere", ERR)); /* nothing of it */
-    for (int i = 0; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+    release_from(parts, 0);
 }
 
 /* Large pages, where the kernel has them, change neither written bytes nor unwritten ones. */

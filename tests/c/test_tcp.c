@@ -45,6 +45,11 @@ static void close_end(struct ends *e, int i, bool clean) {
     net_close(e->net[i], clean);
 }
 
+static void close_both(struct ends *e) {
+    close_end(e, 0, true);
+    close_end(e, 1, true);
+}
+
 static void fill_bytes(unsigned char *data, size_t n, unsigned seed) {
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed((uint64_t)seed << 32 | i);
 }
@@ -84,11 +89,15 @@ static void post_receive(struct ends *e, struct transit *x) {
 
 static bool is_done(const struct piece *p) { return !p || p->complete; }
 
+static bool finish(struct ends *e, const struct transit *x) {
+    for (int looks = 0; looks < 100000 && !(is_done(x->in) && is_done(x->out)); looks++)
+        look_at_both(e);
+    return is_done(x->in) && is_done(x->out);
+}
+
 static void finish_all(struct ends *e, struct transit *x, int n) {
     for (int i = 0; i < n; i++) {
-        for (int looks = 0; looks < 100000 && !(is_done(x[i].in) && is_done(x[i].out)); looks++)
-            look_at_both(e);
-        CHECK_CASE(is_done(x[i].in) && is_done(x[i].out), "frame %d", i);
+        CHECK_CASE(finish(e, &x[i]), "frame %d", i);
         CHECK_CASE(has_bytes(x[i].to, x[i].n, (unsigned)i), "frame %d of %zu bytes", i, x[i].n);
         transit_free(&x[i]);
     }
@@ -125,8 +134,7 @@ static void run_frames(uint64_t seed, int buffer, bool several) {
     finish_all(&e, x, MOST_FRAMES);
     CHECK(e.rings[1] > 0 && !e.lost[0] && !e.lost[1]);
     for (int i = 0; i < 2 && several; i++) channel_close(others[i]);
-    close_end(&e, 0, true);
-    close_end(&e, 1, true);
+    close_both(&e);
 }
 
 TEST(test_frames_in_any_order) {
@@ -159,15 +167,12 @@ static void run_abandon(bool sender, bool receiver) {
     if (receiver) memset(x.to, 0x33, BIG);
     OK(channel_isend(c[0], y.from, BIG, 1, &y.out, ERR));
     OK(channel_irecv(c[1], y.to, BIG, 0, &y.in, ERR));
-    for (int looks = 0; looks < 100000 && !(is_done(y.in) && is_done(y.out)); looks++)
-        look_at_both(&e);
-    CHECK(is_done(y.in) && is_done(y.out) && has_bytes(y.to, BIG, 1));
+    CHECK(finish(&e, &y) && has_bytes(y.to, BIG, 1));
     if (!receiver) CHECK(is_done(x.in) && has_bytes(x.to, BIG, 0));
     for (int i = 0; i < BIG && receiver; i++)
         if (!CHECK(x.to[i] == 0x33)) break;
     for (int i = 0; i < 2; i++) channel_close(c[i]);
-    close_end(&e, 0, true);
-    close_end(&e, 1, true);
+    close_both(&e);
     transit_free(&x);
     transit_free(&y);
 }
@@ -215,8 +220,7 @@ TEST(test_a_group_that_only_one_rank_has_opened) {
     check_text(e.channel[1], "after it");
     OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, ERR));
     channel_close(c[0]);
-    close_end(&e, 0, true);
-    close_end(&e, 1, true);
+    close_both(&e);
 }
 
 enum end { FAREWELL, SILENT, DATA_ONLY, JUNK };
@@ -253,7 +257,6 @@ TEST(test_a_frame_of_another_size) {
     net_look(e.net[1]);
     CHECK_INT(e.channel[1]->cut, 1);
     CHECK(p && !p->complete && x.to[0] == 0);
-    close_end(&e, 0, true);
-    close_end(&e, 1, true);
+    close_both(&e);
     transit_free(&x);
 }
