@@ -126,8 +126,9 @@ $(eval $(call flavour,tsan,-O1 -fsanitize=thread))
 c-programs: $(PROGRAMS)
 
 # One a core: their ranks sleep for each other more than they compute. Some wait for limits of
-# seconds to pass, and use no core meanwhile: these run side by side.
+# seconds to pass, and use no core meanwhile: these run side by side. One measures times: alone.
 WAITING := $(filter %/test_engine_silent %/test_engine_faults %/test_engine_errors %/test_tcp_ranks,$(PROGRAMS))
+TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # These run again with ranks that are joined by sockets. None has windows: each rank maps its own,
 # and the thread sanitizer does not see that they are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
@@ -139,7 +140,8 @@ endef
 test-c:
 	@$(MAKE) -s --no-print-directory -j$(CORES) c-programs
 	@printf '%s\n' $(WAITING) | $(call try_each,9)
-	@printf '%s\n' $(filter-out $(WAITING),$(PROGRAMS)) | $(call try_each,$(CORES))
+	@printf '%s\n' $(filter-out $(WAITING) $(TIMED),$(PROGRAMS)) | $(call try_each,$(CORES))
+	@printf '%s\n' $(TIMED) | $(call try_each,1)
 	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,$(CORES))
 
 # What a target has found stays in build/fuzz, and is where the next run begins.
