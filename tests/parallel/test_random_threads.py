@@ -36,12 +36,17 @@ PROGRAMS = int(os.environ.get("HVDLITE_TEST_PROGRAMS", 60))
 SECONDS = float(os.environ.get("HVDLITE_TEST_SECONDS", 0))
 SEED = int(os.environ.get("HVDLITE_TEST_SEED", 0))
 HANGS = 60  # seconds
+PULSES = 15
 
 of = hvd.numpy
 STARTS: Dict[int, Callable] = {
     ALLREDUCE: of.allreduce_async, BROADCAST: of.broadcast_async, ALLGATHER: of.allgather_async,
     REDUCESCATTER: of.reducescatter_async, ALLTOALL: of.alltoall_async,
 }  # fmt: skip
+
+
+def waited_later(*args):
+    return of.allreduce_async(*args).synchronize()
 
 
 class Task(NamedTuple):
@@ -130,6 +135,7 @@ class Shared:
         """Do what one thread does."""
         seed = self._program.seed
         random = np.random.RandomState([seed, thread, self._rank])
+        self._pulse(thread, random)
         mine = [t for t in self._program.threads[thread] if t.process_set.included()]
         for i in random.permutation(len(mine)):
             handle, expected = start(mine[i])
@@ -144,6 +150,17 @@ class Shared:
                 pass
             check(task, outcome_of(handle), expected)
         self._join(thread)
+
+    def _pulse(self, thread: int, random) -> None:
+        """Sum up the next values of a tensor that always comes again, now and then late."""
+        ranks = hvd.size()
+        for value in range(self._program.seed, self._program.seed + PULSES):
+            if random.rand() < 0.1:
+                time.sleep(random.rand() * 1e-3)
+            own = np.full(10 ** (thread % 4), value * (self._rank + 1), np.int64)
+            allreduce = of.allreduce if random.rand() < 0.9 else waited_later
+            total = allreduce(own, f"pulse.{thread}", hvd.Sum)
+            assert (total == value * ranks * (ranks + 1) // 2).all()
 
     def _join(self, thread: int) -> None:
         """Sum up what this rank has more than others. All threads have equally many of these."""
