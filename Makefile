@@ -14,6 +14,7 @@
 #   make bench     measures them all, writes docs/benchmarks.md      (40 minutes; QUICK=1: 5)
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
+#   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
 #   make bench-negotiation   what rank 0 hears and sends, by the number of ranks
 #   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
 #   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
@@ -41,6 +42,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
 .PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts bench-negotiation sim sim-validate \
+        bench-small small-peers \
         bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
@@ -208,6 +210,18 @@ bench-update: install peers
 bench-pytorch: install peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.pytorch --page docs/pytorch.md $(ARGS)
 
+bench-small: install small-peers $(FRAMEWORKS_DEPS)
+	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
+
+# Intel MPI asks for a libfabric that has no release: its own is in the wheel.
+small-peers: .venv-intel/.stamp .venv-mpich/.stamp
+.venv-%/.stamp:
+	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check mpi4py==4.1.2 numpy==1.23.5 tqdm
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
+	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
+
 bench-negotiation: build/negotiation
 	@$<
 
@@ -278,4 +292,4 @@ format: $(DEPS)
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean:
-	rm -rf .venv .venv-frameworks .venv-peers build dist *.egg-info hvdlite/*.so hvdlite/launch/*.so .pytest_cache .ruff_cache
+	rm -rf .venv .venv-frameworks .venv-peers .venv-intel .venv-mpich build dist *.egg-info hvdlite/*.so hvdlite/launch/*.so .pytest_cache .ruff_cache

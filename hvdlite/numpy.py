@@ -49,9 +49,11 @@ def allreduce(
     if name is None:
         name = recurring_name("allreduce", process_set)
     call = name, op, prescale_factor, postscale_factor, process_set
-    as_is = array.__class__ is np.ndarray and array.flags.c_contiguous
+    as_is = array.__class__ is np.ndarray and (
+        array.flags.carray if out is array else array.flags.c_contiguous
+    )
     known = as_is and find(call, array.dtype, array.shape)
-    if known and (out is None or (array.flags.carray if out is array else _takes_all(out, array))):
+    if known and (out is None or out is array or _takes_all(out, array)):
         result = np.empty(array.shape, array.dtype) if out is None else out
         source = _memory(array)
         known.run(source, source if out is array else _memory(result), (array, result))

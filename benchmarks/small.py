@@ -1,0 +1,191 @@
+"""Small allreduces on one host: hvdlite beside the MPIs that are fast here, and Gloo.
+
+    make bench-small                                         two ranks, docs/benchmarks.md
+    .venv-frameworks/bin/python -m benchmarks.small --ranks 4 --rounds 3
+
+float32 sums in place, from Python, one after the other. hvdlite, the Open MPI that it stands on and
+Gloo are in the same processes and take turns; Intel MPI and MPICH have environments of their own
+(`make small-peers`) and take their turn by rounds. Each has the settings that were the fastest for
+it here: Open MPI a large malloc, Intel MPI shared memory and no pinning. Rounds add up in
+build/small-RANKS.json until it is deleted. A figure is the median over rounds of the slowest rank's
+median; CPU is the processor time of a rank a call, of the same rounds.
+"""
+
+import os
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
+
+SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)  # bytes
+TITLES = ("4 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB")
+SHARED = "hvdlite, `empty_shared`"
+HERE = ("hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", "Open MPI", "Gloo")
+ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
+BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
+UNBOUND = ["--bind-to", "none", "--oversubscribe"]
+ENVIRONMENT = {
+    "Open MPI": {
+        "MALLOC_MMAP_THRESHOLD_": "1000000000",
+        "MALLOC_TRIM_THRESHOLD_": "4000000000",
+        "MALLOC_TOP_PAD_": "256000000",
+    },
+    "Intel MPI": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "HYDRA_LAUNCHER": "fork"},
+    "MPICH": {"HYDRA_LAUNCHER": "fork"},
+}
+
+# ---- on each rank ----
+
+
+def of_mpi(comm) -> Callable[[int], Callable]:
+    from mpi4py import MPI
+
+    def call(nbytes: int) -> Callable:
+        array = np.zeros(nbytes // 4, np.float32)
+        return lambda: comm.Allreduce(MPI.IN_PLACE, array)
+
+    return call
+
+
+def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
+    import torch
+
+    import hvdlite.numpy as hn
+    import hvdlite.torch as hvd
+
+    hvd.init()
+
+    def call(nbytes: int) -> Callable:
+        array, name = np.zeros(nbytes // 4, np.float32), f"call.{nbytes}"
+        return lambda: hn.allreduce(array, name, hvd.Sum, out=array)
+
+    def plan(nbytes: int) -> Callable:
+        array = np.zeros(nbytes // 4, np.float32)
+        return hn.allreduce_plan(array, f"plan.{nbytes}", hvd.Sum, out=array)
+
+    def shared(nbytes: int) -> Callable:
+        array = hn.empty_shared(nbytes // 4, np.float32)
+        array[:] = 0
+        return hn.allreduce_plan(array, f"shared.{nbytes}", hvd.Sum, out=array)
+
+    def in_torch(nbytes: int) -> Callable:
+        tensor, name = torch.zeros(nbytes // 4), f"torch.{nbytes}"
+        return lambda: hvd.allreduce_(tensor, name=name, op=hvd.Sum)
+
+    return dict(zip(HERE, (call, plan, shared, in_torch)))
+
+
+def of_gloo(comm) -> Callable[[int], Callable]:
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.libraries import free_port
+
+    torch.set_num_threads(1)
+    address = f"tcp://127.0.0.1:{free_port(comm)}"
+    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+
+    def call(nbytes: int) -> Callable:
+        tensor = torch.zeros(nbytes // 4)
+        return lambda: dist.all_reduce(tensor)
+
+    return call
+
+
+def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
+    """Return seconds and CPU seconds a call."""
+    comm.Barrier()
+    cpu, began = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
+
+
+def calls_of(comm, run: Callable) -> int:
+    """Return how many calls a batch has, the same on all ranks."""
+    for _ in range(20):
+        run()
+    return max(3, min(2000, int(SECONDS / comm.allreduce(batch(comm, run, 3)[0]) * comm.size)))
+
+
+def measure(comm, libraries: Dict[str, Callable[[int], Callable]]) -> Dict[str, Any]:
+    """Return microseconds and CPU microseconds by library and bytes; the libraries take turns."""
+    found: Dict[str, Any] = {name: {} for name in libraries}
+    for nbytes in SIZES:
+        runs = {name: make(nbytes) for name, make in libraries.items()}
+        calls = {name: calls_of(comm, run) for name, run in runs.items()}
+        taken: Dict[str, List[Tuple[float, float]]] = {name: [] for name in runs}
+        for _ in range(BATCHES):
+            for name, run in runs.items():
+                taken[name].append(batch(comm, run, calls[name]))
+        for name, pairs in taken.items():
+            medians = [statistics.median(each) * 1e6 for each in zip(*pairs)]
+            found[name][str(nbytes)] = medians
+    return found
+
+
+def on_rank(folder: str, contestant: str) -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    libraries = {contestant: of_mpi(comm)}
+    if contestant == "Open MPI":
+        libraries = {**of_hvdlite(), contestant: of_mpi(comm.Dup()), "Gloo": of_gloo(comm)}
+    harness.write(folder, comm.rank, measure(comm, libraries))
+
+
+# ---- all of them ----
+
+
+def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
+    """Start the ranks; return what :func:`measure` does, of the slowest rank."""
+    home = ROOT / (".venv-" + ELSEWHERE.get(contestant, "frameworks"))
+    name, options = ("mpiexec.hydra", []) if contestant in ELSEWHERE else ("mpirun", UNBOUND)
+    start = [str(home / "bin" / name), *options, "-n", str(ranks)]
+    path = f"{home / 'bin'}:{os.environ['PATH']}"
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
+    environment.update(ENVIRONMENT[contestant])
+    python = home / "bin" / "python"
+    of_ranks = list(harness.results(start, "small", [contestant], python=python, **environment))
+    return {
+        name: {size: max(each[name][size] for each in of_ranks) for size in of_ranks[0][name]}
+        for name in of_ranks[0]
+    }
+
+
+def _text(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def table(runs: List[Dict[str, Any]], ranks: int) -> str:
+    names = [name for name in (*HERE, *ELSEWHERE) if any(name in run for run in runs)]
+    lines = []
+    for name in names:
+        values = [[run[name][str(size)] for run in runs if name in run] for size in SIZES]
+        medians = [[statistics.median(each) for each in zip(*pairs)] for pairs in values]
+        lines.append([name, *(f"{_text(wall)} ({_text(cpu)})" for wall, cpu in medians)])
+    return markdown([f"us (CPU us a rank), {ranks} ranks", *TITLES], lines)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rank", nargs=2, metavar=("FOLDER", "CONTESTANT"))
+    args = parser.parse_args()
+    if args.rank:
+        return on_rank(*args.rank)
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    there = [name for name, home in ELSEWHERE.items() if (ROOT / f".venv-{home}").is_dir()]
+    found = Kept(f"small-{args.ranks}").add(
+        ["small"], ["Open MPI", *there], args.rounds,
+        lambda work, contestant: run_contestant(contestant, args.ranks),
+    )  # fmt: skip
+    show(table(found["small"], args.ranks), args.page)
+
+
+if __name__ == "__main__":
+    main()
