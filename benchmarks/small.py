@@ -147,7 +147,7 @@ def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
     name, options = ("mpiexec.hydra", []) if contestant in ELSEWHERE else ("mpirun", UNBOUND)
     start = [str(home / "bin" / name), *options, "-n", str(ranks)]
     path = f"{home / 'bin'}:{os.environ['PATH']}"
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
+    environment: Dict[str, Any] = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
     environment.update(ENVIRONMENT[contestant])
     python = home / "bin" / "python"
     of_ranks = list(harness.results(start, "small", [contestant], python=python, **environment))

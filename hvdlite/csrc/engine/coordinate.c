@@ -1,7 +1,18 @@
 #include "engine/coordinate.h"
 
+#include "collectives/coll.h"
 #include "engine/follow.h"
 #include "engine/silence.h"
+
+/* The bits of a sum depend on the order of addition. So what shares a batch must not change it, nor
+ * where a tensor is cut, both of which depend on the time. */
+void coordinate_in_order(struct coordinator_config *c, const struct comm *all) {
+    enum { PIECE = 4 << 20 };
+    size_t alike = coll_alike(all);
+    if (alike == SIZE_MAX) return;
+    if (c->options.fusion_bytes > alike) c->options.fusion_bytes = alike;
+    c->piece_bytes = PIECE;
+}
 
 static int take_hits(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     const int *ranks = n->tree.ranks + n->tree.at[item->rank];

@@ -6,6 +6,8 @@
 
 #include "engine/state.h"
 
+/* Batches and pieces for which equal inputs give equal bits. */
+void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 int coordinate_item(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
-#include "engine/execute.h"
+#include "engine/coordinate.h"
 #include "engine/follow.h"
 #include "engine/negotiate.h"
 #include "engine/silence.h"
@@ -214,16 +214,6 @@ static void release(struct engine *e) {
     free(e);
 }
 
-/* The bits of a sum depend on the order of addition. So what shares a batch must not change it, nor
- * where a tensor is cut, both of which depend on the time. */
-static void fix_order(struct coordinator_config *c, const struct comm *all) {
-    enum { PIECE = 4 << 20 };
-    size_t alike = coll_alike(all);
-    if (alike == SIZE_MAX) return;
-    if (c->options.fusion_bytes > alike) c->options.fusion_bytes = alike;
-    c->piece_bytes = PIECE;
-}
-
 static int prepare(struct engine *e, struct transport *t, const struct engine_config *config,
                    hvd_error *err) {
     struct coordinator_config coordinator = {
@@ -231,11 +221,11 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
         .job_ranks = t->job_ranks,
         .options = config->options,
     };
-    if (config->options.deterministic) fix_order(&coordinator, &t->all);
+    if (config->options.deterministic) coordinate_in_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
-    express_open(&e->express, t->all.window);
+    express_open(&e->express, t, config->group);
     e->t = t;
     e->log = config->log;
     e->tensors = tensors_new();
@@ -288,44 +278,26 @@ void engine_remove_region(struct engine *e, struct region *region) {
 }
 
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    if (tensor->request.failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
     return tensor_encode(tensor, err);
 }
 
-/* Reduces the tensor with other ranks that wait for it now. False: submit it. */
-static bool go_express(struct engine *e, struct tensor *tensor) {
-    struct executor *x = &e->executor;
-    bool traced = log_on(x->log, LOG_TRACE) || (x->timeline && timeline_on(x->timeline));
-    bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
-    if (!tensor->request.waited || tensor->request.failed || traced || ends) return false;
-    uint64_t batch = express_try(&e->express, tensor, e->t->patience.policy);
-    if (!batch) return false;
-    flight_add_done(x->flight, &tensor->request, tensor->submitted, e->negotiation.group,
-                    tensor->node.hash, batch, clock_now());
-    execute_count(x, 1);
-    comm_count_window(x->comm, request_bytes(&tensor->request));
-    atomic_store(&x->algorithm, "express");
-    tensor->complete(tensor->arg, NULL);
-    return true;
-}
-
-static int add(struct engine *e, struct tensor *tensor, bool *corked, hvd_error *err) {
-    if (!tensor->request.failed) HVD_TRY(prepare_data(e, tensor, err));
-    int code = express_withdraw(&e->express, tensor, err);
-    if (!code) code = tensors_add(e->tensors, tensor, corked, err);
-    if (code) free(tensor->message);
-    return code;
-}
-
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     bool corked, waited = tensor->request.waited; /* the tensor may be freed when it is added */
+    bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);
-    if (go_express(e, tensor)) return HVD_OK;
-    HVD_TRY(add(e, tensor, &corked, err));
-    if (!corked && !waited) wake(e);
-    return HVD_OK;
+    if (!ends && express_run(&e->express, tensor, &e->executor)) return HVD_OK;
+    HVD_TRY(prepare_data(e, tensor, err));
+    int code = express_withdraw(&e->express, tensor, err);
+    if (!code) code = tensors_add(e->tensors, tensor, &corked, err);
+    if (code)
+        free(tensor->message);
+    else if (!corked && !waited)
+        wake(e);
+    return code;
 }
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/floats.h"
 #include "kernels/reduce.h"
-#include "shm/window.h"
+#include "transport/transport.h"
 
 #include <stdlib.h>
 
@@ -15,6 +15,9 @@ enum {
     MISSES = 8,             /* generations without a round in a row: from now on most have none */
     SELDOM = 16
 };
+
+/* The least number of a batch; those of the engine are below. */
+#define BATCHES ((uint64_t)1 << 62)
 
 enum state { AWAY, OPEN, BUSY }; /* to use only after a decision; for any thread; a thread has it */
 
@@ -29,8 +32,11 @@ struct express_place {
     struct request request;
 };
 
-void express_open(struct express *x, struct window *window) {
-    *x = (struct express){.window = window && window->n > 1 ? window : NULL};
+void express_open(struct express *x, const struct transport *t, int group) {
+    struct window *window = t->all.window;
+    *x = (struct express){.window = window && window->n > 1 ? window : NULL,
+                          .policy = &t->patience.policy,
+                          .group = group};
     monitor_init(&x->monitor);
 }
 
@@ -183,8 +189,7 @@ static void add(const struct express *x, const struct express_place *p, const st
 }
 
 /* Returns the round's number among all of the tensor, equal on all ranks; 0: it is not done. */
-static uint64_t use(struct express *x, struct express_place *p, const struct tensor *t,
-                    struct wait_policy policy) {
+static uint64_t use(struct express *x, struct express_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->window->n;
     _Atomic uint64_t *word = word_at(x, p);
     size_t bytes = request_bytes(&t->request);
@@ -194,19 +199,38 @@ static uint64_t use(struct express *x, struct express_place *p, const struct ten
     }
     copy_function_of(bytes < PAST_CACHES ? COPY_CACHED : COPY_NONTEMPORAL)(
         input_of(x, x->window->self, p), t->in, bytes);
-    if (!arrive(word, own) || !wait_until_full(word, own, n, policy)) return 0;
+    if (!arrive(word, own) || !wait_until_full(word, own, n, *x->policy)) return 0;
     add(x, p, t);
-    return EXPRESS_BATCHES + (p->generation << 32) + p->round++;
+    return BATCHES + (p->generation << 32) + p->round++;
 }
 
-uint64_t express_try(struct express *x, const struct tensor *tensor, struct wait_policy policy) {
-    if (!atomic_load_explicit(&x->opens, memory_order_acquire)) return 0;
+/* Returns what `use` does. */
+static uint64_t try_once(struct express *x, const struct tensor *tensor) {
     struct express_place *p = find(x, &tensor->node);
     int open = OPEN;
     if (!p || !atomic_compare_exchange_strong(&p->state, &open, BUSY)) return 0;
-    uint64_t batch = use(x, p, tensor, policy);
+    uint64_t batch = use(x, p, tensor);
     atomic_store_explicit(&p->state, batch ? OPEN : AWAY, memory_order_release);
     return batch;
+}
+
+static bool is_traced(const struct executor *by) {
+    return log_on(by->log, LOG_TRACE) || (by->timeline && timeline_on(by->timeline));
+}
+
+bool express_run(struct express *x, struct tensor *tensor, struct executor *by) {
+    const struct request *r = &tensor->request;
+    bool opens = atomic_load_explicit(&x->opens, memory_order_acquire);
+    if (!opens || !r->waited || r->failed || is_traced(by)) return false;
+    uint64_t batch = try_once(x, tensor);
+    if (!batch) return false;
+    flight_add_done(by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
+                    clock_now());
+    execute_count(by, 1);
+    comm_count_window(by->comm, request_bytes(r));
+    atomic_store(&by->algorithm, "express");
+    tensor->complete(tensor->arg, NULL);
+    return true;
 }
 
 int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *err) {

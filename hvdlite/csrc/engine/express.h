@@ -14,17 +14,18 @@
 #ifndef HVDLITE_ENGINE_EXPRESS_H
 #define HVDLITE_ENGINE_EXPRESS_H
 
+#include "engine/execute.h"
 #include "engine/tensors.h"
-#include "transport/wait.h"
 
 #include <stdatomic.h>
 
-#define EXPRESS_BATCHES ((uint64_t)1 << 62) /* the least number of a batch */
-
 struct window;
+struct transport;
 
 struct express {
-    struct window *window;  /* NULL: all goes to the engine */
+    struct window *window; /* NULL: all goes to the engine */
+    const struct wait_policy *policy;
+    int group;              /* its number in the flight recorder */
     struct monitor monitor; /* guards the names */
     struct map names;
     struct express_place *places;
@@ -32,17 +33,16 @@ struct express {
     atomic_bool opens; /* there is a place */
 };
 
-/* window: of all ranks of the group, or NULL. */
-void express_open(struct express *x, struct window *window);
+void express_open(struct express *x, const struct transport *t, int group);
 void express_close(struct express *x);
 
 /* All ranks bring the tensor, which they know, and wait for it. The stepping thread, in the order
  * of decisions. */
 void express_agreed(struct express *x, const struct tensor *tensor);
 
-/* Any thread. Reduces the tensor into its output; returns the batch's number, unlike those of the
- * engine and, for this tensor, equal on all ranks. 0: submit it to the engine. */
-uint64_t express_try(struct express *x, const struct tensor *tensor, struct wait_policy policy);
+/* Any thread. Reduces the tensor with ranks that wait for it now, and completes it. False: submit it
+ * to the engine. */
+bool express_run(struct express *x, struct tensor *tensor, struct executor *by);
 
 /* Before a tensor is added to the engine's table, on any thread. Fails if another thread has one of
  * its name under way here. */
