@@ -15,14 +15,23 @@ COMMANDS = {  # name: module with main(), words before the user's, help
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
     "why": ("hvdlite.monitor.why", (), "tell what a job's steps lose time to, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
+    "completion": ("hvdlite.launch.completion", (), "print what lets a shell complete all this"),
 }
+
+
+EXAMPLES = """
+hvdlite run train.py --epochs 3                     as many ranks as this host has cores for
+hvdlite run -n 8 -H server1:4,server2:4 train.py    on two hosts, over ssh
+hvdlite why                                         what the running job loses time to
+eval "$(hvdlite completion)"                        bash and zsh complete all this
+"""
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the command that the first word names; return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    lines = [f"  {name:<8} {text}" for name, (_, _, text) in COMMANDS.items()]
-    new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join(lines))
+    lines = [f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
+    new = parser("hvdlite", "Data-parallel training over MPI.", "\n".join([*lines, EXAMPLES]))
     new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
     new.add_argument("--version", action="version", version=__version__)
     new.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))

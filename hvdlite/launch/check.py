@@ -41,6 +41,14 @@ sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewal
 """
 
 
+SUMS = """\
+import numpy as np, hvdlite as hvd, hvdlite.numpy
+hvd.init()
+total = hvd.numpy.allreduce(np.arange(1000.0), op=hvd.Sum)
+assert (total == hvd.size() * np.arange(1000.0)).all(), "the ranks' sum is wrong"
+"""
+
+
 class Report(NamedTuple):
     """The facts about a host, or why they are unknown."""
 

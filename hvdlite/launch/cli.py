@@ -1,16 +1,18 @@
 """``hvdliterun``: runs a command line and returns the exit code."""
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
 import signal
 import sys
+import time
 from dataclasses import fields
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.launch import channel, check, door, environment, hosts, options, remote, submit
+from hvdlite.launch import channel, check, door, environment, hosts, options, remote, sizing, submit
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
 from hvdlite.launch.output import Console, Files, Output, silence
@@ -53,11 +55,10 @@ def _main(argv: List[str]) -> int:
         return 0
     if args.check_build:
         return check.show_build()
-    job = job_of(args, argv)
     if args.check:
-        reports = check.ask_all(job, load=True)
-        print(check.table(reports))
-        return int(any(report.trouble for report in reports))
+        return check_hosts(job_of(args, argv), args.json)
+    _choose_ranks(args)
+    job = job_of(args, argv)
     for option in args.without_effect:
         print(f"hvdliterun: {option} has no effect in hvdlite", file=sys.stderr)
     plan = BACKENDS[job.launcher].plan(job)
@@ -65,6 +66,46 @@ def _main(argv: List[str]) -> int:
         show(job, plan)
         return 0
     return start(job, plan) if plan.watched else submit.run(job, plan)
+
+
+def _choose_ranks(args) -> None:
+    """Where the user names neither ranks nor hosts, take what this machine has cores for."""
+    named = (args.workers, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
+    if any(each is not None for each in named) or args.elastic or args.mode or args.servers:
+        return
+    if (args.launcher or default(False)) != "local" or not args.command:
+        return
+    own = {**os.environ, **environment.parse_assignments(args.env, "--env")}.get("OMP_NUM_THREADS")
+    args.workers, threads, why = sizing.here(own)
+    if own is None:
+        args.env.append(f"OMP_NUM_THREADS={threads}")
+    print(f"hvdliterun: {why}", file=sys.stderr, flush=True)
+
+
+def check_hosts(job: Job, as_json: bool) -> int:
+    """Print what every host has, and whether ranks there sum right; return the exit code."""
+    reports = check.ask_all(job, load=True)
+    trouble = [report.trouble for report in reports if report.trouble]
+    if not as_json:
+        print(check.table(reports), flush=True)
+    began = time.monotonic()
+    tried = None
+    if not trouble and job.launcher in ("local", "ssh"):
+        job.workers = max(len(job.hosts), 2)
+        job.hosts = [host._replace(slots=None) for host in job.hosts]
+        job.command = [sys.executable, "-c", check.SUMS]
+        with open(os.devnull, "w") as nowhere:
+            outcome = prepared(job, BACKENDS[job.launcher].plan(job), Console(nowhere, sys.stderr))
+        tried = outcome.code == 0
+        trouble += outcome.report
+    if as_json:
+        hosts_ = [report._asdict() for report in reports]
+        print(json.dumps({"hosts": hosts_, "ranks_sum_right": tried, "trouble": trouble}, indent=2))
+    elif tried:
+        print(f"{job.workers} ranks sum right, in {time.monotonic() - began:.1f} s")
+    elif tried is False:
+        print("\n".join(trouble))
+    return int(bool(trouble))
 
 
 def job_of(args, argv: List[str]) -> Job:

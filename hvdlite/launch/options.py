@@ -14,6 +14,7 @@ from hvdlite.lifecycle.watched import RESETS
 
 USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
 EPILOG = """\
+hvdliterun train.py --epochs 3                         as many ranks as this host has cores for
 hvdliterun -n 2 python train.py                        two ranks on this host
 hvdliterun -n 8 -H server1:4,server2:4 python train.py  over ssh
 hvdliterun -n 2 -s 2 python train.py                   MXNet's own parameter server
@@ -49,7 +50,8 @@ OPTIONS = {
         Option("--as-horovod", "let `import horovod` find hvdlite in the ranks",
                variable="HVDLITE_AS_HOROVOD", constant="1"),
         Option("-n -np --np --num-proc --num-workers",
-               "ranks to start (default: all slots of the hosts, else 1)", int, dest="workers"),
+               "ranks to start (default: all slots of the hosts; here as the cores allow)",
+               int, dest="workers"),
         Option("--nproc-per-node --nproc_per_node",
                "ranks to start on each host, as in torchrun", int, dest="ranks_per_host"),
         Option("--nnodes", "the number of hosts, to compare", int),
@@ -86,7 +88,8 @@ OPTIONS = {
                str, "ARGS", default=""),
         Option("--binding-args", "options for mpirun in place of --bind-to none and the like",
                str, "ARGS", default=""),
-        Option("--check", "print what every host has"),
+        Option("--check", "print what every host has, and whether ranks there sum right"),
+        Option("--json", "the same as JSON"),
         Option("-cb --check-build", "print what this build has"),
         Option("-v --version", "print hvdlite's version"),
     ),

@@ -15,6 +15,7 @@ from hvdlite.core import reduce_ops
 from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
+from hvdlite.launch import sizing
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.options import OPTIONS, parser
 from hvdlite.monitor.memory import KINDS
@@ -135,7 +136,7 @@ def test_every_command_is_the_program_of_its_older_name(name, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([name, "--help"])
     assert end.value.code == 0
-    assert re.match(r"usage: hvdlite(run|-\w+| why) ", capsys.readouterr().out)
+    assert re.match(r"usage: hvdlite(run|-\w+| why| completion) ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,20 @@ def test_a_command_that_there_is_not_names_those_that_there_are(word, hint, caps
         cli.main([word])
     assert end.value.code == 2
     assert hint in capsys.readouterr().err
+
+
+def test_the_shell_completes_commands_and_options(capsys):
+    assert cli.main(["completion"]) == 0
+    line = "COMP_WORDS=(hvdlite run --summ) COMP_CWORD=2; _hvdlite hvdlite; echo ${COMPREPLY[@]}"
+    first = "COMP_WORDS=(hvdlite to) COMP_CWORD=1; _hvdlite hvdlite; echo ${COMPREPLY[@]}"
+    code = "\n".join([capsys.readouterr().out, line, first])
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["--summary", "top"], done.stderr
+
+
+def test_the_ranks_of_a_machine():
+    given = ((2, None), (64, None), (64, 4), (1, 4))
+    assert [sizing.sensible(*each) for each in given] == [(2, 1), (8, 8), (16, 4), (1, 4)]
 
 
 def test_the_command_is_the_module_and_tells_its_version():

@@ -1,0 +1,57 @@
+"""How many ranks this machine takes when the user does not say, and with how many threads each."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Optional, Tuple
+
+MOST = 8  # ranks: with more cores each has several threads, since each has the model in memory
+
+
+def sensible(cores: int, threads: Optional[int] = None) -> Tuple[int, int]:
+    """Return the ranks, and the threads of each, that fill the cores.
+
+    :param threads: of each rank, if the user has chosen.
+
+    >>> sensible(64)
+    (8, 8)
+    """
+    if threads is None:
+        ranks = min(cores, MOST)
+        return ranks, cores // ranks
+    return max(cores // threads, 1), threads
+
+
+def cores() -> int:
+    """Return the cores that this process may use: hardware threads of a core count once."""
+    allowed = os.sched_getaffinity(0)
+    physical = {_core_of(cpu) for cpu in allowed}
+    return max(min(len(physical), _quota()), 1)
+
+
+def _core_of(cpu: int) -> Tuple[str, ...]:
+    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    with contextlib.suppress(OSError):
+        return tuple((folder / name).read_text() for name in ("physical_package_id", "core_id"))
+    return (str(cpu),)
+
+
+def _quota() -> int:
+    """Return the cores' worth of time that a container may use."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return int(quota) // int(period)  # ValueError: "max"
+    return os.cpu_count() or 1
+
+
+def here(threads: Optional[str]) -> Tuple[int, int, str]:
+    """Return the ranks of this machine, the threads of each, and a sentence that says why.
+
+    :param threads: the user's own OMP_NUM_THREADS.
+    """
+    whose = threads is not None and threads.isdigit() and int(threads) > 0
+    found = cores()
+    ranks, each = sensible(found, int(threads) if whose else None)  # type: ignore[arg-type]
+    whom = "your " if whose else ""
+    why = f"ranks: {ranks}, for {found} cores, each with {whom}OMP_NUM_THREADS={each}"
+    return ranks, each, f"{why} (-n N: N ranks)"
