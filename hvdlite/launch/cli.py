@@ -57,8 +57,10 @@ def _main(argv: List[str]) -> int:
         return check.show_build()
     if args.check:
         return check_hosts(job_of(args, argv), args.json)
-    _choose_ranks(args)
+    why = _choose_ranks(args)
     job = job_of(args, argv)
+    if why:
+        print(f"hvdliterun: {why}", file=sys.stderr, flush=True)
     for option in args.without_effect:
         print(f"hvdliterun: {option} has no effect in hvdlite", file=sys.stderr)
     plan = BACKENDS[job.launcher].plan(job)
@@ -68,18 +70,21 @@ def _main(argv: List[str]) -> int:
     return start(job, plan) if plan.watched else submit.run(job, plan)
 
 
-def _choose_ranks(args) -> None:
-    """Where the user names neither ranks nor hosts, take what this machine has cores for."""
+def _choose_ranks(args) -> str:
+    """Where the user names neither ranks nor hosts, take what this machine has cores for.
+
+    Return a sentence that says so; empty: the user does.
+    """
     named = (args.workers, args.ranks_per_host, args.hosts, args.hostfile, args.max_np)
     if any(each is not None for each in named) or args.elastic or args.mode or args.servers:
-        return
+        return ""
     if (args.launcher or default(False)) != "local" or not args.command:
-        return
+        return ""
     own = {**os.environ, **environment.parse_assignments(args.env, "--env")}.get("OMP_NUM_THREADS")
     args.workers, threads, why = sizing.here(own)
     if own is None:
         args.env.append(f"OMP_NUM_THREADS={threads}")
-    print(f"hvdliterun: {why}", file=sys.stderr, flush=True)
+    return why
 
 
 def check_hosts(job: Job, as_json: bool) -> int:

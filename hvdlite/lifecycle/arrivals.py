@@ -35,7 +35,8 @@ class Arrivals:
             raise HvdliteError(f"{self._text(waited)}. {LIMIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")
-            logger.warning("%s", self._text(waited))
+            if self._rank == min(self.here):  # of those that know of each other one says it
+                logger.warning("%s", self._text(waited))
 
     def _text(self, waited: float) -> str:
         missing = sorted(set(range(self._size)) - self.here)

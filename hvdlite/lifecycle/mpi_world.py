@@ -13,7 +13,9 @@ from hvdlite.lifecycle import alone, members, mpi_life, newcomers, orphan
 from hvdlite.lifecycle.arrivals import Arrivals
 
 TRANSPORT = "mpi"
-ASK_SECONDS = 60.0  # in init(), until all ranks tell all others that they are there
+SOON_SECONDS = 3.0  # in init(), until ranks tell rank 0, and few ranks all others, who is there
+ASK_SECONDS = 60.0  # until many ranks tell all others
+_FEW = 64
 ANSWER_SECONDS = 2.0
 # Tags: the highest of every MPI.
 _GONE = 32_767  # a rank has ended without init()
@@ -174,21 +176,23 @@ def _wait_for_all(comm: MPI.Intracomm, patience: float) -> None:
 
 
 class _Asked:
-    """Who is in init(): asked only after a long wait, because each rank then tells all others."""
+    """Who is in init(): asked after a while, because each rank then tells others."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
-        wait = min(limit or ASK_SECONDS, ASK_SECONDS)
         self._comm = comm
-        self._arrivals = Arrivals(comm.rank, comm.size, wait + ANSWER_SECONDS, limit)
-        self._asks = time.monotonic() + wait
+        few = comm.size <= _FEW
+        soon, late = (min(limit or wait, wait) for wait in (SOON_SECONDS, ASK_SECONDS))
+        warn = (soon if few or comm.rank == 0 else late) + ANSWER_SECONDS
+        self._arrivals = Arrivals(comm.rank, comm.size, warn, limit)
+        began, everyone = self._arrivals.began, range(comm.size)
+        self._asks = [(began + soon, everyone if few else range(1))]
+        self._asks += [] if few else [(began + late, everyone)]
 
     def look(self) -> None:
-        if time.monotonic() < self._asks:
-            return
-        if self._asks:
-            self._asks = 0
-            for other in set(range(self._comm.size)) - {self._comm.rank}:
-                self._comm.Isend([None, 0, MPI.BYTE], other, _HERE).Free()
+        if self._asks and time.monotonic() >= self._asks[0][0]:
+            for other in self._asks.pop(0)[1]:
+                if other != self._comm.rank:
+                    self._comm.Isend([None, 0, MPI.BYTE], other, _HERE).Free()
         self.take()
         self._arrivals.look()
 
