@@ -121,7 +121,7 @@ static bool suits(const struct express *x, const struct tensor *tensor) {
     enum { OWN_MEMORY = 8 << 10 }; /* from here on, less is copied by the direct allreduce */
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
-           !r->grouped && !tensor->nviews && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
+           !r->grouped && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
@@ -132,7 +132,7 @@ static struct express_place *find(struct express *x, const struct map_node *like
     return p;
 }
 
-/* NULL: no memory. Places would differ from those of other ranks then, so there are no more. */
+/* NULL: no memory. Places would differ from those of other ranks then, so no more is opened. */
 static struct express_place *add_place(struct express *x, const struct request *r) {
     struct express_place *p = calloc(1, sizeof *p);
     hvd_error ignored;
@@ -158,10 +158,10 @@ static void make_room(struct express *x, struct express_place *p, size_t bytes) 
 }
 
 void express_agreed(struct express *x, const struct tensor *tensor) {
-    if (!x->window || !suits(x, tensor)) return;
+    if (!x->window || x->fails || !suits(x, tensor)) return;
     struct express_place *p = find(x, &tensor->node);
     if (!p && !(p = add_place(x, &tensor->request))) {
-        x->window = NULL;
+        x->fails = true;
         return;
     }
     make_room(x, p, request_bytes(&tensor->request));
@@ -221,7 +221,7 @@ static bool is_traced(const struct executor *by) {
 bool express_run(struct express *x, struct tensor *tensor, struct executor *by) {
     const struct request *r = &tensor->request;
     bool opens = atomic_load_explicit(&x->opens, memory_order_acquire);
-    if (!opens || !r->waited || r->failed || is_traced(by)) return false;
+    if (!opens || !r->waited || r->failed || tensor->nviews || is_traced(by)) return false;
     uint64_t batch = try_once(x, tensor);
     if (!batch) return false;
     flight_add_done(by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,

@@ -29,7 +29,10 @@ struct express {
     struct monitor monitor; /* guards the names */
     struct map names;
     struct express_place *places;
-    size_t used;       /* bytes of the window's room; the stepping thread's */
+    /* The stepping thread's: */
+    size_t used; /* bytes of the window's room */
+    bool fails;  /* there was no memory for a place */
+    /* Any thread's: */
     atomic_bool opens; /* there is a place */
 };
 
