@@ -15,7 +15,6 @@
 #   make bench-update    its part about average and update, into docs/sharding.md
 #   make bench-pytorch   a step of PyTorch's beside DDP over Gloo, into docs/pytorch.md
 #   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
-#   make bench-negotiation   what rank 0 hears and sends, by the number of ranks
 #   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
 #   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
@@ -41,7 +40,7 @@ export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts bench-negotiation sim sim-validate \
+.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts sim sim-validate \
         bench-small small-peers \
         bench-report test-long fuzz soak wheel test-wheel docs lint format clean
 
@@ -221,12 +220,6 @@ small-peers: .venv-intel/.stamp .venv-mpich/.stamp
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
 	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
-
-bench-negotiation: build/negotiation
-	@$<
-
-build/negotiation: benchmarks/negotiation.c $(CORE:%=build/c/plain/%.o)
-	@$(CC) $(C_FLAGS) -O2 $^ -o $@ -ldl -lm
 
 # The core on simulated threads, clock and links: apt-get install libsimgrid-dev
 SIM      := build/sim/job
