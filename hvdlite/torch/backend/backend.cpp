@@ -2,8 +2,7 @@
 //
 // torch.distributed fixes the order of a group's calls, so the group and a number that recurs name a
 // tensor of the core, which then finds whether the ranks' calls fit together. Gloo, made beside it,
-// takes what the core has no kind or no type for: send and recv, sparse tensors, logical and bitwise
-// reductions, products of complex numbers.
+// takes what the core has no kind or no type for: send and recv, sparse tensors.
 #include "start.h"
 #include "works.h"
 
@@ -49,17 +48,19 @@ class HvdBackend : public Backend {
     // ---- on the core ----
 
     WorkPtr allreduce(Tensors &tensors, const AllreduceOptions &o) override {
-        if (!all_reduce(tensors, o.reduceOp))
+        int op = op_on(tensors, o.reduceOp);
+        if (op == NO_OP)
             return other(OpType::ALLREDUCE, "hvdlite:all_reduce", tensors,
                          gloo_->allreduce(tensors, o));
-        return reduce_all(OpType::ALLREDUCE, tensors, o);
+        return reduce_all(OpType::ALLREDUCE, tensors, op, o);
     }
 
     WorkPtr allreduce_coalesced(Tensors &tensors, const AllreduceCoalescedOptions &o) override {
-        if (!all_reduce(tensors, o.reduceOp))
+        int op = op_on(tensors, o.reduceOp);
+        if (op == NO_OP)
             return other(OpType::ALLREDUCE_COALESCED, "hvdlite:all_reduce", tensors,
                          gloo_->allreduce_coalesced(tensors, o));
-        return reduce_all(OpType::ALLREDUCE_COALESCED, tensors, o);
+        return reduce_all(OpType::ALLREDUCE_COALESCED, tensors, op, o);
     }
 
     WorkPtr broadcast(Tensors &tensors, const BroadcastOptions &o) override {
@@ -75,14 +76,17 @@ class HvdBackend : public Backend {
 
     // An allreduce; what ranks other than the root give stays as it is.
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
-        if (!all_reduce(tensors, o.reduceOp))
+        int op = op_on(tensors, o.reduceOp);
+        bool root = rank_ == o.rootRank;
+        if (op == NO_OP)
             return other(OpType::REDUCE, "hvdlite:reduce", tensors, gloo_->reduce(tensors, o));
+        if (op == FOLD)
+            return fold_all(OpType::REDUCE, "hvdlite:reduce", root ? tensors : Tensors(), tensors,
+                            o);
         return run(OpType::REDUCE, "hvdlite:reduce", tensors, tensors, o, [&](Start &start) {
             Tensors copies = dense_of(tensors);
-            bool root = rank_ == o.rootRank;
             if (root) start.copy_back(tensors, copies);
-            for (const at::Tensor &t : copies)
-                start.allreduce(t, root ? t : at::empty_like(t), op_of(o.reduceOp));
+            for (const at::Tensor &t : copies) start.allreduce(t, root ? t : at::empty_like(t), op);
         });
     }
 
@@ -144,7 +148,7 @@ class HvdBackend : public Backend {
                            const ReduceScatterOptions &o) override {
         TORCH_CHECK(ins.size() == 1 && outs.size() == 1, "hvdlite: reduce_scatter takes one list");
         check_alike(ins[0], outs[0]);
-        if (!all_reduce(ins[0], o.reduceOp) || !moves(outs[0]))
+        if (op_on(ins[0], o.reduceOp) == NO_OP || !moves(outs[0]))
             return other(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
                          gloo_->reduce_scatter(outs, ins, o));
         return scatter_sums(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
@@ -154,7 +158,7 @@ class HvdBackend : public Backend {
     WorkPtr _reduce_scatter_base(at::Tensor &out, at::Tensor &in,
                                  const ReduceScatterOptions &o) override {
         check_times(in, out);
-        if (!reduces(in, o.reduceOp) || !moves(out))
+        if (op_on(in, o.reduceOp) == NO_OP || !moves(out))
             return other(OpType::_REDUCE_SCATTER_BASE, "hvdlite:_reduce_scatter_base", {in},
                          gloo_->_reduce_scatter_base(out, in, o));
         return scatter_sums(OpType::_REDUCE_SCATTER_BASE, "hvdlite:_reduce_scatter_base", {out},
@@ -165,7 +169,7 @@ class HvdBackend : public Backend {
                                             const ReduceScatterOptions &o) override {
         TORCH_CHECK(outs.size() == ins.size(), ONE_EACH);
         for (size_t i = 0; i < ins.size(); i++) check_times(ins[i], outs[i]);
-        if (!all_reduce(ins, o.reduceOp) || !all_move(outs))
+        if (op_on(ins, o.reduceOp) == NO_OP || !all_move(outs))
             return gloo_->reduce_scatter_tensor_coalesced(outs, ins, o);
         return scatter_sums(OpType::COALESCED, "hvdlite:_reduce_scatter_base", outs, ins, o);
     }
@@ -298,11 +302,12 @@ class HvdBackend : public Backend {
         return work;
     }
 
-    template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, const O &o) {
+    template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
+        if (op == FOLD) return fold_all(type, "hvdlite:all_reduce", tensors, tensors, o);
         return run(type, "hvdlite:all_reduce", tensors, tensors, o, [&](Start &start) {
             Tensors copies = dense_of(tensors);
             start.copy_back(tensors, copies);
-            for (const at::Tensor &t : copies) start.allreduce(t, t, op_of(o.reduceOp));
+            for (const at::Tensor &t : copies) start.allreduce(t, t, op);
         });
     }
 
@@ -325,12 +330,40 @@ class HvdBackend : public Backend {
     template <class O>
     WorkPtr scatter_sums(OpType type, const char *title, const Tensors &outs, const Tensors &ins,
                          const O &o) {
+        int op = op_on(ins, o.reduceOp);
         return run(type, title, ins, outs, o, [&](Start &start) {
-            Tensors copies = buffers_of(outs);
-            start.copy_back(outs, copies);
-            for (size_t i = 0; i < ins.size(); i++)
-                start.reducescatter(dense(ins[i]), copies[i], op_of(o.reduceOp), size_);
+            Tensors copies = op == FOLD ? matrices_of(outs) : buffers_of(outs);
+            if (op == FOLD)
+                start.fold_rows(outs, copies, o.reduceOp);
+            else
+                start.copy_back(outs, copies);
+            for (size_t i = 0; i < ins.size(); i++) {
+                if (op == FOLD)
+                    start.alltoall(dense(ins[i]), copies[i], size_, size_, Elements(outs[i]).number,
+                                   {});
+                else
+                    start.reducescatter(dense(ins[i]), copies[i], op, size_);
+            }
         });
+    }
+
+    template <class O>
+    WorkPtr fold_all(OpType type, const char *title, const Tensors &outs, const Tensors &ins,
+                     const O &o) {
+        return run(type, title, ins, outs, o, [&](Start &start) {
+            Tensors matrices = matrices_of(ins);
+            start.fold_rows(outs, matrices, o.reduceOp);
+            for (size_t i = 0; i < ins.size(); i++)
+                start.allgather(dense(ins[i]), matrices[i], size_);
+        });
+    }
+
+    // For each tensor a row of every rank.
+    Tensors matrices_of(const Tensors &tensors) {
+        Tensors matrices;
+        for (const at::Tensor &t : tensors)
+            matrices.push_back(at::empty({size_, t.numel()}, t.options()));
+        return matrices;
     }
 
     static Tensors dense_of(const Tensors &tensors) {

@@ -12,7 +12,7 @@ namespace hvdlite {
 
 using c10d::ReduceOp;
 
-enum { NO_TYPE = -1, NO_OP = -1 };
+enum { NO_TYPE = -1, NO_OP = -1, FOLD = -2 };
 
 inline int type_of(at::ScalarType type) {
     switch (type) {
@@ -30,37 +30,53 @@ inline int type_of(at::ScalarType type) {
     }
 }
 
-inline int op_of(const ReduceOp &op) {
-    switch (static_cast<ReduceOp::RedOpType>(op)) {
-    case ReduceOp::SUM: return HVD_SUM;
-    case ReduceOp::AVG: return HVD_AVERAGE;
-    case ReduceOp::MIN: return HVD_MIN;
-    case ReduceOp::MAX: return HVD_MAX;
-    case ReduceOp::PRODUCT: return HVD_PRODUCT;
-    default: return NO_OP;
-    }
-}
-
 inline bool moves(const at::Tensor &t) {
     return t.is_cpu() && t.layout() == at::kStrided && !t.is_quantized();
 }
 
-inline bool reduces(const at::Tensor &t, const ReduceOp &how) {
-    int op = op_of(how);
-    if (!moves(t) || op == NO_OP || t.scalar_type() == at::kBool) return false;
-    if (t.scalar_type() == at::kComplexFloat || t.scalar_type() == at::kComplexDouble)
-        return op == HVD_SUM || op == HVD_AVERAGE;
-    bool whole = !t.is_floating_point();
-    return type_of(t.scalar_type()) != NO_TYPE && !(whole && op == HVD_AVERAGE);
+// The core's op for tensors like this; FOLD: it has none, so the ranks gather all and each reduces it.
+inline int op_on(const at::Tensor &t, const ReduceOp &how) {
+    auto op = static_cast<ReduceOp::RedOpType>(how);
+    bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
+    bool inexact = t.is_floating_point() || t.is_complex(), truths = t.scalar_type() == at::kBool;
+    bool complex = t.scalar_type() == at::kComplexFloat || t.scalar_type() == at::kComplexDouble;
+    if (!moves(t) || (of_bits && inexact)) return NO_OP;
+    if (op == ReduceOp::BXOR || (of_bits && !truths)) return FOLD;
+    if (!complex && type_of(t.scalar_type()) == NO_TYPE) return NO_OP;
+    switch (op) {
+    case ReduceOp::SUM: return truths ? HVD_MAX : HVD_SUM;
+    case ReduceOp::AVG: return inexact ? HVD_AVERAGE : NO_OP;
+    case ReduceOp::MIN: return complex ? NO_OP : HVD_MIN;
+    case ReduceOp::MAX: return complex ? NO_OP : HVD_MAX;
+    case ReduceOp::PRODUCT: return complex ? FOLD : truths ? HVD_MIN : HVD_PRODUCT;
+    case ReduceOp::BAND: return HVD_MIN; // of truths
+    case ReduceOp::BOR: return HVD_MAX;
+    default: return NO_OP;
+    }
 }
 
 inline bool all_move(const Tensors &tensors) {
     return std::all_of(tensors.begin(), tensors.end(), moves);
 }
 
-inline bool all_reduce(const Tensors &tensors, const ReduceOp &op) {
-    return std::all_of(tensors.begin(), tensors.end(),
-                       [&](const at::Tensor &t) { return reduces(t, op); });
+inline int op_on(const Tensors &tensors, const ReduceOp &how) {
+    int op = tensors.empty() ? int(NO_OP) : op_on(tensors[0], how);
+    auto same = [&](const at::Tensor &t) { return op_on(t, how) == op; };
+    return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
+}
+
+// The rows of a matrix, which it changes, as one.
+inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
+    at::Tensor all = rows[0];
+    for (int64_t i = 1; i < rows.size(0); i++) {
+        switch (static_cast<ReduceOp::RedOpType>(how)) {
+        case ReduceOp::BAND: all.bitwise_and_(rows[i]); break;
+        case ReduceOp::BOR: all.bitwise_or_(rows[i]); break;
+        case ReduceOp::BXOR: all.bitwise_xor_(rows[i]); break;
+        default: all.mul_(rows[i]);
+        }
+    }
+    return all;
 }
 
 inline at::Tensor dense(const at::Tensor &t) { return t.resolve_conj().resolve_neg().contiguous(); }
@@ -112,6 +128,7 @@ class Start {
     void allreduce(const at::Tensor &in, const at::Tensor &out, int op) {
         hvd_tensor t = tensor(HVD_ALLREDUCE, in, out);
         t.op = op;
+        if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8; // of which the core has minimum and maximum
         start(t, {Elements(in).number});
     }
 
@@ -131,6 +148,7 @@ class Start {
     void reducescatter(const at::Tensor &in, const at::Tensor &out, int op, int ranks) {
         hvd_tensor t = tensor(HVD_REDUCESCATTER, in, out);
         t.op = op;
+        if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
         t.out_rows = 1;
         start(t, {ranks, Elements(out).number});
     }
@@ -152,6 +170,14 @@ class Start {
         operation_->deliver_by([tensors, copies] {
             for (size_t i = 0; i < tensors.size(); i++)
                 if (!tensors[i].is_same(copies[i])) tensors[i].copy_(copies[i]);
+        });
+    }
+
+    // Once all are done, from a matrix for each, of a row a rank.
+    void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &how) {
+        operation_->deliver_by([tensors, matrices, how] {
+            for (size_t i = 0; i < tensors.size(); i++)
+                tensors[i].copy_(fold(matrices[i], how).view(tensors[i].sizes()));
         });
     }
 
