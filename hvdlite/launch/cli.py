@@ -12,7 +12,18 @@ from dataclasses import fields
 from typing import Any, Dict, List, Optional
 
 from hvdlite._version import __version__
-from hvdlite.launch import channel, check, door, environment, hosts, options, remote, sizing, submit
+from hvdlite.launch import (
+    channel,
+    check,
+    door,
+    environment,
+    hosts,
+    mpirun,
+    options,
+    remote,
+    sizing,
+    submit,
+)
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
 from hvdlite.launch.output import Console, Files, Output, silence
@@ -148,7 +159,17 @@ def job_of(args, argv: List[str]) -> Job:
     as_given = {one.name: getattr(args, one.name) for one in fields(Job) if one.name in args}
     job = Job(**{**as_given, **made})
     _refuse_nonsense(job, args)
+    _do_without_mpirun(job)
     return job
+
+
+def _do_without_mpirun(job: Job) -> None:
+    """Choose TCP where there is no mpirun, and the job asks for nothing that needs one."""
+    free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
+    if not free or job.elastic or job.mpi_args or job.binding or mpirun.executable():
+        return
+    job.transport = job.env["HVDLITE_TRANSPORT"] = "tcp"
+    print("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI", file=sys.stderr)
 
 
 def _command(words: List[str], is_module: bool) -> List[str]:

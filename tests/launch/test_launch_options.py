@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from hvdlite.launch import cli, options
+from hvdlite.launch import cli, options, probe
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.environment import parse_assignments
 from hvdlite.launch.hosts import Host
@@ -211,3 +211,16 @@ def test_help_has_a_text_for_every_option():
     text = " ".join(parser.format_help().split())
     assert "as many as workers in mode ps" in text
     assert "process" not in text  # they are ranks
+
+
+@pytest.mark.parametrize(
+    ["line", "transport"],
+    [("-n 2", "tcp"), ("-n 2 --transport mpi", "mpi"), ("-n 2 --elastic", None),
+     ("-n 2 --mpi-args=-q", None), ("-n 2 -s 1", None), ("-H a,b", "tcp")],
+)  # fmt: skip
+def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, capsys):
+    monkeypatch.setattr(probe, "find_program", lambda name: None)
+    monkeypatch.delenv("HVDLITE_MPIRUN", raising=False)
+    made = job(*line.split(), "python", "train.py")
+    assert (made.transport, made.env.get("HVDLITE_TRANSPORT")) == (transport, transport)
+    assert ("there is no mpirun" in capsys.readouterr().err) == (transport == "tcp")
