@@ -71,7 +71,7 @@ static struct {
     struct cost cost;
     size_t depth;
     char choices[200];
-    struct sim_counts *before; /* [rank]: when the steps that count began */
+    struct sim_counts *before, *after; /* [rank]: when the steps that count began and ended */
     struct monitor meeting;
     int met, meetings;
 } job;
@@ -170,18 +170,19 @@ static void step(struct program *p, int s) {
     }
 }
 
-static void begin_counting(int rank) { job.before[rank] = *sim_network_counts(job.network, rank); }
-
 static void train(struct program *p) {
+    const struct sim_counts *counts = sim_network_counts(job.network, p->rank);
     for (int k = 0; k < job.n; k++) p->done[k] = true;
     for (int s = 0; s < (int)set.steps && !p->error.code; s++) {
         if (set.meet) meet();
-        if (s == (int)set.warm) begin_counting(p->rank);
+        if (s == (int)set.warm) job.before[p->rank] = *counts;
         p->began[s] = clock_now();
         step(p, s);
         p->ended[s] = clock_now();
     }
     for (int k = 0; k < job.n; k++) await(p, k);
+    if (set.meet && !p->error.code) meet();
+    job.after[p->rank] = *counts;
 }
 
 static void prepare(struct program *p, struct transport *t) {
@@ -277,7 +278,8 @@ static void start_all(void) {
     job.network = sim_network_new((int)set.hosts, (int)set.ranks, &costs);
     job.programs = calloc(size, sizeof *job.programs);
     job.actors = calloc(size, sizeof(sg_actor_t));
-    job.before = calloc(size, sizeof *job.before);
+    job.before = calloc(2 * size, sizeof *job.before);
+    job.after = job.before + size;
     if (!job.network || !job.programs || !job.actors || !job.before) fail("start", "no memory");
     monitor_init(&job.meeting);
     for (int r = 0; r < job.size; r++) start_program(r);
@@ -309,7 +311,7 @@ static void print_counts(void) {
     double steps = set.steps - set.warm;
     printf("\"ranks\": [");
     for (int r = 0; r < job.size; r++) {
-        struct sim_counts c = *sim_network_counts(job.network, r), b = job.before[r];
+        struct sim_counts c = job.after[r], b = job.before[r];
         printf("%s[%.0f, %.2f, %.2f, %.2f]", r ? ", " : "", (double)(c.bytes - b.bytes) / steps,
                (double)(c.data - b.data) / steps, (double)(c.sent - b.sent) / steps,
                (double)(c.heard - b.heard) / steps);
@@ -329,8 +331,10 @@ static void print_all(void) {
     printf("{");
     print_worst("steps", seconds_of);
     if (set.meet) print_worst("front", front_of);
-    printf("\"alpha\": %g, \"beta\": %g, \"depth\": %zu, \"choices\": \"%s\", \"ended\": %.9f, ",
-           job.cost.alpha, job.cost.beta, job.depth, job.choices, simgrid_get_clock());
+    printf("\"alpha\": %g, \"beta\": %g, \"far\": %g, \"depth\": %zu, \"choices\": \"%s\", "
+           "\"ended\": %.9f, ",
+           job.cost.alpha, job.cost.beta, job.cost.far, job.depth, job.choices,
+           simgrid_get_clock());
     print_failures();
     print_counts();
     puts("}");

@@ -1,5 +1,6 @@
 /* The transport between simulated ranks: each pair of ranks on two hosts has a stream, in which one
  * message after the other goes over SimGrid's links. The contents of large data are left out. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "base/sync.h"
 #include "collectives/costs.h"
 #include "sim.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { KEPT = 4096, STACK = 64 << 10 };
 
@@ -285,9 +287,8 @@ static bool open_rank(struct sim_network *n, int rank, const int *lowest) {
 static bool share(struct sim_network *n, int host) {
     int many = n->ranks_a_host;
     size_t bytes = window_bytes(many);
-    void *memory = aligned_alloc(alignof(struct window_rank), bytes);
-    if (!memory) return false;
-    memset(memory, 0, bytes);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false; /* zeros, which take no room until they are used */
     for (int i = 0; i < many; i++) {
         struct sim_rank *r = &n->ranks[host * many + i];
         window_init(&r->window, memory, many, i);

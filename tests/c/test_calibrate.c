@@ -14,7 +14,7 @@ static void calibrate(struct ranks *ranks, int rank, void *arg) {
 static void check_hosts(int size, const int *lowest) {
     ranks_run_hub(size, hub_on(size, lowest, false), calibrate, NULL);
     for (int r = 0; r < size; r++) {
-        CHECK(costs[r].alpha > 0 && costs[r].beta > 0);
+        CHECK(costs[r].alpha > 0 && costs[r].beta > 0 && costs[r].far >= costs[r].beta);
         CHECK(memcmp(&costs[r], &costs[0], sizeof costs[r]) == 0);
     }
 }

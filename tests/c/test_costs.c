@@ -5,7 +5,8 @@
 #include "collectives/costs.h"
 #include "transport/transport.h"
 
-static const struct cost SLOW = {100e-6, 42e-9}, FAST = {30e-6, 1e-9}, FAR = {20e-3, 1e-9};
+static const struct cost SLOW = {100e-6, 42e-9, 42e-9}, FAST = {30e-6, 1e-9, 1e-9},
+                         FAR = {20e-3, 1e-9, 1e-9};
 
 /* As many hosts of a rank each, on links of a cost. */
 static struct comm *on(int p, struct cost cost) {
@@ -58,7 +59,7 @@ TEST(test_sums_that_travel_wider_cost_more) {
 }
 
 TEST(test_choices_in_words) {
-    struct comm *comm = on(8, (struct cost){100e-6, 10e-9});
+    struct comm *comm = on(8, COST_FIXED);
     char text[200], small[20];
     coll_choices_text(comm, text, sizeof text);
     CHECK_TEXT(text, "recursive doubling up to 8 KiB, circulant up to 64 KiB, then ring");
@@ -93,13 +94,21 @@ TEST(test_links_of_a_chain) {
               8832); /* sqrt(S a / 2b) in whole cache lines */
     CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(2, SLOW), 64 << 10), PACE_DEFAULT.segment);
-    CHECK_INT(coll_chain_segment(on(4, (struct cost){0, 1e-9}), 64 << 10), 1024);
+    CHECK_INT(coll_chain_segment(on(4, (struct cost){0, 1e-9, 1e-9}), 64 << 10), 1024);
 }
 
 TEST(test_a_long_link_holds_more) {
     CHECK_INT(coll_depth(SLOW, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth(FAST, 61440), PACE_DEFAULT.depth);
-    CHECK_INT(coll_depth((struct cost){500e-6, 1e-9}, 61440), 32);
+    CHECK_INT(coll_depth((struct cost){500e-6, 1e-9, 1e-9}, 61440), 32);
     CHECK_INT(coll_depth(FAR, 61440), PACE_MOST_DEPTH);
-    CHECK_INT(coll_depth((struct cost){0, 0}, 61440), PACE_DEFAULT.depth);
+    CHECK_INT(coll_depth((struct cost){0}, 61440), PACE_DEFAULT.depth);
+}
+
+/* Racks that share half of their links' rate: 4 MB took 1.11 times as long by the circulant, which
+ * the links to the next host alone let choose. */
+TEST(test_what_is_far_away_costs_more_steps_nearby) {
+    static const struct cost STAR = {50e-6, 0.9e-9, 0.9e-9}, RACKS = {50e-6, 0.9e-9, 1.8e-9};
+    CHECK_INT(cheapest(64, STAR, HVD_FLOAT32, 4 << 20), COLL_CIRCULANT);
+    CHECK_INT(cheapest(64, RACKS, HVD_FLOAT32, 4 << 20), COLL_RING);
 }

@@ -4,6 +4,8 @@
 #include "collectives/costs.h"
 #include "transport/layout.h"
 
+#include <math.h>
+
 enum { STEPS = 8, TRIALS = 3, LEAST = 16 * 1024, MOST = 128 * 1024 };
 
 /* Such a message tells enough: longer ones would only take longer. */
@@ -24,20 +26,25 @@ static int agree(const struct comm *comm, double *value, struct scratch *scratch
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
-/* The seconds of one of n exchanges with the neighbours, the longest of all ranks. */
-static int timed(const struct comm *comm, char *memory, size_t bytes, int n, double *seconds,
-                 struct scratch *scratch, hvd_error *err) {
+/* Of one of n exchanges with the ranks that are so far away, the longest of all ranks. */
+static int timed_at(const struct comm *comm, int distance, char *memory, size_t bytes, int n,
+                    double *seconds, struct scratch *scratch, hvd_error *err) {
     int p = comm->size;
     struct coll_exchange x = {.out = memory,
                               .in = memory + MOST,
                               .out_bytes = bytes,
                               .in_bytes = bytes,
-                              .to = (comm->rank + 1) % p,
-                              .from = (comm->rank + p - 1) % p};
+                              .to = (comm->rank + distance) % p,
+                              .from = (comm->rank + p - distance) % p};
     double begin = clock_now();
     for (int i = 0; i < n; i++) HVD_TRY(coll_exchange(comm, x, err));
     *seconds = (clock_now() - begin) / n;
     return agree(comm, seconds, scratch, err);
+}
+
+static int timed(const struct comm *comm, char *memory, size_t bytes, int n, double *seconds,
+                 struct scratch *scratch, hvd_error *err) {
+    return timed_at(comm, 1, memory, bytes, n, seconds, scratch, err);
 }
 
 /* One after the other, as the steps of an algorithm: so the times to wake up count, too. */
@@ -53,6 +60,21 @@ static int measure_alpha(const struct comm *comm, char *memory, double *alpha,
     return HVD_OK;
 }
 
+/* All send as far as the first steps of the algorithms in few steps do. */
+static int measure_far(const struct comm *comm, char *memory, size_t bytes, struct cost *cost,
+                       struct scratch *scratch, hvd_error *err) {
+    enum { FAR_TRIALS = 2 };
+    int distance = comm->size / 2;
+    double seconds, least = HUGE_VAL;
+    HVD_TRY(timed_at(comm, distance, memory, 1, 1, &seconds, scratch, err)); /* connects */
+    for (int i = 0; i < FAR_TRIALS; i++) {
+        HVD_TRY(timed_at(comm, distance, memory, bytes, 1, &seconds, scratch, err));
+        if (seconds < least) least = seconds;
+    }
+    cost->far = fmax((least - cost->alpha) / (double)bytes, cost->beta);
+    return HVD_OK;
+}
+
 static int measure(const struct comm *comm, char *memory, struct cost *cost,
                    struct scratch *scratch, hvd_error *err) {
     double seconds = 0;
@@ -64,6 +86,7 @@ static int measure(const struct comm *comm, char *memory, struct cost *cost,
     }
     double moving = seconds - cost->alpha, least = seconds / 10; /* if alpha was disturbed */
     cost->beta = (moving > least ? moving : least) / (double)bytes;
+    HVD_TRY(measure_far(comm, memory, bytes, cost, scratch, err));
     if (cost->alpha < LEAST_ALPHA) cost->alpha = LEAST_ALPHA;
     return HVD_OK;
 }
@@ -80,6 +103,7 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
         code = measure(&layout->lane, memory, cost, &scratch, err);
     if (!code) code = agree(all, &cost->alpha, &scratch, err);
     if (!code) code = agree(all, &cost->beta, &scratch, err);
+    if (!code) code = agree(all, &cost->far, &scratch, err);
     scratch_free(&scratch);
     return code;
 }

@@ -11,14 +11,18 @@ static double log_steps(int size) {
     return steps;
 }
 
+/* Seconds a byte where each step goes to another rank. */
+static double byte_of_steps(struct cost c) { return fmax(c.far, IDLE * c.beta); }
+
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes) {
     struct cost c = comm_cost(comm);
-    double p = comm->size, q = log_steps(comm->size), all = c.beta * (double)bytes;
-    double part = all * (p - 1) / p, wider = (double)kernels->wide / (double)kernels->size;
-    double doubling = q * (c.alpha + IDLE * all * wider);
-    double circulant = 2 * q * c.alpha + IDLE * part * (wider + 1);
-    double ring = 2 * (p - 1) * c.alpha + 2 * part;
+    double p = comm->size, q = log_steps(comm->size), all = (double)bytes;
+    double f = byte_of_steps(c), part = all * (p - 1) / p;
+    double wider = (double)kernels->wide / (double)kernels->size;
+    double doubling = q * (c.alpha + f * all * wider);
+    double circulant = 2 * q * c.alpha + f * part * (wider + 1);
+    double ring = 2 * (p - 1) * c.alpha + 2 * c.beta * part;
     if (doubling <= circulant && doubling <= ring) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
 }
@@ -36,7 +40,7 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     struct cost c = comm_cost(comm);
     size_t segment = coll_chain_segment(comm, bytes);
     double messages = comm->size - 2 + (double)((bytes + segment - 1) / segment),
-           tree = log_steps(comm->size) * (c.alpha + IDLE * c.beta * (double)bytes),
+           tree = log_steps(comm->size) * (c.alpha + byte_of_steps(c) * (double)bytes),
            longest = (double)(bytes < segment ? bytes : segment);
     return tree <= messages * (c.alpha + c.beta * longest);
 }

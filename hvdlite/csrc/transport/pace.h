@@ -34,13 +34,14 @@ static const struct pace PACE_DEFAULT = {60 * 1024, 16};
  * which must choose the same algorithm. */
 struct cost {
     double alpha; /* seconds a message */
-    double beta;  /* seconds a byte */
+    double beta;  /* seconds a byte, to the next rank */
+    double far;   /* the same when all send to a rank that is far away; >= beta */
 };
 
 /* Of ranks of one host through MPI, where nothing is measured. */
-static const struct cost COST_ON_A_HOST = {5e-6, 0.3e-9};
+static const struct cost COST_ON_A_HOST = {5e-6, 0.3e-9, 0.3e-9};
 
 /* Between hosts, for choices that are the same in every run. */
-static const struct cost COST_FIXED = {100e-6, 10e-9};
+static const struct cost COST_FIXED = {100e-6, 10e-9, 10e-9};
 
 #endif
