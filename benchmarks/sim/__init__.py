@@ -24,7 +24,7 @@ PLATFORM = """<?xml version="1.0"?>
 # Links share their rate between what is on them, and nothing else takes of it.
 SIMGRID = [
     "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0",
-    "--cfg=contexts/stack-size:256", "--cfg=contexts/guard-size:0", "--log=root.thres:error",
+    "--cfg=contexts/stack-size:512", "--cfg=contexts/guard-size:0", "--log=root.thres:error",
 ]  # fmt: skip
 Tensors = Sequence[Tuple[int, float]]  # elements, and the share of the compute; first layers first
 

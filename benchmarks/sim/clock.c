@@ -185,11 +185,19 @@ void *sim_memory(size_t bytes) {
     exit(1);
 }
 
-/* Small data is what the ranks agree on, so it is kept as it is. */
+/* What the ranks agree on is small; pointers lie where large memory begins. These are kept. */
+static void *large(size_t bytes) {
+    enum { KEPT = 256 << 10 };
+    void *all = sim_memory(bytes);
+    void *kept =
+        mmap(all, KEPT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return kept == MAP_FAILED ? NULL : all;
+}
+
 int scratch_get(struct scratch *s, size_t bytes, void **out, hvd_error *err) {
     if (bytes > s->size) {
-        void *data =
-            bytes < FOLD / 4 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : sim_memory(bytes);
+        bool folds = bytes >= FOLD / 4;
+        void *data = folds ? large(bytes) : aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (!data) return error_set(err, HVD_NO_MEMORY, "no memory for %zu bytes", bytes);
         scratch_free(s);
         *s = (struct scratch){data, bytes};

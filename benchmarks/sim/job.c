@@ -21,33 +21,21 @@
 
 enum { MOST_TENSORS = 1024, MOST_STEPS = 256, APP_STACK = 1 << 20 };
 
-/* What each key=value sets; all are numbers. */
+/* What each key=value sets, and its default; all are numbers. */
 /* clang-format off */
 #define SETTINGS(ROW) \
-    ROW(hosts) ROW(ranks) ROW(steps) ROW(warm) ROW(compute) ROW(forward) ROW(meet) ROW(fifo) \
-    ROW(latency) ROW(message) ROW(byte) ROW(memory_byte) ROW(call) ROW(algorithm) ROW(ahead) \
-    ROW(fusion) ROW(dead_rank) ROW(dead_at) ROW(slow_host) ROW(slow) ROW(burst) ROW(rate) ROW(yield)
+    ROW(hosts, 2) ROW(ranks, 1) ROW(steps, 5) ROW(warm, 2) ROW(meet, 1) ROW(compute, 0) \
+    ROW(forward, 1.0 / 3) ROW(fifo, 0) ROW(latency, 0) ROW(message, 0) ROW(byte, 0) \
+    ROW(memory_byte, 0) ROW(call, 0) ROW(burst, 0) ROW(rate, 0) ROW(algorithm, -1) ROW(ahead, -1) \
+    ROW(fusion, -1) ROW(yield, 300e-6) ROW(dead_rank, -1) ROW(dead_at, 0) ROW(slow_host, -1) \
+    ROW(slow, 1)
 /* clang-format on */
 
-struct settings {
-#define FIELD(name) double name;
+#define FIELD(name, value) double name;
+#define DEFAULT(name, value) .name = value,
+static struct settings {
     SETTINGS(FIELD)
-#undef FIELD
-};
-
-static struct settings set = {.hosts = 2,
-                              .ranks = 1,
-                              .steps = 5,
-                              .warm = 2,
-                              .meet = 1,
-                              .forward = 1.0 / 3,
-                              .algorithm = -1,
-                              .ahead = -1,
-                              .fusion = -1,
-                              .dead_rank = -1,
-                              .slow_host = -1,
-                              .slow = 1,
-                              .yield = 300e-6};
+} set = {SETTINGS(DEFAULT)};
 
 struct program {
     int rank;
@@ -250,7 +238,7 @@ static void read_setting(const char *text) {
         if (timeline_start(&job.timeline, equals + 1, 0, false, 1, &err)) fail(text, err.text);
         return;
     }
-#define READ(name)                                                                                 \
+#define READ(name, value)                                                                          \
     if (equals && strncmp(text, #name "=", sizeof #name) == 0)                                     \
         set.name = atof(equals + 1), known = 1;
     SETTINGS(READ)
