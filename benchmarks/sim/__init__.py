@@ -38,6 +38,7 @@ class Costs(NamedTuple):
     memory_byte: float = 0.1e-9
     call: float = 20e-6
     burst: float = 0  # bytes
+    wake: float = 0  # as of a rank that does not sleep
 
 
 class Place(NamedTuple):

@@ -28,7 +28,7 @@ enum { MOST_TENSORS = 1024, MOST_STEPS = 256, APP_STACK = 1 << 20 };
     ROW(forward, 1.0 / 3) ROW(fifo, 0) ROW(latency, 0) ROW(message, 0) ROW(byte, 0) \
     ROW(memory_byte, 0) ROW(call, 0) ROW(burst, 0) ROW(rate, 0) ROW(algorithm, -1) ROW(ahead, -1) \
     ROW(fusion, -1) ROW(yield, 300e-6) ROW(dead_rank, -1) ROW(dead_at, 0) ROW(slow_host, -1) \
-    ROW(slow, 1)
+    ROW(slow, 1) ROW(wake, 0)
 /* clang-format on */
 
 #define FIELD(name, value) double name;
@@ -106,8 +106,10 @@ static void completed(void *arg, const hvd_error *error) {
 
 static void await(struct program *p, int k) {
     monitor_lock(&p->monitor);
+    bool sleeps = !p->done[k];
     while (!p->done[k]) monitor_wait(&p->monitor, 1e9);
     monitor_unlock(&p->monitor);
+    if (sleeps) sim_work(set.wake);
 }
 
 /* Computes for so long, if it is long enough to tell; returns what is left. */
@@ -259,8 +261,8 @@ static void start_program(int rank) {
 }
 
 static void start_all(void) {
-    const struct sim_costs costs = {set.latency, set.message, set.byte, set.memory_byte,
-                                    set.call,    set.burst,   set.rate};
+    const struct sim_costs costs = {set.latency,     set.message, set.byte,  set.wake,
+                                    set.memory_byte, set.call,    set.burst, set.rate};
     job.size = (int)set.hosts * (int)set.ranks;
     size_t size = (size_t)job.size;
     job.network = sim_network_new((int)set.hosts, (int)set.ranks, &costs);

@@ -234,8 +234,10 @@ static unsigned sim_listen(struct transport *t) { return self(t)->events; }
 static void sim_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct sim_rank *r = self(t);
     monitor_lock(&r->monitor);
-    if (r->events == ticket) monitor_wait(&r->monitor, seconds);
+    bool sleeps = r->events == ticket;
+    if (sleeps) monitor_wait(&r->monitor, seconds);
     monitor_unlock(&r->monitor);
+    if (sleeps) sim_work(r->network->costs.wake);
 }
 
 static void sim_wake(struct transport *t) { ring(self(t)); }

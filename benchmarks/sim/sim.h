@@ -12,6 +12,7 @@
 struct sim_costs {
     double latency; /* of a message between hosts, from its last byte out to the rank's wake-up */
     double message, byte; /* of a core: for each message and byte, at each of its two ends */
+    double wake;          /* of a core, to go on after a sleep */
     double memory_byte;   /* of a core, for each byte that a rank writes for ranks of its host */
     double call;          /* of a core: from a program's call to the engine */
     double burst, rate; /* bytes that a link which was idle carries at once; a second, of a link */
