@@ -29,17 +29,20 @@ class HvdBackend : public Backend {
           options_(c10::make_intrusive<Options>(timeout)), gloo_(std::move(gloo)) {}
 
     const std::string getBackendName() const override { return "hvdlite"; }
-    c10::intrusive_ptr<Backend::Options> getBackendOptions() override { return options_; }
     void setSequenceNumberForGroup() override {}
     uint64_t getSequenceNumberForGroup() override { return number_; }
-    void setTimeout(Milliseconds timeout) override {
+
+    // ---- that not every version of PyTorch asks for: without `override` ----
+
+    c10::intrusive_ptr<Backend::Options> getBackendOptions() { return options_; }
+    void setTimeout(Milliseconds timeout) {
         options_->timeout = timeout;
-        gloo_->setTimeout(timeout);
+        set_timeout(*gloo_, timeout, 0);
     }
 
     // DistributedDataParallel's buckets, which all ranks make at once.
-    bool supportsTensorAlloc(c10::DeviceIndex) override { return group_ == 0 && size_ > 1; }
-    at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    bool supportsTensorAlloc(c10::DeviceIndex) { return group_ == 0 && size_ > 1; }
+    at::Tensor allocateTensor(long size, at::TensorOptions options) {
         py::gil_scoped_acquire gil;
         auto type = c10::typeMetaToScalarType(options.dtype());
         return py::handle(empty_shared)(size, py::cast(type)).cast<at::Tensor>();

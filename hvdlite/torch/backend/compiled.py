@@ -87,12 +87,15 @@ def _folder() -> Path:
 
 def _command() -> List[str]:
     """Return the compiler's command, without the output."""
+    names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"  # by which pybind11 knows PyTorch's types again
+    known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"], str(_CSRC)]
     return [
         *shlex.split(os.environ.get("CXX", "c++")),
         *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
         f"-DTORCH_EXTENSION_NAME={_MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f'-DPYBIND11_{name}="{value}"' for name, value in known.items() if value),
         *(f"-isystem{folder}" for folder in includes),
         str(_HERE / "backend.cpp"),
         *(f"-L{folder}" for folder in cpp_extension.library_paths()),

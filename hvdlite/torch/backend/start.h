@@ -12,7 +12,7 @@ namespace hvdlite {
 
 using c10d::ReduceOp;
 
-enum { NO_TYPE = -1, NO_OP = -1, FOLD = -2 };
+constexpr int NO_TYPE = -1, NO_OP = -1, FOLD = -2;
 
 inline int type_of(at::ScalarType type) {
     switch (type) {
@@ -60,7 +60,7 @@ inline bool all_move(const Tensors &tensors) {
 }
 
 inline int op_on(const Tensors &tensors, const ReduceOp &how) {
-    int op = tensors.empty() ? int(NO_OP) : op_on(tensors[0], how);
+    int op = tensors.empty() ? NO_OP : op_on(tensors[0], how);
     auto same = [&](const at::Tensor &t) { return op_on(t, how) == op; };
     return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
 }
@@ -99,6 +99,11 @@ struct Elements {
 // Members that not every version of PyTorch has.
 template <class O> auto is_async(const O &o, int) -> decltype(o.asyncOp) { return o.asyncOp; }
 template <class O> bool is_async(const O &, long) { return true; }
+template <class B>
+auto set_timeout(B &backend, Milliseconds t, int) -> decltype(backend.setTimeout(t)) {
+    backend.setTimeout(t);
+}
+template <class B> void set_timeout(B &, Milliseconds, long) {}
 
 // One operation that is being started.
 class Start {
