@@ -5,10 +5,16 @@
 
 enum { WIRE_VERSION = 12 };
 
-/* Of a TENSOR. */
-enum { DIRECT = 1, WHOLE = 2, CUT = 4, UNEVEN = 8, WAITED = 16 };
+/* A message that is written or read. Each function below passes a value in that direction, so that
+ * both have the same fields in the same order. What is written is not changed. */
+struct stream {
+    struct wire_writer *to;   /* has the room for the item; NULL: it is read */
+    struct wire_reader *from; /* NULL: it is written */
+    hvd_error *err;
+};
 
-/* ---- writing ---- */
+/* Made twice, so that each direction has no branch for the other. */
+#define BOTH static inline __attribute__((always_inline))
 
 static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
     if (w->size + more <= w->capacity) return HVD_OK;
@@ -21,114 +27,191 @@ static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
     return HVD_OK;
 }
 
-/* The caller has reserved the room. */
-static void put_uint(struct wire_writer *w, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) w->data[w->size++] = (uint8_t)(value >> (8 * i));
+static int damaged(const struct wire_reader *r, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL, "a negotiation message of %zu bytes is damaged at byte %zu",
+                     r->size, r->at);
 }
 
-static void put_double(struct wire_writer *w, double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    put_uint(w, bits, 8);
-}
-
-static void put_text(struct wire_writer *w, const char *text) {
-    size_t length = strlen(text);
-    put_uint(w, length, 2);
-    memcpy(w->data + w->size, text, length);
-    w->size += length;
-}
-
-static void put_request(struct wire_writer *w, const struct request *r) {
-    put_text(w, r->name);
-    put_uint(w, (uint64_t)r->kind, 1);
-    put_uint(w, (uint64_t)r->dtype, 1);
-    put_uint(w, (uint64_t)r->op, 1);
-    put_uint(w, (uint64_t)r->ndim, 1);
-    put_uint(w, r->failed, 1);
-    put_uint(w, r->uneven, 1);
-    put_uint(w, r->waited, 1);
-    put_uint(w, (uint32_t)r->root, 4);
-    put_uint(w, (uint32_t)r->priority, 4);
-    put_uint(w, (uint32_t)r->grouped, 4);
-    put_uint(w, (uint32_t)r->region, 4);
-    put_uint(w, (uint64_t)r->offset, 8);
-    put_double(w, r->prescale);
-    put_double(w, r->postscale);
-    put_uint(w, (uint64_t)r->codec.kind, 1);
-    put_double(w, r->codec.parameter);
-    put_uint(w, (uint64_t)r->rule, 1);
-    for (int i = 0; i < r->ndim; i++) put_uint(w, (uint64_t)r->dims[i], 8);
-}
-
-static void put_rows(struct wire_writer *w, const struct wire_item *item) {
-    put_uint(w, item->nrows, 4);
-    for (uint32_t i = 0; i < item->nrows; i++) put_uint(w, (uint64_t)item->rows[i], 8);
-}
-
-static void put_tensor(struct wire_writer *w, const struct wire_item *item) {
-    put_uint(w, item->id, 8);
-    unsigned flags = (item->direct ? DIRECT : 0u) | (item->whole ? WHOLE : 0u) |
-                     (item->cut ? CUT : 0u) | (item->uneven ? UNEVEN : 0u) |
-                     (item->waited ? WAITED : 0u);
-    put_uint(w, flags, 1);
-    if (item->cut) {
-        put_uint(w, item->begin, 8);
-        put_uint(w, item->end, 8);
+BOTH int pass_bits(struct stream *s, uint64_t *value, int bytes) {
+    struct wire_reader *r = s->from;
+    if (s->to) {
+        uint8_t *to = s->to->data + s->to->size;
+        for (int i = 0; i < bytes; i++) to[i] = (uint8_t)(*value >> (8 * i));
+        s->to->size += (size_t)bytes;
+        return HVD_OK;
     }
-    if (item->whole)
-        put_request(w, &item->request);
-    else
-        put_text(w, item->request.name);
-    put_rows(w, item);
+    if (r->size - r->at < (size_t)bytes) return damaged(r, s->err);
+    const uint8_t *from = r->data + r->at;
+    *value = 0;
+    for (int i = 0; i < bytes; i++) *value |= (uint64_t)from[i] << (8 * i);
+    r->at += (size_t)bytes;
+    return HVD_OK;
 }
 
-static void put_error(struct wire_writer *w, const hvd_error *error) {
-    put_uint(w, (uint64_t)error->code, 1);
-    put_uint(w, (uint64_t)error->nblamed, 4);
-    for (int i = 0; i < error_nlisted(error); i++) put_uint(w, (uint32_t)error->blamed[i], 4);
-    put_uint(w, (uint64_t)error->pid, 8);
-    put_text(w, error->host);
-    put_text(w, error->text);
+BOTH int pass_int(struct stream *s, int32_t *value, int bytes) {
+    uint64_t bits = s->to ? (uint32_t)*value : 0;
+    HVD_TRY(pass_bits(s, &bits, bytes));
+    if (s->from) *value = (int32_t)(uint32_t)bits;
+    return HVD_OK;
 }
 
-int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err) {
-    size_t most = 64 + sizeof item->request + sizeof item->error + 8 * (size_t)item->nrows;
-    HVD_TRY(reserve(w, most, err));
-    if (w->size == 0) put_uint(w, WIRE_VERSION, 1);
-    put_uint(w, item->type, 1);
+BOTH int pass_long(struct stream *s, int64_t *value) {
+    uint64_t bits = s->to ? (uint64_t)*value : 0;
+    HVD_TRY(pass_bits(s, &bits, 8));
+    if (s->from) *value = (int64_t)bits;
+    return HVD_OK;
+}
+
+BOTH int pass_bool(struct stream *s, bool *value) {
+    uint64_t bits = s->to && *value;
+    HVD_TRY(pass_bits(s, &bits, 1));
+    if (s->from) *value = bits != 0;
+    return HVD_OK;
+}
+
+BOTH int pass_double(struct stream *s, double *value) {
+    uint64_t bits = 0;
+    if (s->to) memcpy(&bits, value, sizeof bits);
+    HVD_TRY(pass_bits(s, &bits, 8));
+    if (s->from) memcpy(value, &bits, sizeof bits);
+    return HVD_OK;
+}
+
+BOTH int pass_text(struct stream *s, char *text, size_t size) {
+    struct wire_reader *r = s->from;
+    uint64_t length = s->to ? strlen(text) : 0;
+    HVD_TRY(pass_bits(s, &length, 2));
+    if (s->to) {
+        memcpy(s->to->data + s->to->size, text, length);
+        s->to->size += length;
+        return HVD_OK;
+    }
+    if (length >= size || length > r->size - r->at) return damaged(r, s->err);
+    memcpy(text, r->data + r->at, length);
+    text[length] = 0;
+    r->at += length;
+    return HVD_OK;
+}
+
+BOTH int pass_request(struct stream *s, struct request *q) {
+    HVD_TRY(pass_text(s, q->name, sizeof q->name));
+    HVD_TRY(pass_int(s, &q->kind, 1));
+    HVD_TRY(pass_int(s, &q->dtype, 1));
+    HVD_TRY(pass_int(s, &q->op, 1));
+    HVD_TRY(pass_int(s, &q->ndim, 1));
+    HVD_TRY(pass_bool(s, &q->failed));
+    HVD_TRY(pass_bool(s, &q->uneven));
+    HVD_TRY(pass_bool(s, &q->waited));
+    HVD_TRY(pass_int(s, &q->root, 4));
+    HVD_TRY(pass_int(s, &q->priority, 4));
+    HVD_TRY(pass_int(s, &q->grouped, 4));
+    HVD_TRY(pass_int(s, &q->region, 4));
+    HVD_TRY(pass_long(s, &q->offset));
+    HVD_TRY(pass_double(s, &q->prescale));
+    HVD_TRY(pass_double(s, &q->postscale));
+    HVD_TRY(pass_int(s, &q->codec.kind, 1));
+    HVD_TRY(pass_double(s, &q->codec.parameter));
+    HVD_TRY(pass_int(s, &q->rule, 1));
+    if (s->from && q->ndim > HVD_MAX_DIMS) return damaged(s->from, s->err);
+    for (int i = 0; i < q->ndim; i++) HVD_TRY(pass_long(s, &q->dims[i]));
+    return HVD_OK;
+}
+
+/* Room for the rows to read. */
+static int make_rows(struct wire_reader *r, struct wire_item *item, uint64_t n, hvd_error *err) {
+    if (n > (r->size - r->at) / 8) return damaged(r, err);
+    if (n > r->rows_capacity) {
+        int64_t *rows = realloc(r->rows, n * sizeof *rows);
+        if (!rows)
+            return error_set(err, HVD_NO_MEMORY, "no memory for the rows of %zu ranks", (size_t)n);
+        r->rows = rows;
+        r->rows_capacity = n;
+    }
+    item->nrows = (uint32_t)n;
+    item->rows = r->rows;
+    return HVD_OK;
+}
+
+BOTH int pass_rows(struct stream *s, struct wire_item *item) {
+    uint64_t n = s->to ? item->nrows : 0;
+    HVD_TRY(pass_bits(s, &n, 4));
+    if (s->from) HVD_TRY(make_rows(s->from, item, n, s->err));
+    for (size_t i = 0; i < n; i++) HVD_TRY(pass_long(s, (int64_t *)&item->rows[i]));
+    return HVD_OK;
+}
+
+BOTH int pass_flags(struct stream *s, struct wire_item *item) {
+    bool *const of[] = {&item->direct, &item->whole, &item->cut, &item->uneven, &item->waited};
+    enum { FLAGS = sizeof of / sizeof *of };
+    uint64_t flags = 0;
+    for (int i = 0; i < FLAGS && s->to; i++) flags |= (uint64_t)*of[i] << i;
+    HVD_TRY(pass_bits(s, &flags, 1));
+    if (s->from && flags >> FLAGS) return damaged(s->from, s->err);
+    for (int i = 0; i < FLAGS && s->from; i++) *of[i] = flags >> i & 1;
+    return HVD_OK;
+}
+
+BOTH int pass_tensor(struct stream *s, struct wire_item *item) {
+    HVD_TRY(pass_bits(s, &item->id, 8));
+    HVD_TRY(pass_flags(s, item));
+    if (item->cut) HVD_TRY(pass_bits(s, &item->begin, 8));
+    if (item->cut) HVD_TRY(pass_bits(s, &item->end, 8));
+    HVD_TRY(item->whole ? pass_request(s, &item->request)
+                        : pass_text(s, item->request.name, sizeof item->request.name));
+    return pass_rows(s, item);
+}
+
+BOTH int pass_error(struct stream *s, hvd_error *error) {
+    if (s->from) error->tensor[0] = 0;
+    HVD_TRY(pass_int(s, &error->code, 1));
+    HVD_TRY(pass_int(s, &error->nblamed, 4));
+    if (s->from && (error->code <= HVD_OK || error->code > HVD_INTERNAL || error->nblamed < 0))
+        return damaged(s->from, s->err);
+    for (int i = 0; i < error_nlisted(error); i++) HVD_TRY(pass_int(s, &error->blamed[i], 4));
+    HVD_TRY(pass_long(s, &error->pid));
+    HVD_TRY(pass_text(s, error->host, sizeof error->host));
+    return pass_text(s, error->text, sizeof error->text);
+}
+
+BOTH int pass_item(struct stream *s, struct wire_item *item) {
+    char *const name = item->request.name, *const text = item->error.text;
     switch (item->type) {
     case WIRE_REQUEST:
-        put_uint(w, (uint32_t)item->rank, 4);
-        put_uint(w, item->id, 8);
-        put_uint(w, item->instead, 8);
-        put_request(w, &item->request);
-        if (item->request.failed) put_text(w, item->error.text);
-        break;
+        HVD_TRY(pass_int(s, &item->rank, 4));
+        HVD_TRY(pass_bits(s, &item->id, 8));
+        HVD_TRY(pass_bits(s, &item->instead, 8));
+        HVD_TRY(pass_request(s, &item->request));
+        return item->request.failed ? pass_text(s, text, sizeof item->error.text) : HVD_OK;
     case WIRE_LEAVE:
     case WIRE_SILENT:
-        put_uint(w, (uint32_t)item->rank, 4);
-        put_text(w, item->error.text);
-        break;
-    case WIRE_ABORT: put_error(w, &item->error); break;
-    case WIRE_TENSOR: put_tensor(w, item); break;
+        HVD_TRY(pass_int(s, &item->rank, 4));
+        return pass_text(s, text, sizeof item->error.text);
+    case WIRE_ABORT: return pass_error(s, &item->error);
+    case WIRE_TENSOR: return pass_tensor(s, item);
     case WIRE_FAIL:
-        put_text(w, item->request.name);
-        put_rows(w, item);
-        put_error(w, &item->error);
-        break;
+        HVD_TRY(pass_text(s, name, sizeof item->request.name));
+        HVD_TRY(pass_rows(s, item));
+        return pass_error(s, &item->error);
     case WIRE_HIT:
     case WIRE_HITS:
-    case WIRE_RESEND:
-        put_uint(w, (uint32_t)item->rank, 4);
-        put_uint(w, item->id, 8);
-        break;
+    case WIRE_RESEND: HVD_TRY(pass_int(s, &item->rank, 4)); return pass_bits(s, &item->id, 8);
     case WIRE_RUN:
     case WIRE_BYE:
     case WIRE_ASK:
-    case WIRE_ALIVE: break;
+    case WIRE_ALIVE: return HVD_OK;
     }
-    return HVD_OK;
+    s->from->at--;
+    return damaged(s->from, s->err);
+}
+
+int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err) {
+    struct stream s = {.to = w, .err = err};
+    uint64_t version = WIRE_VERSION, type = item->type;
+    HVD_TRY(
+        reserve(w, 64 + sizeof item->request + sizeof item->error + 8 * (size_t)item->nrows, err));
+    if (!w->size) HVD_TRY(pass_bits(&s, &version, 1));
+    HVD_TRY(pass_bits(&s, &type, 1));
+    return pass_item(&s, (struct wire_item *)item);
 }
 
 void wire_reset(struct wire_writer *w) { w->size = 0; }
@@ -136,130 +219,6 @@ void wire_reset(struct wire_writer *w) { w->size = 0; }
 void wire_free(struct wire_writer *w) {
     free(w->data);
     *w = (struct wire_writer){0};
-}
-
-/* ---- reading ---- */
-
-static int damaged(const struct wire_reader *r, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "a negotiation message of %zu bytes is damaged at byte %zu",
-                     r->size, r->at);
-}
-
-static int get_uint(struct wire_reader *r, int bytes, uint64_t *value, hvd_error *err) {
-    *value = 0;
-    if (r->size - r->at < (size_t)bytes) return damaged(r, err);
-    for (int i = 0; i < bytes; i++) *value |= (uint64_t)r->data[r->at++] << (8 * i);
-    return HVD_OK;
-}
-
-static int get_int(struct wire_reader *r, int bytes, int32_t *value, hvd_error *err) {
-    uint64_t bits;
-    HVD_TRY(get_uint(r, bytes, &bits, err));
-    *value = (int32_t)(uint32_t)bits;
-    return HVD_OK;
-}
-
-static int get_double(struct wire_reader *r, double *value, hvd_error *err) {
-    uint64_t bits;
-    HVD_TRY(get_uint(r, 8, &bits, err));
-    memcpy(value, &bits, sizeof bits);
-    return HVD_OK;
-}
-
-static int get_text(struct wire_reader *r, char *text, size_t size, hvd_error *err) {
-    uint64_t length;
-    HVD_TRY(get_uint(r, 2, &length, err));
-    if (length >= size || length > r->size - r->at) return damaged(r, err);
-    memcpy(text, r->data + r->at, length);
-    text[length] = 0;
-    r->at += length;
-    return HVD_OK;
-}
-
-static int get_request(struct wire_reader *r, struct request *q, hvd_error *err) {
-    uint64_t dim, offset, failed, uneven, waited;
-    HVD_TRY(get_text(r, q->name, sizeof q->name, err));
-    HVD_TRY(get_int(r, 1, &q->kind, err));
-    HVD_TRY(get_int(r, 1, &q->dtype, err));
-    HVD_TRY(get_int(r, 1, &q->op, err));
-    HVD_TRY(get_int(r, 1, &q->ndim, err));
-    HVD_TRY(get_uint(r, 1, &failed, err));
-    q->failed = failed != 0;
-    HVD_TRY(get_uint(r, 1, &uneven, err));
-    q->uneven = uneven != 0;
-    HVD_TRY(get_uint(r, 1, &waited, err));
-    q->waited = waited != 0;
-    HVD_TRY(get_int(r, 4, &q->root, err));
-    HVD_TRY(get_int(r, 4, &q->priority, err));
-    HVD_TRY(get_int(r, 4, &q->grouped, err));
-    HVD_TRY(get_int(r, 4, &q->region, err));
-    HVD_TRY(get_uint(r, 8, &offset, err));
-    q->offset = (int64_t)offset;
-    HVD_TRY(get_double(r, &q->prescale, err));
-    HVD_TRY(get_double(r, &q->postscale, err));
-    HVD_TRY(get_int(r, 1, &q->codec.kind, err));
-    HVD_TRY(get_double(r, &q->codec.parameter, err));
-    HVD_TRY(get_int(r, 1, &q->rule, err));
-    if (q->ndim > HVD_MAX_DIMS) return damaged(r, err);
-    for (int i = 0; i < q->ndim; i++) {
-        HVD_TRY(get_uint(r, 8, &dim, err));
-        q->dims[i] = (int64_t)dim;
-    }
-    return HVD_OK;
-}
-
-static int get_rows(struct wire_reader *r, struct wire_item *item, hvd_error *err) {
-    uint64_t nrows, row;
-    HVD_TRY(get_uint(r, 4, &nrows, err));
-    if (nrows > (r->size - r->at) / 8) return damaged(r, err);
-    if (nrows > r->rows_capacity) {
-        int64_t *rows = realloc(r->rows, nrows * sizeof *rows);
-        if (!rows)
-            return error_set(err, HVD_NO_MEMORY, "no memory for the rows of %zu ranks",
-                             (size_t)nrows);
-        r->rows = rows;
-        r->rows_capacity = nrows;
-    }
-    for (size_t i = 0; i < nrows; i++) {
-        HVD_TRY(get_uint(r, 8, &row, err));
-        r->rows[i] = (int64_t)row;
-    }
-    item->nrows = (uint32_t)nrows;
-    item->rows = r->rows;
-    return HVD_OK;
-}
-
-static int get_tensor(struct wire_reader *r, struct wire_item *item, hvd_error *err) {
-    uint64_t flags;
-    HVD_TRY(get_uint(r, 8, &item->id, err));
-    HVD_TRY(get_uint(r, 1, &flags, err));
-    if (flags > (DIRECT | WHOLE | CUT | UNEVEN | WAITED)) return damaged(r, err);
-    item->direct = flags & DIRECT;
-    item->whole = flags & WHOLE;
-    item->cut = flags & CUT;
-    item->uneven = flags & UNEVEN;
-    item->waited = flags & WAITED;
-    if (item->cut) {
-        HVD_TRY(get_uint(r, 8, &item->begin, err));
-        HVD_TRY(get_uint(r, 8, &item->end, err));
-    }
-    HVD_TRY(item->whole ? get_request(r, &item->request, err)
-                        : get_text(r, item->request.name, sizeof item->request.name, err));
-    return get_rows(r, item, err);
-}
-
-static int get_error(struct wire_reader *r, hvd_error *error, hvd_error *err) {
-    uint64_t pid;
-    error->tensor[0] = 0;
-    HVD_TRY(get_int(r, 1, &error->code, err));
-    if (error->code <= HVD_OK || error->code > HVD_INTERNAL) return damaged(r, err);
-    HVD_TRY(get_int(r, 4, &error->nblamed, err));
-    if (error->nblamed < 0) return damaged(r, err);
-    for (int i = 0; i < error_nlisted(error); i++) HVD_TRY(get_int(r, 4, &error->blamed[i], err));
-    HVD_TRY(get_uint(r, 8, &pid, err));
-    error->pid = (int64_t)pid;
-    HVD_TRY(get_text(r, error->host, sizeof error->host, err));
-    return get_text(r, error->text, sizeof error->text, err);
 }
 
 bool wire_spreads(const void *data, size_t size) {
@@ -277,8 +236,8 @@ bool wire_spreads(const void *data, size_t size) {
 
 int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *err) {
     *r = (struct wire_reader){.data = data, .size = size};
-    uint64_t version;
-    HVD_TRY(get_uint(r, 1, &version, err));
+    uint64_t version = 0;
+    HVD_TRY(pass_bits(&(struct stream){NULL, r, err}, &version, 1));
     if (version != WIRE_VERSION)
         return error_set(err, HVD_INTERNAL,
                          "another rank sent a message of version %d, this rank's hvdlite reads "
@@ -289,42 +248,15 @@ int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *e
 }
 
 int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_error *err) {
+    struct stream s = {.from = r, .err = err};
+    uint64_t type = 0;
     *more = r->at < r->size;
     if (!*more) return HVD_OK;
-    uint64_t type;
-    HVD_TRY(get_uint(r, 1, &type, err));
+    HVD_TRY(pass_bits(&s, &type, 1));
     item->type = (enum wire_type)type;
-    item->request.name[0] = 0; /* not the previous item's */
-    switch (item->type) {
-    case WIRE_REQUEST:
-        HVD_TRY(get_int(r, 4, &item->rank, err));
-        HVD_TRY(get_uint(r, 8, &item->id, err));
-        HVD_TRY(get_uint(r, 8, &item->instead, err));
-        HVD_TRY(get_request(r, &item->request, err));
-        if (!item->request.failed) return HVD_OK;
-        return get_text(r, item->error.text, sizeof item->error.text, err);
-    case WIRE_LEAVE:
-    case WIRE_SILENT:
-        HVD_TRY(get_int(r, 4, &item->rank, err));
-        return get_text(r, item->error.text, sizeof item->error.text, err);
-    case WIRE_ABORT: return get_error(r, &item->error, err);
-    case WIRE_TENSOR: return get_tensor(r, item, err);
-    case WIRE_FAIL:
-        HVD_TRY(get_text(r, item->request.name, sizeof item->request.name, err));
-        HVD_TRY(get_rows(r, item, err));
-        return get_error(r, &item->error, err);
-    case WIRE_HIT:
-    case WIRE_HITS:
-    case WIRE_RESEND:
-        HVD_TRY(get_int(r, 4, &item->rank, err));
-        return get_uint(r, 8, &item->id, err);
-    case WIRE_RUN:
-    case WIRE_BYE:
-    case WIRE_ASK:
-    case WIRE_ALIVE: return HVD_OK;
-    }
-    r->at--;
-    return damaged(r, err);
+    item->request.name[0] = 0; /* not the previous item's, nor these */
+    item->nrows = 0;
+    return pass_item(&s, item);
 }
 
 void wire_reader_free(struct wire_reader *r) { free(r->rows); }
