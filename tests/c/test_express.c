@@ -1,22 +1,16 @@
 /* Tensors that come again and are waited for: however ranks mix ways and errors, each use has the
  * data of that use. */
-#include "engine_case.h"
+#include "handle_case.h"
 #include "random.h"
-#include "requests.h"
-
-#include "engine/handle.h"
 
 enum { ROUNDS = CHECK_SLOW ? 300 : 2000, CALLERS = 2, MOST = 8 << 10 };
 
 struct caller {
     struct engine_rank *me;
-    pthread_t thread;
     int number;
     atomic_int *express; /* rounds without negotiation */
     float in[MOST], out[MOST];
 };
-
-static bool is_done(void *handle) { return atomic_load(&((struct hvd_handle *)handle)->done); }
 
 /* What the ranks do in a round; `odd` rank: one that does something else than the others. */
 struct plan {
@@ -52,7 +46,6 @@ static void check_sum(const struct caller *c, int round, int n) {
 }
 
 static void use_once(struct caller *c, struct hvd_handle *h, int round) {
-    hvd_error err = {0};
     struct plan plan = plan_of(c, round);
     bool odd = plan.odd == c->me->rank;
     struct request *r = &h->tensor.request;
@@ -62,20 +55,17 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     for (int i = 0; i < plan.n; i++) c->in[i] = value(c->me->rank, round, i);
     if (odd && plan.late) clock_nap(2e-3);
     handle_renew(h, c->in, c->out);
-    REQUIRE(engine_submit(c->me->engine, &h->tensor, &err) == HVD_OK);
+    REQUIRE(engine_submit(c->me->engine, &h->tensor, ERR) == HVD_OK);
     if (is_done(h)) atomic_fetch_add(c->express, 1);
     if (r->waited) engine_drive(c->me->engine, is_done, h);
-    CHECK(handle_finish(h, PATIENCE, &err));
     bool fails = plan.wrong && c->me->ranks->size > 1;
-    CHECK_CODE(err.code, fails ? HVD_MISMATCH : HVD_OK, err);
+    check_finished(h, PATIENCE, fails ? HVD_MISMATCH : HVD_OK);
     if (!fails) check_sum(c, round, plan.n);
 }
 
 static void *call(void *arg) {
     struct caller *c = arg;
-    hvd_error err = {0};
-    struct hvd_handle *h = handle_new(&err);
-    REQUIRE(h != NULL);
+    struct hvd_handle *h = new_handle();
     char name[] = {(char)('a' + c->number), 0};
     h->tensor.request = request_of(name, MOST);
     for (int round = 0; round < ROUNDS; round++) use_once(c, h, round);
@@ -83,19 +73,12 @@ static void *call(void *arg) {
     return NULL;
 }
 
-static void callers_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
     static struct caller all[MOST_RANKS][CALLERS];
-    hvd_error err = {0};
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    for (int i = 0; i < CALLERS; i++) {
-        struct caller *c = &all[rank][i];
-        *c = (struct caller){.me = &me, .number = i, .express = arg};
-        REQUIRE(thread_start(&c->thread, call, c, "caller", &err) == HVD_OK);
-    }
-    for (int i = 0; i < CALLERS; i++) thread_join(all[rank][i].thread);
-    engine_rank_end(&me);
+    struct caller *own = all[me->rank];
+    for (int i = 0; i < CALLERS; i++)
+        own[i] = (struct caller){.me = me, .number = i, .express = arg};
+    threads_run(CALLERS, call, own, sizeof *own);
 }
 
 TEST(test_uses_keep_apart) {
@@ -108,35 +91,28 @@ TEST(test_uses_keep_apart) {
 
 /* A rank waits for the tensor later than the other. A tensor whose name is under way is refused, also
  * while the other rank waits for it here. */
-static void twice_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_BY(twice_main, arg,
+           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE}) {
     float data[3] = {0};
-    hvd_error err = {0};
-    struct hvd_handle *first = handle_new(&err), *second = handle_new(&err);
-    REQUIRE(first && second);
-    (void)arg;
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE};
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    struct hvd_handle *first = new_handle(), *second = new_handle();
     first->tensor.request = second->tensor.request = request_of("twice", 3);
     second->tensor.request.waited = true;
     for (int round = 0; round < 60; round++) {
-        bool twice = !rank && round == 50;
-        first->tensor.request.waited = !twice && (rank || round > 5);
-        engine_cork(me.engine, twice);
+        bool twice = !me->rank && round == 50;
+        first->tensor.request.waited = !twice && (me->rank || round > 5);
+        engine_cork(me->engine, twice);
         handle_renew(first, data, data);
-        REQUIRE(engine_submit(me.engine, &first->tensor, &err) == HVD_OK);
+        REQUIRE(engine_submit(me->engine, &first->tensor, ERR) == HVD_OK);
         if (twice) {
             handle_renew(second, data, data);
-            CHECK(!strcmp(engine_algorithm(me.engine), "express"));
-            CHECK_CODE(engine_submit(me.engine, &second->tensor, &err), HVD_DUPLICATE, err);
-            handle_refuse(second, &err);
-            engine_cork(me.engine, false);
+            CHECK(!strcmp(engine_algorithm(me->engine), "express"));
+            FAILS(engine_submit(me->engine, &second->tensor, ERR), HVD_DUPLICATE);
+            handle_refuse(second, ERR);
+            engine_cork(me->engine, false);
         }
-        engine_drive(me.engine, is_done, first);
-        CHECK(handle_finish(first, PATIENCE, &err));
-        CHECK_CODE(err.code, HVD_OK, err);
+        engine_drive(me->engine, is_done, first);
+        check_finished(first, PATIENCE, HVD_OK);
     }
-    engine_rank_end(&me);
     handle_drop(first);
     handle_drop(second);
 }

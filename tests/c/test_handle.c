@@ -1,9 +1,7 @@
 /* One handle, several threads: each learns how the tensor ended; nothing is freed too early. */
-#include "engine_case.h"
-#include "requests.h"
+#include "handle_case.h"
 
 #include "base/floats.h"
-#include "engine/handle.h"
 
 #include <sys/wait.h>
 
@@ -14,17 +12,6 @@ struct started {
     struct hvd_handle *handle;
 };
 
-static struct hvd_handle *new_handle(void) {
-    struct hvd_handle *h = handle_new(ERR);
-    REQUIRE(h != NULL);
-    return h;
-}
-
-static void submit(struct engine_rank *me, struct hvd_handle *h) {
-    handle_lend(h);
-    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
-}
-
 /* Every WRONG-th is larger on rank 0, which is an error on all ranks. */
 static void start(struct started *s, struct engine_rank *me, int number) {
     work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001),
@@ -32,11 +19,6 @@ static void start(struct started *s, struct engine_rank *me, int number) {
     s->handle = new_handle();
     s->handle->tensor = s->work.tensor;
     submit(me, s->handle);
-}
-
-static void check_finished(struct hvd_handle *h, double seconds, int code) {
-    CHECK(handle_finish(h, seconds, ERR));
-    FAILS(ERR->code, code);
 }
 
 static void end(struct started *s) {
@@ -180,18 +162,6 @@ struct caller {
     int number;
     atomic_int *driven; /* tensors that were done without a sleep */
 };
-
-static bool is_done(void *handle) { return atomic_load(&((struct hvd_handle *)handle)->done); }
-
-static void drive(struct engine_rank *me, struct hvd_handle *h, atomic_int *driven) {
-    engine_drive(me->engine, is_done, h);
-    if (is_done(h)) atomic_fetch_add(driven, 1);
-}
-
-/* All ranks spin, so that callers drive. */
-static void spin(struct ranks *ranks, int rank) {
-    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
-}
 
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p++) {

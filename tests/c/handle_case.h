@@ -1,0 +1,40 @@
+/* Handles of tensors, and callers that step the engine until theirs is done. */
+#ifndef HVDLITE_HANDLE_CASE_H
+#define HVDLITE_HANDLE_CASE_H
+
+#include "engine_case.h"
+#include "requests.h"
+
+#include "engine/handle.h"
+
+static inline struct hvd_handle *new_handle(void) {
+    struct hvd_handle *h = handle_new(ERR);
+    REQUIRE(h != NULL);
+    return h;
+}
+
+static inline void submit(struct engine_rank *me, struct hvd_handle *h) {
+    handle_lend(h);
+    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
+}
+
+static inline void check_finished(struct hvd_handle *h, double seconds, int code) {
+    CHECK(handle_finish(h, seconds, ERR));
+    FAILS(ERR->code, code);
+}
+
+static inline bool is_done(void *handle) {
+    return atomic_load(&((struct hvd_handle *)handle)->done);
+}
+
+static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_int *driven) {
+    engine_drive(me->engine, is_done, h);
+    if (is_done(h)) atomic_fetch_add(driven, 1);
+}
+
+/* All ranks spin, so that callers drive. */
+static inline void spin(struct ranks *ranks, int rank) {
+    rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};
+}
+
+#endif
