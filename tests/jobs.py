@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -154,6 +155,18 @@ def assert_pieces_run(page: str, folder: Path) -> int:
     pieces = file.read_text().count("\n```python\n") - (page == "training")
     assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
     return pieces
+
+
+def assert_program_learns(framework: str, folder: Path) -> None:
+    """Run the program of README.md for it on two ranks, twice: it goes on from its checkpoint."""
+    codes = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    (code,) = [code for code in codes if f"\nimport {framework}\n" in code.replace(" as mx", "")]
+    assert code.count("\n") <= 40
+    (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{code}")
+    for _ in range(2):
+        job = assert_passed(mpirun(2, str(folder / "train.py"), timeout=120))
+        accuracies = re.findall(r"accuracy ([\d.]+), ranks: 2", job.output)
+        assert float(accuracies[-1]) > 0.9, job.output
 
 
 def processes_of(job: str) -> List[int]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from jobs import ROOT, assert_passed, assert_pieces_run, mpirun
+from jobs import ROOT, assert_passed, assert_pieces_run, assert_program_learns, mpirun
 from versions import MXNET2, no_examples, no_module
 
 pytest.importorskip("sklearn.datasets")
@@ -55,13 +55,5 @@ def test_no_page_has_code_that_no_test_runs():
 
 
 @no_examples
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_script_of_the_readme(ranks, tmp_path):
-    code = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)[1]
-    (tmp_path / "train.py").write_text(code)
-    lines = {"PYTHONUNBUFFERED": ""}  # else MPICH's mpirun may mix parts of lines
-    job = assert_passed(mpirun(ranks, str(tmp_path / "train.py"), env=lines))
-    learned = re.findall(rf"^rank (\d) of {ranks} has learned \[\[(.*)\]\]$", job.output, re.M)
-    assert sorted(rank for rank, _ in learned) == [str(rank) for rank in range(ranks)]
-    for _, weights in learned:  # the sum of three inputs
-        assert [float(w) for w in weights.split()] == pytest.approx([1, 1, 1], abs=0.01)
+def test_the_program_of_the_readme(tmp_path):
+    assert_program_learns("mxnet", tmp_path)

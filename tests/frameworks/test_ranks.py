@@ -7,7 +7,14 @@ most of their tests.
 from pathlib import Path
 
 import pytest
-from jobs import ROOT, assert_passed, assert_pieces_run, mpirun, rank_commands
+from jobs import (
+    ROOT,
+    assert_passed,
+    assert_pieces_run,
+    assert_program_learns,
+    mpirun,
+    rank_commands,
+)
 
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
 TOGETHER = {"torch": ("torch",), "tensorflow": ("keras", "tensorflow"), "keras": ("keras",)}
@@ -54,6 +61,11 @@ def test_no_file_is_left_out():
 def test_other_backends_of_keras(backend):
     """Beside TensorFlow, its default."""
     passed("keras", 3, KERAS_BACKEND=backend)
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_the_program_of_the_readme(framework, tmp_path):
+    assert_program_learns(framework, tmp_path)
 
 
 @pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees"])
