@@ -157,14 +157,14 @@ def assert_pieces_run(page: str, folder: Path) -> int:
     return pieces
 
 
-def assert_program_learns(framework: str, folder: Path) -> None:
-    """Run the program of README.md for it on two ranks, twice: it goes on from its checkpoint."""
+def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
+    """Run README.md's program on two ranks; the next job goes on from its checkpoint."""
     codes = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     (code,) = [code for code in codes if f"\nimport {framework}\n" in code.replace(" as mx", "")]
     assert code.count("\n") <= 40
     (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{code}")
-    for _ in range(2):
-        job = assert_passed(mpirun(2, str(folder / "train.py"), timeout=120))
+    for _ in range(jobs):
+        job = assert_passed(mpirun(2, str(folder / "train.py"), timeout=150))
         accuracies = re.findall(r"accuracy ([\d.]+), ranks: 2", job.output)
         assert float(accuracies[-1]) > 0.9, job.output
 

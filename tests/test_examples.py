@@ -56,4 +56,4 @@ def test_no_page_has_code_that_no_test_runs():
 
 @no_examples
 def test_the_program_of_the_readme(tmp_path):
-    assert_program_learns("mxnet", tmp_path)
+    assert_program_learns("mxnet", tmp_path, jobs=2)
