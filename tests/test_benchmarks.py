@@ -44,7 +44,9 @@ def test_every_kind_in_every_memory(ranks, tmp_path):
         assert ("mxnet", "allreduce", memory, "lenet") in measured
         assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
     reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
-    assert {(row["memory"], row["algorithm"], row["shared"]) for row in reduced} == (
+    ways = {(row["memory"], row["algorithm"], row["shared"]) for row in reduced}
+    ways -= {("private", "express", 0)}  # NumPy's calls, which wait, unless a rank is late
+    assert ways == (
         {
             ("private", "window allreduce", 0),
             ("trainer", "window allreduce", 0),

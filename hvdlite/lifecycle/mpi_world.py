@@ -119,13 +119,16 @@ def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[
 
     :param leave: lets go of what was entered, if not all have.
     """
-    if comm is not None or not members.is_elastic():
-        enter(_meet(members.world() if comm is None else comm, patience))
+    if comm is not None:
+        enter(_meet(comm, patience))
+        return
+    if not members.is_elastic():
+        enter(MPIWorld(_all_here(members.world(), patience), own=False))
         return
     while True:
         well = False
         try:
-            enter(_meet(members.world(), patience))
+            enter(MPIWorld(_all_here(members.world(), patience), own=False))
             well = True
         except Exception as error:  # after a death MPI may also return half of a message
             if not members.have_caused(error):
@@ -138,12 +141,13 @@ def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[
 
 
 def _meet(given, patience: float) -> MPIWorld:
-    own = not isinstance(given, MPI.Comm)
-    comm = _comm_of_ranks(given) if own else given
-    if comm == MPI.COMM_NULL:
+    """Meet the ranks that the user gives: a list, or a communicator, which the user may free."""
+    is_list = not isinstance(given, MPI.Comm)
+    if is_list:
+        return MPIWorld(_all_here(_comm_of_ranks(given), patience), own=True)
+    if given == MPI.COMM_NULL:
         raise ValueError(f"init({given!r}): this process (rank {MPI.COMM_WORLD.rank}) is not in it")
-    _wait_for_all(comm, patience)
-    return MPIWorld(comm, own)
+    return MPIWorld(_all_here(given, patience).Dup(), own=True)
 
 
 def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
@@ -157,8 +161,11 @@ def _comm_of_ranks(ranks: Sequence[int]) -> MPI.Intracomm:
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
 
 
-def _wait_for_all(comm: MPI.Intracomm, patience: float) -> None:
-    """Return when all are in init(), or raise if one has ended without: MPI would wait for ever."""
+def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
+    """Return ``comm`` when all its ranks are in init().
+
+    :raises HvdliteError: one has ended without, for which MPI would wait for ever.
+    """
     here, status = comm.Ibarrier(), MPI.Status()
     asked = _Asked(comm, patience)
     while not here.Test():
@@ -173,6 +180,7 @@ def _wait_for_all(comm: MPI.Intracomm, patience: float) -> None:
             MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
         time.sleep(0.001)  # Ctrl-C gets through here
     asked.take()
+    return comm
 
 
 class _Asked:

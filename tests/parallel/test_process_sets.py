@@ -225,4 +225,5 @@ def test_jobs_on_parts_of_the_ranks(name, rank, size):
     duplicate.Free()
     hvd.init()
     assert [hvd.rank(), hvd.size()] == [world.rank, size]
+    assert hvd.remove_process_set(hvd.add_process_set([0, 1]))
     assert hvd.numpy.allreduce([world.rank], op=hvd.Sum, name=name)[0] == sum(range(size))
