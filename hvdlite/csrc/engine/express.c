@@ -8,8 +8,7 @@
 #include <stdlib.h>
 
 enum {
-    LARGEST = 64
-        << 10, /* bytes that a rank reads of the others: beyond, dividing the sum is faster */
+    LARGEST = 64 << 10, /* bytes read of the others: of more, ranks should divide the sum */
     LINE = 64,
     PAST_CACHES = 16 << 10, /* 64 KiB: 7.6 us instead of 9.6 */
     MISSES = 8,             /* generations without a round in a row: from now on most have none */
@@ -27,8 +26,8 @@ struct express_place {
     size_t at, room; /* in the window; bytes of an input. 0: there is no room */
     uint64_t generation, round;
     unsigned misses;
-    _Atomic int
-        state; /* the rest is the stepping thread's while AWAY, the thread's that has it BUSY */
+    /* AWAY: the rest is the stepping thread's. BUSY: the rest is that of the thread that has it. */
+    _Atomic int state;
     struct request request;
 };
 

@@ -53,7 +53,7 @@ static int submit_and_drive(hvd_handle *h, hvd_error *err) {
     int code = context_why_failed(err);
     if (!code) code = request_check(r, g->transport->at.size, err);
     if (!code) code = engine_submit(g->engine, &h->tensor, err);
-    if (!code) engine_drive(g->engine, is_done, h);
+    if (!code && !is_done(h)) engine_drive(g->engine, is_done, h);
     context_leave();
     return code;
 }
