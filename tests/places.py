@@ -12,7 +12,8 @@ import time
 import uuid
 from typing import Callable, Dict, Iterable, List, Optional, Sequence
 
-from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job, kill_all, leftovers_in_shm, processes_of
+import jobs
+from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job
 
 WITHOUT_MPI = str(TESTS / "without_mpi")
 
@@ -56,7 +57,7 @@ def start_ranks(
     :param prefixes: for each rank, what goes before its command.
     """
     mark, port, begun = uuid.uuid4().hex, free_port(), time.monotonic()
-    shared_memory = leftovers_in_shm()
+    shared_memory = jobs.leftovers_in_shm()
     started = [
         subprocess.Popen(
             [*(prefixes[rank] if prefixes else ()), sys.executable, *command],
@@ -72,9 +73,8 @@ def start_ranks(
         return [_end_of(process, begun, timeout) for process in started]
     finally:
         for process in started:
-            kill_all(process, mark)
-        assert not processes_of(mark)
-        assert leftovers_in_shm() <= shared_memory
+            jobs.kill_all(process, mark)
+        jobs.check_nothing_left(started[0], mark, shared_memory, "")
 
 
 def _end_of(process: subprocess.Popen, begun: float, timeout: float) -> Job:
