@@ -8,6 +8,7 @@ import numpy as np
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
 from hvdlite.keras.ops import broadcast_variables
+from hvdlite.monitor import counts
 
 
 def _synced(model):
@@ -73,6 +74,19 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if names:
             values = np.array([float(logs[name]) for name in names])
             logs.update(zip(names, collectives.allreduce(values, "metrics").tolist()))
+
+
+class StatsCallback(keras.callbacks.Callback):
+    """Put what ``hvd.stats(steps=True)`` tells into an epoch's logs, by names with "hvd/" in front.
+
+    So the history and the callbacks after this one have it: ``TensorBoard``, ``CSVLogger``, ...
+    """
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Add to ``logs``."""
+        if logs is not None:
+            told = counts.stats(steps=True)
+            logs.update({f"hvd/{name}": float(value) for name, value in told.items()})
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):

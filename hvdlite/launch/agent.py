@@ -189,7 +189,7 @@ class Agent:
         if "DMLC_ROLE" in order["env"]:  # MPI would wait for the servers, which do not use it
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
         environ = daemons.without({**own, **order["env"]})
-        self._flight.whole = order["summary"]
+        self._flight.whole = order["whole_flight"]
         self._elastic = environ.get(watched.ELASTIC) == "1"
         if self._elastic:  # ranks start others
             environ[watched.COMMAND] = json.dumps([*START, *sys.argv[1:]])
@@ -254,8 +254,8 @@ class Agent:
         kinds = [kind for kind, _ in frames]
         for host in (data for kind, data in frames if kind == channel.LOST):
             os.write(self._news_end, host + b"\n")
-        if channel.LOOK in kinds:
-            self._send_flight()
+        for how in {data for kind, data in frames if kind == channel.LOOK}:
+            self._send_flight(stacks=how != channel.QUIETLY)
         if channel.BYE in kinds:
             self._dismissed = True
         elif channel.STOP in kinds:
@@ -273,8 +273,8 @@ class Agent:
             else:
                 (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 
-    def _send_flight(self) -> None:
-        if text := self._flight.read():
+    def _send_flight(self, stacks: bool = True) -> None:
+        if text := self._flight.read(stacks):
             self._send(channel.FLIGHT, text)
 
     def _lose_launcher(self) -> None:

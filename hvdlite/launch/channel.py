@@ -27,7 +27,8 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22, LET_IN: 0, SIGN: 160})
-FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 0, LOST: 1 << 8}
+FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1, LOST: 1 << 8}
+QUIETLY = b"q"  # a LOOK that asks the rank for no stacks
 
 PROBE = 2  # seconds between two questions of the kernel to an idle peer
 LATE = 3 * PROBE  # seconds without an answer: more than chance

@@ -18,6 +18,7 @@ from hvdlite.launch import (
     door,
     environment,
     hosts,
+    metrics,
     mpirun,
     options,
     remote,
@@ -307,7 +308,9 @@ def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = Non
     if job.verbose:
         show(job, plan)
     output = Output(console, Files(job.output_dir) if job.output_dir else None)
-    return Watch(job, plan, output, task).run()
+    watch = Watch(job, plan, output, task)
+    with metrics.served(job.metrics, watch.flights.metrics):
+        return watch.run()
 
 
 def _interrupt(number: int, _) -> None:

@@ -8,6 +8,7 @@ import os
 from typing import Dict, Optional, Set
 
 LOOK_SECONDS = 1.0  # for the agents to answer
+EVERY = 2.0  # seconds between two looks for --metrics-port; one costs a rank's host 12 ms
 _MOST_STALLS = 5  # reports of one job
 _MOST_OPS = 50  # of each rank that are sent, and those under way
 
@@ -27,7 +28,7 @@ class Held:
                 os.close(self._file)
             self._file = file
 
-    def read(self) -> bytes:
+    def read(self, stacks: bool = True) -> bytes:
         """Return what the recorder says, with the stacks of a rank that lives; empty: none."""
         if self._file is None:
             return b""
@@ -35,7 +36,7 @@ class Held:
 
         with contextlib.suppress(OSError, memory.NoRecorder):
             with memory.Recorder(f"/proc/self/fd/{self._file}") as recorder:
-                (one,) = report.look([recorder])
+                one = report.look([recorder])[0] if stacks else recorder.snapshot()
             late = [op for op in one.ops[:-_MOST_OPS] if op["phase"] in memory.UNDER_WAY]
             ops = [*late[:_MOST_OPS], *one.ops[-_MOST_OPS:]]
             return (one if self.whole else one._replace(ops=ops)).as_json().encode()
@@ -75,17 +76,28 @@ class Flights:
         """Return what the job's steps lost time to."""
         if not self._of:
             return "--summary: no rank has called hvd.init(), or HVDLITE_FLIGHT_RECORDER is 0"
-        from hvdlite.monitor import memory, why
+        from hvdlite.monitor import why
 
-        return why.of_snapshots([memory.snapshot_of(data.decode()) for data in self._of.values()])
+        return why.of_snapshots(self._snapshots())
+
+    def metrics(self) -> str:
+        """Return the same, and what each rank counts, for Prometheus."""
+        from hvdlite.monitor import metrics
+
+        return metrics.text(self._snapshots())
+
+    def _snapshots(self) -> list:
+        from hvdlite.monitor import memory
+
+        return [memory.snapshot_of(data.decode()) for _, data in sorted(self._of.items())]
 
     def _write(self, why: str, what: str) -> Optional[str]:
         if not self._of:
             return None
-        from hvdlite.monitor import memory, report
+        from hvdlite.monitor import report
 
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # or a broken agent's
-            ranks = [memory.snapshot_of(data.decode()) for data in self._of.values()]
+            ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
             where = report.path(
                 self._job, "failure" if any(one.head["failed"] for one in ranks) else what

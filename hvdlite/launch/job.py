@@ -56,6 +56,7 @@ class Job:
     output_dir: Optional[str] = None
     timestamps: bool = False
     summary: bool = False  # tell at the end what the steps lost time to
+    metrics: Optional[str] = None  # where to tell it meanwhile: a port, or ADDRESS:PORT
     verbose: bool = False
     # Of batch backends.
     name: str = "hvdlite"

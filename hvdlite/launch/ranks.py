@@ -157,7 +157,7 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
         "cwd": job.sync_dir or os.getcwd(),
         "local_size": len(local),
         "host_timeout": job.host_timeout,
-        "summary": job.summary,
+        "whole_flight": job.summary or job.metrics is not None,
     }
 
 

@@ -12,16 +12,7 @@ import sys
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
-from hvdlite.launch import (
-    channel,
-    check,
-    door,
-    failure,
-    flights,
-    probe,
-    ranks,
-    shared_memory,
-)
+from hvdlite.launch import channel, check, door, failure, flights, probe, ranks, shared_memory
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
@@ -43,7 +34,7 @@ class Watch:
     def __init__(self, job: Job, plan: Plan, output: Output, task: Optional[bytes] = None):
         self._job, self._plan, self._output, self._task = job, plan, output, task
         self._number = shared_memory.new_job()
-        self._flights = flights.Flights(self._number)
+        self.flights = flights.Flights(self._number)
         self._signs = failure.Signs()
         self._selector = selectors.DefaultSelector()
         self._agenda: List[Tuple[float, Callable[[], None]]] = []
@@ -156,7 +147,7 @@ class Watch:
         elif kind == channel.EXIT and not rank.ending:
             self._ended(rank, **channel.fields(data, _EXIT))
         elif kind == channel.FLIGHT:
-            self._flights.add(rank.number, data)
+            self.flights.add(rank.number, data)
         elif kind == channel.TROUBLE and not self._ending:
             self._look(self._report_stall)
         elif kind == channel.SIGN:
@@ -223,6 +214,8 @@ class Watch:
         self._start_time = time.monotonic()
         for rank in self._in_order():
             self._start_rank(rank)
+        if self._job.metrics is not None:
+            self._look_quietly()
 
     def _start_rank(self, rank: ranks.Rank) -> None:
         order = ranks.order(rank, self._in_order(), self._job)
@@ -257,8 +250,13 @@ class Watch:
         self._tell_all(channel.LOOK)
         self._at(flights.LOOK_SECONDS, then)
 
+    def _look_quietly(self) -> None:
+        if not self._ending:
+            self._tell_all(channel.LOOK, channel.QUIETLY)
+            self._at(flights.EVERY, self._look_quietly)
+
     def _report_stall(self) -> None:
-        line = self._flights.report_stall()
+        line = self.flights.report_stall()
         _print([line] if line else [])
 
     def _dismiss_if_all_are_clean(self) -> None:
@@ -296,8 +294,8 @@ class Watch:
         members = self._in_order()
         code, report = self._verdict([r.ending for r in members if r.ending and r.takes_part])
         if self._job.summary and not report:
-            _print(self._flights.summary().splitlines())
-        line = self._flights.report_failure(report[0]) if report else None
+            _print(self.flights.summary().splitlines())
+        line = self.flights.report_failure(report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)
         return Outcome(code, report, [r.result for r in members], self._signal, lost)

@@ -3,16 +3,21 @@
 import os
 from typing import Dict
 
+from hvdlite.core import topology
 from hvdlite.core.native import c_text, call, ffi, lib
 
 
-def stats() -> Dict[str, int]:
+def stats(steps: bool = False) -> Dict[str, float]:
     """Return what this process has sent and done since ``init()``.
 
     ``bytes_sent_mpi`` and ``bytes_sent_window``: bytes of tensors given to MPI for other ranks, and
     put into shared memory for other ranks of this host. ``tensors``: how many are done;
     ``batches``: how many collectives that took, since small tensors are fused.
 
+    :param steps: also tell of this rank's last steps, as ``hvdlite why`` does of all ranks, which
+        takes some 20 ms. ``step_seconds`` is their median. Shares of a step, 0 to 1, are
+        ``waiting`` for other ranks and ``moving`` data that nothing hides, ``input`` and ``update``
+        where the framework tells. 0: no tensor came twice, or there is no flight recorder.
     :raises ValueError: before ``init()`` and after ``shutdown()``.
 
     >>> import hvdlite as hvd
@@ -22,7 +27,18 @@ def stats() -> Dict[str, int]:
     """
     counts = ffi.new("hvd_stats *")
     call(lib.hvd_get_stats, counts)
-    return {name: getattr(counts, name) for name, _ in ffi.typeof("hvd_stats").fields}
+    found = {name: getattr(counts, name) for name, _ in ffi.typeof("hvd_stats").fields}
+    return {**found, **_of_steps()} if steps else found
+
+
+def _of_steps() -> Dict[str, float]:
+    from hvdlite.monitor import memory, metrics, verdict, why
+
+    ways = [verdict.Ways(topology.rank(), "", [])]
+    if lib.hvd_flight_file() >= 0:
+        with memory.Recorder(f"/proc/self/fd/{lib.hvd_flight_file()}") as recorder:
+            ways = why.ways_of([recorder.snapshot()]) or ways
+    return {"step_seconds": ways[0].seconds, **metrics.shares(ways[0])}
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -153,21 +153,22 @@ class Recorder:
         """Return what is not of a single operation."""
         layout = self._layout
         data = os.pread(self._file, layout.ring, 0)
-        return _plain(numpy.frombuffer(data, layout.head, 1)[0])
+        return _plain(layout.head, numpy.frombuffer(data, layout.head, 1).tolist()[0])
 
     def ops(self) -> List[Op]:
         """Return the operations that are whole, in order; those being written are left out."""
-        layout, found = self._layout, {}
+        layout = self._layout
+        found: Dict[int, tuple] = {}
         for _ in range(_ATTEMPTS):
             before, ops, after = (self._ring() for _ in range(3))
             whole = (before["version"] % 2 == 0) & (before["version"] == after["version"])
-            for op in ops[whole & (ops["number"] > 0)]:
-                found[int(op["number"])] = op
+            fit = whole & (ops["number"] > 0)
+            found.update(zip(ops["number"][fit].tolist(), ops[fit].tolist()))
             if whole.all():
                 break
         newest = max(found, default=0)
         numbers = [n for n in sorted(found) if n > newest - layout.places]
-        return [_readable(_plain(found[n])) for n in numbers]
+        return [_readable(_plain(layout.op, found[n])) for n in numbers]
 
     def _ring(self):
         layout = self._layout
@@ -243,12 +244,12 @@ def _dtype(fields: list, size: int) -> numpy.dtype:
     return numpy.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
-def _plain(record) -> Dict[str, Any]:
+def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
     def value(item):  # a text ends at its NUL: leftovers of a longer, older one lie behind it
         whole = not isinstance(item, bytes)
         return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 
-    return {name: value(record[name].item()) for name in record.dtype.names}
+    return {name: value(item) for name, item in zip(dtype.names or (), values)}
 
 
 def _readable(op: Op) -> Op:

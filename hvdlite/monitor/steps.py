@@ -1,5 +1,6 @@
 """Finds the steps of a training in a trace, and where their time goes."""
 
+import bisect
 import itertools
 import statistics
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -47,10 +48,13 @@ def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -
     :param tensors: of that rank, by submission; ``notes``: of that rank.
     """
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
-    found, rest, alone = [], list(tensors), list(notes)
+    found, alone = [], list(notes)
+    moments = [tensor.submitted for tensor in tensors]
+    at, open_ = 0, list(tensors[:0])  # how many are submitted by now; which of these have not ended
     for begin, end in zip(begins, begins[1:]):
-        own = [t for t in rest if t.submitted < end and t.ended > begin]
-        rest = [t for t in rest if t.ended > end or t.submitted >= end]
+        before, at = at, bisect.bisect_left(moments, end, at)
+        own = [t for t in (*open_, *tensors[before:at]) if t.ended > begin]
+        open_ = [t for t in own if t.ended > end]
         noted = [n for n in alone if n.begin < end and n.end > begin]
         alone = [n for n in alone if n.end > end]
         found.append(_step(begin, end, own, noted))

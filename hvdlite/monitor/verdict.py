@@ -34,6 +34,11 @@ class Ways(NamedTuple):
         return spent / max(sum(one.seconds for one in self.steps), 1e-9)
 
     @property
+    def seconds(self) -> float:
+        """Median of its steps."""
+        return statistics.median(one.seconds for one in self.steps) if self.steps else 0.0
+
+    @property
     def busy(self) -> float:
         """Median seconds of a step in which it neither waited for others nor for data to move."""
         return statistics.median(one.seconds - one.lost - one.exposed for one in self.steps)

@@ -57,11 +57,12 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
         return "no rank could be read"
     job = f"job {ranks[0].head['job']}"
     stands = _standstill(ranks)
-    found = _ways(ranks)
+    found = ways_of(ranks)
     return "\n".join([*stands, verdict.text(job, found, verdict.findings(found, awaited))])
 
 
-def _ways(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
+def ways_of(ranks: Sequence[Snapshot]) -> List[verdict.Ways]:
+    """Return the ways of the ranks that have whole steps in their recorders."""
     tensors = [tensor for one in ranks for tensor in live.tensors_of(one) if tensor.ended > 0]
     notes = [note for one in ranks for note in live.notes_of(one)]
     return verdict.ways(tensors, notes, {one.rank: one.head["host"] for one in ranks})
@@ -91,7 +92,7 @@ def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
             if whom >= 0:
                 awaited[whom] = awaited.get(whom, 0) + 1
         ranks = [one._replace(ops=[op for _, op in sorted(ops[one.rank].items())]) for one in ranks]
-        found = _ways(ranks)
+        found = ways_of(ranks)
         enough = len(found) == len(ranks) > 0 and min(len(w.steps) for w in found) >= _ENOUGH
         looks += 1
         if (enough and looks >= _ENOUGH) or time.monotonic() > end:

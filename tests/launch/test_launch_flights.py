@@ -1,6 +1,8 @@
 """hvdliterun's report about what each rank did last."""
 
 import os
+import re
+import socket
 
 from launching import call, python
 
@@ -53,8 +55,28 @@ def test_a_stall_is_reported_while_the_job_goes_on(tmp_path):
     assert "C stack of the main thread:" in part_of(text, 1)
 
 
-def test_a_summary_names_the_slow_rank():
-    code = OPERATIONS.replace("    hvd", "    time.sleep(0.05 * hvd.rank())\n    hvd")
-    run = call("--summary", "-n", 2, *python(code))
+SCRAPE = """
+import urllib.request
+text = ""
+while hvd.rank() == 0 and "gain" not in text.partition("# TYPE hvdlite_gain")[2]:
+    time.sleep(0.1)
+    text = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['METRICS']}/metrics").read().decode()
+print(text)
+"""
+
+
+def test_summary_and_metrics_name_the_slow_rank():
+    code = OPERATIONS.replace("    hvd", "    time.sleep(0.04 * hvd.rank())\n    hvd") + SCRAPE
+    code = code.replace("range(12)", "range(48)")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = call("--metrics-port", port, "-n", 1, *python(""))
+    assert refused.code == 2 and "Address already in use: take another one" in refused.err
+    env = {**os.environ, "METRICS": str(port)}
+    run = call("--summary", "--metrics-port", port, "-n", 2, *python(code), env=env)
+    assert f"hvdliterun: metrics: http://127.0.0.1:{port}/metrics" in run.err
+    (gain,) = re.findall(r'hvdlite_gain_share\{job="\w+",cause="slow rank"\} (.*)', run.out)
+    shares = dict(re.findall(r'share\{.*,rank="(.)",.*part="waiting"\} (.*)', run.out))
+    assert float(gain) == float(shares["0"]) > 0.3 > float(shares["1"])
     assert run.code == 0 and "rank 1 on " in run.err, run.err
     assert "who wait for it" in " ".join(run.err.split())

@@ -2,8 +2,10 @@
 
 import time
 
+import numpy as np
 import pytest
 
+import hvdlite as hvd
 from hvdlite.core import topology
 from hvdlite.lifecycle import recorder
 
@@ -18,3 +20,15 @@ def test_a_clock_that_is_ahead(hosts, rank, size, monkeypatch):
     assert (error == 0) == (own == 0)
     assert offset == pytest.approx(-1000.0 * own, abs=error + 1e-9)
     assert error < 5
+
+
+def test_stats_tell_where_the_last_steps_went(rank, size):
+    for _ in range(8):
+        time.sleep(0.05 if rank == size - 1 else 0.01)
+        hvd.numpy.allreduce(np.ones(10), name="in each step")
+    told = hvd.stats(steps=True)
+    assert set(hvd.stats()) < set(told)
+    shares = [told[part] for part in ("waiting", "moving", "input", "update")]
+    assert all(0 <= share <= 1 for share in shares)
+    if size > 1 and rank < size - 1:
+        assert told["waiting"] > 0.3

@@ -108,10 +108,11 @@ def test_first_weights_and_metrics(rank, size):
 
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(size - 1),
-        hvd.callbacks.MetricAverageCallback(), Look(),
+        hvd.callbacks.MetricAverageCallback(), Look(), hvd.callbacks.StatsCallback(),
     ]  # fmt: skip
     history = fit(model, keras.optimizers.SGD(0.0), x + rank, y, SAMPLES, callbacks, 1)
     assert all((a == b).all() for a, b in zip(seen[0], start))
+    assert history["hvd/tensors"][0] > 0 and "hvd/step_seconds" in history
     reference = net(size - 1)
     reference.compile(loss="mse")
     losses = [reference.evaluate(x + r, y, SAMPLES, verbose=0) for r in range(size)]

@@ -1,0 +1,68 @@
+"""``--metrics-port``: answers HTTP with what the job's recorders say, for Prometheus.
+
+A thread of the launcher answers, one request after the other. The recorders come through the
+agents, by the job's own connections.
+"""
+
+import contextlib
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Callable, Iterator, Optional, Tuple
+
+from hvdlite.launch.job import LaunchError
+
+_PATIENCE = 5.0  # seconds for a client to ask
+_PATHS = ("/", "/metrics")
+
+
+def address(text: str) -> Tuple[str, int]:
+    """Return where to listen; without an address only this host is served.
+
+    >>> address("9400"), address("0.0.0.0:9400")
+    (('127.0.0.1', 9400), ('0.0.0.0', 9400))
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isdigit() and int(port) < 1 << 16):
+        raise ValueError(f"--metrics-port {text}: expected PORT or ADDRESS:PORT")
+    return host or "127.0.0.1", int(port)
+
+
+@contextlib.contextmanager
+def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
+    """Answer with what ``read`` returns, and say on stderr where.
+
+    :param where: as ``--metrics-port``; None: nothing listens.
+    :raises LaunchError: nothing can listen there.
+    """
+    if where is None:
+        yield
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE
+
+        def do_GET(self) -> None:
+            body = read().encode() if self.path in _PATHS else b"see /metrics\n"
+            self.send_response(200 if self.path in _PATHS else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_) -> None:
+            """Say nothing: the terminal is the job's."""
+
+    try:
+        server = HTTPServer(address(where), Handler)
+    except OSError as error:
+        raise LaunchError(f"--metrics-port {where}: {error.strerror}: take another one") from error
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that goes away
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        at, port = address(where)[0], server.server_port
+        print(f"hvdliterun: metrics: http://{at}:{port}/metrics", file=sys.stderr, flush=True)
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,71 @@
+"""What ``hvdlite why`` and ``hvdlite top`` tell of a job, as Prometheus's text format 0.0.4."""
+
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+from hvdlite.monitor import live, verdict, why
+from hvdlite.monitor.memory import Snapshot
+
+PARTS = {  # what stats() and the metrics call a share of a step: a field of Step, or a note
+    "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
+}  # fmt: skip
+_HELP = {
+    "up": "1: the rank's process runs.",
+    "steps_total": "Steps that the rank has begun.",
+    "tensors_total": "Tensors that are done.",
+    "sent_bytes_total": "Bytes of tensors given to other ranks, by network or shared memory.",
+    "waiting_seconds_total": "How long work of this rank has waited for other ranks.",
+    "step_seconds": "Median time of the last steps.",
+    "step_share": "Share of the last steps: waiting for ranks, moving data that nothing hides, ...",
+    "late_seconds": "How long the others have waited for this rank alone, in the last operations.",
+    "gain_share": "What a step would gain at most without this cause, as hvdlite why tells.",
+}
+Sample = Tuple[str, Dict[str, object], float]  # a name of _HELP, labels, the value
+
+
+def shares(one: verdict.Ways) -> Dict[str, float]:
+    """Return the shares of a rank's steps by their names in PARTS."""
+    return {part: one.share(field) for part, field in PARTS.items()}
+
+
+def text(ranks: Sequence[Snapshot]) -> str:
+    """Return what the recorders of a job's ranks say; none: there are no samples."""
+    samples = list(_samples(ranks)) if ranks else []
+    lines: List[str] = []
+    for name, told in _HELP.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# HELP hvdlite_{name} {told}", f"# TYPE hvdlite_{name} {kind}"]
+        lines += [
+            f"hvdlite_{name}{{{_labels(own)}}} {value:.9g}"
+            for n, own, value in samples
+            if n == name
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _labels(labels: Dict[str, object]) -> str:
+    def quoted(value: object) -> str:
+        return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
+
+
+def _samples(ranks: Sequence[Snapshot]) -> Iterable[Sample]:
+    job = {"job": ranks[0].head["job"]}
+    who = {r.rank: {**job, "rank": r.rank, "host": r.head["host"]} for r in ranks}
+    late = live.lateness(ranks)
+    for one in ranks:
+        head, labels = one.head, who[one.rank]
+        yield "up", labels, one.state == "runs"
+        yield "steps_total", labels, head["steps"]
+        yield "tensors_total", labels, head["tensors"]
+        yield "sent_bytes_total", {**labels, "by": "network"}, head["bytes_sent_mpi"]
+        yield "sent_bytes_total", {**labels, "by": "memory"}, head["bytes_sent_window"]
+        yield "waiting_seconds_total", labels, head["waited"] / 1e9
+        yield "late_seconds", labels, late[one.rank]
+    ways = why.ways_of(ranks)
+    for way in ways:
+        yield "step_seconds", who[way.rank], way.seconds
+        for part, share in shares(way).items():
+            yield "step_share", {**who[way.rank], "part": part}, share
+    for each in verdict.findings(ways):
+        yield "gain_share", {**job, "cause": each.cause}, each.share
