@@ -15,13 +15,13 @@
 /* One tensor to communicate. hvd_start copies it, except the memory of `in`, `out` and
  * `residual`. */
 typedef struct hvd_tensor {
-    const char *name;           /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
-    int kind;                   /* hvd_kind */
-    int dtype;                  /* hvd_dtype */
-    int op;                     /* hvd_op; allreduce, reducescatter */
-    int root;                   /* rank of the group; broadcast */
-    int group;                  /* of ranks; 0: the whole job */
-    int priority;               /* higher goes first among tensors that are ready */
+    const char *name; /* UTF-8, under HVD_MAX_NAME bytes; pairs the tensor across ranks */
+    int kind;         /* hvd_kind */
+    int dtype;        /* hvd_dtype */
+    int op;           /* hvd_op; allreduce, reducescatter */
+    int root;         /* rank of the group; broadcast; send, recv: the other, recv: -1: any */
+    int group;        /* of ranks; 0: the whole job */
+    int priority;     /* higher goes first among tensors that are ready */
     double prescale, postscale; /* allreduce, reducescatter: op(x * prescale) * postscale */
     int ndim;
     const int64_t *dims;
@@ -100,6 +100,8 @@ void hvd_watch(hvd_handle *handle, void (*watcher)(void *arg), void *arg);
 /* Of an open tensor that hvd_finish has found well: its output, and how many of the rows came from
  * each rank. Both are the handle's, but for an output of the caller's that fits. Else NULL. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);
+/* The rank that a receive which has ended well came from. */
+int hvd_source(hvd_handle *handle);
 /* The last call with the handle; its tensor may be under way. */
 void hvd_drop(hvd_handle *handle);
 

@@ -7,6 +7,7 @@
 
 const char *kind_name(int kind) {
     NAMED(HVD_KINDS, "allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join");
+    if (kind == HVD_SEND || kind == HVD_RECV) return kind == HVD_SEND ? "send" : "recv";
     return kind >= 0 && kind < HVD_KINDS ? NAMES[kind] : "?";
 }
 

@@ -15,7 +15,9 @@ typedef enum hvd_kind {
     HVD_REDUCESCATTER,
     HVD_ALLTOALL,
     HVD_JOIN, /* has no data: until all ranks have joined, zeros stand in for this rank's tensors */
-    HVD_KINDS
+    HVD_KINDS, /* of work of all ranks; between two ranks: */
+    HVD_SEND = 32,
+    HVD_RECV
 } hvd_kind;
 
 typedef enum hvd_dtype {

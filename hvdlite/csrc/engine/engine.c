@@ -19,6 +19,7 @@ struct engine {
     struct tensors *tensors;
     struct regions regions;
     struct express express;
+    struct p2p p2p;
     struct log log;
     pthread_t thread;
     struct wheel wheel;
@@ -39,19 +40,11 @@ struct engine {
 
 /* ---- the thread that steps ---- */
 
-/* MPI may fail for a rank a moment before its death is seen. */
-static bool find_dead(const struct transport *t, hvd_error *cause) {
-    static const double PATIENCE = 50e-3, LOOK = 1e-3;
-    for (double until = clock_now() + PATIENCE; clock_now() < until; clock_nap(LOOK))
-        if (transport_check_life(t, cause)) return true;
-    return false;
-}
-
 /* Fails with the first cause, which has the same text on every rank. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.abort_cause; /* without what this rank was doing */
     if (e->negotiation.lost.code) cause = e->negotiation.lost;
-    if (cause.code != HVD_RANK_DEAD && !find_dead(e->t, &cause) && !cause.code) {
+    if (cause.code != HVD_RANK_DEAD && !transport_find_dead(e->t, &cause) && !cause.code) {
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
         transport_blame(e->t, e->t->at.rank, &cause);
@@ -66,6 +59,7 @@ static void fail(struct engine *e, const hvd_error *err) {
     flight_trouble(e->executor.flight, cause.text, true);
     flight_blame(e->executor.flight, &cause);
     tensors_close(e->tensors, &cause);
+    p2p_close(&e->p2p, &cause);
 }
 
 static int leave_if_asked(struct engine *e, hvd_error *err) {
@@ -74,6 +68,7 @@ static int leave_if_asked(struct engine *e, hvd_error *err) {
     char reason[sizeof e->reason];
     snprintf(reason, sizeof reason, "%s", e->reason);
     monitor_unlock(&e->monitor);
+    HVD_TRY(p2p_leave(&e->p2p, reason, err));
     return follow_leave(&e->negotiation, reason, err);
 }
 
@@ -113,6 +108,10 @@ static int step(void *engine, bool *progress, hvd_error *err) {
     return code;
 }
 
+static bool is_pending(struct engine *e) {
+    return tensors_count(e->tensors) > 0 || atomic_load(&e->p2p.count) > 0;
+}
+
 static void note_wait(struct engine *e, bool pending, double now) {
     if (!pending || e->waits_since > 0) return;
     e->waits_since = now;
@@ -127,7 +126,7 @@ static void note_wait(struct engine *e, bool pending, double now) {
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
-    bool pending = tensors_count(e->tensors) > 0;
+    bool pending = is_pending(e);
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
@@ -146,18 +145,6 @@ static void idle(struct engine *e, unsigned ticket, double nap) {
     if (transport_listen(e->t) != ticket) e->was_rung = true;
 }
 
-/* MPI sends only while it is called: keeps calling until the last messages are out. */
-static void linger(struct engine *e) {
-    if (e->t->rings) return;
-    static const double LINGER = 0.2, LOOK = 2e-3;
-    struct message m;
-    hvd_error err;
-    for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
-        if (transport_receive(e->t, &m, &err)) return;
-        free(m.data);
-    }
-}
-
 /* Returns whether more is to come. *nap: what to do until then, by next_nap. */
 static bool take_turn(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
@@ -168,7 +155,7 @@ static bool take_turn(struct engine *e, bool *progress, double *nap) {
     e->over = code || (e->negotiation.bye && !e->negotiation.run_log.first);
     if (!e->over && !*progress) *nap = next_nap(e);
     wheel_leave(&e->wheel);
-    if (code) linger(e);
+    if (code) transport_linger(e->t);
     return !e->over;
 }
 
@@ -184,11 +171,14 @@ static void *run(void *arg) {
         }
         if (!take_turn(e, &progress, &nap)) break;
         if (progress) continue;
-        if (wheel_was_driven(&e->wheel) && !tensors_count(e->tensors))
+        if (wheel_was_driven(&e->wheel) && !is_pending(e))
             wheel_park(&e->wheel, wakes);
         else
             idle(e, ticket, nap);
     }
+    hvd_error over;
+    error_set(&over, HVD_RANK_LEFT, "every rank has left the job");
+    p2p_close(&e->p2p, &over);
     monitor_lock(&e->monitor);
     e->ended = true;
     monitor_notify(&e->monitor);
@@ -209,6 +199,7 @@ static void release(struct engine *e) {
     tensors_free(e->tensors);
     regions_free(&e->regions);
     express_close(&e->express);
+    p2p_free(&e->p2p);
     wheel_close(&e->wheel);
     monitor_destroy(&e->monitor);
     free(e);
@@ -226,12 +217,14 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
     express_open(&e->express, t, config->group);
+    p2p_open(&e->p2p, t);
     e->t = t;
     e->log = config->log;
     e->tensors = tensors_new();
     if (!e->tensors) return error_set(err, HVD_NO_MEMORY, "no memory for the tensor table");
     HVD_TRY(negotiate_open(&e->negotiation, t, e->tensors, &coordinator, &e->log, err));
     e->negotiation.express = &e->express;
+    e->negotiation.p2p = &e->p2p;
     e->negotiation.flight = config->flight;
     e->negotiation.group = config->group;
     e->executor = (struct executor){.comm = &t->all,
@@ -284,11 +277,18 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     return tensor_encode(tensor, err);
 }
 
+static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(p2p_submit(&e->p2p, tensor, err));
+    wake(e);
+    return HVD_OK;
+}
+
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     bool corked, waited = tensor->request.waited; /* the tensor may be freed when it is added */
     bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);
+    if (p2p_is(&tensor->request)) return submit_p2p(e, tensor, err);
     if (!ends && express_run(&e->express, tensor, &e->executor)) return HVD_OK;
     HVD_TRY(prepare_data(e, tensor, err));
     int code = express_withdraw(&e->express, tensor, err);
@@ -302,7 +302,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {
     if (e->t->rings) wheel_drive(&e->wheel, e->t->patience.policy, done, arg);
-    if (!done(arg) || tensors_count(e->tensors)) wake(e);
+    if (!done(arg) || is_pending(e)) wake(e);
 }
 
 void engine_cork(struct engine *e, bool corked) {
@@ -315,6 +315,7 @@ void engine_leave(struct engine *e, const char *reason) {
     error_set(&left, HVD_NOT_INITIALIZED,
               "this rank has left the job (%.200s): it can't submit tensors any more", reason);
     tensors_refuse(e->tensors, &left);
+    p2p_refuse(&e->p2p, &left);
     monitor_lock(&e->monitor);
     if (!atomic_load(&e->leaving)) snprintf(e->reason, sizeof e->reason, "%s", reason);
     monitor_unlock(&e->monitor);

@@ -37,6 +37,7 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     char name[HVD_MAX_NAME] = "", others[40] = "";
     size_t count = tensors_oldest(n->tensors, name), more = count ? count - 1 : 0;
     const char *other = count || !n->coordinator ? NULL : coordinator_oldest(n->coordinator, &more);
+    if (!count && !other) other = p2p_oldest(n->p2p);
     if (other) snprintf(name, sizeof name, "%s", other);
     if (more) snprintf(others, sizeof others, " and %zu more", more);
     if (*name)
@@ -90,7 +91,8 @@ void silence_report(struct negotiation *n, int rank, const char *text) {
 }
 
 static int look_at(struct negotiation *n, int rank, bool waits, const char *what, hvd_error *err) {
-    bool needed = waits && rank != n->t->at.rank && (n->coordinator || n->tree.above[rank]);
+    bool needed = waits && rank != n->t->at.rank &&
+                  (n->coordinator || n->tree.above[rank] || p2p_awaits(n->p2p, rank));
     enum watch_finding found = watch_look(&n->watch, rank, needed);
     if (found == WATCH_FAILED) return fail_silent(n, rank, err);
     bool warns = n->coordinator || rank == COORDINATOR; /* it tells all of other ranks */

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "engine/express.h"
+#include "engine/p2p.h"
 #include "engine/run_log.h"
 #include "negotiation/cache.h"
 #include "negotiation/coordinator.h"
@@ -22,6 +23,7 @@ struct negotiation {
     struct transport *t;
     struct tensors *tensors;
     struct express *express;
+    struct p2p *p2p;
     struct cache *cache;             /* of this rank */
     struct coordinator *coordinator; /* on rank 0, else NULL */
     struct wire_writer out, decided; /* messages: up the tree, down the tree */

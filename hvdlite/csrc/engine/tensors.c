@@ -6,21 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct list {
-    struct tensor *oldest, *newest;
-};
-
 struct tensors {
     struct monitor monitor; /* guards: */
     struct map names;
-    struct list fresh; /* added, not yet taken */
-    int corks;         /* while there are any, no tensor is taken */
+    struct tensor_list fresh; /* added, not yet taken */
+    int corks;                /* while there are any, no tensor is taken */
     bool closed;
     hvd_error why;
     /* The engine thread's own: */
-    struct list taken;
-    struct list zeros; /* owned by the table */
-    struct map ids;    /* of taken tensors that were sent by a cache id */
+    struct tensor_list taken;
+    struct tensor_list zeros; /* owned by the table */
+    struct map ids;           /* of taken tensors that were sent by a cache id */
 };
 
 struct tensors *tensors_new(void) {
@@ -30,16 +26,16 @@ struct tensors *tensors_new(void) {
     return t;
 }
 
-static void unlink_tensor(struct list *list, struct tensor *tensor) {
+void tensor_list_remove(struct tensor_list *list, struct tensor *tensor) {
     *(tensor->newer ? &tensor->newer->older : &list->newest) = tensor->older;
     *(tensor->older ? &tensor->older->newer : &list->oldest) = tensor->newer;
 }
 
-/* Appends the linked tensors from `tensor` to `last`. */
-static void append(struct list *list, struct tensor *tensor, struct tensor *last) {
+void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last) {
     tensor->older = list->newest;
     *(list->newest ? &list->newest->newer : &list->oldest) = tensor;
     list->newest = last;
+    last->newer = NULL;
 }
 
 /* Frees what the engine has added to the tensor since its submission. */
@@ -57,7 +53,7 @@ static void free_zeros(struct tensor *tensor) {
 }
 
 static void finish_zeros(struct tensors *t, struct tensor *tensor) {
-    unlink_tensor(&t->zeros, tensor);
+    tensor_list_remove(&t->zeros, tensor);
     free_zeros(tensor);
 }
 
@@ -181,7 +177,7 @@ int tensor_encode(struct tensor *tensor, hvd_error *err) {
 /* Enters a tensor whose name is not in the table. */
 static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(map_put(&t->names, &tensor->node, err));
-    append(&t->fresh, tensor, tensor);
+    tensor_list_add(&t->fresh, tensor, tensor);
     return HVD_OK;
 }
 
@@ -246,14 +242,14 @@ void tensors_cork(struct tensors *t, bool corked) {
 }
 
 static struct tensor *take(struct tensors *t, bool corked_too) {
-    struct list fresh = {0};
+    struct tensor_list fresh = {0};
     monitor_lock(&t->monitor);
     if (corked_too || !t->corks) {
         fresh = t->fresh;
-        t->fresh = (struct list){0};
+        t->fresh = (struct tensor_list){0};
     }
     monitor_unlock(&t->monitor);
-    if (fresh.oldest) append(&t->taken, fresh.oldest, fresh.newest);
+    if (fresh.oldest) tensor_list_add(&t->taken, fresh.oldest, fresh.newest);
     return fresh.oldest;
 }
 
@@ -296,7 +292,7 @@ int tensors_add_zeros(struct tensors *t, const struct request *request, struct t
     }
     *tensor = (struct tensor){
         .request = *request, .in = memory, .out = memory, .message = message, .zeros = true};
-    append(&t->zeros, tensor, tensor);
+    tensor_list_add(&t->zeros, tensor, tensor);
     *out = tensor;
     return HVD_OK;
 }
@@ -306,7 +302,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
         finish_zeros(t, tensor);
         return;
     }
-    unlink_tensor(&t->taken, tensor);
+    tensor_list_remove(&t->taken, tensor);
     if (tensor->id) map_remove(&t->ids, &tensor->by_id);
     monitor_lock(&t->monitor);
     forget(t, tensor);

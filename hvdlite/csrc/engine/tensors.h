@@ -56,6 +56,14 @@ struct tensor {
     struct request request;       /* at the end: its used part has no fixed size */
 };
 
+struct tensor_list {
+    struct tensor *oldest, *newest;
+};
+
+/* Appends the linked tensors from `tensor` to `last`. */
+void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
+void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
+
 /* Once it is known how many rows come from each of n ranks, came[rank * stride]: refuses an output
  * that they do not fill. For an open one makes memory, which begins with the n numbers, and in which
  * the output lies unless the caller's fits. */

@@ -74,4 +74,6 @@ void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
 
 void *hvd_result(hvd_handle *h, const int64_t **rows) { return handle_result(h, rows); }
 
+int hvd_source(hvd_handle *h) { return h->tensor.request.root; }
+
 void hvd_drop(hvd_handle *h) { handle_drop(h); }

@@ -1,5 +1,6 @@
 #include "hvd.h"
 
+#include "engine/p2p.h"
 #include "job/context.h"
 
 #include <stddef.h>
@@ -57,7 +58,11 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
     HVD_TRY(translate(from, to, err));
     HVD_TRY(context_enter_group(from->group, from->name, &g, err));
     int code = context_why_failed(err);
-    if (!code) code = request_check(&to->request, g->transport->at.size, err);
+    const hvd_topology *at = &g->transport->at;
+    if (!code && p2p_is(&to->request))
+        code = p2p_check(&to->request, at, err);
+    else if (!code)
+        code = request_check(&to->request, at->size, err);
     context_leave();
     return code;
 }

@@ -1,5 +1,6 @@
 #include "transport/transport.h"
 
+#include "base/clock.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>
@@ -81,6 +82,24 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
     error_set(err, HVD_RANK_DEAD, "%s is %s", who,
               atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
     return transport_blame(t, rank, err);
+}
+
+bool transport_find_dead(const struct transport *t, hvd_error *cause) {
+    static const double PATIENCE = 50e-3, LOOK = 1e-3;
+    for (double until = clock_now() + PATIENCE; clock_now() < until; clock_nap(LOOK))
+        if (transport_check_life(t, cause)) return true;
+    return false;
+}
+
+void transport_linger(struct transport *t) {
+    if (t->rings) return;
+    static const double LINGER = 0.2, LOOK = 2e-3;
+    struct message m;
+    hvd_error err;
+    for (double until = clock_now() + LINGER; clock_now() < until; clock_nap(LOOK)) {
+        if (transport_receive(t, &m, &err)) return;
+        free(m.data);
+    }
 }
 
 void transport_wake(struct transport *t) { t->ops->wake(t); }

@@ -86,11 +86,16 @@ void transport_complete(const struct transport *t, hvd_error *err);
 /* HVD_OK, or HVD_RANK_DEAD: the process of a rank has died. It may have ended in good order: look
  * for its last message first. */
 int transport_check_life(const struct transport *t, hvd_error *err);
+/* MPI may fail for a rank a moment before its death is seen: looks for a moment. */
+bool transport_find_dead(const struct transport *t, hvd_error *cause);
 bool transport_is_dead(const struct transport *t, int rank);
 void transport_note_death(struct transport *t, int rank); /* any thread */
 /* Notes the death of the ranks of another host that has lost its power or its network. Any thread;
  * the cards are known. */
 void transport_lose_host(struct transport *t, const char *host);
+
+/* MPI sends only while it is called: keeps calling until the last messages are out. */
+void transport_linger(struct transport *t);
 
 /* How to sleep and miss nothing: take a ticket, look for work, sleep on the ticket. Sleep returns
  * at once if a message or a nudge came since the ticket. */

@@ -1,0 +1,235 @@
+#include "engine/p2p.h"
+
+#include "engine/p2p_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void p2p_open(struct p2p *p, struct transport *t) {
+    *p = (struct p2p){.t = t};
+    monitor_init(&p->monitor);
+}
+
+void p2p_free(struct p2p *p) {
+    for (struct p2p_offer *o; (o = p->offers);) {
+        p->offers = o->next;
+        free(o);
+    }
+    free(p->peers);
+    monitor_destroy(&p->monitor);
+}
+
+bool p2p_is(const struct request *r) { return r->kind == HVD_SEND || r->kind == HVD_RECV; }
+
+int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err) {
+    struct request rest = *r;
+    bool any = r->kind == HVD_RECV && r->root == P2P_ANY;
+    if (!any && (r->root < 0 || r->root >= at->size || r->root == at->rank))
+        return error_set(
+            err, HVD_INVALID,
+            "tensor '%s': rank %d can't %s rank %d: expected another rank from 0 to %d", r->name,
+            at->rank, r->kind == HVD_SEND ? "send to" : "receive from", r->root, at->size - 1);
+    rest.kind = HVD_BROADCAST;
+    if (any) rest.root = 0;
+    return request_check(&rest, at->size, err);
+}
+
+/* ---- any thread ---- */
+
+int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+    monitor_lock(&p->monitor);
+    int code = p->closed ? error_set(err, (hvd_code)p->why.code, "%s", p->why.text) : HVD_OK;
+    if (!code) tensor_list_add(&p->fresh, tensor, tensor);
+    if (!code) atomic_fetch_add(&p->count, 1);
+    monitor_unlock(&p->monitor);
+    return code;
+}
+
+void p2p_refuse(struct p2p *p, const hvd_error *why) {
+    monitor_lock(&p->monitor);
+    if (!p->closed) p->why = *why;
+    p->closed = true;
+    monitor_unlock(&p->monitor);
+}
+
+/* ---- messages ---- */
+
+int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
+             size_t size, hvd_error *err) {
+    char message[sizeof head + sizeof((hvd_error *)0)->text + P2P_PART];
+    head.mark = P2P_MARK;
+    head.name = (uint16_t)strlen(name);
+    memcpy(message, &head, sizeof head);
+    memcpy(message + sizeof head, name, head.name);
+    if (size) memcpy(message + sizeof head + head.name, data, size);
+    p->peers[to].knows = true;
+    return transport_send(p->t, to, message, sizeof head + head.name + size, err);
+}
+
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, hvd_error *err) {
+    return p2p_post(p, from, (struct p2p_head){.type = P2P_WANT, .number = number, .bytes = bytes},
+                    "", NULL, 0, err);
+}
+
+void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
+    hvd_error own;
+    if (error) own = *error;
+    if (error) error_of(&own, tensor->request.name);
+    atomic_fetch_sub(&p->count, 1);
+    tensor->complete(tensor->arg, error ? &own : NULL);
+}
+
+/* ---- sends ---- */
+
+static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request), size = bytes <= P2P_SHORT ? bytes : 0;
+    tensor->id = ++p->number;
+    tensor->agreed = size;
+    tensor_list_add(&p->sends, tensor, tensor);
+    return p2p_post(p, tensor->request.root,
+                    (struct p2p_head){.type = P2P_OFFER, .number = tensor->id, .bytes = bytes},
+                    tensor->request.name, tensor->in, size, err);
+}
+
+static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request);
+    while (tensor->agreed < bytes && tensor->agreed < upto) {
+        size_t left = bytes - tensor->agreed, size = left < P2P_PART ? left : P2P_PART;
+        HVD_TRY(p2p_post(p, tensor->request.root,
+                         (struct p2p_head){.type = P2P_PIECE, .number = tensor->id}, "",
+                         (const char *)tensor->in + tensor->agreed, size, err));
+        tensor->agreed += size;
+    }
+    if (upto < bytes) return HVD_OK;
+    tensor_list_remove(&p->sends, tensor);
+    p2p_finish(p, tensor, NULL);
+    return HVD_OK;
+}
+
+static void refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code, const char *text) {
+    hvd_error why;
+    error_set(&why, code == HVD_RANK_LEFT ? HVD_RANK_LEFT : HVD_MISMATCH, "%s", text);
+    transport_blame(p->t, by, &why);
+    tensor_list_remove(&p->sends, tensor);
+    p2p_finish(p, tensor, &why);
+}
+
+/* ---- the stepping thread ---- */
+
+static int know_peers(struct p2p *p, hvd_error *err) {
+    if (!p->peers) p->peers = calloc((size_t)p->t->at.size, sizeof *p->peers);
+    return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for the peers");
+}
+
+int p2p_step(struct p2p *p, bool *progress, hvd_error *err) {
+    monitor_lock(&p->monitor);
+    struct tensor_list fresh = p->fresh;
+    p->fresh = (struct tensor_list){0};
+    monitor_unlock(&p->monitor);
+    int code = fresh.oldest ? know_peers(p, err) : HVD_OK;
+    for (struct tensor *t; !code && (t = fresh.oldest);) {
+        tensor_list_remove(&fresh, t);
+        *progress = true;
+        code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
+    }
+    if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest); /* to be failed */
+    return code;
+}
+
+bool p2p_is_message(const struct message *m) { return m->size && *(uint8_t *)m->data == P2P_MARK; }
+
+static struct tensor *find(const struct tensor_list *list, int peer, uint64_t number) {
+    for (struct tensor *t = list->oldest; t; t = t->newer)
+        if (t->id == number && t->request.root == peer) return t;
+    return NULL;
+}
+
+static int damaged(const struct message *m, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL, "a message of %zu bytes from rank %d is damaged", m->size,
+                     m->from);
+}
+
+static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head,
+                   const char *rest, size_t size, hvd_error *err) {
+    bool comes = head->type == P2P_PIECE;
+    struct tensor *t = find(comes ? &p->coming : &p->sends, m->from, head->number);
+    if (!t || (comes && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
+    if (comes) return p2p_take_piece(p, t, rest, size, err);
+    if (head->type == P2P_WANT) return feed(p, t, head->bytes, err);
+    char text[sizeof err->text];
+    snprintf(text, sizeof text, "%.*s", (int)head->name, rest);
+    refused(p, t, m->from, head->code, text);
+    return HVD_OK;
+}
+
+int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
+    struct p2p_head head;
+    const char *rest = (const char *)m->data + sizeof head;
+    if (m->size < sizeof head) return damaged(m, err);
+    memcpy(&head, m->data, sizeof head);
+    size_t size = m->size - sizeof head - head.name;
+    if (head.name > m->size - sizeof head || head.type > P2P_LEFT) return damaged(m, err);
+    HVD_TRY(know_peers(p, err));
+    bool first = !p->peers[m->from].knows;
+    p->peers[m->from].knows = true;
+    if (p->left && first)
+        HVD_TRY(p2p_post(p, m->from, (struct p2p_head){.type = P2P_LEFT}, p->reason, NULL, 0, err));
+    switch (head.type) {
+    case P2P_HELLO: return HVD_OK;
+    case P2P_OFFER: return p2p_take_offer(p, m->from, &head, rest, size, err);
+    case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
+    default: return take_of(p, m, &head, rest, size, err);
+    }
+}
+
+bool p2p_awaits(const struct p2p *p, int rank) {
+    const struct tensor_list *lists[] = {&p->sends, &p->receives, &p->coming};
+    for (int i = 0; i < 3; i++)
+        for (struct tensor *t = lists[i]->oldest; t; t = t->newer)
+            if (t->request.root == rank || t->request.root == P2P_ANY) return true;
+    return false;
+}
+
+const char *p2p_oldest(const struct p2p *p) {
+    const struct tensor_list *lists[] = {&p->receives, &p->coming, &p->sends};
+    for (int i = 0; i < 3; i++)
+        if (lists[i]->oldest) return lists[i]->oldest->request.name;
+    return NULL;
+}
+
+int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {
+    bool ignored;
+    if (p->left) return HVD_OK;
+    HVD_TRY(p2p_step(p, &ignored, err)); /* what was submitted before */
+    p->left = true;
+    snprintf(p->reason, sizeof p->reason, "%s", reason);
+    for (int r = 0; p->peers && r < p->t->at.size; r++)
+        if (p->peers[r].knows)
+            HVD_TRY(p2p_post(p, r, (struct p2p_head){.type = P2P_LEFT}, reason, NULL, 0, err));
+    for (struct p2p_offer *o; (o = p->offers);) {
+        HVD_TRY(p2p_refuse_as_left(p, o, err));
+        p->offers = o->next;
+        free(o);
+    }
+    return HVD_OK;
+}
+
+static void fail_all(struct p2p *p, struct tensor_list *list, const hvd_error *why) {
+    for (struct tensor *t; (t = list->oldest);) {
+        hvd_error own = *why;
+        error_while(&own, "tensor '%.300s' waited", t->request.name);
+        tensor_list_remove(list, t);
+        p2p_finish(p, t, &own);
+    }
+}
+
+void p2p_close(struct p2p *p, const hvd_error *why) {
+    p2p_refuse(p, why);
+    monitor_lock(&p->monitor);
+    struct tensor_list fresh = p->fresh;
+    p->fresh = (struct tensor_list){0};
+    monitor_unlock(&p->monitor);
+    struct tensor_list *lists[] = {&p->coming, &p->receives, &p->sends, &fresh};
+    for (int i = 0; i < 4; i++) fail_all(p, lists[i], why);
+}

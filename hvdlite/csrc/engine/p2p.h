@@ -1,0 +1,57 @@
+/* Point-to-point: tensors that one rank sends to another, without the coordinator.
+ *
+ * The first send of a name to a rank meets the first receive of that name from its sender, or from
+ * any rank. The sender offers its tensor, with the data if it is short. A receiver that has a receive
+ * for it asks for the rest, a little ahead of what has come: so nobody keeps long data that nobody
+ * wants, and the negotiation, which takes the same way, is not held up behind it. A send has ended
+ * when a receive has met it and its data is out. A rank that has left refuses what it is offered, and
+ * tells those who wait for it. */
+#ifndef HVDLITE_ENGINE_P2P_H
+#define HVDLITE_ENGINE_P2P_H
+
+#include "engine/tensors.h"
+#include "transport/transport.h"
+
+enum { P2P_ANY = -1 }; /* root of a receive: from any rank */
+
+struct p2p {
+    struct transport *t;
+    struct monitor monitor; /* guards: */
+    struct tensor_list fresh;
+    bool closed;
+    hvd_error why;
+    atomic_size_t count; /* submitted, not finished */
+    /* The stepping thread's: */
+    struct tensor_list sends, receives, coming; /* not wanted yet; not met; in parts */
+    struct p2p_offer *offers;                   /* not met; the oldest first */
+    struct p2p_peer *peers;                     /* [rank]; NULL until the first use */
+    uint64_t number;                            /* of the last send */
+    bool left;
+    char reason[256];
+};
+
+void p2p_open(struct p2p *p, struct transport *t);
+void p2p_free(struct p2p *p); /* after p2p_close */
+
+bool p2p_is(const struct request *r);
+
+/* ---- any thread ---- */
+/* Checks a tensor's request; at: this rank. */
+int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err);
+/* The tensor has its node by name; see engine_submit. */
+int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err);
+void p2p_refuse(struct p2p *p, const hvd_error *why); /* later submissions; the first one counts */
+
+/* ---- the stepping thread ---- */
+/* Offers and meets what was submitted. */
+int p2p_step(struct p2p *p, bool *progress, hvd_error *err);
+bool p2p_is_message(const struct message *m);
+int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
+/* This rank waits for that one. */
+bool p2p_awaits(const struct p2p *p, int rank);
+const char *p2p_oldest(const struct p2p *p); /* a name; NULL: nothing waits */
+int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
+/* Fails all that is under way, and all that comes. */
+void p2p_close(struct p2p *p, const hvd_error *why);
+
+#endif

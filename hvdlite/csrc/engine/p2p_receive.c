@@ -1,0 +1,153 @@
+#include "engine/p2p_state.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail_left(struct p2p *p, struct tensor *tensor, int rank) {
+    hvd_error left;
+    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, from which it was to come, has left: %s",
+              tensor->request.name, transport_job_rank(p->t, rank), p->peers[rank].reason);
+    transport_blame(p->t, rank, &left);
+    p2p_finish(p, tensor, &left);
+}
+
+/* ---- receives ---- */
+
+static int refuse(struct p2p *p, int from, uint64_t number, const hvd_error *why, hvd_error *err) {
+    return p2p_post(
+        p, from,
+        (struct p2p_head){.type = P2P_REFUSE, .number = number, .code = (uint32_t)why->code},
+        why->text, NULL, 0, err);
+}
+
+int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err) {
+    hvd_error left;
+    error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, to which it was sent, has left: %s",
+              o->name, transport_job_rank(p->t, p->t->at.rank), p->reason);
+    return refuse(p, o->from, o->head.number, &left, err);
+}
+
+/* The receive, which is in no list, and the offer are of other sizes. */
+static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
+    hvd_error why;
+    error_set(&why, HVD_MISMATCH,
+              "tensor '%s': rank %d sends %" PRIu64
+              " bytes, and rank %d expects %zu: give both the same shape and dtype",
+              o->name, transport_job_rank(p->t, o->from), o->head.bytes,
+              transport_job_rank(p->t, p->t->at.rank), request_bytes(&tensor->request));
+    transport_blame(p->t, o->from, &why);
+    int code = refuse(p, o->from, o->head.number, &why, err);
+    p2p_finish(p, tensor, &why);
+    return code;
+}
+
+static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request);
+    tensor->request.root = o->from;
+    if (o->head.bytes != bytes) return differ(p, tensor, o, err);
+    if (o->size < bytes) {
+        tensor->id = o->head.number;
+        tensor->agreed = 0;
+        tensor_list_add(&p->coming, tensor, tensor);
+        return p2p_want(p, o->from, o->head.number, P2P_AHEAD < bytes ? P2P_AHEAD : bytes, err);
+    }
+    if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
+    int code = p2p_want(p, o->from, o->head.number, bytes, err);
+    p2p_finish(p, tensor, NULL);
+    return code;
+}
+
+static bool fits(const struct tensor *tensor, const struct p2p_offer *o) {
+    int from = tensor->request.root;
+    return (from == o->from || from == P2P_ANY) && !strcmp(tensor->request.name, o->name);
+}
+
+static bool all_left(const struct p2p *p) {
+    for (int r = 0; r < p->t->at.size; r++)
+        if (r != p->t->at.rank && !p->peers[r].left) return false;
+    return true;
+}
+
+/* Those from which a receive may come are to say if they leave. */
+static int greet(struct p2p *p, int from, hvd_error *err) {
+    for (int r = 0; r < p->t->at.size; r++)
+        if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].knows)
+            HVD_TRY(p2p_post(p, r, (struct p2p_head){.type = P2P_HELLO}, "", NULL, 0, err));
+    return HVD_OK;
+}
+
+int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+    int from = tensor->request.root;
+    for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
+        if (!fits(tensor, o)) continue;
+        *at = o->next;
+        int code = meet(p, tensor, o, err);
+        free(o);
+        return code;
+    }
+    if (from == P2P_ANY ? all_left(p) : p->peers[from].left) {
+        fail_left(p, tensor, from == P2P_ANY ? p->t->at.rank == 0 : from); /* one of all */
+        return HVD_OK;
+    }
+    tensor_list_add(&p->receives, tensor, tensor);
+    return greet(p, from, err);
+}
+
+static int offered(struct p2p *p, struct p2p_offer *o, bool *kept, hvd_error *err) {
+    struct p2p_offer **last = &p->offers;
+    for (struct tensor *t = p->receives.oldest; t; t = t->newer) {
+        if (!fits(t, o)) continue;
+        tensor_list_remove(&p->receives, t);
+        return meet(p, t, o, err);
+    }
+    if (p->left) return p2p_refuse_as_left(p, o, err);
+    while (*last) last = &(*last)->next;
+    *last = o;
+    *kept = true;
+    return HVD_OK;
+}
+
+int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
+                   size_t size, hvd_error *err) {
+    bool kept = false;
+    struct p2p_offer *o = malloc(sizeof *o + head->name + 1 + size);
+    if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
+    *o = (struct p2p_offer){.from = from, .head = *head, .size = size, .name = o->text};
+    memcpy(o->text, rest, head->name);
+    o->text[head->name] = 0;
+    memcpy(o->text + head->name + 1, rest + head->name, size);
+    int code = offered(p, o, &kept, err);
+    if (!kept) free(o);
+    return code;
+}
+
+int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
+                   hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request), ahead;
+    memcpy((char *)tensor->out + tensor->agreed, data, size);
+    tensor->agreed += size;
+    ahead = tensor->agreed + P2P_AHEAD - P2P_PART; /* a piece less is under way now */
+    if (tensor->agreed == bytes) {
+        tensor_list_remove(&p->coming, tensor);
+        p2p_finish(p, tensor, NULL);
+        return HVD_OK;
+    }
+    if (ahead >= bytes) return HVD_OK; /* all is wanted */
+    ahead += P2P_PART;
+    return p2p_want(p, tensor->request.root, tensor->id, ahead < bytes ? ahead : bytes, err);
+}
+
+void p2p_take_left(struct p2p *p, int from, const char *text, size_t size) {
+    struct p2p_peer *peer = &p->peers[from];
+    if (size >= sizeof peer->reason) size = sizeof peer->reason - 1;
+    memcpy(peer->reason, text, size);
+    peer->left = true;
+    bool all = all_left(p);
+    for (struct tensor *t = p->receives.oldest, *newer; t; t = newer) {
+        newer = t->newer;
+        if (t->request.root != from && !(all && t->request.root == P2P_ANY)) continue;
+        tensor_list_remove(&p->receives, t);
+        fail_left(p, t, from);
+    }
+}

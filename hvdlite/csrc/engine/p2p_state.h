@@ -1,0 +1,64 @@
+/* What p2p.c and p2p_receive.c share: the messages of point-to-point, and what is known of peers.
+ *
+ * The stepping thread's, like all of p2p.h below its last line. */
+#ifndef HVDLITE_ENGINE_P2P_STATE_H
+#define HVDLITE_ENGINE_P2P_STATE_H
+
+#include "engine/p2p.h"
+
+enum {
+    P2P_SHORT = 8 << 10, /* bytes that go with the offer */
+    P2P_PART = 16 << 10,
+    P2P_AHEAD = 3 * P2P_PART /* that are asked for: less than a mailbox has room for */
+};
+
+/* The first byte of a message; those of the wire begin with another. */
+enum { P2P_MARK = 0xb2 };
+
+enum p2p_type {
+    P2P_HELLO,  /* this rank waits for that one, which is to say if it leaves */
+    P2P_OFFER,  /* name, bytes in all, data if it is short */
+    P2P_WANT,   /* of a send: its bytes up to this one; all of them: it has been met */
+    P2P_PIECE,  /* the next data of a send */
+    P2P_REFUSE, /* a send fails: code, text */
+    P2P_LEFT    /* text */
+};
+
+struct p2p_head {
+    uint8_t mark, type;
+    uint16_t name; /* bytes of it, or of the text, which follow; then comes data */
+    uint32_t code;
+    uint64_t number, bytes; /* of the send, by its sender; P2P_OFFER, P2P_WANT */
+};
+
+struct p2p_peer {
+    bool knows; /* has sent something, or was sent something: it waits for word of this one's end */
+    bool left;
+    char reason[256];
+};
+
+struct p2p_offer {
+    struct p2p_offer *next;
+    int from;
+    struct p2p_head head;
+    size_t size; /* bytes of data */
+    const char *name;
+    char text[]; /* name, zero, data */
+};
+
+int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
+             size_t size, hvd_error *err);
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, hvd_error *err);
+/* Completes a tensor that is in no list. */
+void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
+
+/* ---- p2p_receive.c ---- */
+int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);
+int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
+                   size_t size, hvd_error *err);
+int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
+                   hvd_error *err);
+void p2p_take_left(struct p2p *p, int from, const char *text, size_t size);
+int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err);
+
+#endif

@@ -1,0 +1,218 @@
+/* Tensors that one rank sends to another: order, sizes, any source, and what ends them early. */
+#include "engine_case.h"
+
+#include "engine/p2p.h"
+#include "random.h"
+
+enum { MOST = 200000 }; /* bytes */
+
+/* One send or receive. */
+struct letter {
+    struct tensor tensor;
+    struct engine_rank *owner;
+    unsigned char *data;
+    size_t bytes;
+    hvd_error error;
+    bool done;
+};
+
+static void letter_done(void *arg, const hvd_error *error) {
+    struct letter *l = arg;
+    monitor_lock(&l->owner->monitor);
+    CHECK(!l->done);
+    l->done = true;
+    l->error = error ? *error : (hvd_error){0};
+    l->owner->running--;
+    monitor_notify(&l->owner->monitor);
+    monitor_unlock(&l->owner->monitor);
+}
+
+static unsigned char value_of(int from, int to, int number, size_t i) {
+    return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
+}
+
+static int letter_start(struct letter *l, struct engine_rank *me, int kind, int peer,
+                        const char *name, int number, size_t bytes) {
+    *l = (struct letter){.owner = me, .bytes = bytes, .data = malloc(bytes + 1)};
+    struct request *r = &l->tensor.request;
+    *r = (struct request){
+        .kind = kind, .dtype = HVD_UINT8, .root = peer, .ndim = 1, .dims = {(int64_t)bytes}};
+    snprintf(r->name, sizeof r->name, "%s", name);
+    for (size_t i = 0; i < bytes; i++)
+        l->data[i] = kind == HVD_SEND ? value_of(me->rank, peer, number, i) : 0;
+    l->tensor.in = l->tensor.out = l->data;
+    l->tensor.complete = letter_done;
+    l->tensor.arg = l;
+    monitor_lock(&me->monitor);
+    me->running++;
+    monitor_unlock(&me->monitor);
+    int code = p2p_check(r, &rank_transport(me->ranks, me->rank)->at, ERR);
+    if (!code) code = engine_submit(me->engine, &l->tensor, ERR);
+    monitor_lock(&me->monitor);
+    if (code) me->running--;
+    monitor_unlock(&me->monitor);
+    return code;
+}
+
+static void check_came(struct letter *l, int from, int number) {
+    int self = l->owner->rank;
+    CHECK_CODE(l->error.code, HVD_OK, l->error);
+    CHECK_INT(l->tensor.request.root, from);
+    for (size_t i = 0; i < l->bytes; i++)
+        if (l->data[i] != value_of(from, self, number, i)) {
+            CHECK_CASE(false, "byte %zu of %zu from %d", i, l->bytes, from);
+            return;
+        }
+}
+
+static const size_t SIZES[] = {0, 1, 8 << 10, (8 << 10) + 1, 16 << 10, 50000, MOST};
+enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 3 * NSIZES };
+
+static size_t size_of(int number) { return SIZES[number % NSIZES]; }
+
+/* Each rank sends to each other and receives; odd ranks receive first; an allreduce between. */
+ENGINES(all_main, arg) {
+    int p = me->ranks->size;
+    struct letter(*l)[2][EACH] = calloc((size_t)p, sizeof *l);
+    uint64_t random = (uint64_t)me->rank + 1;
+    for (int turn = 0; turn < 2; turn++)
+        for (int number = 0; number < EACH; number++)
+            for (int d = 1; d < p; d++) {
+                int peer = (me->rank + d) % p, kind = (me->rank + turn) % 2 ? HVD_RECV : HVD_SEND;
+                OK(letter_start(&l[peer][kind == HVD_RECV][number], me, kind, peer,
+                                number % 2 ? "odd" : "even", number, size_of(number)));
+                if (random_below(&random, 8) == 0) clock_yield();
+            }
+    check_in_order(me, "together");
+    REQUIRE(engine_rank_wait(me));
+    for (int peer = 0; peer < p; peer++)
+        for (int number = 0; number < EACH && peer != me->rank; number++) {
+            CHECK_CODE(l[peer][0][number].error.code, HVD_OK, l[peer][0][number].error);
+            check_came(&l[peer][1][number], peer, number);
+            free(l[peer][0][number].data);
+            free(l[peer][1][number].data);
+        }
+    free(l);
+}
+
+TEST(test_each_with_each_in_order) {
+    for (int p = 2; p <= 5; p++) ranks_run(p, all_main, NULL);
+}
+
+ENGINES(any_main, arg) {
+    int p = me->ranks->size;
+    struct letter l[MOST_RANKS];
+    bool seen[MOST_RANKS] = {0};
+    if (me->rank) {
+        OK(letter_start(&l[0], me, HVD_SEND, 0, "any", 0, 30000));
+        engine_rank_wait(me);
+        CHECK_CODE(l[0].error.code, HVD_OK, l[0].error);
+        free(l[0].data);
+        return;
+    }
+    for (int i = 1; i < p; i++) OK(letter_start(&l[i], me, HVD_RECV, P2P_ANY, "any", 0, 30000));
+    engine_rank_wait(me);
+    for (int i = 1; i < p; i++) {
+        int from = l[i].tensor.request.root;
+        REQUIRE(from > 0 && from < p && !seen[from]);
+        seen[from] = true;
+        check_came(&l[i], from, 0);
+        free(l[i].data);
+    }
+}
+
+TEST(test_from_any_rank) {
+    for (int p = 2; p <= 5; p++) ranks_run(p, any_main, NULL);
+}
+
+static void check_refused(struct letter *l, hvd_code code, const char *what) {
+    CHECK(l->done);
+    CHECK_CODE(l->error.code, code, l->error);
+    CHECK_HAS(l->error.text, "'x'");
+    CHECK_HAS(l->error.text, what);
+    free(l->data);
+}
+
+/* Of different sizes, whoever comes first; what follows goes on. */
+ENGINES(mismatch_main, arg) {
+    struct letter first, next;
+    if (me->rank == *(const int *)arg) ranks_meet(me->ranks);
+    int kind = me->rank ? HVD_RECV : HVD_SEND, peer = 1 - me->rank;
+    OK(letter_start(&first, me, kind, peer, "x", 0, me->rank ? 20000 : 30000));
+    OK(letter_start(&next, me, kind, peer, "x", 1, 20000));
+    if (me->rank != *(const int *)arg) ranks_meet(me->ranks);
+    engine_rank_wait(me);
+    check_refused(&first, HVD_MISMATCH, "rank 0 sends 30000 bytes, and rank 1 expects 20000");
+    if (me->rank) check_came(&next, 0, 1);
+    CHECK_CODE(next.error.code, HVD_OK, next.error);
+    free(next.data);
+}
+
+TEST(test_mismatch) {
+    for (int late = 0; late < 2; late++) ranks_run(2, mismatch_main, &late);
+}
+
+/* Rank 0 leaves: before, or after, the others want it. What it has sent still comes. */
+ENGINES(leave_main, arg) {
+    bool before = *(const bool *)arg;
+    struct letter sent[MOST_RANKS], good, from, to, any;
+    if (me->rank == 0) {
+        for (int r = 1; r < me->ranks->size; r++)
+            OK(letter_start(&sent[r], me, HVD_SEND, r, "good", 0, 40000));
+        if (before) engine_leave(me->engine, "out of data");
+        ranks_meet(me->ranks);
+        engine_leave(me->engine, "out of data");
+        engine_rank_wait(me);
+        for (int r = 1; r < me->ranks->size; r++) free(sent[r].data);
+        return;
+    }
+    if (before) ranks_meet(me->ranks);
+    OK(letter_start(&from, me, HVD_RECV, 0, "x", 0, 10));
+    OK(letter_start(&to, me, HVD_SEND, 0, "x", 0, 10));
+    if (me->ranks->size == 2) OK(letter_start(&any, me, HVD_RECV, P2P_ANY, "x", 0, 10));
+    OK(letter_start(&good, me, HVD_RECV, 0, "good", 0, 40000));
+    if (!before) ranks_meet(me->ranks);
+    engine_rank_wait(me);
+    check_refused(&from, HVD_RANK_LEFT, "rank 0, from which it was to come, has left: out of data");
+    check_refused(&to, HVD_RANK_LEFT, "rank 0, to which it was sent, has left: out of data");
+    if (me->ranks->size == 2) check_refused(&any, HVD_RANK_LEFT, "has left");
+    check_came(&good, 0, 0);
+    free(good.data);
+}
+
+TEST(test_leave) {
+    for (int p = 2; p <= 4; p++) {
+        ranks_run(p, leave_main, &(bool){true});
+        ranks_run(p, leave_main, &(bool){false});
+    }
+}
+
+/* An engine that stops without leaving fails what waits for it. */
+static void fault_main(struct ranks *ranks, int rank, void *arg) {
+    struct engine_rank me;
+    struct letter l;
+    (void)arg;
+    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
+    if (rank == 1) {
+        OK(letter_start(&l, &me, HVD_RECV, 0, "x", 0, 10));
+        engine_rank_wait(&me);
+        check_refused(&l, HVD_TRANSPORT, "was stopped before the job ended");
+    }
+    engine_stop(me.engine);
+    monitor_destroy(&me.monitor);
+}
+
+TEST(test_stop) { ranks_run(2, fault_main, NULL); }
+
+ENGINES(wrong_main, arg) {
+    struct letter l;
+    CHECK_INT(letter_start(&l, me, HVD_SEND, me->rank, "x", 0, 1), HVD_INVALID);
+    CHECK_HAS(ERR->text, "expected another rank from 0 to 1");
+    free(l.data);
+    CHECK_INT(letter_start(&l, me, HVD_SEND, P2P_ANY, "x", 0, 1), HVD_INVALID);
+    free(l.data);
+    CHECK_INT(letter_start(&l, me, HVD_RECV, 2, "x", 0, 1), HVD_INVALID);
+    free(l.data);
+}
+
+TEST(test_wrong_peers) { ranks_run(2, wrong_main, NULL); }
