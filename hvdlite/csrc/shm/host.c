@@ -6,8 +6,25 @@
 
 enum { LEADER = 0 };
 
+/* What other ranks than local rank 0 write to a rank. */
+struct letters {
+    struct window_line written; /* counts */
+    struct mailbox from[];      /* [local rank] */
+};
+
+static size_t letters_bytes(int n) {
+    return sizeof(struct letters) + (size_t)n * sizeof(struct mailbox);
+}
+
+size_t host_bytes(int n) { return window_bytes(n) + (size_t)n * letters_bytes(n); }
+
+static struct letters *letters_to(const struct host *h, int to) {
+    char *after = (char *)h->window.ranks + window_bytes(h->window.n);
+    return (struct letters *)(void *)(after + (size_t)to * letters_bytes(h->window.n));
+}
+
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err) {
-    *h = (struct host){.bytes = window_bytes(n)};
+    *h = (struct host){0};
     window_init(&h->window, memory, n, self);
     h->out = calloc((size_t)n, sizeof *h->out);
     h->in = calloc((size_t)n, sizeof *h->in);
@@ -23,36 +40,64 @@ void host_close(struct host *h) {
     }
     free(h->out);
     free(h->in);
-    shmem_close(h->window.ranks, h->bytes);
+    shmem_close(h->window.ranks, host_bytes(h->window.n));
     *h = (struct host){0};
 }
 
 bool host_reaches(const struct host *h, int local_rank) {
-    return h->window.ranks && (h->window.self == LEADER) != (local_rank == LEADER);
+    return h->window.ranks && h->window.self != local_rank;
+}
+
+static bool is_apart(const struct host *h, int other) {
+    return h->window.self != LEADER && other != LEADER;
 }
 
 static struct mailbox *box_to(struct host *h, int to) {
+    if (is_apart(h, to)) return &letters_to(h, to)->from[h->window.self];
     return to == LEADER ? &window_self(&h->window)->to_leader : &h->window.ranks[to].from_leader;
 }
 
 static struct mailbox *box_from(struct host *h, int from) {
+    if (is_apart(h, from)) return &letters_to(h, h->window.self)->from[from];
     return from == LEADER ? &window_self(&h->window)->from_leader
                           : &h->window.ranks[from].to_leader;
 }
 
+/* After it has written to that rank's mailbox. */
+static void tell(struct host *h, int to) {
+    if (is_apart(h, to))
+        atomic_fetch_add_explicit(&letters_to(h, to)->written.rounds, 1, memory_order_release);
+    doorbell_ring(&h->window.ranks[to].doorbell);
+}
+
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err) {
     HVD_TRY(mailbox_send(box_to(h, to), &h->out[to], data, size, err));
-    doorbell_ring(&h->window.ranks[to].doorbell);
+    tell(h, to);
+    return HVD_OK;
+}
+
+/* From one of the local ranks. */
+static int receive(struct host *h, int first, int last, int *from, void **data, size_t *size,
+                   hvd_error *err) {
+    for (*from = first; *from <= last; ++*from) {
+        if (*from == h->window.self) continue;
+        HVD_TRY(mailbox_receive(box_from(h, *from), &h->in[*from], data, size, err));
+        if (*data) return HVD_OK;
+    }
     return HVD_OK;
 }
 
 int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err) {
+    bool leads = h->window.self == LEADER;
+    int last = h->window.n - 1;
     *data = NULL;
-    int last = h->window.self == LEADER ? h->window.n - 1 : LEADER;
-    for (*from = last ? 1 : LEADER; *from <= last && host_reaches(h, *from); ++*from) {
-        HVD_TRY(mailbox_receive(box_from(h, *from), &h->in[*from], data, size, err));
-        if (*data) return HVD_OK;
-    }
+    HVD_TRY(receive(h, LEADER, leads ? last : LEADER, from, data, size, err));
+    if (*data || leads || last < 2) return HVD_OK;
+    _Atomic uint64_t *count = &letters_to(h, h->window.self)->written.rounds;
+    uint64_t written = atomic_load_explicit(count, memory_order_acquire);
+    if (written == h->seen) return HVD_OK;
+    HVD_TRY(receive(h, LEADER + 1, last, from, data, size, err));
+    if (!*data) h->seen = written;
     return HVD_OK;
 }
 
@@ -60,7 +105,7 @@ int host_flush(struct host *h, hvd_error *err) {
     for (int i = 0; i < h->window.n; i++) {
         if (!h->out[i].size) continue;
         HVD_TRY(mailbox_flush(box_to(h, i), &h->out[i], err));
-        doorbell_ring(&h->window.ranks[i].doorbell);
+        tell(h, i);
     }
     return HVD_OK;
 }

@@ -1,7 +1,8 @@
 /* The ranks of one host: their window, and messages through its mailboxes.
  *
- * Knows only local ranks. Messages pass only between local rank 0 and the others, which is all that
- * the negotiation needs; each rings a doorbell. One thread, except for the doorbells. */
+ * Knows only local ranks. The negotiation needs messages between local rank 0 and the others: their
+ * mailboxes are looked into often, and lie in the window. Those of other pairs follow it, and take no
+ * memory until they are used. Each message rings a doorbell. One thread, except for the doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 
@@ -9,12 +10,14 @@
 
 struct host {
     struct window window;
-    size_t bytes;         /* of the mapped memory */
+    uint64_t seen;        /* of what other ranks than local rank 0 have written to this one */
     struct mail_out *out; /* [local rank] */
     struct mail_in *in;   /* [local rank] */
 };
 
-/* `memory`: window_bytes(n) from shmem_map; the host owns it from now on. */
+/* Of the memory, which begins with the window. */
+size_t host_bytes(int n);
+/* `memory`: of so many bytes, from shmem_map; the host owns it from now on. */
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);
 void host_close(struct host *h);
 

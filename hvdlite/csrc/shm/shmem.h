@@ -30,6 +30,9 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err);
 /* Maps `bytes` of such memory, from its begin, anywhere. `shared`: else what this process writes to
  * a page stays its own. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
+/* The same, shared; but pages after the first `at_once` bytes exist only once they are used. */
+int shmem_map_sparse(void **memory, size_t bytes, size_t at_once, const char *address,
+                     hvd_error *err);
 void shmem_close(void *memory, size_t bytes);
 void shmem_release(void *memory, size_t bytes, int fd); /* bytes of all parts */
 

@@ -35,14 +35,16 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
 /* All ranks of the host map the memory that its leader makes, or none does. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
-    size_t bytes = window_bytes(t->at.local_size);
+    int n = t->at.local_size;
+    size_t bytes = host_bytes(n);
     char own[SHMEM_ADDRESS] = "";
     if (t->at.local_rank == 0 && wanted && !shmem_make(bytes, &o->file, &t->no_window))
         shmem_address(o->file, own);
     char (*addresses)[SHMEM_ADDRESS] = transport_gather(t, own, sizeof own, err);
     if (!addresses) return err->code;
     const char *address = addresses[t->layout.host.ranks[0]];
-    if (wanted && *address) shmem_map(memory, bytes, true, address, &t->no_window);
+    if (wanted && *address)
+        shmem_map_sparse(memory, bytes, window_bytes(n), address, &t->no_window);
     free(addresses);
     bool here = false;
     int code = compare(t, (struct mapped){*memory != NULL, wanted}, &here, err);

@@ -47,8 +47,8 @@ def load() -> Any:
     assert spec and spec.loader
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
-    names = "start", "finish", "watch", "drop", "plan", "run"
-    glue.use(*(_address(f"hvd_{name}") for name in names), empty_shared)
+    names = "start", "finish", "watch", "drop", "plan", "run", "source"
+    glue.use([_address(f"hvd_{name}") for name in names], empty_shared)
     atexit.register(glue.stop)
     return glue
 

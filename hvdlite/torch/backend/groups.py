@@ -30,9 +30,8 @@ def create(store, rank: int, size: int, timeout: timedelta):
     if not torch.cuda.is_available():  # NCCL's memory is switched by the same word
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     members, number = _members(store, rank, size, timeout)
-    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=timeout)
     group, seconds = _core_group(members, number), timeout.total_seconds()
-    return glue.make(rank, size, group, f"torch.{number}", seconds, gloo)
+    return glue.make(rank, size, group, f"torch.{number}", seconds, dist.PrefixStore("gloo", store))
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:

@@ -48,8 +48,13 @@ class Operation : public c10::intrusive_ptr_target {
           outputs_(std::move(outputs)), limit_(std::min(limit, LONGEST)),
           deadline_(Clock::now() + limit_), waited_(plans->begin(number) && waited) {}
 
+    // Between two ranks, by the whole name.
+    Operation(const std::string &name, const char *what, Tensors outputs, Milliseconds limit)
+        : number_(0), name_(name), what_(what), outputs_(std::move(outputs)),
+          limit_(std::min(limit, LONGEST)), deadline_(Clock::now() + limit_), waited_(false) {}
+
     ~Operation() override {
-        plans_->end(number_);
+        if (plans_) plans_->end(number_);
         if (planned_ && ended() && !error_ && !watched_) {
             plans_->keep(number_, like_, handles_.front());
             handles_.erase(handles_.begin());
@@ -63,7 +68,7 @@ class Operation : public c10::intrusive_ptr_target {
     void deliver_nothing() { deliver_ = nullptr; } // after a start that failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
-        std::string name = name_ + "." + std::to_string(handles_.size());
+        std::string name = plans_ ? name_ + "." + std::to_string(handles_.size()) : name_;
         tensor.name = name.c_str();
         tensor.waited = waited_;
         tensor.queued = 1;
@@ -81,6 +86,9 @@ class Operation : public c10::intrusive_ptr_target {
     const Tensors &outputs() const { return outputs_; }
     bool ended() const { return state_.load(std::memory_order_acquire) == ENDED; }
     std::exception_ptr error() const { return ended() ? error_ : nullptr; }
+
+    // The rank that it has come from.
+    int source() const { return core.source(handles_.front()); }
 
     // Ends it if it can be ended. The engine does nothing for what a caller was to wait for, so a
     // caller who only asks lends it a moment.
@@ -157,7 +165,7 @@ class Operation : public c10::intrusive_ptr_target {
         return nullptr;
     }
 
-    const c10::intrusive_ptr<Plans> plans_;
+    const c10::intrusive_ptr<Plans> plans_; // NULL: between two ranks
     const int number_;
     const std::string name_;
     const char *const what_;

@@ -24,7 +24,9 @@ struct Core {
     decltype(&hvd_drop) drop;
     decltype(&hvd_plan) plan;
     decltype(&hvd_run) run;
+    decltype(&hvd_source) source;
 };
+constexpr int CORE_FUNCTIONS = 7;
 inline Core core;
 
 class Plans : public c10::intrusive_ptr_target {

@@ -158,6 +158,18 @@ class Start {
         start(t, {ranks, Elements(out).number});
     }
 
+    void send(const at::Tensor &in, int to) {
+        hvd_tensor t = tensor(HVD_SEND, in, in);
+        t.root = to;
+        start(t, {Elements(in).number});
+    }
+
+    void receive(const at::Tensor &out, int from) { // -1: from any rank
+        hvd_tensor t = tensor(HVD_RECV, out, out);
+        t.root = from;
+        start(t, {Elements(out).number});
+    }
+
     // splits: rows for each rank; empty: equally many. width: elements a row.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
                   int64_t width, const std::vector<int64_t> &splits) {

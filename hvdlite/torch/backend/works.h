@@ -28,6 +28,7 @@ class HvdWork : public Work {
     bool isSuccess() const override { return operation_->ended() && !operation_->error(); }
     std::exception_ptr exception() const override { return operation_->error(); }
     Tensors result() override { return operation_->outputs(); }
+    int sourceRank() const override { return operation_->source(); }
     uint64_t getSequencenumber() const override { return number_; }
     c10::intrusive_ptr<Future> getFuture() override { return operation_->future(); }
     void abort() override {}
@@ -67,7 +68,6 @@ class GlooWork : public Work {
     bool isCompleted() override { return work_->isCompleted() && note_end(); }
     bool isSuccess() const override { return work_->isSuccess(); }
     std::exception_ptr exception() const override { return work_->exception(); }
-    int sourceRank() const override { return work_->sourceRank(); }
     Tensors result() override { return work_->result(); }
     c10::intrusive_ptr<Future> getFuture() override { return work_->getFuture(); }
     void abort() override { work_->abort(); }

@@ -1,0 +1,61 @@
+// Checks: what the tensors of one call must have in common; and tensors like them, for the core.
+#pragma once
+
+#include "start.h"
+
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+namespace hvdlite {
+
+constexpr const char *ONE_EACH = "hvdlite: expected one tensor for each rank";
+
+inline void check_type(const at::Tensor &a, const at::Tensor &b) {
+    TORCH_CHECK(a.scalar_type() == b.scalar_type(), "hvdlite: tensors of one call must have one ",
+                "type: got ", a.scalar_type(), " and ", b.scalar_type());
+}
+
+inline void check_alike(const at::Tensor &a, const at::Tensor &b) {
+    check_type(a, b);
+    TORCH_CHECK(a.numel() == b.numel(), "hvdlite: tensors of one call must be equally large: got ",
+                a.sizes(), " and ", b.sizes());
+}
+
+inline void check_alike(const Tensors &many, const at::Tensor &one, int ranks) {
+    TORCH_CHECK(static_cast<int>(many.size()) == ranks, ONE_EACH);
+    for (const at::Tensor &t : many) check_alike(t, one);
+}
+
+inline void check_times(const at::Tensor &large, const at::Tensor &small, int ranks) {
+    check_type(large, small);
+    TORCH_CHECK(large.numel() == small.numel() * ranks, "hvdlite: expected ", ranks,
+                " times as many elements: got ", large.sizes(), " and ", small.sizes());
+}
+
+inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits, int ranks) {
+    TORCH_CHECK(t.dim() > 0, "hvdlite: all_to_all_single takes no tensors without dimensions");
+    c10d::checkSplitSizes(splits, t, ranks);
+}
+
+// For each tensor a row of every rank.
+inline Tensors matrices_of(const Tensors &tensors, int ranks) {
+    Tensors matrices;
+    for (const at::Tensor &t : tensors)
+        matrices.push_back(at::empty({ranks, t.numel()}, t.options()));
+    return matrices;
+}
+
+inline Tensors dense_of(const Tensors &tensors) {
+    Tensors copies;
+    for (const at::Tensor &t : tensors) copies.push_back(dense(t));
+    return copies;
+}
+
+// The tensors, or where they are not contiguous others to write to.
+inline Tensors buffers_of(const Tensors &tensors) {
+    Tensors buffers;
+    for (const at::Tensor &t : tensors)
+        buffers.push_back(t.is_contiguous() ? t : at::empty(t.sizes(), t.options()));
+    return buffers;
+}
+
+} // namespace hvdlite

@@ -1,0 +1,213 @@
+// A process group: its name in the core, calls between two of its ranks, and the Gloo beside it.
+//
+// torch.distributed fixes the order of a group's calls, so the group and a number that recurs name a
+// tensor of the core, which then finds whether the ranks' calls fit together. A send and a receive
+// have the name of the group and the tag.
+#pragma once
+
+#include "checks.h"
+#include "works.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+namespace hvdlite {
+
+using namespace c10d;
+
+inline PyObject *empty_shared; // of hvdlite.torch; for ever
+
+class Group : public Backend {
+  public:
+    struct Options : Backend::Options {
+        explicit Options(Milliseconds timeout) : Backend::Options("hvdlite", timeout) {}
+    };
+
+    // name: of its tensors in the core, equal on all ranks and of no other group.
+    Group(int rank, int size, int group, std::string name, Milliseconds timeout,
+          c10::intrusive_ptr<Store> store)
+        : Backend(rank, size), group_(group), name_(std::move(name)),
+          options_(c10::make_intrusive<Options>(timeout)), store_(std::move(store)) {}
+
+    const std::string getBackendName() const override { return "hvdlite"; }
+    void setSequenceNumberForGroup() override {}
+    uint64_t getSequenceNumberForGroup() override { return number_; }
+
+    // ---- that not every version of PyTorch asks for: without `override` ----
+
+    c10::intrusive_ptr<Backend::Options> getBackendOptions() { return options_; }
+    void setTimeout(Milliseconds timeout) {
+        options_->timeout = timeout;
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (gloo_) set_timeout(*gloo_, timeout, 0);
+    }
+
+    // DistributedDataParallel's buckets, which all ranks make at once.
+    bool supportsTensorAlloc(c10::DeviceIndex) { return group_ == 0 && size_ > 1; }
+    at::Tensor allocateTensor(long size, at::TensorOptions options) {
+        py::gil_scoped_acquire gil;
+        auto type = c10::typeMetaToScalarType(options.dtype());
+        return py::handle(empty_shared)(size, py::cast(type)).cast<at::Tensor>();
+    }
+
+    // ---- between two ranks ----
+
+    WorkPtr send(Tensors &tensors, int to, int tag) override {
+        const at::Tensor &t = only(tensors);
+        return exchange(OpType::SEND, "hvdlite:send", t, name_of(tag), options_->timeout,
+                        [&](Start &start) { start.send(dense(t), to); });
+    }
+    WorkPtr recv(Tensors &tensors, int from, int tag) override {
+        return receive(OpType::RECV, "hvdlite:recv", only(tensors), from, tag);
+    }
+    WorkPtr recvAnysource(Tensors &tensors, int tag) override {
+        return receive(OpType::RECVANYSOURCE, "hvdlite:recvAnySource", only(tensors), -1, tag);
+    }
+
+    // Rank 0 hears all ranks, and then tells them.
+    void monitoredBarrier(const BarrierOptions &o, bool all) override {
+        auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
+        Signals signals{*this, name_ + ".monitored" + std::to_string(++barriers_), limit};
+        if (rank_ == 0)
+            signals.hear_all(all);
+        else
+            signals.tell_first();
+    }
+
+  protected:
+    template <class O, class F>
+    WorkPtr run(OpType type, const char *title, const Tensors &ins, const Tensors &outs, const O &o,
+                F fill) {
+        uint64_t number = ++number_;
+        auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
+        auto operation =
+            c10::make_intrusive<Operation>(plans_, name_, static_cast<int>(number % Plans::NAMES),
+                                           title + sizeof "hvdlite", outs, limit, !is_async(o, 0));
+        return started(type, title, ins, operation, number, fill);
+    }
+
+    // Made when it is first needed, by all ranks at once.
+    Backend &gloo() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (gloo_) return *gloo_;
+        py::gil_scoped_acquire gil;
+        auto make = py::module_::import("torch.distributed").attr("ProcessGroupGloo");
+        py::object made = make(store_, rank_, size_, py::arg("timeout") = options_->timeout);
+        gloo_ = made.cast<c10::intrusive_ptr<Backend>>();
+        return *gloo_;
+    }
+
+    WorkPtr other(OpType type, const char *title, const Tensors &tensors, WorkPtr work) {
+        return c10::make_intrusive<GlooWork>(rank_, type, title, tensors, std::move(work));
+    }
+
+  private:
+    // The messages of a monitored barrier.
+    struct Signals {
+        Group &group;
+        std::string name;
+        Milliseconds limit;
+        Clock::time_point until = Clock::now() + limit;
+
+        WorkPtr send(int to) {
+            return group.exchange(OpType::SEND, "hvdlite:send", one(), name, limit,
+                                  [&](Start &start) { start.send(one(), to); });
+        }
+        WorkPtr receive(int from) {
+            at::Tensor t = one();
+            return group.exchange(OpType::RECV, "hvdlite:recv", t, name, limit,
+                                  [&](Start &start) { start.receive(t, from); });
+        }
+        void hear_all(bool all) {
+            std::vector<WorkPtr> heard;
+            std::string late;
+            int number = 0;
+            for (int r = 1; r < group.size_; r++) heard.push_back(receive(r));
+            for (int r = 1; r < group.size_; r++) {
+                if (comes(*heard[r - 1])) continue;
+                late += (number++ ? ", " : "") + std::to_string(r);
+                if (!all) break;
+            }
+            TORCH_CHECK_WITH(DistBackendError, late.empty(), "hvdlite: [Rank 0]: Rank",
+                             all ? "s " : " ", late, " failed to pass monitoredBarrier in ",
+                             limit.count(), " ms");
+            for (int r = 1; r < group.size_; r++) send(r)->wait(left());
+        }
+        void tell_first() {
+            auto told = send(0), heard = receive(0);
+            TORCH_CHECK_WITH(DistBackendError, comes(*told) && comes(*heard), "hvdlite: [Rank ",
+                             group.rank_, "]: rank ", group.rank_,
+                             " successfully reached monitoredBarrier, but received errors while "
+                             "waiting for send/recv from rank 0. Please check rank 0 logs for "
+                             "faulty rank.");
+        }
+        Milliseconds left() const {
+            auto left = std::chrono::duration_cast<Milliseconds>(until - Clock::now());
+            return std::max(left, Milliseconds(1));
+        }
+        bool comes(Work &work) const {
+            try {
+                return work.wait(left());
+            } catch (const c10::Error &) {
+                return false;
+            }
+        }
+        static at::Tensor one() { return at::zeros({1}, at::kByte); }
+    };
+
+    static const at::Tensor &only(const Tensors &tensors) {
+        TORCH_CHECK(tensors.size() == 1, "hvdlite: send and recv take one tensor");
+        TORCH_CHECK(moves(tensors[0]), "hvdlite: send and recv take dense CPU tensors");
+        return tensors[0];
+    }
+
+    std::string name_of(int tag) const {
+        TORCH_CHECK(tag >= 0, "hvdlite: a tag is at least 0: got ", tag);
+        return name_ + ".tag" + std::to_string(tag);
+    }
+
+    WorkPtr receive(OpType type, const char *title, const at::Tensor &t, int from, int tag) {
+        return exchange(type, title, t, name_of(tag), options_->timeout, [&](Start &start) {
+            Tensors to = {t}, copies = buffers_of(to);
+            start.copy_back(to, copies);
+            start.receive(copies[0], from);
+        });
+    }
+
+    template <class F>
+    WorkPtr exchange(OpType type, const char *title, const at::Tensor &t, const std::string &name,
+                     Milliseconds limit, F fill) {
+        auto operation =
+            c10::make_intrusive<Operation>(name, title + sizeof "hvdlite", Tensors{t}, limit);
+        return started(type, title, {t}, operation, number_, fill);
+    }
+
+    template <class F>
+    WorkPtr started(OpType type, const char *title, const Tensors &ins,
+                    const c10::intrusive_ptr<Operation> &operation, uint64_t number, F fill) {
+        auto work = c10::make_intrusive<HvdWork>(rank_, type, title, ins, operation, number);
+        Start start(group_, operation);
+        at::NoGradGuard no_grad;
+        try {
+            fill(start);
+        } catch (...) {
+            operation->deliver_nothing();
+            throw;
+        }
+        return work;
+    }
+
+    const int group_;
+    const std::string name_;
+    const c10::intrusive_ptr<Options> options_;
+    const c10::intrusive_ptr<Store> store_;
+    const c10::intrusive_ptr<Plans> plans_ = c10::make_intrusive<Plans>();
+    std::atomic<uint64_t> number_{0};   // of the last call
+    std::atomic<uint64_t> barriers_{0}; // monitored ones
+    std::mutex mutex_;                  // guards:
+    c10::intrusive_ptr<Backend> gloo_;  // NULL: not needed yet
+};
+
+} // namespace hvdlite
