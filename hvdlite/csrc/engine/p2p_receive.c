@@ -124,18 +124,18 @@ int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const c
 
 int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
                    hvd_error *err) {
-    size_t bytes = request_bytes(&tensor->request), ahead;
-    memcpy((char *)tensor->out + tensor->agreed, data, size);
+    size_t bytes = request_bytes(&tensor->request), before = tensor->agreed;
+    memcpy((char *)tensor->out + before, data, size);
     tensor->agreed += size;
-    ahead = tensor->agreed + P2P_AHEAD - P2P_PART; /* a piece less is under way now */
     if (tensor->agreed == bytes) {
         tensor_list_remove(&p->coming, tensor);
         p2p_finish(p, tensor, NULL);
         return HVD_OK;
     }
-    if (ahead >= bytes) return HVD_OK; /* all is wanted */
-    ahead += P2P_PART;
-    return p2p_want(p, tensor->request.root, tensor->id, ahead < bytes ? ahead : bytes, err);
+    size_t step = before / P2P_STEP, wanted = step * P2P_STEP + P2P_AHEAD;
+    if (tensor->agreed / P2P_STEP == step || wanted >= bytes) return HVD_OK;
+    wanted += P2P_STEP;
+    return p2p_want(p, tensor->request.root, tensor->id, wanted < bytes ? wanted : bytes, err);
 }
 
 void p2p_take_left(struct p2p *p, int from, const char *text, size_t size) {

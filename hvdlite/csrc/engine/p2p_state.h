@@ -8,8 +8,9 @@
 
 enum {
     P2P_SHORT = 8 << 10, /* bytes that go with the offer */
-    P2P_PART = 16 << 10,
-    P2P_AHEAD = 3 * P2P_PART /* that are asked for: less than a mailbox has room for */
+    P2P_PART = 32 << 10,
+    P2P_STEP = 2 * P2P_PART, /* what is asked for at once; */
+    P2P_AHEAD = 4 * P2P_STEP /* and before it has come */
 };
 
 /* The first byte of a message; those of the wire begin with another. */
