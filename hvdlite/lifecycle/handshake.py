@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
-STAR, DATA, MESSAGES, GONE = range(4)  # what a connection is for; GONE: a rank ends without init()
+# What a connection is for. GONE: a rank ends without init(). READY: for the job without the dead.
+STAR, DATA, MESSAGES, GONE, WATCH, READY = range(6)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")

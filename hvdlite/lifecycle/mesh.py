@@ -4,22 +4,24 @@ import ipaddress
 import os
 import socket
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hvdlite.core.listening import INTERFACES
 from hvdlite.core.native import HvdliteError
 from hvdlite.launch import probe
-from hvdlite.lifecycle.handshake import DATA, MESSAGES
+from hvdlite.lifecycle.handshake import DATA, MESSAGES, WATCH
 from hvdlite.lifecycle.reception import Reception, listen, reach
 from hvdlite.lifecycle.star import Star
 
 
 class Mesh(NamedTuple):
-    """By rank, as ``hvd_sockets`` has them: this process owns the descriptors."""
+    """By rank, the first three as ``hvd_sockets`` has them: this process owns the descriptors."""
 
     lowest: List[int]  # rank of its host
     data: List[int]
     messages: List[int]
+    watch: List[int]  # between the hosts' lowest ranks, and from these to the others of their hosts
+    hosts: List[str]  # their names
 
 
 def connect(star: Star) -> Mesh:
@@ -29,8 +31,8 @@ def connect(star: Star) -> Mesh:
     """
     hosts = star.allgather(_identity())
     lowest = [hosts.index(host) for host in hosts]
-    streams: Dict[int, List[int]] = {kind: [-1] * star.size for kind in (DATA, MESSAGES)}
-    mesh = Mesh(lowest, streams[DATA], streams[MESSAGES])
+    streams: Dict[int, List[int]] = {kind: [-1] * star.size for kind in (DATA, MESSAGES, WATCH)}
+    mesh = Mesh(lowest, *streams.values(), [host.partition(" ")[0] for host in hosts])
     if star.size == 1:
         return mesh
     try:
@@ -43,7 +45,7 @@ def connect(star: Star) -> Mesh:
 
 def close(mesh: Mesh) -> None:
     """Close the descriptors, in a process whose C library does not."""
-    for descriptor in [*mesh.data, *mesh.messages]:
+    for descriptor in [*mesh.data, *mesh.messages, *mesh.watch]:
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -63,15 +65,22 @@ def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> None:
 
     for rank in range(star.rank):
         host, port = doors[rank]
-        for kind in streams:
+        for kind in _kinds(lowest, rank, star.rank):
             hello = star.hello(kind)
             streams[kind][rank] = reach(host, [port], hello, star.key, look)[0].detach()
         wait.here.add(rank)
     wait.here -= set(range(star.rank + 1, star.size))
-    expected = {(kind, rank) for kind in streams for rank in range(star.rank + 1, star.size)}
+    later = range(star.rank + 1, star.size)
+    expected = {(kind, rank) for rank in later for kind in _kinds(lowest, star.rank, rank)}
     reception = Reception(listener, star.hello(DATA), star.key, expected, look)
     for (kind, rank), connection in reception.wait().items():
         streams[kind][rank] = connection.detach()
+
+
+def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
+    """Return what streams join two ranks."""
+    watched = lowest[lower] == lower and lowest[higher] in (lower, higher) and any(lowest)
+    return (DATA, MESSAGES, WATCH) if watched else (DATA, MESSAGES)
 
 
 def _address(star: Star, lowest: List[int]) -> Optional[str]:

@@ -13,6 +13,7 @@ from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, forks, mesh, orphan, star
+from hvdlite.lifecycle.watch import Watch
 
 TRANSPORT = "tcp"
 GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
@@ -34,12 +35,15 @@ class SocketWorld:
         self.rank, self.size = met.rank, met.size
         self._star = met
         self._mesh: Optional[mesh.Mesh] = None
+        self._watch: Optional[Watch] = None
         self._opened = 0
 
     def init(self) -> None:
-        self._mesh = mesh.connect(self._star)
         _present[:] = [self]
-        arrays = [ffi.new("int[]", each) for each in self._mesh]
+        self._mesh = mesh.connect(self._star)
+        self._watch = Watch(self.rank, self._mesh, lambda host: lib.hvd_lose_host(host.encode()))
+        self._mesh = self._mesh._replace(watch=[])
+        arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
         call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
 
     def numbers(self, number: int) -> List[int]:
@@ -74,8 +78,10 @@ class SocketWorld:
         raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
 
     def leave(self, sound: bool) -> None:
+        if self._watch is not None:
+            self._watch.close()
         self._star.close()
-        self._mesh = None
+        self._mesh = self._watch = None
         _present.clear()
 
     def tell_of(self, error: BaseException) -> None:

@@ -81,7 +81,11 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
     transport_who(t, rank, who);
     error_set(err, HVD_RANK_DEAD, "%s is %s", who,
               atomic_load(&t->host_lost) ? "lost: its host has vanished" : "dead");
-    return transport_blame(t, rank, err);
+    transport_blame(t, rank, err);
+    for (int r = rank + 1; atomic_load(&t->host_lost) && r < t->at.size; r++)
+        if (strcmp(t->cards[r].life.host, t->cards[rank].life.host) == 0)
+            error_blame(err, transport_job_rank(t, r));
+    return HVD_RANK_DEAD;
 }
 
 bool transport_find_dead(const struct transport *t, hvd_error *cause) {
