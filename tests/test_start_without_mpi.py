@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import cluster as clusters
 import pytest
@@ -11,6 +12,7 @@ from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
 from places import start_ranks, variables
 
 SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
+ELASTIC = str(TESTS / "scripts" / "elastic_numpy.py")
 
 
 def ended(size: int, *command: str, **options) -> list:
@@ -120,9 +122,7 @@ def test_a_child_is_no_rank():
 
 def test_what_needs_mpi_says_so():
     (job,) = ended(1, "needs_mpi")
-    elastic, communicator = results([job])[0]["told"]
-    assert elastic.startswith("elastic training needs MPI: start the job by `hvdliterun` or mpirun")
-    assert communicator.startswith("init([0]): a communicator needs MPI: ")
+    assert results([job])[0]["told"].startswith("init([0]): a communicator needs MPI: ")
 
 
 WRONG = {
@@ -130,6 +130,7 @@ WRONG = {
     "MASTER_PORT=70000": "MASTER_PORT is '70000': expected a port",
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
+    "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
     "HVDLITE_TRANSPORT=mpi": "hvdlite needs mpi4py on an MPI library",
 }
@@ -176,6 +177,50 @@ def test_a_rank_that_is_killed_on_another_host_is_named(hosts):
     jobs = ended(2, "killed", **on(hosts, 2))
     assert [job.status for job in jobs] == [1, -signal.SIGKILL]
     assert jobs[0].results()[0]["blamed"] == [1]
+
+
+def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(hosts):
+    def disturb(started) -> None:
+        assert started[1].stdout.readline() == "READY\n"
+        time.sleep(3)
+        started[1].send_signal(signal.SIGCONT)  # nsenter's, which continues the rank
+        hosts.link("h1", up=False)
+        time.sleep(1)
+        hosts.link("h1", up=True)
+
+    where = on(hosts, 2)
+    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "2"
+    results(jobs := ended(2, "stopped", while_running=disturb, **where))
+    assert not any("lost" in job.output for job in jobs)
+
+
+def assert_went_on(jobs, dead) -> None:
+    left = results([job for rank, job in enumerate(jobs) if rank not in dead])
+    assert left.keys() == set(range(len(jobs))) - dead
+    for values in left.values():
+        assert values["resets"][-1] == values["size"] == len(left)
+        assert (values["sizes"][:5], values["sizes"][7:]) == ([len(jobs)] * 5, [len(left)] * 5)
+
+
+@pytest.mark.parametrize("dead", ["0", "1,2"])
+def test_the_others_go_on_when_ranks_are_killed(dead):
+    jobs = start_ranks(4, ELASTIC, dead, "5", "12")
+    assert_went_on(jobs, set(map(int, dead.split(","))))
+
+
+def test_the_others_go_on_when_rank_0s_host_loses_its_power():
+    lacks = clusters.missing()
+    if lacks:
+        pytest.skip(f"no emulated hosts: {lacks}")
+
+    def cut(started) -> None:
+        assert any(line == "CUT\n" for line in started[0].stdout)
+        cluster.lose("h0", power=True)
+
+    with clusters.Cluster(3) as cluster:
+        where = on(cluster, 3)
+        where["env"].update(CUT="1", HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS="0.5")
+        assert_went_on(start_ranks(3, ELASTIC, "0", "5", "12", while_running=cut, **where), {0})
 
 
 def test_ranks_outlive_no_torchrun(tmp_path):

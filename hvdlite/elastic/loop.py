@@ -4,17 +4,14 @@ import functools
 import socket
 from typing import Any, Callable, Optional
 
-from hvdlite.core import frameworks, names, registry, start, topology
-from hvdlite.core.native import HvdliteError
+from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
 from hvdlite.lifecycle import job
 from hvdlite.numpy import barrier
 
-if start.without_mpi() is None:
-    from hvdlite.lifecycle import members, newcomers
-
+members, newcomers = job.door.members, job.door.newcomers
 _SOMETHING_FAILED, _ALL_IS_DONE, _LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 
 
@@ -41,7 +38,8 @@ def run(function: Callable) -> Callable:
     while the others train on, and come in at a commit; the function is called again on all ranks.
 
     That needs Open MPI 5 and ``hvdliterun --elastic`` (or ``mpirun --with-ft ulfm``, where nobody
-    comes back); other launchers end the job with a rank.
+    comes back); other launchers of MPI end the job with a rank. Without MPI the others go on, too,
+    unless the launcher ends them, also when a whole host is lost; nobody comes back.
     Whatever the function raises here, but for the failure of a collective, ends this rank alone.
 
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
@@ -52,8 +50,6 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
-        if start.without_mpi() is not None:
-            raise HvdliteError(start.NEEDS_MPI.format("elastic training"))
         members.be_elastic()
         members.begin(topology.world())
         newcomers.begin()

@@ -239,7 +239,7 @@ def _refuse_nonsense(job: Job, args) -> None:
     if args.reset_limit is not None and args.reset_limit < 0:
         raise ValueError(f"--reset-limit {args.reset_limit}: expected at least 0")
     if job.elastic and job.transport == "tcp":
-        raise ValueError("--elastic needs MPI: leave --transport tcp away")
+        raise ValueError("--elastic needs mpirun: leave --transport tcp away")
     if job.elastic and job.mode == "ps":
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
     if not 1 <= job.fewest <= job.workers <= job.most:

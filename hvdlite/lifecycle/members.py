@@ -15,8 +15,8 @@ from typing import Any, Callable, List
 
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import mpi_life, script_end
-from hvdlite.lifecycle.watched import ELASTIC, FEWEST, NEWCOMER, PATIENCE, RESETS
+from hvdlite.lifecycle import mpi_life, resets, script_end
+from hvdlite.lifecycle.watched import ELASTIC, NEWCOMER, PATIENCE
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores
@@ -25,7 +25,6 @@ CERTAIN_SECONDS = 20.0  # the same, where hvdlite itself has seen the death: mpi
 _comm: MPI.Intracomm = MPI.COMM_WORLD  # of those that are left
 _elastic = False  # this script goes on without processes that die
 _died = False
-_resets = 0  # how often the job has begun anew after deaths
 
 
 def is_newcomer() -> bool:
@@ -108,33 +107,10 @@ def shrink() -> None:
 
     :raises HvdliteError: some did not come in time; too few are left; or ranks have died too often.
     """
-    count_resets(_resets + 1)
     new = _within_patience(_comm.Shrink)
     new.Set_errhandler(MPI.ERRORS_RETURN)
     take(new)
-    fewest = int(os.environ.get(FEWEST) or 1)
-    if new.size < fewest:
-        raise HvdliteError(
-            f"{new.size} of the ranks are left, and elastic training goes on with {fewest} at "
-            f"least ({FEWEST}, --min-np)"
-        )
-    limit = os.environ.get(RESETS)
-    if limit and _resets > int(limit):
-        raise HvdliteError(
-            f"ranks have died {_resets} times, and elastic training goes on {limit} times at most "
-            f"({RESETS}, --reset-limit): see why they die, above, or raise the limit"
-        )
-
-
-def resets() -> int:
-    """Return how often the job has begun anew after deaths, the same number on every rank."""
-    return _resets
-
-
-def count_resets(count: int) -> None:
-    """Set that number; a newcomer learns it from the first rank."""
-    global _resets
-    _resets = count
+    resets.begin_with(new.size)
 
 
 def take(comm: MPI.Intracomm) -> None:

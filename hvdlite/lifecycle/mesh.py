@@ -22,6 +22,7 @@ class Mesh(NamedTuple):
     messages: List[int]
     watch: List[int]  # between the hosts' lowest ranks, and from these to the others of their hosts
     hosts: List[str]  # their names
+    address: str = "127.0.0.1"  # where the other ranks reach this one
 
 
 def connect(star: Star) -> Mesh:
@@ -32,15 +33,15 @@ def connect(star: Star) -> Mesh:
     hosts = star.allgather(_identity())
     lowest = [hosts.index(host) for host in hosts]
     streams: Dict[int, List[int]] = {kind: [-1] * star.size for kind in (DATA, MESSAGES, WATCH)}
-    mesh = Mesh(lowest, *streams.values(), [host.partition(" ")[0] for host in hosts])
+    names = [host.partition(" ")[0] for host in hosts]
+    mesh = Mesh(lowest, streams[DATA], streams[MESSAGES], streams[WATCH], names)
     if star.size == 1:
         return mesh
     try:
-        _fill(star, streams, lowest)
+        return mesh._replace(address=_fill(star, streams, lowest))
     except BaseException:
         close(mesh)
         raise
-    return mesh
 
 
 def close(mesh: Mesh) -> None:
@@ -50,7 +51,8 @@ def close(mesh: Mesh) -> None:
             os.close(descriptor)
 
 
-def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> None:
+def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> str:
+    """Return where this rank has listened."""
     one_host = len(set(lowest)) == 1
     reached_at = star.allgather(None if one_host else _address(star, lowest))
     own = "127.0.0.1" if one_host else reached_at[star.rank] or reached_at[0]
@@ -75,6 +77,7 @@ def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> None:
     reception = Reception(listener, star.hello(DATA), star.key, expected, look)
     for (kind, rank), connection in reception.wait().items():
         streams[kind][rank] = connection.detach()
+    return own
 
 
 def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:

@@ -24,7 +24,7 @@ from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Max
-from hvdlite.lifecycle import members, watched
+from hvdlite.lifecycle import members, resets, watched
 from hvdlite.lifecycle.watched import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
 from hvdlite.numpy import allreduce
 
@@ -164,7 +164,7 @@ def come_in() -> None:
         everyone = meeting.wait(lambda: _is_dead(first))
         if everyone is None:
             raise HvdliteError("the others have ended")
-        members.count_resets(_word_of(first, _WELCOME))
+        resets.set_count(_word_of(first, _WELCOME))
     except (HvdliteError, MPI.Exception) as error:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
@@ -270,7 +270,7 @@ class _Call:
         assert self._newcomers
         for newcomer in range(self._newcomers.remote_size):
             with contextlib.suppress(MPI.Exception):  # one has died since
-                self._newcomers.send(members.resets(), newcomer, _WELCOME)
+                self._newcomers.send(resets.count(), newcomer, _WELCOME)
 
 
 def command_of_a_rank() -> List[str]:

@@ -52,6 +52,8 @@ class Reception:
     :param look: called a few times a second; what it raises ends the wait.
     """
 
+    LOOK_SECONDS = 0.1
+
     def __init__(
         self,
         listener: socket.socket,
@@ -77,7 +79,7 @@ class Reception:
             self._selector.register(self._listener, selectors.EVENT_READ)
             while self._expected - set(self.guests):
                 self._look()
-                for key, _ in self._selector.select(0.1):
+                for key, _ in self._selector.select(self.LOOK_SECONDS):
                     self._serve(key.fileobj)
                 self._end_the_slow()
         finally:
@@ -144,9 +146,12 @@ class Reception:
             return
         except OSError:
             pass
-        (rank,) = (guest[1] for guest, known in self.guests.items() if known is connection)
-        text = f"rank {rank} has ended while the job began"
-        raise RankFailedError(text, kind="rank dead", ranks=(rank,))
+        (guest,) = (guest for guest, known in self.guests.items() if known is connection)
+        self._ended(guest)
+
+    def _ended(self, guest: Guest) -> None:
+        text = f"rank {guest[1]} has ended while the job began"
+        raise RankFailedError(text, kind="rank dead", ranks=guest[1:])
 
     def _end_the_slow(self) -> None:
         now = time.monotonic()
@@ -159,6 +164,9 @@ class Reception:
             with contextlib.suppress(OSError):
                 peer = visitor.connection.getpeername()[0]
                 logger.warning("init(): a connection from %s was turned away: %s", peer, why)
+        self._drop(visitor)
+
+    def _drop(self, visitor: Visitor) -> None:
         self._selector.unregister(visitor.connection)
         del self._visitors[visitor.connection]
         visitor.connection.close()

@@ -12,10 +12,12 @@ from typing import Any, Callable, List, Optional, Sequence
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, forks, mesh, orphan, star
-from hvdlite.lifecycle.watch import Watch
+from hvdlite.lifecycle import alone, forks, mesh, no_newcomers, orphan, star
+from hvdlite.lifecycle import socket_members as members
+from hvdlite.lifecycle.watch import Watch, check_limits
 
 TRANSPORT = "tcp"
+newcomers = no_newcomers
 GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
 
 _joined = 0  # jobs of this process
@@ -29,19 +31,22 @@ def _place() -> start.Place:
 
 
 class SocketWorld:
-    """The ranks that have met at rank 0's port; see :class:`World`."""
+    """The ranks that have met at rank 0's port; see :class:`World`.
 
-    def __init__(self, met: star.Star) -> None:
+    :param numbers: by rank; a rank keeps its number when others die.
+    """
+
+    def __init__(self, met: star.Star, numbers: Optional[List[int]] = None) -> None:
         self.rank, self.size = met.rank, met.size
-        self._star = met
+        self._star, self._numbers = met, numbers or list(range(met.size))
         self._mesh: Optional[mesh.Mesh] = None
-        self._watch: Optional[Watch] = None
+        self.watch: Optional[Watch] = None
         self._opened = 0
 
     def init(self) -> None:
         _present[:] = [self]
         self._mesh = mesh.connect(self._star)
-        self._watch = Watch(self.rank, self._mesh, lambda host: lib.hvd_lose_host(host.encode()))
+        self.watch = Watch(self.rank, self._mesh, lambda host: lib.hvd_lose_host(host.encode()))
         self._mesh = self._mesh._replace(watch=[])
         arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
         call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
@@ -71,17 +76,29 @@ class SocketWorld:
     def check_groups(self) -> None:
         """Return: they are always possible."""
 
-    def members(self) -> Any:
-        raise HvdliteError(start.NEEDS_MPI.format("elastic training"))
+    def members(self) -> List[int]:
+        return self._numbers
 
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
-        raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
+        if not isinstance(members, list):
+            raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
+        ranks = {number: rank for rank, number in enumerate(self._numbers)}
+        return [ranks.get(number) for number in members]
+
+    def address(self) -> str:
+        """Return where the other ranks reach this one."""
+        assert self._mesh
+        return self._mesh.address
+
+    def key(self) -> bytes:
+        """Return what the job's handshakes prove to know."""
+        return self._star.key
 
     def leave(self, sound: bool) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        if self.watch is not None:
+            self.watch.close()
         self._star.close()
-        self._mesh = self._watch = None
+        self._mesh = None
         _present.clear()
 
     def tell_of(self, error: BaseException) -> None:
@@ -93,6 +110,7 @@ class SocketWorld:
         """A child keeps no connection: by it the others would take this process for alive."""
         if self._mesh is not None:
             mesh.close(self._mesh)
+        members.let_go()
         self.leave(False)
 
 
@@ -114,11 +132,12 @@ forks.keep_out()
 def begin(comm, first: bool) -> None:
     """Watch what this process depends on.
 
-    :raises ValueError: ``comm`` is one of MPI's.
+    :raises ValueError: ``comm`` is one of MPI's, or a limit is wrong.
     :raises HvdliteError: this process can't be in a job, or is one of several and knows no others.
     """
     if comm is not None:
         raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
+    check_limits()
     if forks.is_child():
         raise HvdliteError(
             "init(): this process was forked from a rank, and a child is none: call hvdlite.init() "
@@ -131,12 +150,16 @@ def begin(comm, first: bool) -> None:
 
 
 def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[[], None]) -> None:
-    """Meet the other ranks, then call ``enter``."""
+    """Meet the other ranks, then call ``enter``; after deaths, those that are left."""
     global _joined
-    world = SocketWorld(star.meet(_place(), _joined, patience))
+    if members.have_died():
+        world = SocketWorld(members.next_star(_place(), patience), members.numbers())
+    else:
+        world = SocketWorld(star.meet(_place(), _joined, patience))
     _joined += 1
     try:
         enter(world)
+        members.take(world)
     except BaseException as error:
         if not topology.is_initialized():
             world.tell_of(error)
@@ -164,8 +187,8 @@ def say_gone() -> None:
 
 
 def goes_on_without_others() -> bool:
-    """Return False: that needs MPI."""
-    return False
+    """Tell whether this process goes on though others die."""
+    return members.is_elastic()
 
 
 def newcomers_are_ready() -> bool:
@@ -174,7 +197,8 @@ def newcomers_are_ready() -> bool:
 
 
 def end_alone() -> None:
-    """Do nothing: the usual end waits for nobody."""
+    """Exit now if the others go on without this process; for exit functions."""
+    members.end_alone()
 
 
 def end_all(code: int, patience: float) -> None:

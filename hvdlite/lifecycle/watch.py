@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from typing import Callable, Dict, List, Set
+from typing import Callable, Set
 
 from hvdlite.core.log import logger
 from hvdlite.lifecycle.mesh import Mesh
@@ -37,6 +37,12 @@ def limit_of(variable: str) -> float:
         if 0 < float(text) < float("inf"):
             return float(text)
     raise ValueError(f"{variable} is '{text}': expected a number of seconds over 0")
+
+
+def check_limits() -> None:
+    """Raise ValueError if a limit is wrong: all ranks should, before one begins."""
+    for variable in DEFAULTS:
+        limit_of(variable)
 
 
 class Watch:
@@ -67,7 +73,7 @@ class Watch:
 
     def close(self) -> None:
         self._ended.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive():
             self._thread.join()
         self.let_go()
 

@@ -11,7 +11,7 @@ import pytest
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import handshake, mesh, reception, star
+from hvdlite.lifecycle import handshake, mesh, reception, roll_call, star
 
 JOB = "torchrun 29500 x"
 # Below those that the system gives to anybody; other tests run in processes beside this one.
@@ -245,3 +245,34 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) == kept
     monkeypatch.setenv(handshake.SECRET, "another")
     assert handshake.key_of(JOB) != kept
+
+
+def called(numbers, votes=None, lost=(), gone=()) -> list:
+    """What a roll call of these ranks comes to; those that are gone have closed their doors."""
+    listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
+    doors = {number: listener.getsockname() for number, listener in listeners.items()}
+    for number in gone:
+        listeners[number].close()
+
+    def meet(number: int):
+        listener = listeners[number]
+        call = roll_call.RollCall(number, doors, listener, b"key", lambda: set(lost), 1.0)
+        met = call.meet((votes or {}).get(number, 0), number)  # the epochs differ, too
+        for connection in met.connections.values():
+            connection.close()
+        return met[:3]
+
+    there = [(number,) for number in numbers if number not in (*gone, *lost)]
+    return as_threads(meet, there)
+
+
+def test_a_roll_call_comes_to_the_same_on_all_that_are_left():
+    assert called([0, 2, 3], votes={0: 3, 2: 1, 3: 5}) == 3 * [(1, 4, [0, 2, 3])]
+    assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
+    assert called([0, 1, 2, 3], gone=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
+    assert called([0, 1, 2, 3], lost=[2, 3]) == 2 * [(0, 2, [0, 1])]
+
+
+def test_the_fewer_ranks_behind_a_broken_network_end():
+    for error in called([0, 1, 2, 3], lost=[0, 2]):
+        assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)

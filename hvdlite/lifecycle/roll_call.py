@@ -1,0 +1,250 @@
+"""The roll call: after a death the ranks that are left meet, without MPI, and agree who they are.
+
+Each rank of an elastic job has a door, a port that stays open. The lowest rank that lives leads:
+the others come to its door; it asks at the doors of those that do not come. The answer is the
+kernel's, so a rank that computes, or is stopped, is waited for. Nobody answers: the process has
+ended (its host refuses), or the host has vanished (nothing comes back within the limit).
+The connections of the roll call are those of the next job's star.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from hvdlite.core.native import HvdliteError
+from hvdlite.lifecycle.handshake import READY, Hello, Stranger, Visitor, hear, introduce, say
+from hvdlite.lifecycle.reception import Guest, Reception
+from hvdlite.lifecycle.watch import set_patience
+from hvdlite.lifecycle.watched import PATIENCE
+
+PAUSE_SECONDS = 0.02  # between two questions at a door
+SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
+Door = Tuple[str, int]
+
+
+class Met(NamedTuple):
+    """What the roll call has come to, the same on all ranks that are left."""
+
+    verdict: int  # the bits that all votes have; 0: some are gone
+    epoch: int
+    members: List[int]  # their numbers: a rank's number stays its own in all epochs
+    connections: Dict[int, socket.socket]  # by new rank, as a Star has them
+
+
+class RollCall:
+    """One roll call, of one rank.
+
+    :param own: this rank's number.
+    :param doors: of the ranks of the job that has had a death, by number.
+    :param lost: returns the numbers of those that the watch takes for lost, now.
+    :param limit: seconds that a host may be silent.
+    """
+
+    def __init__(
+        self,
+        own: int,
+        doors: Dict[int, Door],
+        listener: socket.socket,
+        key: bytes,
+        lost: Callable[[], Set[int]],
+        limit: float,
+    ) -> None:
+        self._own, self._doors, self._listener, self._key = own, doors, listener, key
+        self._limit, self._lost = limit, lost
+        self._silent: Set[int] = set()
+        self._dead: Set[int] = set()
+        self._questions: Dict[int, socket.socket] = {}  # connections to doors
+        self._unanswered: Dict[int, float] = {}  # since when
+        self._patience = float(os.environ.get(PATIENCE) or 600)
+        self._ends = time.monotonic() + self._patience
+
+    def meet(self, vote: int, epoch: int) -> Met:
+        """Return what all that are left have agreed on.
+
+        :param epoch: of the job that has had a death.
+        :raises HvdliteError: some did not come in time; or this rank is with the fewer.
+        """
+        while True:
+            leader = min(self._living())
+            if leader == self._own:
+                return self._lead(vote, epoch)
+            met = self._follow(leader, vote, epoch)
+            if met:
+                return met
+            self._check_time({leader})
+            time.sleep(PAUSE_SECONDS)
+
+    def _living(self) -> Set[int]:
+        self._silent |= self._lost()
+        return set(self._doors) - self._silent - self._dead
+
+    def _check_time(self, awaited: Set[int]) -> None:
+        if time.monotonic() > self._ends:
+            raise HvdliteError(
+                f"a rank has waited {self._patience:g} s for others to go on together after a "
+                f"death, of those at {', '.join(self._doors[each][0] for each in sorted(awaited))}:"
+                f" one computes, or stands still. {PATIENCE} sets how long"
+            )
+
+    # ---- the leader ----
+
+    def _lead(self, vote: int, epoch: int) -> Met:
+        guests = self._receive()
+        told, came = {self._own: (vote, epoch)}, {}
+        for number, connection in guests.items():
+            with contextlib.suppress(OSError):  # it has died since
+                connection.settimeout(self._patience)
+                bound(connection, self._limit)
+                told[number], came[number] = tuple(hear(connection)), connection
+        members = sorted(told)
+        try:
+            self._check_majority(members)
+        except HvdliteError as error:
+            _say_all(came, {"error": str(error)})
+            raise
+        votes = [each for each, _ in told.values()]
+        verdict = _common(votes) if len(members) == len(self._doors) else 0
+        agreed = (verdict, max(each for _, each in told.values()) + 1, members)
+        _say_all(came, {"value": agreed})
+        return Met(*agreed, {members.index(number): each for number, each in came.items()})
+
+    def _receive(self) -> Dict[int, socket.socket]:
+        expected = {(READY, number) for number in self._living() if number != self._own}
+
+        def look() -> None:
+            for guest in expected - set(reception.guests):
+                if not self._answers(guest[1], False):
+                    expected.discard(guest)
+            awaited = {number for _, number in expected - set(reception.guests)}
+            if awaited:
+                self._check_time(awaited)
+
+        hello = Hello(READY, self._own, 0, 0)
+        reception = _Muster(self._listener.dup(), hello, self._key, expected, look)
+        try:
+            guests = reception.wait()
+        finally:
+            for question in self._questions.values():
+                question.close()
+        return {number: connection for (_, number), connection in guests.items()}
+
+    def _check_majority(self, members: List[int]) -> None:
+        """The others may live, behind a broken network, and train on: only one side may."""
+        silent = self._silent - set(members)
+        if len(members) < len(silent) or (
+            len(members) == len(silent) and min(silent) < min(members)
+        ):
+            raise HvdliteError(
+                f"{len(members)} of the ranks are left on this side of the network, and "
+                f"{len(silent)} do not answer: these may train on without this side, which ends. "
+                "More than half go on, or half with the lowest rank"
+            )
+
+    # ---- the others ----
+
+    def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
+        """Come to the leader's door; None: it is gone, or lets nobody in yet."""
+        if not self._answers(leader, True):
+            return None
+        question = self._questions.pop(leader)
+        try:
+            question.settimeout(max(self._ends - time.monotonic(), PAUSE_SECONDS))
+            introduce(question, Hello(READY, self._own, 0, 0), self._key)
+            say(question, [vote, epoch])
+            told = hear(question)
+        except (OSError, Stranger):
+            question.close()
+            return None
+        if "error" in told:
+            question.close()
+            raise HvdliteError(told["error"])
+        verdict, new_epoch, members = told["value"]
+        return Met(verdict, new_epoch, members, {0: question})
+
+    # ---- doors ----
+
+    def _answers(self, number: int, wait: bool) -> bool:
+        """Ask at a rank's door; False: it is gone. Without ``wait`` the answer may take calls."""
+        while True:
+            found = self._ask(number)
+            if found is False or not wait:
+                return found is not False
+            if found:
+                return True
+            time.sleep(PAUSE_SECONDS / 10)
+
+    def _ask(self, number: int) -> Optional[bool]:
+        """Return whether a process is behind that door; None: not known yet."""
+        if number not in self._living():
+            return False
+        question = self._questions.get(number)
+        if question is None:
+            question = self._questions[number] = _begin_to_connect(self._doors[number])
+            bound(question, self._limit)
+        code = question.connect_ex(tuple(self._doors[number]))
+        now = time.monotonic()
+        if code in (0, errno.EISCONN) and _is_open(question):
+            self._unanswered.pop(number, None)
+            return True
+        since = self._unanswered.setdefault(number, now)
+        if code == errno.ECONNREFUSED:
+            self._dead.add(number)
+        elif now - since > self._limit:
+            self._silent.add(number)
+        gone = number in self._dead | self._silent
+        if gone or code not in (errno.EALREADY, errno.EINPROGRESS):
+            self._questions.pop(number).close()
+        return False if gone else None
+
+
+class _Muster(Reception):
+    """A reception that goes on when one that has come is gone again. Questions are no strangers."""
+
+    LOOK_SECONDS = 0.01
+
+    def _ended(self, guest: Guest) -> None:
+        connection = self.guests.pop(guest)
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _turn_away(self, visitor: Visitor, why: str) -> None:
+        self._drop(visitor)
+
+
+def _begin_to_connect(door: Door) -> socket.socket:
+    question = socket.socket(socket.AF_INET6 if ":" in door[0] else socket.AF_INET)
+    question.setblocking(False)
+    question.connect_ex(tuple(door))
+    return question
+
+
+def _is_open(question: socket.socket) -> bool:
+    try:
+        return bool(question.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def bound(connection: socket.socket, limit: float) -> None:
+    """Let the connection break when the other host has been silent for so long."""
+    set_patience(connection, limit)
+    seconds = max(limit, SHORTEST_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+
+
+def _common(votes: List[int]) -> int:
+    found = votes[0]
+    for vote in votes:
+        found &= vote
+    return found
+
+
+def _say_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:
+    for connection in connections.values():
+        with contextlib.suppress(OSError):
+            say(connection, value)
