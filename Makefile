@@ -19,7 +19,8 @@
 #   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
 #   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
 #                  into docs/order.md                                  (25 minutes)
-#   make docs      the documentation site, build/docs/index.html; a broken link fails
+#   make docs      the documentation site, build/docs/index.html; a broken link, code that does not
+#                  run and a public name without a page fail
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
 #   make test-wheel   installs both in new environments, beside each MPI
 #   make lint      what every change must pass; make format mends most of it
@@ -259,11 +260,13 @@ test-wheel: wheel
 	tools/try-package.sh "$(PYTHON)"
 
 # --------------------------------------------------------------------------------------- docs
-# build/docs/index.html; -W: a warning, as of a link that leads nowhere, fails.
+# build/docs/index.html; -W: a warning, as of a link that leads nowhere, fails. Then the pages' code
+# is run, and every public name looked for; make test-frameworks runs the code for other frameworks.
 SITE := .venv/.site
 
 docs: install $(SITE)
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	$(PYTEST) tests/unit/test_docs.py tests/test_examples.py -k "not mnist and not parameters" $(ARGS)
 	@echo "build/docs/index.html"
 
 $(SITE): $(DEPS) docs/requirements.txt

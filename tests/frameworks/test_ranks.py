@@ -63,7 +63,7 @@ def test_other_backends_of_keras(backend):
     passed("keras", 3, KERAS_BACKEND=backend)
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", ["torch", "keras", "xgboost"])
 def test_the_program_of_the_readme(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
