@@ -1,9 +1,12 @@
 """What backends would be told; they themselves are run in the other files."""
 
 import json
+import re
 import shlex
+import subprocess
 
 import pytest
+from jobs import ROOT
 
 from hvdlite.launch import cli, mpirun, probe, ranks
 from hvdlite.launch.backends import k8s, sge
@@ -162,6 +165,20 @@ RUN_POLICY = {
     *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy"),
     *("suspend", "ttlSecondsAfterFinished"),
 }
+
+
+def test_the_files_for_clusters(capsys):
+    """examples/deploy: what can be checked without Slurm, Docker and Kubernetes."""
+    folder = ROOT / "examples" / "deploy"
+    script = (folder / "job.slurm").read_text()
+    assert subprocess.run(["sh", "-n", folder / "job.slurm"]).returncode == 0
+    assert "python train.py" in dry_run(script.splitlines()[-1].partition(" ")[2], capsys)
+    copied = re.findall(r"^COPY (\S+)", (folder / "Dockerfile").read_text(), re.M)
+    assert [name for name in copied if list(ROOT.glob(name))] == copied[1:] != []
+    job = pytest.importorskip("yaml").safe_load((folder / "trainjob.yaml").read_text())
+    assert set(job["spec"]["trainer"]) <= {
+        *("command", "image", "numNodes", "numProcPerNode", "resourcesPerNode")
+    }
 
 
 def test_the_manifest_is_yaml(capsys):
