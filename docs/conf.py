@@ -43,6 +43,7 @@ ROOT_PAGES = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelo
 
 
 def take_from_root(_app, page: str, source: list) -> None:
+    source[0] = source[0].replace("](../README.md", "](index.md")
     if page not in ROOT_PAGES:
         return
     text = (HERE.parent / ROOT_PAGES[page]).read_text(encoding="utf-8")
