@@ -2,6 +2,9 @@
 
 import datetime
 import os
+import random
+import threading
+import time
 
 import pytest
 import torch
@@ -181,6 +184,56 @@ def test_many_at_once_and_those_that_nobody_waits_for(groups):
     assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
     for i, t in enumerate(tensors):
         assert (t == i * dist.get_world_size()).all()
+
+
+def calls_of_a_group(group, number, calls):
+    """Sums in the group's order, of which each rank waits for some at once, for others later.
+
+    :param number: of the group; all ranks have the same values and lengths by it.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    common, own, left, later = random.Random(number), random.Random(number * 50 + rank), [], 0.0
+    for call in range(calls):
+        n = 1 + call % 60 % 7 * 90 if common.random() < 0.99 else common.choice((1, 700, 20_000))
+        value = common.randrange(1, 1000)
+        if call % 200 == 0:  # with 0 on all ranks, those of a name that comes again go express
+            later = own.choice((0, 0, 0, 0.02, 0.5))
+        at_once = own.random() >= later
+        t = torch.full((n,), float(value * (rank + 1)))
+        work = dist.all_reduce(t, group=group, async_op=not at_once)
+        left.append((work, t, value * size * (size + 1) // 2))
+        if own.random() < 0.003:
+            time.sleep(0.001)
+        while left and (at_once or len(left) > own.randrange(1, 150) or call == calls - 1):
+            work, t, expected = left.pop() if at_once else left.pop(own.randrange(len(left)))
+            how = own.randrange(3) if work else 0
+            while how == 1 and not work.is_completed():
+                pass
+            if how == 2:
+                work.get_future().wait()
+            assert not work or work.wait()
+            assert (t == expected).all(), (call, n, expected, t[:3])
+            if call < calls - 1:
+                break
+
+
+def test_calls_and_waits_in_many_orders(groups):
+    """What goes express, what is queued and what the engine decides never meet in one sum."""
+    calls, wrong = int(os.environ.get("HVDLITE_TEST_CALLS", 1500)), []
+    several = [groups[0], *(dist.new_group(backend="hvdlite", timeout=LIMIT) for _ in range(2))]
+
+    def run(number):
+        try:
+            calls_of_a_group(several[number], number, calls)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(several))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
 
 
 def test_buckets_lie_in_shared_memory(groups):
