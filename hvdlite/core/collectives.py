@@ -1,14 +1,17 @@
 """Describes, starts and waits for collectives of the C library, on memory of any library."""
 
+import math
+import threading
+import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from hvdlite.core import arguments
-from hvdlite.core.native import c_text, call, exception_of, ffi, lib, new_error
+from hvdlite.core.native import HvdliteError, c_text, call, exception_of, ffi, lib, new_error
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
 DTYPES = {
@@ -175,7 +178,8 @@ class Started:
         errors, error = dict(self._refused), new_error()
         for number, handle in self._work.handles.items():
             while not lib.hvd_finish(handle, 0.1, error):  # short waits let Ctrl-C through
-                pass
+                if time.monotonic() > getattr(_limit, "until", math.inf):
+                    raise HvdliteError("timed out: some rank has not made the call")
             if error.code != lib.HVD_OK:
                 errors[number] = exception_of(error)
         self._ended = True
@@ -221,6 +225,19 @@ class Repeated:
         started = Started.__new__(Started)
         started._begin(self._tensors, owner)
         return started
+
+
+_limit = threading.local()
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Let this thread's waits in the block raise an HvdliteError after so many seconds in all."""
+    _limit.until = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        del _limit.until
 
 
 pointer = partial(ffi.cast, ffi.typeof("void *"))  # to the memory at an address

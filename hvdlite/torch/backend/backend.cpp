@@ -287,7 +287,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     py::module_::import("torch._C._distributed_c10d");
     process = getpid();
     m.def("use", [](const std::vector<uintptr_t> &functions, py::object allocate) {
-        empty_shared = allocate.release().ptr();
+        bucket = allocate.release().ptr();
         static_assert(sizeof core == sizeof(uintptr_t) * CORE_FUNCTIONS);
         TORCH_CHECK(functions.size() == CORE_FUNCTIONS, "hvdlite: as many functions as in Core");
         std::memcpy(&core, functions.data(), sizeof core);

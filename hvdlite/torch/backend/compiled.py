@@ -26,7 +26,6 @@ import torch
 from torch.utils import cpp_extension
 
 from hvdlite.core.native import ffi, lib
-from hvdlite.torch.tensors import empty_shared
 
 CACHE = "HVDLITE_TORCH_CACHE"
 _MODULE = "hvdlite_torch_backend"
@@ -38,8 +37,10 @@ _PATIENCE = 600.0  # seconds that a rank waits for the one that compiles, at lea
 
 
 @functools.lru_cache(maxsize=None)
-def load() -> Any:
+def load(bucket) -> Any:
     """Return the module; compile it first if the cache does not have it.
+
+    :param bucket: makes memory for DistributedDataParallel, as ``groups.bucket`` does.
 
     :raises RuntimeError: it can't be compiled, or another process has compiled it for too long.
     """
@@ -48,7 +49,7 @@ def load() -> Any:
     glue = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(glue)
     names = "start", "finish", "watch", "drop", "plan", "run", "source"
-    glue.use([_address(f"hvd_{name}") for name in names], empty_shared)
+    glue.use([_address(f"hvd_{name}") for name in names], bucket)
     atexit.register(glue.stop)
     return glue
 

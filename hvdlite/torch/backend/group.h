@@ -17,7 +17,7 @@ namespace hvdlite {
 
 using namespace c10d;
 
-inline PyObject *empty_shared; // of hvdlite.torch; for ever
+inline PyObject *bucket; // of groups.py; for ever
 
 class Group : public Backend {
   public:
@@ -49,7 +49,12 @@ class Group : public Backend {
     at::Tensor allocateTensor(long size, at::TensorOptions options) {
         py::gil_scoped_acquire gil;
         auto type = c10::typeMetaToScalarType(options.dtype());
-        return py::handle(empty_shared)(size, py::cast(type)).cast<at::Tensor>();
+        double seconds = options_->timeout.count() / 1e3;
+        try {
+            return py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
+        } catch (py::error_already_set &error) {
+            std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
+        }
     }
 
     // ---- between two ranks ----

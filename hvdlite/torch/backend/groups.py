@@ -8,10 +8,11 @@ from typing import Dict, Iterator, List, Tuple
 import torch
 import torch.distributed as dist
 
-from hvdlite.core import objects, registry, topology
+from hvdlite.core import collectives, objects, registry, topology
 from hvdlite.launch.addresses import addresses_of_ranks
 from hvdlite.lifecycle import job
 from hvdlite.torch.backend import compiled
+from hvdlite.torch.tensors import empty_shared
 
 _numbers = itertools.count()  # of the groups in which this process is the first rank
 _core_groups: Dict[Tuple[int, ...], int] = {}  # by job and ranks
@@ -25,7 +26,7 @@ def create(store, rank: int, size: int, timeout: timedelta):
     :raises hvdlite.HvdliteError: MPI does not know of the other ranks.
     :raises RuntimeError: there is no compiler, or a rank is late.
     """
-    glue = compiled.load()
+    glue = compiled.load(bucket)
     job.init()
     if not torch.cuda.is_available():  # NCCL's memory is switched by the same word
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
@@ -56,6 +57,12 @@ def _core_group(members: List[int], number: int) -> int:
     if key not in _core_groups:
         _core_groups[key] = registry.open_among(members, number)
     return _core_groups[key]
+
+
+def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
+    """Return memory that the ranks of a host share; all ranks call it within so many seconds."""
+    with collectives.limited(seconds):
+        return empty_shared(size, dtype)
 
 
 def meet(url: str, timeout: timedelta, **unused) -> Iterator[Tuple[dist.Store, int, int]]:
