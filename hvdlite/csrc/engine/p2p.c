@@ -16,6 +16,10 @@ void p2p_free(struct p2p *p) {
         p->offers = o->next;
         free(o);
     }
+    for (int r = 0; p->peers && r < p->t->at.size; r++) {
+        lane_close(&p->peers[r].to);
+        lane_close(&p->peers[r].from);
+    }
     free(p->peers);
     monitor_destroy(&p->monitor);
 }
@@ -67,9 +71,10 @@ int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, cons
     return transport_send(p->t, to, message, sizeof head + head.name + size, err);
 }
 
-int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, hvd_error *err) {
-    return p2p_post(p, from, (struct p2p_head){.type = P2P_WANT, .number = number, .bytes = bytes},
-                    "", NULL, 0, err);
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,
+             hvd_error *err) {
+    struct p2p_head head = {.type = P2P_WANT, .number = number, .bytes = bytes, .code = by_lane};
+    return p2p_post(p, from, head, "", NULL, 0, err);
 }
 
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
@@ -82,14 +87,56 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
 
 /* ---- sends ---- */
 
+static bool is_near(const struct p2p *p, int rank) {
+    const struct layout *l = &p->t->layout;
+    return l->host.window && l->host_of[rank] == l->host_of[p->t->at.rank];
+}
+
 static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
-    size_t bytes = request_bytes(&tensor->request), size = bytes <= P2P_SHORT ? bytes : 0;
-    tensor->id = ++p->number;
-    tensor->agreed = size;
+    size_t bytes = request_bytes(&tensor->request), size = bytes;
+    int to = tensor->request.root;
+    struct p2p_head head = {.type = P2P_OFFER, .number = ++p->number, .bytes = bytes};
+    char address[SHMEM_ADDRESS] = "";
+    const void *data = tensor->in;
+    tensor->id = head.number;
+    tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
+    tensor->direct = false; /* not by the lane */
     tensor_list_add(&p->sends, tensor, tensor);
-    return p2p_post(p, tensor->request.root,
-                    (struct p2p_head){.type = P2P_OFFER, .number = tensor->id, .bytes = bytes},
-                    tensor->request.name, tensor->in, size, err);
+    if (bytes > P2P_SHORT) {
+        size = is_near(p, to) && lane_make(&p->peers[to].to, address) ? sizeof address : 0;
+        data = address;
+    }
+    return p2p_post(p, to, head, tensor->request.name, data, size, err);
+}
+
+/* As far as there are free slots. */
+static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request);
+    int to = tensor->request.root, slot;
+    struct lane *lane = &p->peers[to].to;
+    while (tensor->agreed < bytes && (slot = lane_take(lane)) >= 0) {
+        size_t left = bytes - tensor->agreed, size = left < LANE_SLOT ? left : LANE_SLOT;
+        struct p2p_head head = {.type = P2P_PIECE, .number = tensor->id, .bytes = size};
+        head.code = (uint32_t)slot + 1;
+        memcpy(lane_slot(lane, slot), (const char *)tensor->in + tensor->agreed, size);
+        tensor->agreed += size;
+        HVD_TRY(p2p_post(p, to, head, "", NULL, 0, err));
+    }
+    if (tensor->agreed < bytes) return HVD_OK;
+    tensor_list_remove(&p->sends, tensor);
+    p2p_finish(p, tensor, NULL);
+    return HVD_OK;
+}
+
+/* A slot is free: those that go by the lane go on, in order. */
+static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
+    struct lane *lane = &p->peers[from].to;
+    lane->busy &= ~(1u << (code - 1));
+    for (struct tensor *t = p->sends.oldest, *newer; t; t = newer) {
+        newer = t->newer;
+        if (t->direct && t->request.root == from) HVD_TRY(feed_lane(p, t, err));
+    }
+    return HVD_OK;
 }
 
 static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *err) {
@@ -153,9 +200,20 @@ static int damaged(const struct message *m, hvd_error *err) {
 static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head,
                    const char *rest, size_t size, hvd_error *err) {
     bool comes = head->type == P2P_PIECE;
+    const struct lane *lane = &p->peers[m->from].from;
+    if (comes && head->code) { /* where it lies */
+        if (!lane->memory || head->code > LANE_SLOTS || head->bytes > LANE_SLOT)
+            return damaged(m, err);
+        rest = lane_slot(lane, (int)head->code - 1);
+        size = head->bytes;
+    }
     struct tensor *t = find(comes ? &p->coming : &p->sends, m->from, head->number);
     if (!t || (comes && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
-    if (comes) return p2p_take_piece(p, t, rest, size, err);
+    if (comes) return p2p_take_piece(p, t, rest, size, head->code, err);
+    if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
+        t->direct = true;
+        return feed_lane(p, t, err);
+    }
     if (head->type == P2P_WANT) return feed(p, t, head->bytes, err);
     char text[sizeof err->text];
     snprintf(text, sizeof text, "%.*s", (int)head->name, rest);
@@ -178,6 +236,9 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     switch (head.type) {
     case P2P_HELLO: return HVD_OK;
     case P2P_OFFER: return p2p_take_offer(p, m->from, &head, rest, size, err);
+    case P2P_FREE:
+        return head.code && head.code <= LANE_SLOTS ? free_slot(p, m->from, head.code, err)
+                                                    : damaged(m, err);
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
     default: return take_of(p, m, &head, rest, size, err);
     }

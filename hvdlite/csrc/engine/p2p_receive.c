@@ -46,14 +46,19 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
     if (o->head.bytes != bytes) return differ(p, tensor, o, err);
-    if (o->size < bytes) {
+    if (bytes > P2P_SHORT) {
+        bool by_lane = o->size == SHMEM_ADDRESS &&
+                       lane_map(&p->peers[o->from].from, o->text + o->head.name + 1);
         tensor->id = o->head.number;
         tensor->agreed = 0;
         tensor_list_add(&p->coming, tensor, tensor);
-        return p2p_want(p, o->from, o->head.number, P2P_AHEAD < bytes ? P2P_AHEAD : bytes, err);
+        return p2p_want(p, o->from, o->head.number,
+                        by_lane || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_lane, err);
     }
+    if (o->size != bytes)
+        return error_set(err, HVD_INTERNAL, "an offer of '%s' is damaged", o->name);
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
-    int code = p2p_want(p, o->from, o->head.number, bytes, err);
+    int code = p2p_want(p, o->from, o->head.number, bytes, false, err);
     p2p_finish(p, tensor, NULL);
     return code;
 }
@@ -123,19 +128,25 @@ int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const c
 }
 
 int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
-                   hvd_error *err) {
+                   uint32_t code, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request), before = tensor->agreed;
+    int from = tensor->request.root;
     memcpy((char *)tensor->out + before, data, size);
     tensor->agreed += size;
+    if (code) {
+        struct p2p_head head = {.type = P2P_FREE, .code = code};
+        HVD_TRY(p2p_post(p, from, head, "", NULL, 0, err));
+    }
     if (tensor->agreed == bytes) {
         tensor_list_remove(&p->coming, tensor);
         p2p_finish(p, tensor, NULL);
         return HVD_OK;
     }
+    if (code) return HVD_OK;
     size_t step = before / P2P_STEP, wanted = step * P2P_STEP + P2P_AHEAD;
     if (tensor->agreed / P2P_STEP == step || wanted >= bytes) return HVD_OK;
     wanted += P2P_STEP;
-    return p2p_want(p, tensor->request.root, tensor->id, wanted < bytes ? wanted : bytes, err);
+    return p2p_want(p, from, tensor->id, wanted < bytes ? wanted : bytes, false, err);
 }
 
 void p2p_take_left(struct p2p *p, int from, const char *text, size_t size) {

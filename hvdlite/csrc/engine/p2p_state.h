@@ -5,6 +5,7 @@
 #define HVDLITE_ENGINE_P2P_STATE_H
 
 #include "engine/p2p.h"
+#include "engine/p2p_lane.h"
 
 enum {
     P2P_SHORT = 8 << 10, /* bytes that go with the offer */
@@ -17,10 +18,12 @@ enum {
 enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
-    P2P_HELLO,  /* this rank waits for that one, which is to say if it leaves */
-    P2P_OFFER,  /* name, bytes in all, data if it is short */
-    P2P_WANT,   /* of a send: its bytes up to this one; all of them: it has been met */
-    P2P_PIECE,  /* the next data of a send */
+    P2P_HELLO, /* this rank waits for that one, which is to say if it leaves */
+    P2P_OFFER, /* name, bytes in all, data if it is short, else perhaps the address of a lane */
+    /* of a send: its bytes up to this one; all of them: it has been met; code 1: by the lane */
+    P2P_WANT,
+    P2P_PIECE,  /* the next data of a send; code: 1 + the slot of the lane where it lies, or 0 */
+    P2P_FREE,   /* code: 1 + a slot that is free again */
     P2P_REFUSE, /* a send fails: code, text */
     P2P_LEFT    /* text */
 };
@@ -29,12 +32,13 @@ struct p2p_head {
     uint8_t mark, type;
     uint16_t name; /* bytes of it, or of the text, which follow; then comes data */
     uint32_t code;
-    uint64_t number, bytes; /* of the send, by its sender; P2P_OFFER, P2P_WANT */
+    uint64_t number, bytes; /* of the send, by its sender; P2P_OFFER, P2P_WANT, P2P_PIECE */
 };
 
 struct p2p_peer {
     bool knows; /* has sent something, or was sent something: it waits for word of this one's end */
     bool left;
+    struct lane to, from;
     char reason[256];
 };
 
@@ -49,7 +53,8 @@ struct p2p_offer {
 
 int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
              size_t size, hvd_error *err);
-int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, hvd_error *err);
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,
+             hvd_error *err);
 /* Completes a tensor that is in no list. */
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
 
@@ -57,8 +62,9 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);
 int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
                    size_t size, hvd_error *err);
+/* code: as of P2P_PIECE. */
 int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
-                   hvd_error *err);
+                   uint32_t code, hvd_error *err);
 void p2p_take_left(struct p2p *p, int from, const char *text, size_t size);
 int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err);
 
