@@ -16,6 +16,7 @@ _COLOURS = {
     "moves": "#009e73",
 }
 _STYLE = """
+:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; min-width: 38rem; }
@@ -23,7 +24,19 @@ figure { margin: 0; } svg { width: 100%; height: auto; min-width: 38rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .15rem .8rem .15rem 0; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
+.zoom:nth-of-type(2):checked ~ figure svg { width: 400%; }
+.zoom:nth-of-type(3):checked ~ figure svg { width: 1600%; }
+@media (prefers-color-scheme: dark) {
+  body { background: #131416; color: #ddd; } figure { background: #fff; border-radius: .3rem; }
+}
+@media print {
+  body { max-width: none; } figure, tr { break-inside: avoid; }
+  .zoom, .zoom + label { display: none; }
+}
 """
+_ZOOM = (
+    '<input class="zoom" type="radio" name="zoom" id="zoom{0}"{1}><label for="zoom{0}">{0}x</label>'
+)
 _RANKS_DRAWN = 32  # in the picture of a step
 
 
@@ -222,4 +235,5 @@ def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]
     axes.set_xlabel("ms since the step began; each green bar is a batch")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return _svg(figure, "batches of one step")
+    zooms = (_ZOOM.format(by, " checked" * (by == 1)) for by in (1, 4, 16))
+    return f"<div>{''.join(zooms)}{_svg(figure, 'batches of one step')}</div>"
