@@ -24,8 +24,11 @@ figure { margin: 0; } svg { width: 100%; height: auto; min-width: 38rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .15rem .8rem .15rem 0; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
-.zoom:nth-of-type(2):checked ~ figure svg { width: 400%; }
-.zoom:nth-of-type(3):checked ~ figure svg { width: 1600%; }
+.zoom:nth-of-type(1):not(:checked) ~ figure:nth-of-type(1),
+.zoom:nth-of-type(2):not(:checked) ~ figure:nth-of-type(2),
+.zoom:nth-of-type(3):not(:checked) ~ figure:nth-of-type(3) { display: none; }
+.zoom ~ figure:nth-of-type(2) svg { width: 400%; }
+.zoom ~ figure:nth-of-type(3) svg { width: 1600%; }
 @media (prefers-color-scheme: dark) {
   body { background: #131416; color: #ddd; } figure { background: #fff; border-radius: .3rem; }
 }
@@ -143,13 +146,13 @@ def _ms(seconds: float) -> str:
 
 
 # ------------------------------------------------------------------------------------- pictures
-def _figure(height: float):
+def _figure(height: float, wide: int = 1):
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(figsize=(9, height), layout="constrained")
+    return pyplot.subplots(figsize=(9 * wide, height), layout="constrained")
 
 
 def _svg(figure, label: str) -> str:
@@ -210,11 +213,17 @@ def _slowest(slow: Sequence[steps.Slow]) -> str:
 
 
 def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]]) -> str:
-    """The middle step of the first rank that has steps, on all ranks."""
+    """The middle step of the first rank that has steps, on all ranks; each zoom is a picture."""
+    zooms = (1, 4, 16)
+    chosen = "".join(_ZOOM.format(zoom, " checked" * (zoom == 1)) for zoom in zooms)
+    return f"<div>{chosen}{''.join(_lanes(by_rank, found, zoom) for zoom in zooms)}</div>"
+
+
+def _lanes(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]], zoom: int) -> str:
     own = next(own for own in found.values() if own)
     step = own[len(own) // 2]
     ranks = sorted(by_rank)[:_RANKS_DRAWN]
-    figure, axes = _figure(1.2 + 0.45 * len(ranks))
+    figure, axes = _figure(1.2 + 0.45 * len(ranks), zoom)
     _, waits, links, moves = _COLOURS
     for row, rank in enumerate(ranks):
         within = [t for t in by_rank[rank] if t.ended > step.begin and t.submitted < step.end]
@@ -235,5 +244,4 @@ def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]
     axes.set_xlabel("ms since the step began; each green bar is a batch")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    zooms = (_ZOOM.format(by, " checked" * (by == 1)) for by in (1, 4, 16))
-    return f"<div>{''.join(zooms)}{_svg(figure, 'batches of one step')}</div>"
+    return _svg(figure, "batches of one step")
