@@ -27,8 +27,8 @@ td:first-child, th:first-child { text-align: left; }
 .zoom:nth-of-type(1):not(:checked) ~ figure:nth-of-type(1),
 .zoom:nth-of-type(2):not(:checked) ~ figure:nth-of-type(2),
 .zoom:nth-of-type(3):not(:checked) ~ figure:nth-of-type(3) { display: none; }
-.zoom ~ figure:nth-of-type(2) svg { width: 400%; }
-.zoom ~ figure:nth-of-type(3) svg { width: 1600%; }
+.zoom ~ figure:nth-of-type(2) svg { width: 400%; min-width: 152rem; }
+.zoom ~ figure:nth-of-type(3) svg { width: 1600%; min-width: 608rem; }
 @media (prefers-color-scheme: dark) {
   body { background: #131416; color: #ddd; } figure { background: #fff; border-radius: .3rem; }
 }

@@ -208,7 +208,7 @@ def test_the_page_stands_alone(tmp_path, monkeypatch):
             found[tag] = found.get(tag, 0) + 1
 
     Tags().feed(text)
-    assert found["svg"] == 4
+    assert found["svg"] == 6
     assert "script" not in found
     assert "a &lt;b&gt; &amp; c" in text
     assert "Rank 2 caused 100% of it." in text
