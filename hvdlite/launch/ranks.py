@@ -165,7 +165,8 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     """Return the variables of this rank or its role."""
     root = ranks[0]
     if rank.role is None:
-        return {} if job.elastic else torch_environment(rank, ranks)
+        by_mpi = job.elastic and job.transport != "tcp"
+        return {} if by_mpi else torch_environment(rank, ranks)
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
     # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
@@ -173,7 +174,7 @@ def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
 
 
 def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return what a program for torchrun reads; an elastic job's numbers would become untrue.
+    """Return what a program for torchrun reads; an elastic job's numbers become untrue.
 
     The user may have named another place for the store of PyTorch, for this job and its others.
     """

@@ -232,9 +232,10 @@ class Watch:
         who = (rank.number, rank.label, rank.host)
         rank.ending = failure.Ending(*who, code, ended, after, goodbye, silent, silence)
         needed = ranks.still_needed(self._in_order())
-        if silence:  # MPI lets nobody go on without a host
+        if silence:
             self._tell_all(channel.LOST, rank.host.encode())
-        if rank.ending.failed and (silence or not self._job.elastic):
+        go_on = self._job.elastic and not (silence and self._job.transport != "tcp")
+        if rank.ending.failed and not go_on:  # MPI lets nobody go on without a host
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and not self._ending:
             _print(failure.report_death(rank.ending))

@@ -7,7 +7,7 @@ tell. Each port is closed when all that were expected on it have come.
 
 import os
 import sys
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
@@ -15,6 +15,7 @@ from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, forks, mesh, no_newcomers, orphan, star
 from hvdlite.lifecycle import socket_members as members
 from hvdlite.lifecycle.watch import Watch, check_limits
+from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "tcp"
 newcomers = no_newcomers
@@ -46,10 +47,16 @@ class SocketWorld:
     def init(self) -> None:
         _present[:] = [self]
         self._mesh = mesh.connect(self._star)
-        self.watch = Watch(self.rank, self._mesh, lambda host: lib.hvd_lose_host(host.encode()))
+        self.watch = Watch(self.rank, self._mesh, self._lose)
         self._mesh = self._mesh._replace(watch=[])
         arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
         call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+        if os.environ.get(ELASTIC) == "1" and not members.have_died():
+            members.begin(self)
+
+    def _lose(self, host: str, ranks: Set[int]) -> None:
+        lib.hvd_lose_host(host.encode())
+        self._star.lose(ranks)
 
     def numbers(self, number: int) -> List[int]:
         return self._star.allgather(number)

@@ -1,8 +1,9 @@
 """The star of a job without MPI: each rank has a connection to rank 0."""
 
+import contextlib
 import ipaddress
 import socket
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
@@ -102,6 +103,12 @@ class Star:
             except OSError:
                 continue
 
+    def lose(self, ranks: Set[int]) -> None:
+        """End the waits for these ranks, of any thread: their hosts have vanished."""
+        for rank in ranks & self.connections.keys():
+            with contextlib.suppress(OSError):  # it has been done
+                self.connections[rank].shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         for connection in self.connections.values():
             connection.close()
@@ -123,12 +130,13 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 
 
 def _set_options(connection: socket.socket, timeout: Optional[float]) -> None:
-    """Set a timeout, and keepalive: it notices a host that has vanished."""
+    """Set a timeout, and keepalive: after 2 minutes it notices a host that has vanished."""
     connection.settimeout(timeout)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6)):
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 24)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 130_000)
 
 
 def meet(place: start.Place, joined: int, patience: float) -> Star:

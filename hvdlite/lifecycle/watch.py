@@ -48,10 +48,10 @@ def check_limits() -> None:
 class Watch:
     """Watches the other hosts, or waits for news of them from this host's lowest rank.
 
-    :param lose: called with a host's name, in a thread, again and again.
+    :param lose: called with each lost host's name and all lost ranks, in a thread, again and again.
     """
 
-    def __init__(self, rank: int, mesh: Mesh, lose: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, mesh: Mesh, lose: Callable[[str, Set[int]], None]) -> None:
         self.lost: Set[int] = set()  # ranks
         self._mesh, self._lose = mesh, lose
         self._leads = mesh.lowest[rank] == rank
@@ -92,7 +92,7 @@ class Watch:
             for rank in list(self._streams):
                 self._look_at(rank, now)
             for host in {self._mesh.hosts[rank] for rank in self.lost}:
-                self._lose(host)
+                self._lose(host, self.lost)
 
     def _look_at(self, rank: int, now: float) -> None:
         stream, here = self._streams[rank], self._is_here(rank)

@@ -273,6 +273,32 @@ def test_a_job_starts_again_without_a_host_that_is_gone(own_cluster, options, po
     assert "lack of memory" not in err
 
 
+GOES_ON = """
+import numpy, time, hvdlite as hvd
+hvd.init()
+print("up", hvd.size(), flush=True)
+@hvd.elastic.run
+def train(state):
+    while state.step < 400:
+        hvd.numpy.allreduce(numpy.ones(1000), name="step")
+        state.step += 1
+        state.commit()
+        time.sleep(0.01)
+train(hvd.elastic.ObjectState(step=0))
+print("done", hvd.rank(), hvd.size(), flush=True)
+"""
+
+
+def test_without_mpi_a_power_cut_at_rank_0_ends_that_rank_alone(own_cluster):
+    line = ["--transport", "tcp", "--elastic", "-H", "h1:1,h2:1,h0:1", "--host-timeout", 8]
+    launcher = start_up(own_cluster, GOES_ON, *line)
+    own_cluster.lose("h1", power=True)
+    out, err = ends_without(own_cluster, launcher, "h1")
+    assert launcher.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[1] done 0 2", "[2] done 1 2"]
+    assert "rank 0 on h1 was lost" in err and "the others go on" in err
+
+
 def test_a_power_cut_at_rank_0_ends_the_job_within_20_seconds(own_cluster):
     launcher = start_up(own_cluster, TRAINS, "-n", 3, "-H", "h1:1,h2:2", "--host-timeout", 10)
     own_cluster.lose("h1", power=True)
