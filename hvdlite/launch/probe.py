@@ -101,9 +101,10 @@ def interfaces():
     return found
 
 
-def why_not_loaded():
+def why_not_loaded(without_mpi=False):
     """Return why ranks can't import hvdlite here; another process tries, as that loads MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
+    env.update({"HVDLITE_TRANSPORT": "tcp"} if without_mpi else {})
     line = [sys.executable, "-c", "import hvdlite.core.native"]
     done = subprocess.run(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     text = done.stderr.decode(errors="replace").strip()
@@ -115,14 +116,14 @@ def starts_without_mpi():
     return importlib.util.find_spec("hvdlite._hvdlite_tcp") is not None
 
 
-def describe(load=False):
+def describe(load=False, without_mpi=False):
     """Return all facts about this host; one of them takes long and is asked for by ``load``."""
     memory = os.statvfs("/dev/shm")
     return {
         "host": socket.gethostname(),
         "versions": versions(),
         "MPI": mpi_version(),
-        "not loaded": why_not_loaded() if load else None,
+        "not loaded": why_not_loaded(without_mpi) if load else None,
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": interfaces(),
         "shm": memory.f_blocks * memory.f_frsize,
@@ -131,4 +132,4 @@ def describe(load=False):
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe(load="--load" in sys.argv)))
+    print(json.dumps(describe(*(option in sys.argv for option in ("--load", "--without-mpi")))))

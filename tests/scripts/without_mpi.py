@@ -53,6 +53,7 @@ def bits():
     report(
         rank,
         digest=hashlib.sha256(text).hexdigest(),
+        enabled=hvd.mpi_enabled(),
         mpi="libmpi" in (own / "maps").read_text() or bool(sys.modules.get("mpi4py")),
         listens=bool(listening & opened),
         where=[hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()],
