@@ -1,6 +1,7 @@
 """The star of a job without MPI: each rank has a connection to rank 0."""
 
 import contextlib
+import errno
 import ipaddress
 import socket
 from typing import Any, Dict, List, Optional, Set
@@ -83,7 +84,9 @@ class Star:
     def receive(self, rank: int) -> Any:
         try:
             told = hear(self.connections[rank])
-        except socket.timeout:
+        except socket.timeout as error:
+            if error.errno == errno.ETIMEDOUT:  # the kernel has given the other host up
+                raise _ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
             raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
         except OSError:
