@@ -3,7 +3,9 @@
 This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
 """
 
+import contextlib
 import sys
+from typing import Iterator
 
 from hvdlite.patches import kvstore_hooks
 
@@ -31,9 +33,20 @@ class _MXNetFinder:
             def exec_module(module):
                 from hvdlite.patches.removed_names import as_mxnet_expects
 
-                with as_mxnet_expects():
+                with as_mxnet_expects(), _packages_named():
                     execute(module)
                 kvstore_hooks.register(module)
 
             spec.loader.exec_module = exec_module
         return spec
+
+
+@contextlib.contextmanager
+def _packages_named() -> Iterator[None]:
+    """MXNet's wheel takes libraries of the system that a bare Debian lacks: say how to get them."""
+    try:
+        yield
+    except OSError as error:
+        if "cannot open shared object" not in str(error):
+            raise
+        raise OSError(f"{error}: apt-get install libgomp1 libquadmath0") from error

@@ -27,6 +27,14 @@ def test_both_orders_of_imports(imports):
     assert run(f"{imports}\n{USE}") == USED
 
 
+def test_a_library_that_mxnet_misses_is_told_with_its_package(tmp_path):
+    why = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "mxnet.py").write_text(f"raise OSError({why!r})")
+    code = "import hvdlite\ntry:\n    import mxnet\nexcept OSError as error:\n    print(error)"
+    told = run(code, PYTHONPATH=str(tmp_path))
+    assert told == f"{why}: apt-get install libgomp1 libquadmath0\n"
+
+
 @mxnet_alone
 def test_registering_starts_no_mpi_and_leaves_mxnets_own_functions_in_place():
     """A notebook that starts jobs by hvdlite.run must not be in one."""
