@@ -296,7 +296,7 @@ def test_without_mpi_a_power_cut_at_rank_0_ends_that_rank_alone(own_cluster):
     out, err = ends_without(own_cluster, launcher, "h1")
     assert launcher.returncode == 0, err
     assert sorted(out.splitlines()) == ["[1] done 0 2", "[2] done 1 2"]
-    assert "host h1 has been silent for 3" in err  # by the ranks; the launcher may be later
+    assert "host h1 has been silent for" in err  # by the ranks; the launcher may be later
 
 
 def test_a_power_cut_at_rank_0_ends_the_job_within_20_seconds(own_cluster):
