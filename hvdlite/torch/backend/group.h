@@ -131,6 +131,9 @@ class Group : public Backend {
             int number = 0;
             for (int r = 1; r < group.size_; r++) heard.push_back(receive(r));
             for (int r = 1; r < group.size_; r++) {
+                TORCH_CHECK_WITH(DistBackendError, all || Clock::now() < until,
+                                 "hvdlite: [Rank 0]: Rank 0 timed out in monitoredBarrier after ",
+                                 limit.count(), " ms, before it heard of rank ", r);
                 if (comes(*heard[r - 1])) continue;
                 late += (number++ ? ", " : "") + std::to_string(r);
                 if (!all) break;
