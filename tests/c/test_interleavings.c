@@ -4,6 +4,7 @@
 #include "interleave.h"
 
 #include "collectives/coll.h"
+#include "shm/lines.h"
 #include "shm/window.h"
 
 #include <inttypes.h>
@@ -114,9 +115,15 @@ static int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *er
 
 static void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
-#define reduce_all(...) (turn(), (reduce_all)(__VA_ARGS__))
-#define put(to, from, n) put((turn(), (to)), from, n)
-#define copy_cached(to, from, n) copy_cached((turn(), (to)), from, n)
+/* Once a page, to have an end. */
+static void *turn_at(void *to) {
+    if ((uintptr_t)to % 4096 < 1024) turn();
+    return to;
+}
+
+#define reduce_all(kernels, to, ...) (reduce_all)(kernels, turn_at(to), __VA_ARGS__)
+#define lines_copy(to, from, n) (lines_copy)(turn_at(to), from, n)
+#define lines_copy_over(to, from, n) (lines_copy_over)(turn_at(to), from, n)
 #define coll_window_allreduce search_allreduce
 #define coll_window_broadcast search_broadcast
 #define coll_window_allgather search_allgather

@@ -14,7 +14,6 @@
  *   slot      the window's memory of one rank for one round
  *   round     what goes through the window in one slot of each rank
  *   pass      all rounds of one collective
- *   stretch   the rounds of a pass that are copied in one way (copy_policy.h)
  *   block     the bytes that are added at a time, while the first cache has them
  *   span      bytes that lie together in one tensor
  *   stripe    HVD_STRIPE bytes of a tensor that is dealt: one host has their states */

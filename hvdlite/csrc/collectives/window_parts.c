@@ -16,7 +16,11 @@
  * round. */
 #include "collectives/coll.h"
 
+#include "shm/lines.h"
+
 #include <string.h>
+
+enum { BLOCK = 1024 }; /* bytes that are added at a time; whole elements */
 
 struct parts {
     const struct comm *comm;
@@ -45,8 +49,8 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     for (int to = 0; to < p->w->n; to++) {
         struct coll_range range = in_segment(p, to, k);
         if (to != self && coll_length(range))
-            memcpy(sub_slot(p, self, to, k), (const char *)p->args->in + range.begin,
-                   coll_length(range));
+            lines_copy(sub_slot(p, self, to, k), (const char *)p->args->in + range.begin,
+                       coll_length(range));
         if (to != self) comm_count_window(p->comm, coll_length(range));
     }
     window_raise(p->w, WINDOW_STAGED, round);
@@ -59,17 +63,32 @@ static int await_staged(const struct parts *p, int local_rank, size_t k, hvd_err
     return comm_wait_flag(p->comm, local_rank, WINDOW_STAGED, p->w->rounds + k, err);
 }
 
-static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
+static int await_all(const struct parts *p, size_t k, hvd_error *err) {
+    for (int i = 0; i < p->w->n; i++) HVD_TRY(await_staged(p, i, k, err));
+    return HVD_OK;
+}
+
+/* Adds the block at an offset of this rank's segments. */
+static void add_block(const struct parts *p, size_t k, size_t offset, size_t bytes) {
     const struct reduce_kernels *kernels = p->args->reduce;
     int self = p->w->self;
-    struct coll_range own = in_segment(p, self, k);
-    size_t n = coll_length(own) / kernels->size;
-    for (int i = 0; n && i < p->w->n; i++) {
-        HVD_TRY(await_staged(p, i, k, err));
-        p->in[i] = i == self ? (const char *)p->args->in + own.begin : sub_slot(p, i, self, k);
+    size_t at = in_segment(p, self, k).begin + offset;
+    for (int i = 0; i < p->w->n; i++)
+        p->in[i] = i == self ? (const char *)p->args->in + at : sub_slot(p, i, self, k) + offset;
+    char *out = (char *)p->args->data + at - coll_part(p->args->in_end, self).begin;
+    reduce_all(kernels, out, p->in, p->w->n, bytes / kernels->size, p->args->prescale,
+               p->args->final);
+    for (int i = 0; i < p->w->n; i++)
+        if (i != self) lines_take_over(sub_slot(p, i, self, k) + offset, bytes);
+}
+
+static int add_segment(const struct parts *p, size_t k, hvd_error *err) {
+    size_t all = coll_length(in_segment(p, p->w->self, k));
+    if (all) HVD_TRY(await_all(p, k, err));
+    for (size_t offset = 0, bytes; offset < all; offset += bytes) {
+        bytes = all - offset < BLOCK ? all - offset : BLOCK;
+        add_block(p, k, offset, bytes);
     }
-    char *out = (char *)p->args->data + own.begin - coll_part(p->args->in_end, self).begin;
-    if (n) reduce_all(kernels, out, p->in, p->w->n, n, p->args->prescale, p->args->final);
     return HVD_OK;
 }
 
@@ -80,7 +99,8 @@ static int copy_segments(const struct parts *p, size_t k, hvd_error *err) {
         struct coll_range range = coll_segment(coll_part(p->args->part_end, from), p->segment, k);
         if (!coll_length(range)) continue;
         HVD_TRY(await_staged(p, from, k, err));
-        memcpy((char *)p->args->data + range.begin, sub_slot(p, from, self, k), coll_length(range));
+        lines_copy_over((char *)p->args->data + range.begin, sub_slot(p, from, self, k),
+                        coll_length(range));
     }
     return HVD_OK;
 }

@@ -40,10 +40,9 @@ struct engine {
 
 /* ---- the thread that steps ---- */
 
-/* Fails with the first cause, which has the same text on every rank. */
+/* Fails with the first cause: the same text on every rank, without what this one was doing. */
 static void fail(struct engine *e, const hvd_error *err) {
-    hvd_error cause = e->negotiation.abort_cause; /* without what this rank was doing */
-    if (e->negotiation.lost.code) cause = e->negotiation.lost;
+    hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (cause.code != HVD_RANK_DEAD && !transport_find_dead(e->t, &cause) && !cause.code) {
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);
@@ -76,6 +75,7 @@ static int negotiate(struct engine *e, bool *progress, hvd_error *err) {
     if (atomic_load(&e->stopping))
         return error_set(err, HVD_TRANSPORT, "its engine was stopped before the job ended");
     HVD_TRY(leave_if_asked(e, err));
+    HVD_TRY(express_check(&e->express, err));
     HVD_TRY(negotiate_step(&e->negotiation, progress, err));
     return e->negotiation.bye ? HVD_OK : transport_check_life(e->t, err);
 }
@@ -216,7 +216,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
-    express_open(&e->express, t, config->group);
+    express_open(&e->express, t, &e->failed, config->group);
     p2p_open(&e->p2p, t);
     e->t = t;
     e->log = config->log;

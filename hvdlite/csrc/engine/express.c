@@ -2,16 +2,20 @@
 
 #include "base/clock.h"
 #include "base/floats.h"
+#include "collectives/coll.h"
 #include "kernels/reduce.h"
+#include "shm/lines.h"
 #include "transport/transport.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
-    LARGEST = 64 << 10, /* bytes read of the others: of more, ranks should divide the sum */
+    LARGEST = 64 << 10, /* bytes read of the others: more goes to the engine */
     LINE = 64,
-    PAST_CACHES = 16 << 10, /* 64 KiB: 7.6 us instead of 9.6 */
-    MISSES = 8,             /* generations without a round in a row: from now on most have none */
+    HEAD = 2 * LINE, /* of a rank's room: the word, that of local rank 0 counts; its sums' round */
+    BLOCK = 1024,    /* bytes that are added, then copied while the first cache has them */
+    MISSES = 8,      /* generations without a round in a row: from now on most have none */
     SELDOM = 16
 };
 
@@ -31,12 +35,18 @@ struct express_place {
     struct request request;
 };
 
-void express_open(struct express *x, const struct transport *t, int group) {
+void express_open(struct express *x, struct transport *t, const atomic_bool *failed, int group) {
     struct window *window = t->all.window;
     *x = (struct express){.window = window && window->n > 1 ? window : NULL,
-                          .policy = &t->patience.policy,
+                          .transport = t,
+                          .failed = failed,
                           .group = group};
     monitor_init(&x->monitor);
+}
+
+int express_check(const struct express *x, hvd_error *err) {
+    int silent = atomic_load(&x->silent);
+    return silent ? comm_check_wait(x->transport, silent - 1, INFINITY, err) : HVD_OK;
 }
 
 void express_close(struct express *x) {
@@ -51,6 +61,8 @@ void express_close(struct express *x) {
 /* ---- the word: generation (40 bits) | round (8) | closed (1) | ranks that have come (15) ---- */
 
 #define CLOSED ((uint64_t)1 << 15)
+
+enum { UNTIMED = 16 }; /* looks for one look at the clock */
 
 static uint64_t word_of(uint64_t generation, uint64_t round) {
     return generation << 24 | (round & 0xff) << 16;
@@ -85,7 +97,6 @@ static bool close_round(_Atomic uint64_t *word, uint64_t own, bool arrived, uint
 /* True: all ranks have come. */
 static bool wait_until_full(_Atomic uint64_t *word, uint64_t own, uint64_t n,
                             struct wait_policy policy) {
-    enum { UNTIMED = 16 }; /* looks for one look at the clock */
     struct waiter waiter = {0};
     for (unsigned looks = 1;; looks++) {
         uint64_t w = atomic_load_explicit(word, memory_order_acquire);
@@ -111,13 +122,18 @@ static _Atomic uint64_t *word_at(const struct express *x, const struct express_p
     return (_Atomic uint64_t *)(void *)room_of(x, 0, p);
 }
 
+static _Atomic uint64_t *sums_of(const struct express *x, int local_rank,
+                                 const struct express_place *p) {
+    return (_Atomic uint64_t *)(void *)(room_of(x, local_rank, p) + LINE);
+}
+
 static char *input_of(const struct express *x, int local_rank, const struct express_place *p) {
-    return room_of(x, local_rank, p) + LINE + p->round % 2 * p->room;
+    return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->room;
 }
 
 static bool suits(const struct express *x, const struct tensor *tensor) {
     const struct request *r = &tensor->request;
-    enum { OWN_MEMORY = 8 << 10 }; /* from here on, less is copied by the direct allreduce */
+    enum { OWN_MEMORY = 16 << 10 }; /* from here on, less is copied by the direct allreduce */
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
            !r->grouped && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
@@ -148,7 +164,7 @@ static struct express_place *add_place(struct express *x, const struct request *
 
 /* Gives the place room for `bytes`, in the same order on all ranks. */
 static void make_room(struct express *x, struct express_place *p, size_t bytes) {
-    size_t room = bytes / LINE * LINE + LINE, all = LINE + 2 * room;
+    size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
     if (room <= p->room) return;
     bool fits = all <= WINDOW_EXPRESS - x->used;
     p->room = fits ? room : 0;
@@ -173,33 +189,118 @@ void express_agreed(struct express *x, const struct tensor *tensor) {
     atomic_store(&x->opens, true);
 }
 
-/* ---- any thread ---- */
+/* ---- a round, any thread ---- */
 
-static void add(const struct express *x, const struct express_place *p, const struct tensor *t) {
+/* Adds the bytes from `begin` on, in the order of ranks. */
+static void add(const struct express *x, const struct express_place *p, const struct tensor *t,
+                size_t begin, size_t bytes) {
     const struct request *r = &t->request;
+    const struct reduce_kernels *kernels = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     int n = x->window->n;
     const char *in[n];
-    for (int i = 0; i < n; i++) in[i] = i == x->window->self ? t->in : input_of(x, i, p);
-    floats_mode mode = floats_exact();
-    reduce_all(reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op), t->out, in, n, request_count(r),
-               r->prescale,
+    for (int i = 0; i < n; i++)
+        in[i] = (i == x->window->self ? (const char *)t->in : input_of(x, i, p)) + begin;
+    reduce_all(kernels, (char *)t->out + begin, in, n, bytes / kernels->size, r->prescale,
                (struct reduce_final){r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1});
+}
+
+/* Up to here every rank adds all, and waits once. Of more, each adds a chunk for all. */
+static bool is_divided(const struct express *x, const struct tensor *t) {
+    return request_bytes(&t->request) > (x->window->n == 2 ? 2 << 10 : 8 << 10);
+}
+
+static struct coll_range chunk_of(const struct express *x, const struct tensor *t, int local_rank) {
+    const struct request *r = &t->request;
+    size_t element = request_bytes(r) / (size_t)request_count(r);
+    return coll_chunk(request_bytes(r), element, x->window->n, local_rank);
+}
+
+/* Copies the input for the others; for the chunk that this rank adds it has its own memory. */
+static void stage(const struct express *x, const struct express_place *p, const struct tensor *t) {
+    char *to = input_of(x, x->window->self, p);
+    size_t bytes = request_bytes(&t->request);
+    struct coll_range own = {0};
+    if (is_divided(x, t)) own = chunk_of(x, t, x->window->self);
+    lines_copy(to, t->in, own.begin);
+    lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
+}
+
+/* Writes the sums over the inputs in the rooms; collectives/window.c tells why there. */
+static void add_chunk(const struct express *x, const struct express_place *p,
+                      const struct tensor *t) {
+    struct coll_range own = chunk_of(x, t, x->window->self);
+    for (size_t at = own.begin; at < own.end; at += BLOCK) {
+        size_t bytes = own.end - at < BLOCK ? own.end - at : BLOCK;
+        add(x, p, t, at, bytes);
+        for (int i = 0; i < x->window->n; i++)
+            if (i != x->window->self)
+                lines_copy(input_of(x, i, p) + at, (char *)t->out + at, bytes);
+    }
+}
+
+/* False: the engine has failed. It does when the rank is dead, and soon when it is silent. */
+static bool wait_for_sums(struct express *x, const struct express_place *p, int local_rank,
+                          uint64_t own) {
+    static const double LONGEST_NAP = 1e-3;
+    const struct wait_policy policy = x->transport->patience.policy;
+    struct waiter waiter = {0};
+    hvd_error late;
+    for (unsigned looks = 1;; looks++) {
+        if (atomic_load_explicit(sums_of(x, local_rank, p), memory_order_acquire) == own)
+            return true;
+        if (policy.spin > 0 && looks % UNTIMED) {
+            clock_relax();
+            continue;
+        }
+        if (atomic_load(x->failed)) return false;
+        double now = clock_now();
+        waiter_do(waiter_next(&waiter, now, policy, LONGEST_NAP));
+        if (comm_check_wait(x->transport, local_rank, now - waiter.since, &late)) {
+            atomic_store(&x->silent, local_rank + 1);
+            transport_wake(x->transport);
+        }
+    }
+}
+
+static bool take_sums(struct express *x, const struct express_place *p, const struct tensor *t,
+                      uint64_t own) {
+    int self = x->window->self, n = x->window->n;
+    for (int d = 1; d < n; d++) {
+        int i = (self + d) % n;
+        struct coll_range chunk = chunk_of(x, t, i);
+        if (!wait_for_sums(x, p, i, own)) return false;
+        lines_copy((char *)t->out + chunk.begin, input_of(x, self, p) + chunk.begin,
+                   coll_length(chunk));
+    }
+    return true;
+}
+
+static bool reduce(struct express *x, const struct express_place *p, const struct tensor *t,
+                   uint64_t own) {
+    bool divided = is_divided(x, t);
+    floats_mode mode = floats_exact();
+    if (divided)
+        add_chunk(x, p, t);
+    else
+        add(x, p, t, 0, request_bytes(&t->request));
     floats_restore(mode);
+    if (!divided) return true;
+    atomic_store_explicit(sums_of(x, x->window->self, p), own, memory_order_release);
+    return take_sums(x, p, t, own);
 }
 
 /* Returns the round's number among all of the tensor, equal on all ranks; 0: it is not done. */
 static uint64_t use(struct express *x, struct express_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->window->n;
     _Atomic uint64_t *word = word_at(x, p);
-    size_t bytes = request_bytes(&t->request);
     if (request_conflict(&p->request, &t->request) != FIELD_NONE) {
         close_round(word, own, false, n);
         return 0;
     }
-    copy_function_of(bytes < PAST_CACHES ? COPY_CACHED : COPY_NONTEMPORAL)(
-        input_of(x, x->window->self, p), t->in, bytes);
-    if (!arrive(word, own) || !wait_until_full(word, own, n, *x->policy)) return 0;
-    add(x, p, t);
+    stage(x, p, t);
+    if (!arrive(word, own) || !wait_until_full(word, own, n, x->transport->patience.policy))
+        return 0;
+    if (!reduce(x, p, t, own)) return 0;
     return BATCHES + (p->generation << 32) + p->round++;
 }
 

@@ -3,9 +3,10 @@
  * Where all ranks share a window, such a tensor gets a place there: one word for all, and on each
  * rank room for two inputs. A use of its name is then a round. Each rank copies its input in and
  * counts itself in the word. The rank that fills the round settles it: all data is there and nobody
- * can withdraw, so each rank adds all inputs in the order of ranks and waits for nobody. A rank that
- * has waited in vain closes the round, and so does one that submits the tensor to the engine. Nobody
- * fills a closed round: all go to the engine, which knows of stalls, deaths, joins and disagreement.
+ * can withdraw, so each rank adds all inputs in the order of ranks; of larger ones a chunk, and
+ * waits for the sums of the others. A rank that has waited in vain for a full round closes it, and so
+ * does one that submits the tensor to the engine. Nobody fills a closed round: all go to the engine,
+ * which knows of stalls, deaths, joins and disagreement.
  *
  * What the engine decides comes in one order on all ranks, so they agree on places and rounds
  * without a message: each decision on the tensor opens a generation, whose rounds are counted from
@@ -24,9 +25,10 @@ struct transport;
 
 struct express {
     struct window *window; /* NULL: all goes to the engine */
-    const struct wait_policy *policy;
-    int group;              /* its number in the flight recorder */
-    struct monitor monitor; /* guards the names */
+    struct transport *transport;
+    const atomic_bool *failed; /* the engine has */
+    int group;                 /* its number in the flight recorder */
+    struct monitor monitor;    /* guards the names */
     struct map names;
     struct express_place *places;
     /* The stepping thread's: */
@@ -34,9 +36,14 @@ struct express {
     bool fails;  /* there was no memory for a place */
     /* Any thread's: */
     atomic_bool opens; /* there is a place */
+    atomic_int
+        silent; /* 1 + the local rank that sends no sums for longer than the limit; 0: none */
 };
 
-void express_open(struct express *x, const struct transport *t, int group);
+void express_open(struct express *x, struct transport *t, const atomic_bool *failed, int group);
+
+/* Fails when a rank is silent in a round that can't end without it. The stepping thread. */
+int express_check(const struct express *x, hvd_error *err);
 void express_close(struct express *x);
 
 /* All ranks bring the tensor, which they know, and wait for it. The stepping thread, in the order

@@ -4,7 +4,6 @@ size_t window_bytes(int n) { return (size_t)n * sizeof(struct window_rank); }
 
 void window_init(struct window *w, void *memory, int n, int self) {
     *w = (struct window){.ranks = memory, .n = n, .self = self};
-    w->copy_policy = (struct copy_policy){.board = &w->ranks[0].board, .leads = self == 0};
 }
 
 void window_raise(struct window *w, enum window_flag flag, uint64_t round) {

@@ -7,7 +7,6 @@
 #ifndef HVDLITE_SHM_WINDOW_H
 #define HVDLITE_SHM_WINDOW_H
 
-#include "shm/copy_policy.h"
 #include "shm/doorbell.h"
 #include "shm/mailbox.h"
 
@@ -18,8 +17,8 @@ enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_EXPRESS = 1 << 20 };
 /* The rounds of which this rank has ... */
 enum window_flag {
     WINDOW_STAGED,  /* ... written its input to its slot */
-    WINDOW_REDUCED, /* ... added its chunk and written the sum to its slot */
-    WINDOW_TAKEN,   /* ... read all it needs from all slots */
+    WINDOW_REDUCED, /* ... added its chunk and written the sum to all slots */
+    WINDOW_TAKEN,   /* ... done with the slots of other ranks */
     WINDOW_FLAGS
 };
 
@@ -31,16 +30,14 @@ struct window_rank {
     struct doorbell doorbell;
     struct window_line flags[WINDOW_FLAGS];
     struct mailbox to_leader, from_leader; /* to and from local rank 0 */
-    struct copy_board board;               /* local rank 0's is the one in use */
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
     _Alignas(4096) unsigned char express[WINDOW_EXPRESS]; /* engine/express.h */
 };
 
 struct window {
-    struct window_rank *ranks;      /* [n], mapped by all */
-    int n, self;                    /* ranks of this host; this one's local rank */
-    uint64_t rounds;                /* done so far; equal on all ranks between collectives */
-    struct copy_policy copy_policy; /* chooses how large data is written to the slots */
+    struct window_rank *ranks; /* [n], mapped by all */
+    int n, self;               /* ranks of this host; this one's local rank */
+    uint64_t rounds;           /* done so far; equal on all ranks between collectives */
 };
 
 /* The memory must be zeroed before the first rank calls window_init. */

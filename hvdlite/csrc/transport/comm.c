@@ -60,10 +60,13 @@ static int keep_waiting(struct transport *t, struct waiter *waiter, struct await
     const struct patience *w = &t->patience;
     if (w->meanwhile) HVD_TRY(w->meanwhile(w->arg, err));
     pause_for(t, waiter, what);
-    const int peer = what.peer;
-    if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, peer));
-    const double limit = DATA_TO_ANSWERS * w->timeout;
-    if (limit <= 0 || clock_now() - waiter->since <= limit) return HVD_OK;
+    if (t->stats) stats_wait(t->stats, waiter->since, transport_job_rank(t, what.peer));
+    return comm_check_wait(t, what.peer, clock_now() - waiter->since, err);
+}
+
+int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err) {
+    const double limit = DATA_TO_ANSWERS * t->patience.timeout;
+    if (limit <= 0 || seconds <= limit) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
                      "stopped?",

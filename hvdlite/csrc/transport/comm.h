@@ -57,6 +57,8 @@ struct cost comm_cost(const struct comm *comm);
 
 /* On a window. Return when that rank, or all other ranks, have raised the flag for the round. They
  * wait as comm_wait does. */
+/* Fails if a wait of so many seconds for data of the transport's rank is longer than the limit. */
+int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
