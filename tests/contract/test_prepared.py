@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from jobs import wait_until
 from libraries import LIBRARIES, every_library
 from threads import in_threads
 
@@ -210,6 +211,7 @@ def test_ctrl_c_while_it_waits(rank, size, several):
         hvd.numpy.barrier()
         if rank > 0:
             assert (call() == size).all()
+        assert wait_until(lambda: (x == size).all(), 10)  # on rank 0 nobody waits for the call
         hvd.numpy.barrier()
         x[:] = 2
         assert (call() == 2 * size).all()
