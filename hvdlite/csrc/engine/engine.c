@@ -279,7 +279,7 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(p2p_submit(&e->p2p, tensor, err));
-    wake(e);
+    if (!e->t->rings || !wheel_try(&e->wheel, p2p_step, &e->p2p)) wake(e);
     return HVD_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/p2p.h"
 
 #include "engine/p2p_state.h"
+#include "shm/lines.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +119,7 @@ static int feed_lane(struct p2p *p, struct tensor *tensor, hvd_error *err) {
         size_t left = bytes - tensor->agreed, size = left < LANE_SLOT ? left : LANE_SLOT;
         struct p2p_head head = {.type = P2P_PIECE, .number = tensor->id, .bytes = size};
         head.code = (uint32_t)slot + 1;
-        memcpy(lane_slot(lane, slot), (const char *)tensor->in + tensor->agreed, size);
+        lines_copy(lane_slot(lane, slot), (const char *)tensor->in + tensor->agreed, size);
         tensor->agreed += size;
         HVD_TRY(p2p_post(p, to, head, "", NULL, 0, err));
     }
@@ -169,7 +170,8 @@ static int know_peers(struct p2p *p, hvd_error *err) {
     return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for the peers");
 }
 
-int p2p_step(struct p2p *p, bool *progress, hvd_error *err) {
+int p2p_step(void *p2p, bool *progress, hvd_error *err) {
+    struct p2p *p = p2p;
     monitor_lock(&p->monitor);
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
@@ -197,8 +199,8 @@ static int damaged(const struct message *m, hvd_error *err) {
                      m->from);
 }
 
-static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head,
-                   const char *rest, size_t size, hvd_error *err) {
+static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head, char *rest,
+                   size_t size, hvd_error *err) {
     bool comes = head->type == P2P_PIECE;
     const struct lane *lane = &p->peers[m->from].from;
     if (comes && head->code) { /* where it lies */
@@ -223,7 +225,7 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
 
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     struct p2p_head head;
-    const char *rest = (const char *)m->data + sizeof head;
+    char *rest = (char *)m->data + sizeof head;
     if (m->size < sizeof head) return damaged(m, err);
     memcpy(&head, m->data, sizeof head);
     size_t size = m->size - sizeof head - head.name;

@@ -45,7 +45,7 @@ void p2p_refuse(struct p2p *p, const hvd_error *why); /* later submissions; the 
 
 /* ---- the stepping thread ---- */
 /* Offers and meets what was submitted. */
-int p2p_step(struct p2p *p, bool *progress, hvd_error *err);
+int p2p_step(void *p2p, bool *progress, hvd_error *err);
 bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 /* This rank waits for that one. */

@@ -1,4 +1,5 @@
 #include "engine/p2p_state.h"
+#include "shm/lines.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -127,11 +128,15 @@ int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const c
     return code;
 }
 
-int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
-                   uint32_t code, hvd_error *err) {
+int p2p_take_piece(struct p2p *p, struct tensor *tensor, char *data, size_t size, uint32_t code,
+                   hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request), before = tensor->agreed;
     int from = tensor->request.root;
-    memcpy((char *)tensor->out + before, data, size);
+    char *to = (char *)tensor->out + before;
+    if (code)
+        lines_copy_over(to, data, size);
+    else
+        memcpy(to, data, size);
     tensor->agreed += size;
     if (code) {
         struct p2p_head head = {.type = P2P_FREE, .code = code};

@@ -63,8 +63,8 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);
 int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
                    size_t size, hvd_error *err);
 /* code: as of P2P_PIECE. */
-int p2p_take_piece(struct p2p *p, struct tensor *tensor, const char *data, size_t size,
-                   uint32_t code, hvd_error *err);
+int p2p_take_piece(struct p2p *p, struct tensor *tensor, char *data, size_t size, uint32_t code,
+                   hvd_error *err);
 void p2p_take_left(struct p2p *p, int from, const char *text, size_t size);
 int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err);
 

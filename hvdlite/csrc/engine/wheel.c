@@ -55,6 +55,15 @@ void wheel_wake(struct wheel *w) {
     monitor_unlock(&w->lot);
 }
 
+bool wheel_try(struct wheel *w, wheel_step *step, void *arg) {
+    bool progress;
+    if (!monitor_try(&w->turn)) return false;
+    if (!w->failure.code) step(arg, &progress, &w->failure);
+    bool well = !w->failure.code;
+    monitor_unlock(&w->turn);
+    return well;
+}
+
 /* Most turns are shorter than a wake-up. */
 static bool get_turn(struct wheel *w, bool (*done)(void *), void *arg) {
     enum { TRIES = 2000 };

@@ -38,6 +38,9 @@ void wheel_park(struct wheel *w, unsigned wakes); /* until the next wake, or for
 
 /* ---- any thread ---- */
 void wheel_wake(struct wheel *w);
+/* Takes one step of another kind, unless a thread steps. Its failure is that of the next step.
+ * False: it failed, or was not taken. */
+bool wheel_try(struct wheel *w, wheel_step *step, void *arg);
 /* Steps until done(arg), as long as the policy looks and yields. False: another thread steps. */
 bool wheel_drive(struct wheel *w, struct wait_policy policy, bool (*done)(void *), void *arg);
 
