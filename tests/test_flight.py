@@ -62,7 +62,7 @@ def test_survivors_report_who_died_and_its_last_operation(tmp_path):
     options = ["--with-ft", "ulfm"]
     script(3, "recorded", "dies", str(tmp_path), env=env, options=options)
     text = only(tmp_path, "hvdlite-report-*-failure.txt")
-    assert "\nrank 1 (process " in text.partition("3 of 3 ranks:")[0]
+    assert "\nrank 1 (process " in text.partition("3 of 3 ranks, transport mpi:")[0]
     dead = part_of(text, 1)
     assert "no stacks: the process is " in dead
     assert "done       12    4.0 kB  allreduce.gradient3" in dead
@@ -96,7 +96,8 @@ def snapshot(rank: int, ops=(), size=3, now=100.0, offset=0.0, **head) -> memory
     plain = dict.fromkeys(
         ("steps", "bytes_sent_mpi", "bytes_sent_window", "waited", "waits_since", "waits_for"), 0
     )
-    where = {"rank": rank, "size": size, "pid": 10 + rank, "host": "n1", "job": "ab", "stacks": 0}
+    where = {"rank": rank, "size": size, "pid": 10 + rank, "host": "n1", "job": "ab"}
+    where.update(transport="mpi", stacks=0)
     times = {"began": 90.0, "clock_offset": offset}
     return memory.Snapshot({**plain, **where, **times, **head}, list(ops), "runs", now)
 

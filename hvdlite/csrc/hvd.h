@@ -145,10 +145,10 @@ void hvd_memory_close(hvd_memory *memory);
 int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
 
 /* The flight recorder (shm/flight.h): a file of this process without a name; -1: there is none.
- * `job`: what its ranks have in common. `stacks`: the signal by which stacks are appended to the
+ * `job`: what its ranks have in common. `transport`: what carries data between hosts. `stacks`: the signal by which stacks are appended to the
  * file; 0: none. With each stall or failure `word` is written to `bell`; -1: no more. */
 int hvd_flight_file(void);
-void hvd_flight_describe(const char *job, int stacks);
+void hvd_flight_describe(const char *job, const char *transport, int stacks);
 void hvd_flight_bell(int bell, const char *word);
 /* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
  * `error` more or less. */

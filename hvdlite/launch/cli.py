@@ -119,7 +119,8 @@ def check_hosts(job: Job, as_json: bool) -> int:
         hosts_ = [report._asdict() for report in reports]
         print(json.dumps({"hosts": hosts_, "ranks_sum_right": tried, "trouble": trouble}, indent=2))
     elif tried:
-        print(f"{job.workers} ranks sum right, in {time.monotonic() - began:.1f} s")
+        carrier, seconds = job.transport or "mpi", time.monotonic() - began
+        print(f"{job.workers} ranks sum right, transport {carrier}, in {seconds:.1f} s")
     elif tried is False:
         print("\n".join(trouble))
     return int(bool(trouble))

@@ -7,7 +7,6 @@ agents, by the job's own connections.
 import contextlib
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Callable, Iterator, Optional, Tuple
 
 from hvdlite.launch.job import LaunchError
@@ -38,6 +37,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     if where is None:
         yield
         return
+    from http.server import BaseHTTPRequestHandler, HTTPServer  # a fifth of the launcher's imports
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE

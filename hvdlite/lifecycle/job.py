@@ -91,7 +91,7 @@ def _enter(process_sets, world: World) -> None:
         script_end.watch_uncaught(_before_a_traceback)
         _watch_end_of_a_worker()
     _joined = True
-    recorder.begin(world)
+    recorder.begin(world, door.TRANSPORT)
     watched.say_joined()
     registry.begin(process_sets)
     if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod

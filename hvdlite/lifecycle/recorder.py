@@ -27,7 +27,7 @@ class _State:
     reporter: Optional["Reporter"] = None
 
 
-def begin(world: World) -> None:
+def begin(world: World, transport: str) -> None:
     """Join the recorders of the job. Collective, after the C library's init."""
     file = lib.hvd_flight_file()
     job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
@@ -38,7 +38,7 @@ def begin(world: World) -> None:
         return
     job = cards[0][3]
     signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
-    lib.hvd_flight_describe(job.encode(), signal_number)
+    lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
     _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
     if watched.by_an_agent():
         watched.say_recorder(f"/proc/{os.getpid()}/fd/{file}")

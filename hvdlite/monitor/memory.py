@@ -27,7 +27,7 @@ _HEAD = {  # what readers need of it: whole numbers, times, texts
     "iu": "pid rank size stacks bytes_sent_mpi bytes_sent_window waited waits_since waits_for "
     "steps troubles failed",
     "f": "began clock_offset",
-    "S": "host job trouble",
+    "S": "host job transport trouble",
 }
 _OP = {
     "iu": "version number bytes batch group phase kind",

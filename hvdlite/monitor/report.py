@@ -92,8 +92,11 @@ def text(why: str, ranks: Sequence[Snapshot], of: str = "") -> str:
     ranks = sorted(ranks, key=lambda one: one.rank)
     job = ranks[0].head["job"] if ranks else "?"
     size = ranks[0].head["size"] if ranks else 0
+    carrier = ranks[0].head["transport"] if ranks else "?"
     lines = [f"hvdlite: job {job}, {time.strftime('%Y-%m-%d %H:%M:%S')}", *of.splitlines(), why]
-    lines += ["", f"{len(ranks)} of {size} ranks:"] + [summary(one, ranks) for one in ranks]
+    lines += ["", f"{len(ranks)} of {size} ranks, transport {carrier}:"] + [
+        summary(one, ranks) for one in ranks
+    ]
     for one in ranks:
         lines += ["", f"---- {_who(one)}, {one.state}", *_operations(one), *_stacks(one)]
     return "\n".join(lines) + "\n"

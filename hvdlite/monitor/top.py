@@ -134,7 +134,9 @@ def table(job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], note
     size = ranks[0].head["size"] if ranks else 0
     hosts = {one.head["host"] for one in ranks}
     where = f" on {hosts.pop()}" if len(hosts) == 1 else ""  # then the names have its column
-    new = Table(title=f"job {job}: {len(ranks)} of {size} ranks{where}", title_justify="left")
+    carrier = f", transport {ranks[0].head['transport']}" if ranks else ""
+    title = f"job {job}: {len(ranks)} of {size} ranks{where}{carrier}"
+    new = Table(title=title, title_justify="left")
     shown = [name != "host" or not where for name, _ in COLUMNS]
     for name, is_number in itertools.compress(COLUMNS, shown):
         justify: Literal["right", "left"] = "right" if is_number else "left"

@@ -91,12 +91,13 @@ TEST(test_a_reader_in_another_mapping) {
     char address[SHMEM_ADDRESS];
     void *memory;
     flight_place(f, 2, 4, 1);
-    flight_describe(f, "ab12", 23);
+    flight_describe(f, "ab12", "tcp", 23);
     shmem_address(f->file, address);
     if (!OK(shmem_map(&memory, sizeof(struct flight_memory), true, address, ERR))) return;
     const struct flight_memory *m = memory;
     CHECK_INT(m->rank, 2);
     CHECK_TEXT(m->job, "ab12");
+    CHECK_TEXT(m->transport, "tcp");
     CHECK(strncmp(m->layout, "hvdlite flight 1;", 17) == 0);
     CHECK(strstr(m->layout, ";op.name S@"));
     CHECK_INT(m->layout[strlen(m->layout) - 1], ';'); /* whole */

@@ -74,9 +74,9 @@ int hvd_flight_file(void) {
     return file;
 }
 
-void hvd_flight_describe(const char *job, int stacks) {
+void hvd_flight_describe(const char *job, const char *transport, int stacks) {
     if (context_enter(NULL)) return;
-    flight_describe(context_job()->flight, job, stacks);
+    flight_describe(context_job()->flight, job, transport, stacks);
     context_leave();
 }
 

@@ -58,9 +58,10 @@ void flight_place(struct flight *f, int rank, int size, int local_rank) {
     f->memory->local_rank = local_rank;
 }
 
-void flight_describe(struct flight *f, const char *job, int stacks) {
+void flight_describe(struct flight *f, const char *job, const char *transport, int stacks) {
     if (!f) return;
     snprintf(f->memory->job, sizeof f->memory->job, "%s", job);
+    snprintf(f->memory->transport, sizeof f->memory->transport, "%s", transport);
     f->memory->stacks = stacks;
 }
 

@@ -54,7 +54,7 @@ struct flight_memory {
     int64_t pid;
     int32_t rank, size, local_rank;
     int32_t stacks; /* signal by which the process appends its stacks to this file; 0: none */
-    char host[FLIGHT_LABEL], job[FLIGHT_LABEL];
+    char host[FLIGHT_LABEL], job[FLIGHT_LABEL], transport[8];
     double began;                     /* by clock_now */
     double clock_offset, clock_error; /* rank 0's clock is ahead of this one by so much, +- */
     struct stats stats;
@@ -83,7 +83,7 @@ int flight_open(struct flight **out, hvd_error *err);
 void flight_close(struct flight *f); /* NULL does nothing, here and below */
 
 void flight_place(struct flight *f, int rank, int size, int local_rank);
-void flight_describe(struct flight *f, const char *job, int stacks);
+void flight_describe(struct flight *f, const char *job, const char *transport, int stacks);
 void flight_set_clock(struct flight *f, double offset, double error);
 
 /* Notes a submitted tensor of the group; returns the operation's number, 0 without a recorder.

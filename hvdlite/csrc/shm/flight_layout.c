@@ -34,6 +34,7 @@ static const struct field FIELDS[] = {
     HEAD(stacks),
     HEAD(host),
     HEAD(job),
+    HEAD(transport),
     HEAD(began),
     HEAD(clock_offset),
     HEAD(clock_error),
