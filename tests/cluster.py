@@ -196,10 +196,13 @@ class Cluster:
         return subprocess.run(self.command(argv, host, options.pop("cwd", None)), **options)
 
     def processes(self, host: str) -> List[str]:
-        """Return the command lines of what runs on a host, but for its sshd."""
+        """Return the command lines of what runs on a host, but for its sshd.
+
+        That takes the place of init there, and learns a little late what has ended.
+        """
         found = self.run(["ps", "-e", "-o", "args="], host, capture_output=True, text=True)
-        lines = found.stdout.splitlines()
-        return [line for line in lines if "sshd" not in line and not line.startswith("ps -e")]
+        others = ("sshd", "<defunct>", "ps -e -o")
+        return [line for line in found.stdout.splitlines() if not any(o in line for o in others)]
 
     def clear(self, host: str) -> None:
         """End what runs on a host, but for its sshd, and remove what lies in its /dev/shm."""
