@@ -1,4 +1,4 @@
-/* What p2p.c and p2p_receive.c share: the messages of point-to-point, and what is known of peers.
+/* What the files of point-to-point share: its messages, and what is known of peers.
  *
  * The stepping thread's, like all of p2p.h below its last line. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H
@@ -51,6 +51,7 @@ struct p2p_offer {
     char text[]; /* name, zero, data */
 };
 
+/* ---- p2p_message.c ---- */
 int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
              size_t size, hvd_error *err);
 int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,

@@ -1,0 +1,29 @@
+#include "engine/p2p_state.h"
+
+#include <string.h>
+
+int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
+             size_t size, hvd_error *err) {
+    char message[sizeof head + sizeof((hvd_error *)0)->text + P2P_PART];
+    head.mark = P2P_MARK;
+    head.name = (uint16_t)strlen(name);
+    memcpy(message, &head, sizeof head);
+    memcpy(message + sizeof head, name, head.name);
+    if (size) memcpy(message + sizeof head + head.name, data, size);
+    p->peers[to].knows = true;
+    return transport_send(p->t, to, message, sizeof head + head.name + size, err);
+}
+
+int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_lane,
+             hvd_error *err) {
+    struct p2p_head head = {.type = P2P_WANT, .number = number, .bytes = bytes, .code = by_lane};
+    return p2p_post(p, from, head, "", NULL, 0, err);
+}
+
+void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
+    hvd_error own;
+    if (error) own = *error;
+    if (error) error_of(&own, tensor->request.name);
+    atomic_fetch_sub(&p->count, 1);
+    tensor->complete(tensor->arg, error ? &own : NULL);
+}
