@@ -115,7 +115,7 @@ build/c/$1/%.o: hvdlite/csrc/%.c Makefile
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
 build/c/$1/test_%.o: tests/c/test_%.c Makefile
 	@mkdir -p $$(@D)
-	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
+	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(CORE:%=build/c/$1/%.o)
 	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o

@@ -110,6 +110,19 @@ static inline hvd_error *error_here(void) { return &last_error; }
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
 
+/* What such a variable holds is ended where its scope ends: OWN(wire_free) struct wire_writer w = {0}.
+ * OWNED: memory of malloc's. */
+#define OWN(end) __attribute__((cleanup(end)))
+#define OWNED OWN(free_owned)
+static inline void free_owned(void *variable) { free(*(void **)variable); }
+
+/* So many bytes, which are zero, and no more: the address sanitizer sees one too many. */
+static inline void *room(size_t bytes) {
+    void *memory = calloc(bytes ? bytes : 1, 1);
+    REQUIRE(memory != NULL);
+    return memory;
+}
+
 /* "name.3", of this thread until the next call. */
 static inline const char *numbered(const char *name, int number) {
     static _Thread_local char text[64];
@@ -135,7 +148,6 @@ static inline void threads_run(int n, void *(*run)(void *), void *args, size_t s
 }
 
 static inline void check_hung(int signal_number) {
-    (void)signal_number;
     const char *name = check_running;
     ssize_t written = write(STDOUT_FILENO, "hung in ", 8);
     written += write(STDOUT_FILENO, name, strlen(name));
@@ -190,7 +202,6 @@ static inline void check_add(const char *name, void (*run)(void)) {
 
 #ifndef CHECK_OWN_MAIN
 int main(int argc, char **argv) {
-    (void)argc;
     check_begin();
     for (int i = 0; i < check_ntests; i++) {
         alarm(CHECK_SECONDS); /* for each test */

@@ -12,15 +12,9 @@ enum { MOST = 1009, MOST_RANKS = 9 };
 static const size_t SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, MOST};
 enum { NSIZES = sizeof SIZES / sizeof *SIZES };
 
-static inline void *get(size_t bytes) {
-    void *memory = calloc(bytes ? bytes : 1, 1);
-    REQUIRE(memory != NULL);
-    return memory;
-}
-
 /* Exactly as large as needed: the address sanitizer sees one byte too many. */
 static inline float *gradient(uint64_t *random, size_t n) {
-    float *x = get(n * sizeof *x);
+    float *x = room(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)(2 * random_unit(random));
     return x;
 }
@@ -29,12 +23,10 @@ static inline float *gradient(uint64_t *random, size_t n) {
 static inline uint8_t *messages_of(struct codec c, int p, size_t n) {
     uint64_t random = 3 * n + (size_t)p;
     size_t bytes = codec_bytes(c, n);
-    uint8_t *messages = get(bytes * (size_t)p);
+    uint8_t *messages = room(bytes * (size_t)p);
     for (int r = 0; r < p; r++) {
-        float *in = gradient(&random, n), *residual = get(n * 4);
+        OWNED float *in = gradient(&random, n), *residual = room(n * 4);
         OK(codec_encode(c, in, 1, residual, n, messages + (size_t)r * bytes, ERR));
-        free(in);
-        free(residual);
     }
     return messages;
 }
@@ -43,11 +35,10 @@ static inline void add_messages(struct codec c, const uint8_t *messages, int p, 
                                 void *sum) {
     const struct reduce_kernels *k = codec_kernels(c, p);
     size_t bytes = codec_bytes(c, n), words = bytes / k->size;
-    char *wide = get(words * k->wide);
+    OWNED char *wide = room(words * k->wide);
     k->widen(wide, messages, words, 1);
     for (int r = 1; r < p; r++) k->combine(wide, messages + (size_t)r * bytes, words);
     k->narrow(sum, wide, words, (struct reduce_final){1, 1});
-    free(wide);
 }
 
 #endif

@@ -14,12 +14,6 @@ static const struct codec CODED_CASES[] = {{HVD_CODEC_FLOAT16, 0},
                                            {HVD_CODEC_TOPK, 0.1}};
 enum { CODED_CASES_N = sizeof CODED_CASES / sizeof *CODED_CASES };
 
-static inline void *coded_memory(size_t bytes) {
-    void *memory = calloc(1, bytes + 1);
-    REQUIRE(memory != NULL);
-    return memory;
-}
-
 /* Quarters: sums of casts are exact in any order. */
 static inline void coded_gradient(int rank, size_t n, float *out) {
     uint64_t random = 1000 * n + (size_t)rank;
@@ -28,19 +22,17 @@ static inline void coded_gradient(int rank, size_t n, float *out) {
 
 /* The message of one rank, whose residual is zero; `bad`: with a NaN. */
 static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
-    float *in = coded_memory(n * sizeof *in), *residual = coded_memory(n * sizeof *in);
+    OWNED float *in = room(n * sizeof *in), *residual = room(n * sizeof *in);
     coded_gradient(rank, n, in);
     if (bad && n) in[n / 2] = NAN;
     OK(codec_encode(c, in, 1, residual, n, message, ERR));
-    free(in);
-    free(residual);
 }
 
 /* The sum of p ranks' messages times the factor, decoded here; bad: the rank that has a NaN. */
 static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double factor) {
-    float *out = coded_memory(n * sizeof *out);
+    float *out = room(n * sizeof *out);
     size_t bytes = codec_bytes(c, n);
-    char *messages = coded_memory((size_t)p * bytes);
+    OWNED char *messages = room((size_t)p * bytes);
     for (int r = 0; r < p; r++) coded_message(c, r, n, r == bad, messages + (size_t)r * bytes);
     if (codec_is_cast(c)) {
         const struct reduce_kernels *k = codec_kernels(c, p);
@@ -51,7 +43,6 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
     } else {
         codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
     }
-    free(messages);
     return out;
 }
 

@@ -168,7 +168,7 @@ static inline void check_in_place(struct coll_rank *self, const struct coll_case
     size_t element = dtype_size(c->dtype), bytes = c->n * element;
     bool reduces = c->kind == HVD_ALLREDUCE;
     unsigned char tile[PERIOD * 8];
-    struct slab slab = slab_new(bytes, element);
+    OWN(slab_free) struct slab slab = slab_new(bytes, element);
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(slab.data, bytes, tile, PERIOD * element);
     struct coll_args args = {.data = slab.data, .bytes = bytes};
@@ -184,7 +184,6 @@ static inline void check_in_place(struct coll_rank *self, const struct coll_case
         if (reduces) good &= same_on_all(self, slab.data, bytes);
         check_result(self, c, good, code, ERR);
     }
-    slab_free(&slab);
 }
 
 static inline size_t longest_part(const size_t *end, int parts) {
@@ -214,7 +213,7 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
     for (int r = 0; r < self->ranks->size; r++) part_end[r] = total += c->parts[r] * c->n * element;
     size_t own = c->parts[self->rank] * c->n * element;
     unsigned char tile[PERIOD * 8];
-    struct slab in = slab_new(own, element), out = slab_new(total, element);
+    OWN(slab_free) struct slab in = slab_new(own, element), out = slab_new(total, element);
     fill_tile(c, self->ranks->size, self->rank, tile);
     fill(in.data, own, tile, PERIOD * element);
     memset(out.data, 0x5a, total);
@@ -225,8 +224,6 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
         check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, ERR);
         CHECK(filled(in.data, own, tile, PERIOD * element));
     }
-    slab_free(&in);
-    slab_free(&out);
 }
 
 /* Element i of the result is element i % PERIOD of the tile, from i = begin. */
@@ -250,7 +247,9 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
         in_end[r] = row ? coll_chunk(c->rows * row, row, ranks, r).end : 0;
     struct coll_range own = coll_part(in_end, self->rank);
     unsigned char tile[PERIOD * 8];
-    struct slab in = slab_new(c->rows * row, element), out = slab_new(coll_length(own), element);
+    OWN(slab_free)
+    struct slab in = slab_new(c->rows * row, element),
+                out = slab_new(coll_length(own), element);
     fill_tile(c, ranks, self->rank, tile);
     fill(in.data, c->rows * row, tile, PERIOD * element);
     memset(out.data, 0x5a, coll_length(own));
@@ -266,8 +265,6 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
         check_result(self, c, good, code, ERR);
         CHECK(filled(in.data, c->rows * row, tile, PERIOD * element));
     }
-    slab_free(&in);
-    slab_free(&out);
 }
 
 /* The rows of each pair of ranks begin with the start of a tile of their own. */
@@ -290,7 +287,9 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
         if (c->parts[i] * unit > args.longest) args.longest = c->parts[i] * unit;
     }
     unsigned char tile[PERIOD * 8];
-    struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
+    OWN(slab_free)
+    struct slab in = slab_new(in_bytes + more, element),
+                out = slab_new(out_bytes, element);
     memset(in.data, 0x33, in_bytes + more);
     memset(out.data, 0x5a, out_bytes);
     for (int r = 0; r < ranks; r++) {
@@ -308,8 +307,6 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
                      filled(out.data + part.begin, coll_length(part), tile, PERIOD * element), code,
                      ERR);
     }
-    slab_free(&in);
-    slab_free(&out);
 }
 
 static inline void check_case(struct coll_rank *self, const struct coll_case *c) {

@@ -63,7 +63,7 @@ static inline void engine_rank_end(struct engine_rank *me) {
         name##_in(&me, arg);                                                                       \
         engine_rank_end(&me);                                                                      \
     }                                                                                              \
-    static void name##_in(struct engine_rank *me, __attribute__((unused)) void *arg)
+    static void name##_in(struct engine_rank *me, void *arg)
 #define ENGINES(name, arg) ENGINES_BY(name, arg, )
 
 static inline void work_completed(void *arg, const hvd_error *error) {
@@ -168,9 +168,8 @@ static inline void work_init(struct work *w, struct engine_rank *me, struct coll
     w->tensor.out_rows = work_out_rows(w);
     bool has_parts = c.kind != HVD_ALLREDUCE && c.kind != HVD_BROADCAST;
     if (has_parts) w->out_bytes = (size_t)w->tensor.out_rows * c.n * element;
-    w->in = malloc(w->in_bytes);
-    w->out = in_place && !has_parts ? w->in : malloc(w->out_bytes);
-    REQUIRE(w->in && w->out);
+    w->in = room(w->in_bytes);
+    w->out = in_place && !has_parts ? w->in : room(w->out_bytes);
     w->tensor.in = w->in;
     w->tensor.out = w->out;
     w->tensor.complete = work_completed;
@@ -265,10 +264,9 @@ static inline struct coll_case plain_sum(size_t n) {
 /* Submits one tensor and checks it. */
 static inline void check_one(struct engine_rank *me, struct coll_case c, const char *name,
                              bool in_place) {
-    struct work w;
+    OWN(work_free) struct work w;
     work_start(&w, me, c, name, in_place);
     if (engine_rank_wait(me)) check_work(&w);
-    work_free(&w);
 }
 
 /* The engine works. */

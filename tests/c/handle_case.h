@@ -13,6 +13,9 @@ static inline struct hvd_handle *new_handle(void) {
     return h;
 }
 
+#define DROPPED OWN(drop_handle)
+static inline void drop_handle(struct hvd_handle **h) { handle_drop(*h); }
+
 static inline void submit(struct engine_rank *me, struct hvd_handle *h) {
     handle_lend(h);
     REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);

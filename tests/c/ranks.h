@@ -75,6 +75,8 @@ static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run
     local_hub_free(ranks.hub);
 }
 
+static inline void hub_end(struct local_hub **hub) { local_hub_free(*hub); }
+
 /* A hub whose hosts have windows, or not. lowest: [rank], of its host. */
 static inline struct local_hub *hub_on(int size, const int *lowest, bool windows) {
     struct local_hub *hub = local_hub_on(size, lowest);

@@ -10,13 +10,12 @@ static void decided(struct ahead *p, size_t bytes, double now) {
 }
 
 TEST(test_unlimited) {
-    struct ahead p = {0};
+    OWN(ahead_free) struct ahead p = {0};
     for (int i = 0; i < 100; i++) {
         CHECK(ahead_takes(&p, SIZE_MAX, 0));
         decided(&p, MIB, 0);
     }
     CHECK(ahead_piece(&p) == SIZE_MAX);
-    ahead_free(&p);
 }
 
 /* Two batches of any size; more of them as long as they fit into a piece together. */
@@ -57,7 +56,7 @@ static void check_piece(const struct ahead *p, double expected) {
 }
 
 TEST(test_measured) {
-    struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
+    OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     check_piece(&p, LEAST);
     double now = run(&p, 10 * MIB, 1e9, 5);
     check_piece(&p, 10e6); /* 10 ms */
@@ -77,12 +76,11 @@ TEST(test_measured) {
     for (int i = 0; i < AHEAD_RATES; i++) now = run(&p, MIB, 5e9, now);
     check_piece(&p, 50e6);
     ahead_finished(&p, now); /* of nothing */
-    ahead_free(&p);
 }
 
 /* The next batch is decided shortly before the end of the one under way. */
 TEST(test_the_next_piece_is_decided_late) {
-    struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
+    OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
     CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is not known yet */
     ahead_finished(&p, 0.4);            /* 10 MiB/s: a piece takes 0.1 s */
@@ -99,15 +97,13 @@ TEST(test_the_next_piece_is_decided_late) {
     for (int i = 0; i < AHEAD_RATES; i++) run(&p, 10 * MIB, 1e9, 10 + i);
     decided(&p, 10000000, 40);
     CHECK_NEAR(ahead_opens(&p), 40.005, 1e-9); /* half of it is left */
-    ahead_free(&p);
 }
 
 TEST(test_a_clock_that_stands_still) {
-    struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
+    OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     for (int i = 0; i < 20; i++) {
         decided(&p, MIB, 3);
         ahead_finished(&p, 3);
     }
     CHECK_INT(ahead_piece(&p), LEAST);
-    ahead_free(&p);
 }

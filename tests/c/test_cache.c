@@ -4,6 +4,8 @@
 #include "negotiation/cache.h"
 #include "random.h"
 
+static void end(struct cache **c) { cache_free(*c); }
+
 static void put(struct cache *c, uint64_t id, int name) {
     struct request r = numbered_request(name, (int64_t)id);
     OK(cache_put(c, id, &r, NULL, 0, ERR));
@@ -20,7 +22,7 @@ static const struct cache_entry *named(struct cache *c, int name) {
 }
 
 TEST(test_by_name_and_id) {
-    struct cache *c = cache_new(5000);
+    OWN(end) struct cache *c = cache_new(5000);
     for (int i = 1; i <= 3000; i++) put(c, (uint64_t)i * 1024, i);
     for (int i = 1; i <= 3000; i++) {
         const struct cache_entry *entry = cache_by_id(c, (uint64_t)i * 1024);
@@ -31,7 +33,6 @@ TEST(test_by_name_and_id) {
     }
     CHECK(cache_by_id(c, 7) == NULL);
     CHECK(by_name(c, "nobody") == NULL);
-    cache_free(c);
     cache_free(NULL);
 }
 
@@ -53,7 +54,7 @@ TEST(test_small_capacities) {
 }
 
 TEST(test_unused_for_longest_goes) {
-    struct cache *c = cache_new(3);
+    OWN(end) struct cache *c = cache_new(3);
     for (int i = 1; i <= 3; i++) put(c, (uint64_t)i, i);
     CHECK(cache_by_id(c, 1) != NULL); /* uses by id ... */
     CHECK(named(c, 2) != NULL);       /* ... and by name */
@@ -62,23 +63,21 @@ TEST(test_unused_for_longest_goes) {
     put(c, 5, 5);
     CHECK(cache_by_id(c, 1) == NULL);
     CHECK(cache_by_id(c, 2) && cache_by_id(c, 4) && cache_by_id(c, 5));
-    cache_free(c);
 }
 
 /* The same name again takes no second place, even when the cache is full. */
 TEST(test_replaced_by_name) {
-    struct cache *c = cache_new(2);
+    OWN(end) struct cache *c = cache_new(2);
     put(c, 1, 1);
     put(c, 2, 2);
     put(c, 3, 2);
     CHECK(cache_by_id(c, 1) != NULL);
     CHECK(cache_by_id(c, 2) == NULL);
     CHECK(cache_by_id(c, 3) != NULL && cache_by_id(c, 3)->request.dims[0] == 3);
-    cache_free(c);
 }
 
 TEST(test_rows_are_copied) {
-    struct cache *c = cache_new(2);
+    OWN(end) struct cache *c = cache_new(2);
     int64_t rows[] = {3, 0, 5};
     struct request r = gather_of("g", 3, 2);
     OK(cache_put(c, 9, &r, rows, 3, ERR));
@@ -86,14 +85,13 @@ TEST(test_rows_are_copied) {
     memset(&r, 0, sizeof r);
     const struct cache_entry *entry = by_name(c, "g");
     if (CHECK(entry && entry->nrows == 3)) CHECK(entry->rows[0] == 3 && entry->rows[2] == 5);
-    cache_free(c);
 }
 
 /* Against a plain list, random puts and looks. */
 TEST(test_random) {
     enum { NAMES = 30, CAPACITY = 10 };
     uint64_t random = 1, id_of[NAMES] = {0}, used[NAMES] = {0};
-    struct cache *c = cache_new(CAPACITY);
+    OWN(end) struct cache *c = cache_new(CAPACITY);
     for (uint64_t step = 1; step < 5000; step++) {
         size_t name = random_below(&random, NAMES), in = 0, oldest = NAMES;
         if (random_next(&random) % 2) {
@@ -111,5 +109,4 @@ TEST(test_random) {
         put(c, step, (int)name);
         id_of[name] = used[name] = step;
     }
-    cache_free(c);
 }

@@ -7,7 +7,6 @@
 static struct cost costs[MOST_RANKS];
 
 static void calibrate(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     OK(coll_calibrate(&rank_transport(ranks, rank)->all, &costs[rank], ERR));
 }
 
@@ -32,7 +31,6 @@ TEST(test_one_host_measures_nothing) {
 }
 
 static void broken(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     struct transport *t = rank_transport(ranks, rank);
     t->patience.timeout = 0.2;
     if (rank == 1) local_hub_break(ranks->hub, rank);

@@ -12,7 +12,7 @@ TEST(test_joined) {
     enum { N = 100 };
     for (int c = 0; c < 3; c++) {
         size_t bytes = codec_bytes(CODECS[c], N);
-        uint8_t *messages = messages_of(CODECS[c], 3, N), *sum = get(bytes * 8);
+        OWNED uint8_t *messages = messages_of(CODECS[c], 3, N), *sum = room(bytes * 8);
         float expected[N], out[N];
         codec_decode(CODECS[c], messages, bytes, (struct codec_sum){2, 2, 0.5}, expected, N);
         memset(messages + 2 * bytes, 0, bytes);
@@ -23,8 +23,6 @@ TEST(test_joined) {
             codec_decode_sum(CODECS[c], sum, (struct codec_sum){3, 2, 0.5}, out, N);
             CHECK(memcmp(out, expected, sizeof out) == 0);
         }
-        free(messages);
-        free(sum);
     }
 }
 
@@ -32,7 +30,7 @@ TEST(test_joined) {
 static void check_marked(struct codec c, int p, int bad, float value, size_t where) {
     enum { N = 50 };
     size_t bytes = codec_bytes(c, N);
-    uint8_t *messages = messages_of(c, p, N);
+    OWNED uint8_t *messages = messages_of(c, p, N);
     float in[N] = {0}, residual[N], before[N], out[N];
     for (size_t i = 0; i < N; i++) residual[i] = before[i] = (float)i;
     if (isfinite(value)) residual[where] = before[where] = value;
@@ -42,14 +40,12 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     codec_decode(c, messages, bytes, (struct codec_sum){p, p, 1}, out, N);
     for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
     if (codec_kernels(c, p)) {
-        uint8_t *sum = get(bytes / 4 * codec_kernels(c, p)->result);
+        OWNED uint8_t *sum = room(bytes / 4 * codec_kernels(c, p)->result);
         add_messages(c, messages, p, N, sum);
         memset(out, 0, sizeof out);
         codec_decode_sum(c, sum, (struct codec_sum){p, p, 1}, out, N);
         for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
-        free(sum);
     }
-    free(messages);
 }
 
 TEST(test_not_finite) {
@@ -145,12 +141,11 @@ TEST(test_nothing_is_lost) {
         uint8_t message[300];
         uint64_t random = 9;
         for (int step = 0; step < 50; step++) {
-            float *in = gradient(&random, 100);
+            OWNED float *in = gradient(&random, 100);
             OK(codec_encode(CODECS[c], in, 1, residual, 100, message, ERR));
             codec_decode(CODECS[c], message, sizeof message, (struct codec_sum){1, 1, 1}, out, 100);
             for (int i = 0; i < 100; i++) given[i] += (double)in[i];
             for (int i = 0; i < 100; i++) sent[i] += (double)out[i];
-            free(in);
         }
         for (int i = 0; i < 100; i++) CHECK_NEAR(sent[i] + (double)residual[i], given[i], 1e-4);
     }

@@ -45,11 +45,11 @@ static int model_value(struct codec c, const uint8_t *bytes, size_t i) {
 
 static void check_steps(struct codec c, size_t n) {
     uint64_t random = 17 + n;
-    float *residual = get(n * 4), *expected_residual = get(n * 4), *out = get(n * 4);
+    OWNED float *residual = room(n * 4), *expected_residual = room(n * 4), *out = room(n * 4);
     size_t bytes = codec_bytes(c, n);
-    uint8_t *message = get(bytes), *expected = get(bytes);
+    OWNED uint8_t *message = room(bytes), *expected = room(bytes);
     for (int step = 0; step < STEPS; step++) {
-        float *in = gradient(&random, n);
+        OWNED float *in = gradient(&random, n);
         OK(codec_encode(c, in, 1, residual, n, message, ERR));
         model_encode(c, in, expected_residual, n, expected + 4);
         CHECK_CASE(memcmp(message, expected, bytes) == 0, "kind %d, n %zu, step %d", c.kind, n,
@@ -59,13 +59,7 @@ static void check_steps(struct codec c, size_t n) {
         float quantum = c.kind == HVD_CODEC_2BIT ? (float)c.parameter : 1;
         for (size_t i = 0; i < n; i++)
             CHECK(out[i] == (float)model_value(c, expected + 4, i) * quantum);
-        free(in);
     }
-    free(residual);
-    free(expected_residual);
-    free(out);
-    free(message);
-    free(expected);
 }
 
 TEST(test_words_and_residuals) {
@@ -100,9 +94,9 @@ TEST(test_known_words) {
 
 static void check_sums(struct codec c, int p, size_t n, double factor) {
     size_t bytes = codec_bytes(c, n);
-    uint8_t *messages = messages_of(c, p, n);
-    float *out = get(n * 4), *from_sum = get(n * 4);
-    void *sum = get(bytes / 4 * codec_kernels(c, p)->result);
+    OWNED uint8_t *messages = messages_of(c, p, n);
+    OWNED float *out = room(n * 4), *from_sum = room(n * 4);
+    OWNED void *sum = room(bytes / 4 * codec_kernels(c, p)->result);
     codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
     double quantum = c.kind == HVD_CODEC_2BIT ? c.parameter : 1;
     for (size_t i = 0; i < n; i++) {
@@ -113,10 +107,6 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     add_messages(c, messages, p, n, sum);
     codec_decode_sum(c, sum, (struct codec_sum){p, p, factor}, from_sum, n);
     CHECK_CASE(memcmp(out, from_sum, n * 4) == 0, "kind %d, %d ranks, n %zu", c.kind, p, n);
-    free(messages);
-    free(out);
-    free(from_sum);
-    free(sum);
 }
 
 TEST(test_sums) {
@@ -136,7 +126,7 @@ TEST(test_sums_do_not_wrap) {
     static const int RANKS[] = {127, 128, 400};
     for (int k = 0; k < 3; k++) {
         size_t bytes = codec_bytes(TWO, 16), p = (size_t)RANKS[k];
-        uint8_t *messages = get(bytes * p), *sum = get(2 * 16 * 4);
+        OWNED uint8_t *messages = room(bytes * p), *sum = room(2 * 16 * 4);
         float residual[16], in[16], out[16];
         for (size_t i = 0; i < 16; i++) in[i] = i % 2 ? -1 : 1;
         for (size_t r = 0; r < p; r++) {
@@ -146,8 +136,6 @@ TEST(test_sums_do_not_wrap) {
         add_messages(TWO, messages, RANKS[k], 16, sum);
         codec_decode_sum(TWO, sum, (struct codec_sum){RANKS[k], RANKS[k], 2}, out, 16);
         for (size_t i = 0; i < 16; i++) CHECK_NEAR((double)(in[i] * (float)p), (double)out[i], 0);
-        free(messages);
-        free(sum);
     }
     CHECK(codec_kernels(TWO, 40000) == NULL);
 }

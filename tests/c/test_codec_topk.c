@@ -15,7 +15,7 @@ static void model_topk(const float *r, size_t n, size_t k, bool *taken) {
 
 static void check_topk_message(const uint8_t *message, const float *r, const float *residual,
                                size_t n, size_t k) {
-    bool *taken = get(n);
+    OWNED bool *taken = room(n);
     const uint8_t *at = message + 4, *values = at + 4 * k;
     model_topk(r, n, k, taken);
     for (size_t i = 0; i < n; i++) {
@@ -31,28 +31,23 @@ static void check_topk_message(const uint8_t *message, const float *r, const flo
         values += 4;
     }
     CHECK(at == message + 4 + 4 * k);
-    free(taken);
 }
 
 /* `levels`: how many different magnitudes there are; few make ties. */
 static void check_topk(double ratio, size_t n, double levels) {
     struct codec c = {HVD_CODEC_TOPK, ratio};
     uint64_t random = 5 + n;
-    float *residual = get(n * 4), *r = get(n * 4);
-    uint8_t *message = get(codec_bytes(c, n));
+    OWNED float *residual = room(n * 4), *r = room(n * 4);
+    OWNED uint8_t *message = room(codec_bytes(c, n));
     for (int step = 0; step < 3; step++) {
-        float *in = gradient(&random, n);
+        OWNED float *in = gradient(&random, n);
         for (size_t i = 0; i < n; i++) {
             in[i] = (float)(trunc((double)in[i] * levels) / levels);
             r[i] = residual[i] + in[i];
         }
         OK(codec_encode(c, in, 1, residual, n, message, ERR));
         check_topk_message(message, r, residual, n, codec_topk_count(ratio, n));
-        free(in);
     }
-    free(residual);
-    free(r);
-    free(message);
 }
 
 TEST(test_topk) {
@@ -89,7 +84,7 @@ TEST(test_topk_tells_neighbours_apart) {
 TEST(test_topk_sums) {
     for (int p = 1; p <= MOST_RANKS; p++) {
         size_t n = 100, bytes = codec_bytes(TOPK, n), k = 10;
-        uint8_t *messages = messages_of(TOPK, p, n);
+        OWNED uint8_t *messages = messages_of(TOPK, p, n);
         float out[100], expected[100] = {0}, factor = (float)(1.0 / p);
         for (int r = 0; r < p; r++) {
             const uint8_t *at = messages + (size_t)r * bytes + 4;
@@ -106,6 +101,5 @@ TEST(test_topk_sums) {
         uint32_t wild = 4000000000u; /* damaged: nothing outside is written to */
         memcpy(messages + 4, &wild, 4);
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
-        free(messages);
     }
 }

@@ -65,7 +65,7 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
     static _Thread_local double vectors[MOST_RANKS][MOST];
     int ranks = self->ranks->size;
     size_t element = dtype_size(dtype), bytes = n * element;
-    struct slab slab = slab_new(bytes, element);
+    OWN(slab_free) struct slab slab = slab_new(bytes, element);
     for (int r = 0; r < ranks; r++) {
         unsigned char rounded[8]; /* what the rank really has */
         for (size_t i = 0; i < n; i++) {
@@ -86,7 +86,6 @@ static void check_adasum_case(struct coll_rank *self, enum shape shape, int dtyp
         good &= fabs(got - expected) <= rounding(dtype) * (fabs(expected) + fabs(postscale));
     }
     check_result(self, &c, good && same_on_all(self, slab.data, bytes), code, ERR);
-    slab_free(&slab);
 }
 
 static void adasum_cases(struct coll_rank *self) {
@@ -126,8 +125,7 @@ TEST(test_model) {
 /* Several segments: equal vectors of a million, which come out as they went in. */
 static void million(struct coll_rank *self) {
     enum { N = 1000003 };
-    float *data = malloc(N * sizeof *data);
-    REQUIRE(data != NULL);
+    OWNED float *data = room(N * sizeof *data);
     for (size_t i = 0; i < N; i++) data[i] = (float)(i % 1013) - 506;
     struct coll_case c = {
         .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = N, .how = {HVD_ADASUM, 1, 1}};
@@ -138,7 +136,6 @@ static void million(struct coll_rank *self) {
         good &= fabs((double)data[i] - ((double)(i % 1013) - 506)) <= 1e-3;
     check_result(self, &c, good && same_on_all(self, (unsigned char *)data, N * sizeof *data), code,
                  ERR);
-    free(data);
 }
 
 TEST(test_million) {

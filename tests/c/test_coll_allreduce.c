@@ -11,7 +11,9 @@ static void apart_case(struct coll_rank *self, size_t n) {
     struct coll_case c = sum_of(HVD_FLOAT32, HVD_SUM, n);
     size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
-    struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
+    OWN(slab_free)
+    struct slab in = slab_new(bytes, sizeof(float)),
+                out = slab_new(bytes, sizeof(float));
     const struct comm *comm = rank_comm(self->ranks, self->rank);
     struct coll_tensor tensor = {
         .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};
@@ -28,8 +30,6 @@ static void apart_case(struct coll_rank *self, size_t n) {
     OK(coll_window_allreduce(comm, &args, ERR));
     CHECK(filled(out.data, bytes, sum, sizeof sum));
     CHECK(filled(in.data, bytes, input, sizeof input));
-    slab_free(&in);
-    slab_free(&out);
 }
 
 static void apart_cases(struct coll_rank *self) {
@@ -79,7 +79,7 @@ static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, boo
     for (size_t i = 0; i <= rows + ANY_SIZES; i++) {
         struct coll_case c = sum_of(dtype, op, n);
         c.row = i < rows ? &table[i] : i > rows ? &OF_ANY_SIZE[i - rows - 1] : NULL;
-        struct slab slab = slab_new(bytes, element);
+        OWN(slab_free) struct slab slab = slab_new(bytes, element);
         if (reals)
             fill_reals((float *)(void *)slab.data, n, self->rank);
         else
@@ -90,7 +90,6 @@ static void unruly_case(struct coll_rank *self, int dtype, int op, size_t n, boo
             check_result(self, &c, same_on_all(self, slab.data, bytes), code, ERR);
             if (reals) check_reals((float *)(void *)slab.data, n, self->ranks->size);
         }
-        slab_free(&slab);
     }
 }
 
@@ -146,9 +145,9 @@ struct host_bytes {
 static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
     struct host_bytes *count = shared;
     struct transport *t = rank_transport(ranks, rank);
-    struct scratch scratch = {0}, outer = {0};
+    OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
     struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .data = calloc(count->bytes, 1),
+                             .data = room(count->bytes),
                              .bytes = count->bytes,
                              .reduce = reduce_kernels((hvd_dtype)count->dtype, HVD_AVERAGE),
                              .prescale = 1,
@@ -157,8 +156,6 @@ static void sum_and_count(struct ranks *ranks, int rank, void *shared) {
                              .outer = &outer};
     t->stats = &count->stats[t->layout.host_of[rank]];
     OK(coll_run(&t->all, &args, ERR));
-    scratch_free(&scratch);
-    scratch_free(&outer);
     free(args.data);
 }
 

@@ -33,8 +33,8 @@ static void free_memory(struct coded_rank *self) {
 static void make_tensors(const struct coded_case *c, int rank, struct coded_tensor *tensors) {
     for (size_t i = 0; i < c->ntensors; i++) {
         size_t n = c->sizes[i];
-        tensors[i] = (struct coded_tensor){coded_memory(codec_bytes(c->codec, n)),
-                                           coded_memory(n * sizeof(float)), n};
+        tensors[i] =
+            (struct coded_tensor){room(codec_bytes(c->codec, n)), room(n * sizeof(float)), n};
         coded_message(c->codec, rank, n, i == 0 && c->bad == rank, tensors[i].message);
     }
 }
@@ -53,14 +53,14 @@ static void check_tensors(const struct coded_case *c, const struct transport *t,
                           const struct coded_tensor *tensors) {
     double factor = c->scale / (c->op == HVD_AVERAGE ? t->at.size : 1);
     for (size_t i = 0; i < c->ntensors; i++) {
-        float *expected = coded_sum(c->codec, t->at.size, i ? -1 : c->bad, tensors[i].n, factor);
+        OWNED float *expected =
+            coded_sum(c->codec, t->at.size, i ? -1 : c->bad, tensors[i].n, factor);
         bool levels = t->layout.windows && t->all.hosts > 1 && codec_is_cast(c->codec);
         CHECK_CASE(levels ? nearly_same(t, c->codec, tensors[i].out, expected, tensors[i].n, factor)
                           : coded_same(tensors[i].out, expected, tensors[i].n),
                    "%s, %d ranks on %d hosts, rank %d, tensor %zu of %zu with %zu values",
                    codec_name(c->codec.kind), t->at.size, t->all.hosts, t->at.rank, i, c->ntensors,
                    tensors[i].n);
-        free(expected);
     }
 }
 

@@ -31,7 +31,7 @@ static void make_args(const struct fault *f, int ranks, struct coll_args *args, 
     args->kind = f->row->kind;
     bool parts = args->kind != HVD_ALLREDUCE && args->kind != HVD_BROADCAST;
     args->bytes = parts ? bytes * (size_t)ranks : bytes;
-    args->data = calloc(args->bytes, 1);
+    args->data = room(args->bytes);
     for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
     args->part_end = args->in_end = part_end;
     args->longest = bytes;
@@ -43,13 +43,13 @@ static void make_args(const struct fault *f, int ranks, struct coll_args *args, 
 
 static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct fault *f = arg;
-    struct scratch scratch = {0}, outer = {0};
+    OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
     struct coll_args args = {.scratch = &scratch, .outer = &outer};
     size_t part_end[MOST_RANKS];
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
     make_args(f, ranks->size, &args, part_end);
-    void *in = calloc(args.bytes, 1); /* `in` must not lie inside data */
+    OWNED void *in = room(args.bytes); /* `in` must not lie inside data */
     args.in = in;
     t->patience.meanwhile = watch;
     t->patience.arg = &watcher;
@@ -58,9 +58,6 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
         coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, ERR) : HVD_UNSUPPORTED;
     memcpy(f->texts[rank], ERR->text, sizeof ERR->text);
     if (rank == f->broken) atomic_store(&f->spread, true);
-    scratch_free(&scratch);
-    scratch_free(&outer);
-    free(in);
     free(args.data);
 }
 

@@ -170,10 +170,8 @@ TEST(test_words_for_ranks) {
     ranks_are("1010111011", "ranks 0, 2, 4-6, 8, 9");
     bool set[9] = {true, false, true, false, true, false, true, false, true};
     for (size_t size = 1; size < 30; size++) {
-        char *text = malloc(size);
-        REQUIRE(text != NULL);
+        OWNED char *text = room(size);
         ranks_text(set, true, 9, NULL, text, size);
         CHECK(strlen(text) < size);
-        free(text);
     }
 }

@@ -53,8 +53,8 @@ static void submit_all(struct work *works, size_t n, uint64_t *random) {
 ENGINES_BY(plan_main, arg, config = ((const struct plan *)arg)->config) {
     const struct plan *plan = arg;
     size_t n = (size_t)plan->names;
-    struct work *works = calloc(n, sizeof *works);
-    size_t (*parts)[MOST_RANKS * MOST_RANKS] = calloc(n, sizeof *parts);
+    OWNED struct work *works = room(n * sizeof *works);
+    OWNED size_t (*parts)[MOST_RANKS * MOST_RANKS] = room(n * sizeof *parts);
     uint64_t random = (uint64_t)(me->rank + 10 * me->ranks->size);
     for (size_t i = 0; i < n; i++) {
         struct coll_case c = planned(i, me->ranks->size, parts[i]);
@@ -67,8 +67,6 @@ ENGINES_BY(plan_main, arg, config = ((const struct plan *)arg)->config) {
         works_check(me, works, n);
     }
     works_free(works, n);
-    free(parts);
-    free(works);
 }
 
 TEST(test_every_number_of_ranks) {

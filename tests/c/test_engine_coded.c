@@ -18,9 +18,9 @@ static size_t size_of(int i) { return (size_t)(i * i * 37); }
 static void coded_init(struct coded_work *w, struct engine_rank *me, struct codec c, size_t n,
                        const char *name) {
     *w = (struct coded_work){.work = {.owner = me}, .n = n};
-    w->in = coded_memory(n * sizeof *w->in);
-    w->out = coded_memory(n * sizeof *w->out);
-    w->residual = coded_memory(n * sizeof *w->residual);
+    w->in = room(n * sizeof *w->in);
+    w->out = room(n * sizeof *w->out);
+    w->residual = room(n * sizeof *w->residual);
     coded_gradient(me->rank, n, w->in);
     struct tensor *tensor = &w->work.tensor;
     tensor->request = (struct request){.kind = HVD_ALLREDUCE,
@@ -48,11 +48,10 @@ static void coded_free(struct coded_work *w) {
 static void check_coded(const struct coded_work *w) {
     const struct request *r = &w->work.tensor.request;
     int p = w->work.owner->ranks->size;
-    float *expected = coded_sum(r->codec, p, -1, w->n, 1.0 / p);
+    OWNED float *expected = coded_sum(r->codec, p, -1, w->n, 1.0 / p);
     CHECK_INT(w->work.completions, 1);
     CHECK_CASE(w->work.error.code == HVD_OK, "'%s': %s", r->name, w->work.error.text);
     CHECK_CASE(coded_same(w->out, expected, w->n), "'%s', %d ranks, %zu values", r->name, p, w->n);
-    free(expected);
 }
 
 static void submit_all(struct ranks *ranks, int rank, void *fusion) {
@@ -93,7 +92,7 @@ TEST(test_alone_and_fused) {
 
 /* The residual of a step goes into the next one. */
 ENGINES(two_steps, shared) {
-    struct coded_work w;
+    OWN(coded_free) struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
     for (int step = 1; step <= 2; step++) {
@@ -105,7 +104,6 @@ ENGINES(two_steps, shared) {
     }
     CHECK_NEAR((double)w.residual[0], 0.5, 0);
     CHECK_NEAR((double)w.residual[2], 4, 0);
-    coded_free(&w);
 }
 
 /* It was that of the last plain tensor, or of a coded one's last step. */
@@ -119,12 +117,11 @@ ENGINES(names_algorithms, shared) {
                  {{HVD_CODEC_2BIT, 0.5}, 100000, "scattered allreduce"},
                  {{HVD_CODEC_TOPK, 0.1}, 100000, "gathered allreduce"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct coded_work w;
+        OWN(coded_free) struct coded_work w;
         check_in_order(me, "plain");
         coded_init(&w, me, CASES[i].codec, CASES[i].n, "coded");
         OK(work_submit(&w.work, ERR));
         if (engine_rank_wait(me)) CHECK_TEXT(engine_algorithm(me->engine), CASES[i].algorithm);
-        coded_free(&w);
     }
 }
 

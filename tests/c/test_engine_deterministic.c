@@ -60,8 +60,7 @@ ENGINES_BY(run_main, arg, config.options.fusion_bytes = SIZE_MAX,
     for (int i = 0; i < TENSORS; i++) {
         CHECK_INT(works[i].error.code, HVD_OK);
         if (me->rank == 0) {
-            run->result[i] = malloc(works[i].out_bytes);
-            REQUIRE(run->result[i] != NULL);
+            run->result[i] = room(works[i].out_bytes);
             memcpy(run->result[i], works[i].out, works[i].out_bytes);
         }
         work_free(&works[i]);

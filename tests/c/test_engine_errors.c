@@ -36,7 +36,7 @@ TEST(test_disagreements) {
 
 /* A second tensor of a name that is under way is refused at once; the first is not disturbed. */
 ENGINES(duplicate_main, arg) {
-    struct work first, second;
+    OWN(work_free) struct work first, second;
     work_init(&first, me, plain_sum(5), "twice", false);
     work_init(&second, me, plain_sum(5), "twice", false);
     if (me->rank != 0) ranks_meet(me->ranks);
@@ -52,8 +52,6 @@ ENGINES(duplicate_main, arg) {
     OK(work_submit(&second, ERR));
     engine_rank_wait(me);
     check_work(&second);
-    work_free(&first);
-    work_free(&second);
 }
 
 TEST(test_duplicate) {
@@ -100,7 +98,7 @@ TEST(test_failed) {
 
 static void refused(struct engine_rank *me, int32_t kind, int32_t dtype, int32_t root,
                     const char *name, int code) {
-    struct work w;
+    OWN(work_free) struct work w;
     work_init(&w, me, plain_sum(5), name, false);
     w.tensor.request.kind = kind;
     w.tensor.request.dtype = dtype;
@@ -108,7 +106,6 @@ static void refused(struct engine_rank *me, int32_t kind, int32_t dtype, int32_t
     FAILS(work_submit(&w, ERR), code);
     CHECK_HAS(ERR->text, name);
     CHECK_INT(w.completions, 0);
-    work_free(&w);
 }
 
 /* Refused before anything is sent: the other rank never hears of it. */

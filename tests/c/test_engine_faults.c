@@ -20,11 +20,10 @@ static void check_cause(int code, const hvd_error *error, int broken) {
 }
 
 static void submit_until_closed(struct engine_rank *me, int broken) {
-    struct work w;
+    OWN(work_free) struct work w;
     work_init(&w, me, plain_sum(3), "later", false);
     for (int i = 0; i < 3; i++) check_cause(work_submit(&w, ERR), ERR, broken);
     CHECK_INT(w.completions, 0);
-    work_free(&w);
 }
 
 ENGINES(break_main, arg) {
@@ -68,7 +67,7 @@ TEST(test_broken_link) {
 /* The link breaks while data moves, at a moment nobody chose. */
 ENGINES(midst_main, arg) {
     const int *broken = arg;
-    struct work w;
+    OWN(work_free) struct work w;
     hvd_error err = {0};
     work_init(&w, me, plain_sum(300007), "big", true);
     bool failed = false;
@@ -81,7 +80,6 @@ ENGINES(midst_main, arg) {
     }
     check_cause(err.code, &err, *broken);
     CHECK(engine_ended(me->engine, PATIENCE));
-    work_free(&w);
 }
 
 TEST(test_broken_in_the_midst) {
@@ -102,10 +100,9 @@ TEST(test_broken_while_leaving) {
 
 /* Rank 1 falls silent, and the others' transports see its process end. */
 static void death_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     enum { DEAD = 1 };
     struct engine_rank me;
-    struct work w;
+    OWN(work_free) struct work w;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     check_in_order(&me, "before");
     work_init(&w, &me, plain_sum(3), "lost", false);
@@ -122,7 +119,6 @@ static void death_main(struct ranks *ranks, int rank, void *arg) {
     if (rank == DEAD) engine_leave(me.engine, "dead"); /* nobody tells it to stop */
     engine_stop(me.engine);
     monitor_destroy(&me.monitor);
-    work_free(&w);
 }
 
 TEST(test_a_dead_rank_fails_all_that_waits) { ranks_run(4, death_main, NULL); }

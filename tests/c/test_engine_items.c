@@ -82,22 +82,20 @@ enum { CASES = sizeof WORDS / sizeof *WORDS, SUBMITTED = 3 };
 
 /* Rank 0: hears what rank 1 has submitted, then says its words. */
 static void talk(struct transport *t, const struct words *words) {
-    struct wire_writer message = {0};
+    OWN(wire_free) struct wire_writer message = {0};
     for (int heard = 0; heard < SUBMITTED; clock_nap(1e-4)) {
         struct message m;
-        struct wire_reader reader;
+        OWN(wire_reader_free) struct wire_reader reader = {0};
         struct wire_item item;
         OK(transport_receive(t, &m, ERR));
         if (!m.data) continue;
         bool more = true;
         OK(wire_open(&reader, m.data, m.size, ERR));
         while (wire_next(&reader, &item, &more, ERR) == HVD_OK && more) heard++;
-        wire_reader_free(&reader);
         free(m.data);
     }
     for (int i = 0; i < words->n; i++) OK(wire_put(&message, &words->items[i], ERR));
     OK(transport_send(t, 1, message.data, message.size, ERR));
-    wire_free(&message);
 }
 
 static void words_main(struct ranks *ranks, int rank, void *arg) {

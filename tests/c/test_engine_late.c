@@ -28,13 +28,12 @@ static int gated_test(struct transport *t, struct transfer *x, hvd_error *err) {
 static int counting_send(struct transport *t, int to, const void *data, size_t size,
                          hvd_error *err) {
     HVD_TRY(wire.real[t->at.rank]->send(t, to, data, size, err));
-    struct wire_reader r;
+    OWN(wire_reader_free) struct wire_reader r;
     struct wire_item item = {.type = WIRE_RUN};
     bool more = true;
     HVD_TRY(wire_open(&r, data, size, err));
     while (wire_next(&r, &item, &more, err) == HVD_OK && more)
         if (item.type == WIRE_REQUEST) atomic_fetch_add(&wire.said, 1);
-    wire_reader_free(&r);
     return HVD_OK;
 }
 

@@ -20,10 +20,9 @@ static void check_left(struct work *w, int left) {
 }
 
 static void submit_for_nothing(struct engine_rank *me, int left, const char *name) {
-    struct work w;
+    OWN(work_free) struct work w;
     work_start(&w, me, plain_sum(9), name, false);
     if (engine_rank_wait(me)) check_left(&w, left);
-    work_free(&w);
 }
 
 ENGINES(early_main, arg) {
@@ -78,7 +77,7 @@ TEST(test_pending_work_still_runs) {
 }
 
 ENGINES(after_leave_main, arg) {
-    struct work w;
+    OWN(work_free) struct work w;
     CHECK(!engine_ended(me->engine, 0));
     CHECK(!engine_failed(me->engine, ERR));
     ranks_meet(me->ranks);
@@ -87,7 +86,6 @@ ENGINES(after_leave_main, arg) {
     CHECK(work_submit(&w, ERR) != HVD_OK);
     CHECK(ERR->text[0] != 0);
     CHECK_INT(w.completions, 0);
-    work_free(&w);
 }
 
 TEST(test_submission_after_leave) {
@@ -96,9 +94,8 @@ TEST(test_submission_after_leave) {
 
 /* engine_stop without leave: what is pending fails, once, and nothing hangs. */
 static void stop_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     struct engine_rank me;
-    struct work w;
+    OWN(work_free) struct work w;
     char name[32];
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     check_in_order(&me, "together");
@@ -108,7 +105,6 @@ static void stop_main(struct ranks *ranks, int rank, void *arg) {
     engine_stop(me.engine);
     CHECK_INT(w.completions, 1);
     CHECK(w.error.code != HVD_OK || ranks->size == 1);
-    work_free(&w);
     monitor_destroy(&me.monitor);
 }
 
@@ -122,7 +118,6 @@ ENGINES(life_main, arg) {
 }
 
 static void lives_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     for (int i = 0; i < 20; i++) {
         life_main(ranks, rank, &(bool){i % 2});
         ranks_meet(ranks);

@@ -70,8 +70,7 @@ ENGINES_BY(region_main, arg,
 /* lowest: [rank], of its host; NULL: one host. */
 static void run_region_on(int p, const int *lowest, int outside, int shifted) {
     for (size_t ahead = 0; ahead < 2; ahead++) {
-        struct shared_region s = {calloc((size_t)(p * p), STRIDE), outside, shifted, ahead};
-        REQUIRE(s.memory);
+        struct shared_region s = {room((size_t)(p * p) * STRIDE), outside, shifted, ahead};
         ranks_run_hub(p, lowest ? hub_on(p, lowest, true) : hub_of(p, 0, true), region_main, &s);
         free(s.memory);
     }

@@ -6,7 +6,7 @@
  * and gets that refused, while the others are still receiving the broadcast that all had submitted.
  */
 ENGINES(next_round_main, arg) {
-    struct work w, again;
+    OWN(work_free) struct work w, again;
     struct coll_case c = plain_sum(400003);
     c.kind = HVD_BROADCAST;
     work_init(&w, me, c, "weights", false);
@@ -22,8 +22,6 @@ ENGINES(next_round_main, arg) {
     }
     engine_rank_wait(me);
     check_work(&w);
-    work_free(&w);
-    work_free(&again);
 }
 
 TEST(test_error_of_the_next_round) {
@@ -35,12 +33,11 @@ TEST(test_error_of_the_next_round) {
 ENGINES(hasty_main, arg) {
     check_in_order(me, "hasty");
     for (int i = 0; i < 200 && me->rank != 2; i++) {
-        struct work w;
+        OWN(work_free) struct work w;
         work_start(&w, me, plain_sum(9), "hasty", false);
         engine_rank_wait(me);
         CHECK_INT(w.completions, 1);
         if (!CHECK_CODE(w.error.code, HVD_RANK_LEFT, w.error)) i = 200;
-        work_free(&w);
     }
 }
 
@@ -53,7 +50,7 @@ TEST(test_refused_again_and_again) {
 ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {
-        struct work w;
+        OWN(work_free) struct work w;
         work_init(&w, me, plain_sum(9), "slow", false);
         ranks_meet(me->ranks);
         clock_nap(0.004 * fabs(random_unit(&random)));
@@ -62,7 +59,6 @@ ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
         CHECK_CASE(w.error.code == HVD_OK || w.error.code == HVD_STALLED, "code %d: %s",
                    w.error.code, w.error.text);
         if (w.error.code == HVD_OK) CHECK(work_right(&w));
-        work_free(&w);
     }
 }
 

@@ -101,10 +101,9 @@ static void run_job(int p, struct job job, bool in_region) {
     size_t n = begin_of(WORKS) + 1;
     const int hosts = host_of(&job, p - 1) + 1;
     for (int i = 0; i < hosts; i++) {
-        job.hosts[i] = (struct host){.weights = calloc(n, sizeof(float)),
-                                     .momentum = calloc(n, sizeof(float))};
-        if (in_region) job.hosts[i].memory = calloc((size_t)p, STRIDE);
-        REQUIRE(job.hosts[i].weights && job.hosts[i].momentum);
+        job.hosts[i] =
+            (struct host){.weights = room(n * sizeof(float)), .momentum = room(n * sizeof(float))};
+        if (in_region) job.hosts[i].memory = room((size_t)p * STRIDE);
     }
     ranks_run_hub(p, hub_of(p, hosts == 1 ? 0 : job.per_host, true), update_main, &job);
     for (int i = 0; i < hosts; i++) {
@@ -174,7 +173,6 @@ static void refuse(struct engine_rank *me, struct work *w, const char *why) {
     CHECK(work_submit(w, ERR) != HVD_OK);
     CHECK_CASE(strstr(ERR->text, why) != NULL, "'%s' lacks '%s'", ERR->text, why);
     work_free(w);
-    (void)me;
 }
 
 ENGINES(refused_main, arg) {
@@ -200,7 +198,7 @@ ENGINES(refused_main, arg) {
 TEST(test_what_can_have_no_update) { ranks_run_on_window(2, refused_main, NULL); }
 
 ENGINES(disagree_main, arg) {
-    struct work w;
+    OWN(work_free) struct work w;
     float value[2] = {0};
     work_init(&w, me, plain_sum(1), "either", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
@@ -211,7 +209,6 @@ ENGINES(disagree_main, arg) {
     CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
     CHECK_INT((int)value[0], 0);
     check_in_order(me, "after");
-    work_free(&w);
 }
 
 TEST(test_ranks_with_different_rules) { ranks_run_on_window(2, disagree_main, NULL); }

@@ -65,11 +65,10 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
 
 static void *call(void *arg) {
     struct caller *c = arg;
-    struct hvd_handle *h = new_handle();
+    DROPPED struct hvd_handle *h = new_handle();
     char name[] = {(char)('a' + c->number), 0};
     h->tensor.request = request_of(name, MOST);
     for (int round = 0; round < ROUNDS; round++) use_once(c, h, round);
-    handle_drop(h);
     return NULL;
 }
 
@@ -94,7 +93,7 @@ TEST(test_uses_keep_apart) {
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE}) {
     float data[3] = {0};
-    struct hvd_handle *first = new_handle(), *second = new_handle();
+    DROPPED struct hvd_handle *first = new_handle(), *second = new_handle();
     first->tensor.request = second->tensor.request = request_of("twice", 3);
     second->tensor.request.waited = true;
     for (int round = 0; round < 60; round++) {
@@ -113,8 +112,6 @@ ENGINES_BY(twice_main, arg,
         engine_drive(me->engine, is_done, first);
         check_finished(first, PATIENCE, HVD_OK);
     }
-    handle_drop(first);
-    handle_drop(second);
 }
 
 TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }

@@ -8,7 +8,7 @@
 enum { BYTES = 200, BLOCKS = 64, ROUNDS = 200 * (1 + 9 * !CHECK_SLOW), THREADS = 4 };
 
 TEST(test_blocks_are_apart) {
-    struct free_list s;
+    OWN(free_list_destroy) struct free_list s;
     unsigned char *blocks[BLOCKS];
     free_list_init(&s);
     for (int round = 0; round < 3; round++) {
@@ -21,7 +21,6 @@ TEST(test_blocks_are_apart) {
             for (int j = 0; j < BYTES; j++) CHECK_INT(blocks[i][j], i);
         for (int i = 0; i < BLOCKS; i++) free_list_give(&s, blocks[i]);
     }
-    free_list_destroy(&s);
 }
 
 /* Takes some, marks them, and finds its marks on all. */
@@ -41,8 +40,7 @@ static void *use(void *arg) {
 }
 
 TEST(test_threads) {
-    struct free_list s;
+    OWN(free_list_destroy) struct free_list s;
     free_list_init(&s);
     threads_run(THREADS, use, &s, 0);
-    free_list_destroy(&s);
 }

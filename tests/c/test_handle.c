@@ -52,7 +52,6 @@ static void shared_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct started all[HANDLES];
     struct asker askers[ASKERS];
-    (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     for (int i = 0; i < HANDLES; i++) start(&all[i], &me, i);
     for (int i = 0; i < ASKERS; i++) askers[i] = (struct asker){.all = all, .polls = i % 2};
@@ -131,12 +130,12 @@ static void open_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     float in[5][3 * MOST_RANKS], room[3 * MOST_RANKS * MOST_RANKS];
     int n = ranks->size, all = n * (n + 1) / 2;
-    (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    struct hvd_handle *kept = start_open(&me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
-                      *fits = start_open(&me, HVD_ALLGATHER, in[1], room, all, "fits"),
-                      *wrong = start_open(&me, HVD_ALLGATHER, in[2], in[4], 1 + all, "wrong"),
-                      *dealt = start_open(&me, HVD_ALLTOALL, in[3], NULL, 0, "dealt");
+    DROPPED struct hvd_handle *kept = start_open(&me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
+                              *fits = start_open(&me, HVD_ALLGATHER, in[1], room, all, "fits"),
+                              *wrong =
+                                  start_open(&me, HVD_ALLGATHER, in[2], in[4], 1 + all, "wrong"),
+                              *dealt = start_open(&me, HVD_ALLTOALL, in[3], NULL, 0, "dealt");
     check_open(kept, n, true, NULL);
     check_open(fits, n, true, room);
     check_open(wrong, n, true, NULL);
@@ -144,10 +143,6 @@ static void open_main(struct ranks *ranks, int rank, void *arg) {
     handle_drop(start_open(&me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
     engine_rank_end(&me);
     check_open(kept, n, true, NULL); /* without an engine */
-    handle_drop(kept);
-    handle_drop(fits);
-    handle_drop(wrong);
-    handle_drop(dealt);
 }
 
 TEST(test_an_output_that_the_engine_makes) {
@@ -173,8 +168,8 @@ static void check_driven(int from, int to, rank_main *run) {
 
 /* Some ranks come late, so that a caller stops stepping before its tensor is done. */
 static void drive_one(struct caller *c, int round) {
-    struct work work;
-    struct hvd_handle *h = new_handle();
+    OWN(work_free) struct work work;
+    DROPPED struct hvd_handle *h = new_handle();
     bool drives = c->number, late = (round + c->me->rank) % 10 == 0;
     work_init(&work, c->me, plain_sum(1000), numbered("driven", 2 * c->number + round % 2), true);
     h->tensor = work.tensor;
@@ -186,8 +181,6 @@ static void drive_one(struct caller *c, int round) {
     check_finished(h, PATIENCE, HVD_OK);
     CHECK_CASE(clock_now() - began < PATIENCE, "caller %d, round %d", c->number, round);
     CHECK_CASE(work_right(&work), "caller %d, round %d", c->number, round);
-    handle_drop(h);
-    work_free(&work);
 }
 
 static void *call(void *arg) {
@@ -207,7 +200,7 @@ TEST(test_callers_step_the_engine) { check_driven(1, 4, callers_main); }
 /* A handle that is used again and again; one rank lacks the last of its tensors. */
 ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     float in[64], out[64];
-    struct hvd_handle *h = new_handle();
+    DROPPED struct hvd_handle *h = new_handle();
     h->tensor.request = request_of("again", 64);
     h->tensor.request.waited = true;
     for (int round = 0; round <= ROUNDS; round++) {
@@ -223,7 +216,6 @@ ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     handle_renew(h, in, out);
     handle_refuse(h, &(hvd_error){.code = HVD_INVALID});
     check_finished(h, 0, HVD_INVALID);
-    handle_drop(h);
 }
 
 TEST(test_a_handle_is_used_again) { check_driven(2, 4, again_main); }
@@ -254,9 +246,9 @@ ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
     const float small = 1e-41f;
     float sum[64];
     for (int round = 0; round < ROUNDS; round++) {
-        struct work work;
+        OWN(work_free) struct work work;
         work_init(&work, me, plain_sum(64), "small", true);
-        struct hvd_handle *h = new_handle();
+        DROPPED struct hvd_handle *h = new_handle();
         for (int i = 0; i < 64; i++) sum[i] = small;
         h->tensor = work.tensor;
         h->tensor.request.dtype = HVD_FLOAT32;
@@ -268,8 +260,6 @@ ENGINES_BY(flushing_main, arg, spin(ranks, rank)) {
         CHECK(floats_restore_and_tell(mode));
         CHECK(handle_finish(h, PATIENCE, ERR));
         CHECK(memcmp(&sum[63], &(float){2 * small}, sizeof small) == 0);
-        handle_drop(h);
-        work_free(&work);
     }
 }
 

@@ -86,7 +86,6 @@ static bool flag_is_raised(const void *arg) {
 
 static int search_wait_flag(const struct comm *comm, int rank, enum window_flag flag,
                             uint64_t round, hvd_error *err) {
-    (void)err;
     wait_until(flag_is_raised, &(struct awaited_flag){comm->window, rank, flag, round});
     return HVD_OK;
 }
@@ -191,12 +190,10 @@ static void close_mail(void) {
 }
 
 static bool has_room(const void *arg) {
-    (void)arg;
     return mail.out.written - __atomic_load_n(&mail.box.read, __ATOMIC_SEQ_CST) < MAILBOX_BYTES;
 }
 
 static bool has_mail(const void *arg) {
-    (void)arg;
     return __atomic_load_n(&mail.box.written, __ATOMIC_SEQ_CST) > mail.in.read;
 }
 

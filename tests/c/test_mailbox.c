@@ -27,7 +27,7 @@ static unsigned char byte_of(int i, size_t at) { return (unsigned char)((size_t)
 
 static void *write_all(void *arg) {
     struct mailbox *box = arg;
-    struct mail_out out = {0};
+    OWN(mail_out_free) struct mail_out out = {0};
     uint64_t random = 5;
     static unsigned char data[3 * MAILBOX_BYTES];
     for (int i = 0; i < MESSAGES; i++) {
@@ -36,7 +36,6 @@ static void *write_all(void *arg) {
         OK(mailbox_send(box, &out, data, size, ERR));
     }
     for (; out.size; sched_yield()) OK(mailbox_flush(box, &out, ERR));
-    mail_out_free(&out);
     return NULL;
 }
 
@@ -49,7 +48,7 @@ static bool right(const unsigned char *data, size_t size, int i) {
 #define BOX_TEST(name) TEST_ON(name, struct mailbox, box, box = mailbox_new(), free(box))
 
 BOX_TEST(test_stream) {
-    struct mail_in in = {0};
+    OWN(mail_in_free) struct mail_in in = {0};
     pthread_t writer;
     uint64_t random = 5;
     REQUIRE(thread_start(&writer, write_all, box, "writer", ERR) == 0);
@@ -68,13 +67,12 @@ BOX_TEST(test_stream) {
     }
     thread_join(writer);
     CHECK_INT(box->written, box->read);
-    mail_in_free(&in);
 }
 
 /* What does not fit waits with the writer; what is half read is freed with the reader. */
 BOX_TEST(test_full) {
-    struct mail_out out = {0};
-    struct mail_in in = {0};
+    OWN(mail_out_free) struct mail_out out = {0};
+    OWN(mail_in_free) struct mail_in in = {0};
     void *data;
     size_t size;
     static unsigned char big[2 * MAILBOX_BYTES];
@@ -85,8 +83,6 @@ BOX_TEST(test_full) {
     CHECK(data == NULL);
     OK(mailbox_flush(box, &out, ERR));
     CHECK(out.size > 0);
-    mail_out_free(&out);
-    mail_in_free(&in);
 }
 
 /* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
@@ -95,8 +91,8 @@ BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
     void *data;
     size_t size;
     for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
-        struct mail_out out = {0};
-        struct mail_in in = {0};
+        OWN(mail_out_free) struct mail_out out = {0};
+        OWN(mail_in_free) struct mail_in in = {0};
         memset(box, 0, sizeof *box);
         OK(mailbox_send(box, &out, "hello", 6, ERR));
         box->written = box->read + WRONG[i];
@@ -111,8 +107,6 @@ BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
         bool fits = length <= MAILBOX_LONGEST; /* the rest is waited for */
         FAILS(mailbox_receive(box, &in, &data, &size, ERR), fits ? HVD_OK : HVD_INTERNAL);
         CHECK(data == NULL);
-        mail_out_free(&out);
-        mail_in_free(&in);
     }
 }
 

@@ -33,8 +33,7 @@ static void check_not_quadratic(const char *what, many *run) {
 }
 
 static size_t *shuffled(size_t n, uint64_t seed) {
-    size_t *order = malloc(n * sizeof *order);
-    REQUIRE(order != NULL);
+    size_t *order = room(n * sizeof *order);
     random_order(&seed, order, n);
     return order;
 }
@@ -58,7 +57,7 @@ static void decide_now(struct scene *s, double now) {
 /* Each rank in its own order, with random priorities; some tensors can be fused, others not. */
 MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     for (int rank = 0; rank < 2; rank++) {
-        size_t *order = shuffled(n, (uint64_t)rank);
+        OWNED size_t *order = shuffled(n, (uint64_t)rank);
         for (size_t i = 0; i < n; i++) {
             struct request r = numbered_request((int)order[i], (int64_t)(order[i] % 100));
             r.priority = (int32_t)(mixed(order[i]) % 1000);
@@ -66,7 +65,6 @@ MANY(in_random_order, n, WITH(.stall_failure = 0)) {
             if (order[i] % 4 == 2) r.prescale = (double)order[i];
             says(s, rank, r, 0);
         }
-        free(order);
     }
     decide_now(s, 0);
     CHECK(s->out.size > n);
@@ -115,10 +113,9 @@ TEST(test_coordinator) {
 
 /* Every one too large to be fused with another, or with no room for another. */
 static void hardly_fused(size_t n) {
-    struct request *requests = calloc(n, sizeof *requests);
-    struct fusion_item *list = calloc(n, sizeof *list);
-    size_t *batch = calloc(n, sizeof *batch);
-    REQUIRE(requests && list && batch);
+    OWNED struct request *requests = room(n * sizeof *requests);
+    OWNED struct fusion_item *list = room(n * sizeof *list);
+    OWNED size_t *batch = room(n * sizeof *batch);
     for (size_t i = 0; i < n; i++) {
         requests[i] = numbered_request((int)i, (int64_t)(i % 2 ? 600 : 1000));
         requests[i].root = (int)i;
@@ -126,9 +123,6 @@ static void hardly_fused(size_t n) {
         list[i] = (struct fusion_item){&requests[i], request_bytes(&requests[i]), false};
     }
     CHECK(fusion_plan(list, n, 4096, batch) > n / 2);
-    free(requests);
-    free(list);
-    free(batch);
 }
 
 TEST(test_fusion) { check_not_quadratic("hardly fused", hardly_fused); }
@@ -139,8 +133,7 @@ static void completed(void *arg, const hvd_error *error) {
 }
 
 static struct tensor *new_tensor(size_t i) {
-    struct tensor *tensor = calloc(1, sizeof *tensor);
-    REQUIRE(tensor != NULL);
+    struct tensor *tensor = room(sizeof *tensor);
     tensor->request = numbered_request((int)i, 1);
     tensor->node = map_node_of(tensor->request.name, tensor);
     tensor->complete = completed;
@@ -151,7 +144,7 @@ static struct tensor *new_tensor(size_t i) {
 /* By ids in no order, as when caches have dropped most of them. */
 static void found_by_id(size_t n) {
     struct tensors *t = tensors_new();
-    size_t *order = shuffled(n, 3);
+    OWNED size_t *order = shuffled(n, 3);
     bool held;
     for (size_t i = 0; i < n; i++) OK(tensors_add(t, new_tensor(i), &held, ERR));
     uint64_t id = 1;
@@ -160,19 +153,16 @@ static void found_by_id(size_t n) {
         struct tensor *x = tensors_find_id(t, order[i] + 1);
         if (CHECK(x != NULL)) tensors_finish(t, x, NULL);
     }
-    free(order);
     tensors_free(t);
 }
 
 /* What a rank that has joined brings, the first one finished first. */
 static void zeros(size_t n) {
     struct tensors *t = tensors_new();
-    struct tensor **all = calloc(n, sizeof(struct tensor *));
+    OWNED struct tensor **all = room(n * sizeof *all);
     struct request r = request_of("zeros", 1);
-    REQUIRE(all != NULL);
     for (size_t i = 0; i < n; i++) OK(tensors_add_zeros(t, &r, &all[i], ERR));
     for (size_t i = 0; i < n; i++) tensors_finish(t, all[i], NULL);
-    free(all);
     tensors_free(t);
 }
 
@@ -203,12 +193,12 @@ TEST(test_tensors) {
 
 /* A message of the coordinator about n tensors, to a rank that reads as fast as it can. */
 static void long_message(size_t n) {
-    struct mailbox *box = aligned_alloc(64, sizeof *box);
-    struct mail_out out = {0};
-    struct mail_in in = {0};
+    OWNED struct mailbox *box = aligned_alloc(64, sizeof *box);
+    OWN(mail_out_free) struct mail_out out = {0};
+    OWN(mail_in_free) struct mail_in in = {0};
     size_t bytes = 500 * n, size;
-    void *message = calloc(bytes, 1), *got = NULL;
-    REQUIRE(box && message);
+    OWNED void *message = room(bytes), *got = NULL;
+    REQUIRE(box);
     memset(box, 0, sizeof *box);
     OK(mailbox_send(box, &out, message, bytes, ERR));
     while (!got) {
@@ -216,11 +206,6 @@ static void long_message(size_t n) {
         OK(mailbox_receive(box, &in, &got, &size, ERR));
     }
     CHECK_INT(size, bytes);
-    free(got);
-    free(message);
-    mail_out_free(&out);
-    mail_in_free(&in);
-    free(box);
 }
 
 TEST(test_mailbox) { check_not_quadratic("a long message", long_message); }

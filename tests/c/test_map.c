@@ -13,8 +13,7 @@ struct value {
 };
 
 static struct value *values_new(void) {
-    struct value *values = calloc(KEYS, sizeof *values);
-    REQUIRE(values != NULL);
+    struct value *values = room(KEYS * sizeof *values);
     for (int i = 0; i < KEYS; i++)
         snprintf(values[i].key, sizeof values[i].key, "allreduce.t.%d", i);
     for (int i = 0; i < KEYS; i++) values[i].node = map_node_of(values[i].key, &values[i]);
@@ -42,7 +41,7 @@ TEST(test_empty) {
 
 TEST(test_many) {
     struct map map = {0};
-    struct value *values = values_new();
+    OWNED struct value *values = values_new();
     for (int i = 0; i < KEYS; i++) {
         OK(map_put(&map, &values[i].node, ERR));
         values[i].in = true;
@@ -53,12 +52,11 @@ TEST(test_many) {
     OK(map_put(&map, &values[0].node, ERR));
     CHECK(map_get(&map, values[0].key) == &values[0]);
     map_clear(&map);
-    free(values);
 }
 
 TEST(test_removed_and_put_again) {
-    struct map map = {0};
-    struct value *values = values_new();
+    OWNED struct value *values = values_new();
+    OWN(map_clear) struct map map = {0};
     uint64_t random = 1;
     for (int step = 0; step < 60000; step++) {
         struct value *v = &values[random_below(&random, KEYS)];
@@ -70,13 +68,11 @@ TEST(test_removed_and_put_again) {
         CHECK(map_get(&map, v->key) == (v->in ? v : NULL));
     }
     check_all(&map, values);
-    map_clear(&map);
-    free(values);
 }
 
 /* What is looked up need not be the pointer that was put. */
 TEST(test_keys_by_text) {
-    struct map map = {0};
+    OWN(map_clear) struct map map = {0};
     char key[8] = "weight", other[8] = "weight";
     struct map_node node = map_node_of(key, key), like = map_node_of(other, NULL);
     struct map_node again = map_node_like(&node, other, other), none = map_node_of("", other);
@@ -91,5 +87,4 @@ TEST(test_keys_by_text) {
     OK(map_put(&map, &none, ERR));
     key[0] = 'W'; /* of no use any more */
     CHECK(map_get(&map, "weight") == other && map_get(&map, "") == other);
-    map_clear(&map);
 }

@@ -33,7 +33,7 @@ static unsigned char value_of(int from, int to, int number, size_t i) {
 
 static int letter_start(struct letter *l, struct engine_rank *me, int kind, int peer,
                         const char *name, int number, size_t bytes) {
-    *l = (struct letter){.owner = me, .bytes = bytes, .data = malloc(bytes + 1)};
+    *l = (struct letter){.owner = me, .bytes = bytes, .data = room(bytes)};
     struct request *r = &l->tensor.request;
     *r = (struct request){
         .kind = kind, .dtype = HVD_UINT8, .root = peer, .ndim = 1, .dims = {(int64_t)bytes}};
@@ -73,7 +73,7 @@ static size_t size_of(int number) { return SIZES[number % NSIZES]; }
 /* Each rank sends to each other and receives; odd ranks receive first; an allreduce between. */
 ENGINES(all_main, arg) {
     int p = me->ranks->size;
-    struct letter(*l)[2][EACH] = calloc((size_t)p, sizeof *l);
+    OWNED struct letter(*l)[2][EACH] = room((size_t)p * sizeof *l);
     uint64_t random = (uint64_t)me->rank + 1;
     for (int turn = 0; turn < 2; turn++)
         for (int number = 0; number < EACH; number++)
@@ -92,7 +92,6 @@ ENGINES(all_main, arg) {
             free(l[peer][0][number].data);
             free(l[peer][1][number].data);
         }
-    free(l);
 }
 
 TEST(test_each_with_each_in_order) {
@@ -193,7 +192,6 @@ TEST(test_leave) {
 static void fault_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;
     struct letter l;
-    (void)arg;
     engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
     if (rank == 1) {
         OK(letter_start(&l, &me, HVD_RECV, 0, "x", 0, 10));

@@ -27,8 +27,7 @@ static bool allowed(int dtype, struct scaling how) {
  * large. */
 static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
-    unsigned char *in = malloc(k->size * (n + 1)), *wide = malloc(k->wide * (n + 1) * 2);
-    REQUIRE(in && wide);
+    OWNED unsigned char *in = room(k->size * (n + 1)), *wide = room(k->wide * (n + 1) * 2);
     unsigned char *x = in + k->size, *sum = wide + k->wide, *own = sum + k->wide * n;
     for (int r = 0; r < ranks; r++) {
         for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, how.op, r, i));
@@ -40,13 +39,11 @@ static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, v
         }
     }
     k->narrow(out, sum, n, (struct reduce_final){how.postscale, how.op == HVD_AVERAGE ? ranks : 1});
-    free(in);
-    free(wide);
 }
 
 static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
-    unsigned char *out = malloc((n + 1) * dtype_size(dtype)), *o = out + dtype_size(dtype);
-    REQUIRE(out != NULL);
+    OWNED unsigned char *out = room((n + 1) * dtype_size(dtype));
+    unsigned char *o = out + dtype_size(dtype);
     reduce_samples(dtype, ranks, how, n, o);
     for (size_t i = 0; i < n; i++) {
         unsigned char stored[8];
@@ -58,16 +55,16 @@ static void check_samples(int dtype, int ranks, struct scaling how, size_t n) {
                 dtype_name(dtype), ranks, how.op, how.prescale, how.postscale, i, got, expected))
             break;
     }
-    free(out);
 }
 
 /* reduce_all gives what one step after the other gives, also where the result replaces one of the
  * inputs. */
 static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
-    unsigned char *memory = malloc(((size_t)ranks + 1) * n * k->size + 1), *expected = memory;
+    OWNED unsigned char *memory = room(((size_t)ranks + 1) * n * k->size);
+    unsigned char *expected = memory;
     const char *in[9];
-    REQUIRE(memory && ranks <= 9);
+    REQUIRE(ranks <= 9);
     for (int r = 0; r < ranks; r++) {
         unsigned char *x = memory + ((size_t)r + 1) * n * k->size;
         for (size_t i = 0; i < n; i++) element_put(dtype, x, i, sample(dtype, how.op, r, i));
@@ -81,7 +78,6 @@ static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n
         CHECK_CASE(element_get(dtype, out, i) == element_get(dtype, expected, i),
                    "%s, %d ranks, op %d, scales %g %g, element %zu of %zu", dtype_name(dtype),
                    ranks, how.op, how.prescale, how.postscale, i, n);
-    free(memory);
 }
 
 TEST(test_every_dtype_and_op_has_a_name_a_kernel_and_a_case_here) {

@@ -216,12 +216,10 @@ TEST(test_words_are_cut) {
     r.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) r.dims[i] = INT64_MAX;
     for (size_t size = 1; size < 40; size++) {
-        char *text = malloc(size);
-        REQUIRE(text != NULL);
+        OWNED char *text = room(size);
         field_text(&r, FIELD_SHAPE, text, size);
         CHECK_INT(strlen(text), size - 1);
         request_text(&r, text, size);
         CHECK_INT(strlen(text), size - 1);
-        free(text);
     }
 }

@@ -11,15 +11,9 @@
 
 static atomic_int users_calls, pythons_calls;
 
-static void users(int number) {
-    (void)number;
-    users_calls++;
-}
+static void users(int number) { users_calls++; }
 
-static void pythons(int number) {
-    (void)number;
-    pythons_calls++;
-}
+static void pythons(int number) { pythons_calls++; }
 
 int main(void) {
     int ends[2];

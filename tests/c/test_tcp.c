@@ -68,10 +68,8 @@ struct transit {
 };
 
 static void transit_new(struct transit *x, size_t n, unsigned seed) {
-    *x = (struct transit){.n = n, .from = malloc(n + 1), .to = malloc(n + 1)};
-    REQUIRE(x->from && x->to);
+    *x = (struct transit){.n = n, .from = room(n), .to = room(n)};
     fill_bytes(x->from, n, seed);
-    memset(x->to, 0, n + 1);
 }
 
 static void transit_free(struct transit *x) {
@@ -152,7 +150,7 @@ static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
 static void run_abandon(bool sender, bool receiver) {
     struct ends e, *arg;
     struct channel *c[2];
-    struct transit x, y;
+    OWN(transit_free) struct transit x, y;
     open_ends(&e, &arg, TINY);
     open_both(&e, c, 7);
     transit_new(&x, BIG, 0);
@@ -173,8 +171,6 @@ static void run_abandon(bool sender, bool receiver) {
         if (!CHECK(x.to[i] == 0x33)) break;
     for (int i = 0; i < 2; i++) channel_close(c[i]);
     close_both(&e);
-    transit_free(&x);
-    transit_free(&y);
 }
 
 TEST(test_abandoned_frames_leave_the_stream_whole) {
@@ -188,12 +184,11 @@ static void send_text(struct channel *c, const char *text) {
 }
 
 static void check_text(struct channel *c, const char *text) {
-    struct parcel *p = NULL;
+    OWNED struct parcel *p = NULL;
     for (int looks = 0; looks < 1000 && !(p = channel_take(c, -1)); looks++) net_look(c->net);
     if (!CHECK_CASE(p != NULL, "'%s'", text)) return;
     CHECK_TEXT(p->data, text);
     free(p->data);
-    free(p);
 }
 
 /* A rank opens its groups when it gets there; what has come before is kept. */
@@ -248,7 +243,7 @@ TEST(test_ends_of_a_rank) {
 
 TEST(test_a_frame_of_another_size) {
     struct ends e, *arg;
-    struct transit x;
+    OWN(transit_free) struct transit x;
     struct piece *p;
     open_ends(&e, &arg, 0);
     transit_new(&x, 100, 0);
@@ -258,5 +253,4 @@ TEST(test_a_frame_of_another_size) {
     CHECK_INT(e.channel[1]->cut, 1);
     CHECK(p && !p->complete && x.to[0] == 0);
     close_both(&e);
-    transit_free(&x);
 }

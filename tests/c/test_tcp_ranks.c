@@ -80,7 +80,6 @@ static void wait_for_data(struct job *j, struct transport *t) {
     struct transfer x = {{0}, 0, 0};
     int peer = (t->at.rank + 1) % RANKS, from = (t->at.rank + RANKS - 1) % RANKS;
     char out = 'x', in = 0;
-    (void)j;
     double cpu = -cpu_time();
     if (t->at.rank) OK(comm_irecv(&t->all, &in, 1, from, &x, ERR));
     if (t->at.rank) OK(comm_wait(&t->all, &x, ERR));

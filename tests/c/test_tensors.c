@@ -23,8 +23,7 @@ static void completed(void *arg, const hvd_error *error) {
 }
 
 static struct kept *keep(int number, struct result *result) {
-    struct kept *kept = calloc(1, sizeof *kept);
-    REQUIRE(kept != NULL);
+    struct kept *kept = room(sizeof *kept);
     kept->tensor.request = numbered_request(number, number);
     kept->tensor.complete = completed;
     kept->tensor.arg = kept;
@@ -195,8 +194,8 @@ TEST(test_outputs_suit_what_comes) {
 TABLE_TEST(test_messages) {
     struct result first = {0}, second = {0};
     struct kept *kept = keep(1, &first), *refused = keep(1, &second);
-    void *message = malloc(8);
-    kept->tensor.message = malloc(8);
+    void *message = room(8);
+    kept->tensor.message = room(8);
     refused->tensor.message = message;
     add_kept(t, kept, HVD_OK, ERR);
     add_kept(t, refused, HVD_DUPLICATE, ERR);
@@ -233,7 +232,7 @@ TABLE_TEST(test_find) {
         struct tensor *x = tensors_find_id(t, (uint64_t)i + 1000);
         if (!CHECK(x != NULL)) continue;
         CHECK(tensors_find(t, x->request.name) == x);
-        x->rows = malloc(8); /* freed with the tensor */
+        x->rows = room(8); /* freed with the tensor */
         tensors_finish(t, x, NULL);
         CHECK(tensors_find_id(t, (uint64_t)i + 1000) == NULL);
     }
@@ -271,7 +270,7 @@ static void *run_adder(void *arg) {
 }
 
 TABLE_TEST(test_concurrent_adders) {
-    struct result *results = calloc(ADDERS * EACH, sizeof *results);
+    OWNED struct result *results = room(ADDERS * EACH * sizeof *results);
     struct adder adders[ADDERS];
     pthread_t threads[ADDERS];
     int last[ADDERS] = {-1, -1, -1, -1}, n = 0;
@@ -289,5 +288,4 @@ TABLE_TEST(test_concurrent_adders) {
     threads_join(threads, ADDERS);
     for (int i = 0; i < ADDERS * EACH; i++) CHECK_INT(results[i].completions, 1);
     CHECK_INT(tensors_count(t), 0);
-    free(results);
 }

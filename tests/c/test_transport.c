@@ -25,7 +25,7 @@ TEST(test_topology) {
 /* Ranks dealt to two hosts by turns; host 0 has one rank more, which is in no lane. */
 TEST(test_layout_of_ranks_by_turns) {
     static const int LOWEST[] = {0, 1, 0, 1, 0}, HOST[] = {0, 2, 4}, LANE[] = {2, 3};
-    struct local_hub *hub = local_hub_on(5, LOWEST);
+    OWN(hub_end) struct local_hub *hub = local_hub_on(5, LOWEST);
     const struct layout *l = &local_hub_rank(hub, 2)->layout;
     CHECK(l->hosts == 2 && l->lanes == 2 && !l->windows);
     CHECK(l->host.size == 3 && l->host.rank == 1 && memcmp(l->host.ranks, HOST, sizeof HOST) == 0);
@@ -34,16 +34,14 @@ TEST(test_layout_of_ranks_by_turns) {
     REQUIRE(local_hub_share(hub));
     CHECK(l->windows && l->host.window->n == 3 && l->host.window->self == 1);
     CHECK(!local_hub_rank(hub, 2)->all.window);
-    local_hub_free(hub);
 }
 
 /* A lane is in the order of its hosts, not of its ranks. */
 TEST(test_layout_of_ranks_to_and_fro) {
     static const int LOWEST[] = {0, 1, 1, 0}, LANE[] = {3, 2};
-    struct local_hub *hub = local_hub_on(4, LOWEST);
+    OWN(hub_end) struct local_hub *hub = local_hub_on(4, LOWEST);
     const struct comm *lane = &local_hub_rank(hub, 2)->layout.lane;
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
-    local_hub_free(hub);
 }
 
 enum { ROUNDS = 300 };
@@ -80,7 +78,6 @@ static int receive_messages(struct transport *t, int size, int *from, int wanted
 /* Everyone sends everyone transfers and messages; each pair's come in order, the lanes never mix.
  */
 static void traffic_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     struct transport *t = rank_transport(ranks, rank);
     int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);
     for (int round = 0; round < ROUNDS; round++) {
@@ -113,7 +110,6 @@ TEST(test_traffic) {
 
 /* A ticket from before a message or a wake lets nobody oversleep. */
 static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
-    (void)arg;
     struct transport *t = rank_transport(ranks, rank);
     int peer = 1 - rank;
     for (int i = 0; i < 2000; i++) { /* one message to and fro, asleep in between */
@@ -135,7 +131,7 @@ static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
 TEST(test_no_lost_wake_up) { ranks_run(2, sleeping_main, NULL); }
 
 TEST(test_sleep) {
-    struct local_hub *hub = local_hub_new(2, 0);
+    OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double start = clock_now();
     unsigned ticket = transport_listen(t);
@@ -147,12 +143,11 @@ TEST(test_sleep) {
     CHECK(clock_now() - start < 20);
     transport_sleep(t, transport_listen(t), 0);
     CHECK(clock_now() - start < 20);
-    local_hub_free(hub);
 }
 
 /* The less tells of a message, the sooner a rank looks for it. */
 TEST(test_longest_sleep) {
-    struct local_hub *hub = local_hub_new(2, 0);
+    OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     double rings = transport_longest_sleep(t, true);
     t->rings = false;
@@ -161,7 +156,6 @@ TEST(test_longest_sleep) {
     t->deaf = true;
     CHECK(transport_longest_sleep(t, true) < nudged && transport_longest_sleep(t, false) < idle);
     CHECK(transport_longest_sleep(t, true) <= 1e-3);
-    local_hub_free(hub);
 }
 
 static int give_up(void *arg, hvd_error *err) {
@@ -170,7 +164,7 @@ static int give_up(void *arg, hvd_error *err) {
 }
 
 TEST(test_wait_ends_on_errors) {
-    struct local_hub *hub = local_hub_new(2, 0);
+    OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);
     struct transfer x = {{0}, 0, 0};
     int calls = 0;
@@ -192,5 +186,4 @@ TEST(test_wait_ends_on_errors) {
     OK(transport_send(t, 1, "x", 1, ERR)); /* messages still go */
     transport_abandon(t);
     transport_close(t, false);
-    local_hub_free(hub);
 }

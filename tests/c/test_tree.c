@@ -106,9 +106,8 @@ TEST(test_any_placement) {
 }
 
 TEST(test_one_host_is_a_star) {
-    struct tree tree;
+    OWN(tree_close) struct tree tree;
     const int host_of[5] = {0};
     OK(tree_open(&tree, 0, 5, host_of, ERR));
     CHECK_INT(tree.nchildren, 4);
-    tree_close(&tree);
 }

@@ -31,7 +31,7 @@ static struct course look_until(struct watch *w, double *now, double until, bool
 }
 
 TEST(test_a_silent_rank_is_asked_reported_and_given_up) {
-    struct watch w = watch_of(8, 20, 2);
+    OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 30, true);
     CHECK_NEAR(c.first[WATCH_ASK], 2, 0.6);
@@ -40,11 +40,10 @@ TEST(test_a_silent_rank_is_asked_reported_and_given_up) {
     CHECK_NEAR(c.first[WATCH_FAILED], 20, 0.6);
     CHECK(c.count[WATCH_ASK] >= 6 && c.count[WATCH_ASK] <= 10);
     CHECK(w.silent[1] && !w.silent[0] && !w.silent[2]);
-    watch_close(&w);
 }
 
 TEST(test_a_rank_that_answers_is_fine) {
-    struct watch w = watch_of(8, 20, 2);
+    OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     for (double now = START; now < START + 100; now += 0.1) {
         if (!watch_looks(&w, now)) continue;
         enum watch_finding found = watch_look(&w, 1, true);
@@ -52,11 +51,10 @@ TEST(test_a_rank_that_answers_is_fine) {
         if (found == WATCH_ASK) watch_heard(&w, 1);
         CHECK(!w.silent[1]);
     }
-    watch_close(&w);
 }
 
 TEST(test_each_silence_is_reported) {
-    struct watch w = watch_of(8, 0, 2);
+    OWN(watch_close) struct watch w = watch_of(8, 0, 2);
     double now = START;
     for (int i = 1; i <= 3; i++) {
         struct course c = look_until(&w, &now, START + 20 * i, true);
@@ -65,35 +63,31 @@ TEST(test_each_silence_is_reported) {
         watch_heard(&w, 1);
         CHECK(!w.silent[1]);
     }
-    watch_close(&w);
 }
 
 /* Nobody waits for it: its silence is no news, and does not count later. */
 TEST(test_who_is_not_needed_may_be_silent) {
-    struct watch w = watch_of(8, 20, 2);
+    OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     struct course c = look_until(&w, &now, START + 100, false);
     CHECK_INT(c.count[WATCH_ASK] + c.count[WATCH_WARN] + c.count[WATCH_FAILED], 0);
     c = look_until(&w, &now, START + 105, true);
     CHECK(c.count[WATCH_ASK] && !c.count[WATCH_WARN] && !c.count[WATCH_FAILED]);
-    watch_close(&w);
 }
 
 /* Stopped for an hour, it has not heard the answers that came meanwhile. */
 TEST(test_who_was_stopped_blames_nobody) {
-    struct watch w = watch_of(8, 20, 2);
+    OWN(watch_close) struct watch w = watch_of(8, 20, 2);
     double now = START;
     look_until(&w, &now, START + 3, true);
     now += 3600;
     CHECK(watch_looks(&w, now));
     CHECK(watch_look(&w, 1, true) <= WATCH_ASK);
     CHECK(watch_silence(&w, 1) < 5);
-    watch_close(&w);
 }
 
 TEST(test_without_limits_nobody_is_watched) {
-    struct watch w = watch_of(0, 0, 0);
+    OWN(watch_close) struct watch w = watch_of(0, 0, 0);
     CHECK(!watch_looks(&w, START) && !watch_looks(&w, START + 1e6));
     CHECK_NEAR(watch_sleep(&w, 7), 7, 0);
-    watch_close(&w);
 }

@@ -119,10 +119,10 @@ static void write_all(struct wire_writer *w, const struct wire_item *items) {
 
 TEST(test_there_and_back) {
     struct wire_item items[ITEMS], got;
-    struct wire_writer w = {0};
+    OWN(wire_free) struct wire_writer w = {0};
     make_items(items);
     for (int round = 0; round < 3; round++) {
-        struct wire_reader r;
+        OWN(wire_reader_free) struct wire_reader r;
         bool more = false;
         wire_reset(&w);
         CHECK_INT(w.size, 0);
@@ -135,18 +135,15 @@ TEST(test_there_and_back) {
         }
         OK(wire_next(&r, &got, &more, ERR));
         CHECK(!more);
-        wire_reader_free(&r);
     }
-    wire_free(&w);
 }
 
 /* Reads to the end or to the first error; whatever was decoded may be looked at. The message lies
  * in memory of exactly its size, so that a byte too far is seen. Returns the code. */
 static int read_all(const uint8_t *bytes, size_t size) {
-    uint8_t *data = malloc(size ? size : 1);
-    REQUIRE(data != NULL);
+    OWNED uint8_t *data = room(size ? size : 1);
     if (size) memcpy(data, bytes, size);
-    struct wire_reader r;
+    OWN(wire_reader_free) struct wire_reader r;
     struct wire_item item = {.type = WIRE_RUN};
     bool more = true;
     int code = wire_open(&r, data, size, ERR);
@@ -163,8 +160,6 @@ static int read_all(const uint8_t *bytes, size_t size) {
             CHECK(request_count(&item.request) <= INT64_MAX || sum != 0);
     }
     if (code) CHECK(ERR->text[0] != 0);
-    wire_reader_free(&r);
-    free(data);
     return code;
 }
 
@@ -173,22 +168,20 @@ TEST(test_truncated) {
     make_items(items);
     CHECK(read_all(NULL, 0) != HVD_OK);
     for (int i = 0; i < ITEMS; i++) {
-        struct wire_writer w = {0};
+        OWN(wire_free) struct wire_writer w = {0};
         OK(wire_put(&w, &items[i], ERR));
         for (size_t size = 2; size < w.size; size++) CHECK(read_all(w.data, size) != HVD_OK);
         CHECK_INT(read_all(w.data, w.size), HVD_OK);
-        wire_free(&w);
     }
 }
 
 TEST(test_flipped) {
     struct wire_item items[ITEMS];
-    struct wire_writer w = {0};
+    OWN(wire_free) struct wire_writer w = {0};
     uint64_t random = 9;
     make_items(items);
     write_all(&w, items);
-    uint8_t *copy = malloc(w.size);
-    REQUIRE(copy != NULL);
+    OWNED uint8_t *copy = room(w.size);
     for (int round = 0; round < 20000; round++) {
         memcpy(copy, w.data, w.size);
         size_t flips = 1 + random_below(&random, 4);
@@ -196,12 +189,10 @@ TEST(test_flipped) {
             copy[1 + random_below(&random, w.size - 1)] = (uint8_t)random_next(&random);
         read_all(copy, w.size - random_below(&random, 3) * random_below(&random, w.size / 3));
     }
-    free(copy);
-    wire_free(&w);
 }
 
 TEST(test_other_version) {
-    struct wire_writer w = {0};
+    OWN(wire_free) struct wire_writer w = {0};
     struct wire_reader r;
     OK(wire_put(&w, &(struct wire_item){.type = WIRE_BYE}, ERR));
     for (int add = 1; add < 256; add++) {
@@ -209,5 +200,4 @@ TEST(test_other_version) {
         CHECK(wire_open(&r, message, sizeof message, ERR) != HVD_OK);
         CHECK_HAS(ERR->text, "version");
     }
-    wire_free(&w);
 }
