@@ -248,8 +248,7 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     struct coll_range own = coll_part(in_end, self->rank);
     unsigned char tile[PERIOD * 8];
     OWN(slab_free)
-    struct slab in = slab_new(c->rows * row, element),
-                out = slab_new(coll_length(own), element);
+    struct slab in = slab_new(c->rows * row, element), out = slab_new(coll_length(own), element);
     fill_tile(c, ranks, self->rank, tile);
     fill(in.data, c->rows * row, tile, PERIOD * element);
     memset(out.data, 0x5a, coll_length(own));
@@ -288,8 +287,7 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
     }
     unsigned char tile[PERIOD * 8];
     OWN(slab_free)
-    struct slab in = slab_new(in_bytes + more, element),
-                out = slab_new(out_bytes, element);
+    struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
     memset(in.data, 0x33, in_bytes + more);
     memset(out.data, 0x5a, out_bytes);
     for (int r = 0; r < ranks; r++) {

@@ -1,4 +1,4 @@
-/* Chunks, segments, and the choice of an algorithm. */
+/* Chunks, and the choice of an algorithm. */
 #include "check.h"
 
 #include "collectives/coll.h"
@@ -30,31 +30,6 @@ TEST(test_chunks) {
             for (size_t c = 0; c < sizeof COUNTS / sizeof *COUNTS; c++)
                 check_chunks(COUNTS[c] * ELEMENTS[e], ELEMENTS[e], n);
     check_chunks((size_t)1 << 40, 4, 7);
-}
-
-static void check_segments(struct coll_range range, size_t length) {
-    size_t at = range.begin, k = 0;
-    for (struct coll_range r; coll_length(r = coll_segment(range, length, k)) > 0; k++) {
-        CHECK_INT(r.begin, at);
-        CHECK(coll_length(r) == length || r.end == range.end);
-        at = r.end;
-    }
-    CHECK_INT(at, range.end);
-    CHECK_INT(k, (coll_length(range) + length - 1) / length);
-    for (size_t past = 0; past < 3; past++)
-        CHECK_INT(coll_length(coll_segment(range, length, k + past)), 0);
-}
-
-TEST(test_segments) {
-    static const size_t LENGTHS[] = {8, 64, PACE_DEFAULT.segment};
-    for (size_t l = 0; l < 3; l++) {
-        size_t length = LENGTHS[l];
-        const size_t ends[] = {0, 8, length - 8, length, length + 8, 4 * length, 5 * length + 8};
-        for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
-            check_segments((struct coll_range){0, ends[e]}, length);
-            check_segments((struct coll_range){40, 40 + ends[e]}, length);
-        }
-    }
 }
 
 static struct transport links = {.pace = {60 * 1024, 16}};

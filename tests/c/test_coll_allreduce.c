@@ -12,8 +12,7 @@ static void apart_case(struct coll_rank *self, size_t n) {
     size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
     unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
     OWN(slab_free)
-    struct slab in = slab_new(bytes, sizeof(float)),
-                out = slab_new(bytes, sizeof(float));
+    struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
     const struct comm *comm = rank_comm(self->ranks, self->rank);
     struct coll_tensor tensor = {
         .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};

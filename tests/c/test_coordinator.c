@@ -123,13 +123,15 @@ TEST(test_conflicts) {
         {sum, sum, "prescale_factor", "1 and 1", "0.5"},
         {sum, sum, "postscale_factor", "1 and 1", "1 and 2"},
         {from, from, "root_rank", "0", "3"},
-        {gather_of("w", 3, 4), gather_of("w", 3, 5), "shape", "(3, 4)", "(3, 5)"}};
+        {gather_of("w", 3, 4), gather_of("w", 3, 5), "shape", "(3, 4)", "(3, 5)"},
+        {sum, sum, "compression", "none", "2bit(0.5)"}};
     rows[1].odd.dtype = HVD_INT64;
     rows[2].odd.dims[0] = 4;
     rows[3].odd.op = HVD_AVERAGE;
     rows[4].odd.prescale = 0.5;
     rows[5].odd.postscale = 2;
     rows[6].odd.root = 3;
+    rows[8].odd.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_conflict(&rows[i], 0);
         check_conflict(&rows[i], 3);

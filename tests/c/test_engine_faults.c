@@ -98,31 +98,6 @@ TEST(test_broken_while_leaving) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, leaving_main, &broken);
 }
 
-/* Rank 1 falls silent, and the others' transports see its process end. */
-static void death_main(struct ranks *ranks, int rank, void *arg) {
-    enum { DEAD = 1 };
-    struct engine_rank me;
-    OWN(work_free) struct work w;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "before");
-    work_init(&w, &me, plain_sum(3), "lost", false);
-    if (rank != DEAD) OK(work_submit(&w, ERR));
-    ranks_meet(ranks);
-    if (rank != DEAD) transport_note_death(rank_transport(ranks, rank), DEAD);
-    engine_rank_wait(&me);
-    if (rank != DEAD) {
-        CHECK_CODE(w.error.code, HVD_RANK_DEAD, w.error);
-        CHECK_HAS(w.error.text, "rank 1 (process");
-        FAILS(work_submit(&w, ERR), HVD_RANK_DEAD);
-    }
-    ranks_meet(ranks);
-    if (rank == DEAD) engine_leave(me.engine, "dead"); /* nobody tells it to stop */
-    engine_stop(me.engine);
-    monitor_destroy(&me.monitor);
-}
-
-TEST(test_a_dead_rank_fails_all_that_waits) { ranks_run(4, death_main, NULL); }
-
 static double cpu_seconds(void) {
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);

@@ -76,22 +76,6 @@ TEST(test_pending_work_still_runs) {
     for (int p = 1; p <= 5; p++) ranks_run(p, pending_main, NULL);
 }
 
-ENGINES(after_leave_main, arg) {
-    OWN(work_free) struct work w;
-    CHECK(!engine_ended(me->engine, 0));
-    CHECK(!engine_failed(me->engine, ERR));
-    ranks_meet(me->ranks);
-    work_init(&w, me, plain_sum(3), "late", false);
-    engine_leave(me->engine, "done");
-    CHECK(work_submit(&w, ERR) != HVD_OK);
-    CHECK(ERR->text[0] != 0);
-    CHECK_INT(w.completions, 0);
-}
-
-TEST(test_submission_after_leave) {
-    for (int p = 1; p <= 3; p++) ranks_run(p, after_leave_main, NULL);
-}
-
 /* engine_stop without leave: what is pending fails, once, and nothing hangs. */
 static void stop_main(struct ranks *ranks, int rank, void *arg) {
     struct engine_rank me;

@@ -45,6 +45,7 @@ static void run_program(struct engine_rank *me, hvd_error *err) {
         work_init(&works[i], me, cases[i], name, false);
     }
     work_through(me, works, err);
+    if (err->code) CHECK(work_submit(&works[0], ERR) != HVD_OK); /* at once */
     for (int i = 0; i < WORKS; i++) work_free(&works[i]);
 }
 

@@ -88,18 +88,6 @@ ENGINES(watched_main, arg) {
 
 TEST(test_a_watcher_is_called_once) { ranks_run(2, watched_main, NULL); }
 
-ENGINES(dropped_main, arg) {
-    struct started all[HANDLES];
-    for (int i = 0; i < HANDLES; i++) {
-        start(&all[i], me, i);
-        handle_drop(all[i].handle);
-    }
-    check_in_order(me, "after"); /* all have ended */
-    for (int i = 0; i < HANDLES; i++) work_free(&all[i].work);
-}
-
-TEST(test_a_handle_dropped_under_way) { ranks_run(2, dropped_main, NULL); }
-
 /* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
 static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
                                      int64_t out_rows, const char *name) {

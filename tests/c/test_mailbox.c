@@ -69,22 +69,6 @@ BOX_TEST(test_stream) {
     CHECK_INT(box->written, box->read);
 }
 
-/* What does not fit waits with the writer; what is half read is freed with the reader. */
-BOX_TEST(test_full) {
-    OWN(mail_out_free) struct mail_out out = {0};
-    OWN(mail_in_free) struct mail_in in = {0};
-    void *data;
-    size_t size;
-    static unsigned char big[2 * MAILBOX_BYTES];
-    OK(mailbox_send(box, &out, big, sizeof big, ERR));
-    OK(mailbox_flush(box, &out, ERR));
-    CHECK(out.size > 0);
-    OK(mailbox_receive(box, &in, &data, &size, ERR));
-    CHECK(data == NULL);
-    OK(mailbox_flush(box, &out, ERR));
-    CHECK(out.size > 0);
-}
-
 /* Another process of the user wrote over the counts, or a rank did by a wild store of its own. */
 BOX_TEST(test_damaged_counts_and_lengths_are_an_error) {
     static const uint64_t WRONG[] = {UINT64_MAX, (uint64_t)1 << 63, MAILBOX_BYTES + 9};

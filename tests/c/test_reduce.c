@@ -106,16 +106,6 @@ TEST(test_all) {
                     }
 }
 
-TEST(test_sizes) {
-    for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
-        const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
-        bool narrow = dtype == HVD_UINT8 || dtype == HVD_INT8 || dtype == HVD_INT16 ||
-                      dtype == HVD_INT32 || dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
-        CHECK_INT(k->size, dtype_size(dtype));
-        CHECK(narrow ? k->wide > k->size : k->wide == k->size);
-    }
-}
-
 /* Of `ranks` equal integers. */
 static int64_t of_equal(int dtype, int ranks, int64_t value, int op) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
@@ -162,18 +152,6 @@ TEST(test_products_wrap) {
     CHECK_INT(of_equal(HVD_INT32, 2, INT32_MIN, HVD_PRODUCT), 0);
     CHECK_INT(of_equal(HVD_INT32, 7, -1, HVD_PRODUCT), -1);
     CHECK_INT(of_equal(HVD_INT64, 2, INT64_MAX, HVD_PRODUCT), 1);
-}
-
-TEST(test_averages_truncate) {
-    static const int32_t SUMS[] = {7, -7, 8, -8, 1, -1};
-    const struct reduce_kernels *k = reduce_kernels(HVD_INT32, HVD_SUM);
-    for (size_t i = 0; i < sizeof SUMS / sizeof *SUMS; i++) {
-        int64_t wide;
-        int32_t out;
-        k->widen(&wide, &SUMS[i], 1, 1.0);
-        k->narrow(&out, &wide, 1, (struct reduce_final){1.0, 3});
-        CHECK_INT(out, SUMS[i] / 3);
-    }
 }
 
 /* Any byte but 0 is true, also where an algorithm combines the bytes as they came. */
@@ -259,38 +237,6 @@ TEST(test_half_rounds_once) {
     CHECK_NEAR(of_halves(HVD_BFLOAT16, HVD_SUM, OF_BFLOAT, 3, 1), 258, 0);
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_SUM, LARGE, 2, 2), 40000, 0);
     CHECK(isinf(of_halves(HVD_FLOAT16, HVD_SUM, LARGE, 2, 1)));
-}
-
-/* Sums of squares and products in double, also past the lanes in which they are kept. */
-static void check_dots(int dtype, size_t n) {
-    const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, HVD_ADASUM);
-    unsigned char a[MOST * 8], b[MOST * 8];
-    double aa = 0, bb = 0, ab = 0;
-    for (size_t i = 0; i < n; i++) { /* whole numbers: every order of the sum is exact */
-        double u = sample(HVD_FLOAT32, HVD_SUM, 0, i), v = sample(HVD_FLOAT32, HVD_SUM, 1, i);
-        element_put(dtype, a, i, u);
-        element_put(dtype, b, i, v);
-        aa += u * u;
-        bb += v * v;
-        ab += u * v;
-    }
-    struct reduce_dots dots = reduce_dots(k, a, b, n);
-    CHECK_NEAR(dots.aa, aa, 0);
-    CHECK_NEAR(dots.bb, bb, 0);
-    CHECK_NEAR(dots.ab, ab, 0);
-    reduce_blend(k, a, 0.5, a, -2, b, n);
-    for (size_t i = 0; i < n; i++)
-        CHECK_NEAR(
-            element_get(dtype, a, i),
-            0.5 * sample(HVD_FLOAT32, HVD_SUM, 0, i) - 2 * sample(HVD_FLOAT32, HVD_SUM, 1, i), 0);
-}
-
-TEST(test_vectors) {
-    static const size_t SIZES[] = {0, 1, 7, 8, 9, 64, MOST};
-    for (size_t s = 0; s < sizeof SIZES / sizeof *SIZES; s++) {
-        check_dots(HVD_FLOAT32, SIZES[s]);
-        check_dots(HVD_FLOAT64, SIZES[s]);
-    }
 }
 
 TEST(test_random_float32) {
