@@ -70,7 +70,7 @@ def main():
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Train a net of the model zoo on ImageNet.")
     add = parser.add_argument
     add("--train", type=Path, help="the training images, a .rec file with its .idx beside it")
     add("--val", type=Path, help="the images for validation")
@@ -231,6 +231,7 @@ def train_step(net, trainer, images, labels, size):
 
 def time_step(net, trainer, batches, size, steps):
     """Return the seconds of a step, after three that warm up."""
+    start = 0.0
     for number, (images, labels) in enumerate(itertools.islice(batches, 3 + steps)):
         if number == 3:
             mx.nd.waitall()

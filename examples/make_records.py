@@ -24,7 +24,7 @@ from sklearn.model_selection import train_test_split
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Pack handwritten digits for imagenet.py.")
     add = parser.add_argument
     add("folder", type=Path, help="where the files go; made if it is not there")
     add("--size", type=int, default=36, help="height and width of an image (%(default)s)")

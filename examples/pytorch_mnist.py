@@ -16,7 +16,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import hvdlite.torch as hvd  # hvdlite
@@ -33,7 +33,7 @@ def main():
     train_set, held_back = read_digits()
     sampler = DistributedSampler(train_set, ranks, rank, seed=args.seed)
     batches = DataLoader(train_set, args.batch_size, sampler=sampler)
-    held_back = DataLoader(held_back[rank::ranks], args.batch_size)
+    own = Subset(held_back, range(rank, len(held_back), ranks))
 
     net = lenet()
     optimizer = torch.optim.SGD(net.parameters(), args.lr * ranks, momentum=0.9)
@@ -53,7 +53,7 @@ def main():
             schedule.step()
     seconds = time.perf_counter() - start
 
-    part = accuracy(net, held_back)
+    part = accuracy(net, DataLoader(own, args.batch_size))
     if rank == 0:
         speed = args.epochs * len(train_set) / seconds
         print(f"{speed:,.0f} images/s, accuracy {part:.4f}, {seconds:.1f} s, ranks: {ranks}")
@@ -104,7 +104,7 @@ def read_digits():
     x, x_held, y, y_held = train_test_split(
         images, torch.tensor(digits.target), test_size=0.2, stratify=digits.target, random_state=0
     )
-    return TensorDataset(x, y), list(zip(x_held, y_held))
+    return TensorDataset(x, y), TensorDataset(x_held, y_held)
 
 
 if __name__ == "__main__":

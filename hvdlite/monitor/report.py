@@ -16,8 +16,9 @@ FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporar
 # Its default is to do nothing, so a process that does not know it yet is not ended by it.
 STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a leaving rank waits for its report
-_STACKS_SECONDS = 0.3  # for a process to append its stacks; a stopped one never does
+_STACKS_SECONDS = 1.0  # for a process to append its stacks; a stopped one never does
 _LAST_OPS = 8  # of each rank
+_EXPRESS = 1 << 62  # engine/express.c numbers its batches from here on
 _MOST_STALLS = 5  # reports of one process; the log has the texts of all
 
 
@@ -98,7 +99,7 @@ def text(why: str, ranks: Sequence[Snapshot], of: str = "") -> str:
         summary(one, ranks) for one in ranks
     ]
     for one in ranks:
-        lines += ["", f"---- {_who(one)}, {one.state}", *_operations(one), *_stacks(one)]
+        lines += ["", f"---- {_who(one)}, {one.state}", *operations(one), *_stacks(one)]
     return "\n".join(lines) + "\n"
 
 
@@ -131,12 +132,18 @@ def _more(ops: Sequence[Op]) -> str:
 
 
 def _brief(op: Op) -> str:
-    batch = f", batch {op['batch']}" if op["batch"] else ""
+    batch = f", batch {_batch(op)}" if op["batch"] else ""
     phase = {"waits": ", not submitted by all ranks", "agreed": ", agreed on", "moves": ", moving"}
     return f"'{op['name']}' ({live.size_text(op['bytes'])}{batch}{phase.get(op['phase'], '')})"
 
 
-def _operations(one: Snapshot) -> List[str]:
+def _batch(op: Op) -> str:
+    """Return its number; "e3" is the third of those that no negotiation has numbered."""
+    express, number = divmod(op["batch"], _EXPRESS)
+    return "e" * bool(express) + str(number) if op["batch"] else "-"
+
+
+def operations(one: Snapshot) -> List[str]:
     """The last operations, the latest at the end; times are seconds before the report."""
     lines = [" submitted    agreed   started     ended  phase   batch     bytes  name"]
     for op in one.ops[-_LAST_OPS:]:
@@ -145,7 +152,7 @@ def _operations(one: Snapshot) -> List[str]:
             for name, width in (("submitted", 10), ("agreed", 9), ("started", 9), ("ended", 9))
         )
         size = live.size_text(op["bytes"])
-        lines.append(f"{times}  {op['phase']:<7} {op['batch'] or '-':>5} {size:>9}  {op['name']}")
+        lines.append(f"{times}  {op['phase']:<7} {_batch(op):>5} {size:>9}  {op['name']}")
     return lines
 
 

@@ -3,13 +3,12 @@
 import argparse
 import contextlib
 import importlib.util
-import itertools
 import sys
 import time
-from typing import Dict, List, Literal, Optional, Sequence
+from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
-from hvdlite.monitor import live, memory, watching
+from hvdlite.monitor import keys, memory, rows, watching
 from hvdlite.monitor.memory import Snapshot
 
 PROGRAM = "hvdlite-top"
@@ -17,18 +16,12 @@ EPILOG = """\
 hvdlite-top                      the only job on this host
 hvdlite-top 4711                 the job that process 4711 is a rank of
 hvdlite-top -H node1,node2 ab12  and its ranks on other hosts, by ssh (HVDLITE_SSH: its command)
+
+keys: s sorts by the next column, up and down (k, j) pick a rank and show its last operations,
+Escape picks none, q ends
 """
-_SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
-COLUMNS = (  # name, is a number
-    ("rank", True),
-    ("host", False),
-    ("pid", True),
-    ("steps/s", True),
-    ("sent/s", True),
-    ("waiting", True),
-    ("waits for", False),
-    ("operation", False),
-)
+_FRAME = 8  # lines around the ranks: title, head, borders, caption
+_GAP = 2  # columns of the terminal between two cells
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -73,82 +66,128 @@ def _print_json(_job: str, sources, every: float, once: bool) -> None:
         time.sleep(every)
 
 
+class View(NamedTuple):
+    """What the user has chosen by key."""
+
+    by: str = "rank"  # the column by which ranks are sorted
+    picked: Optional[int] = None  # the rank whose last operations are shown
+    ended: bool = False
+
+
+def pressed(view: View, key: str, order: Sequence[int]) -> View:
+    """Return what is chosen after a key.
+
+    :param order: the ranks as they stand in the table.
+    """
+    if key in ("q", keys.INTERRUPT):
+        return view._replace(ended=True)
+    if key == "s":
+        names = [column.name for column in rows.COLUMNS if column.key]
+        return view._replace(by=names[(names.index(view.by) + 1) % len(names)])
+    if key == keys.ESCAPE:
+        return view._replace(picked=None)
+    step = {keys.UP: -1, "k": -1, keys.DOWN: 1, "j": 1}.get(key)
+    if not step or not order:
+        return view
+    at = order.index(view.picked) + step if view.picked in order else 0
+    return view._replace(picked=order[min(max(at, 0), len(order) - 1)])
+
+
 def _show(job: str, sources, every: float, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
     before: Dict[int, Snapshot] = {one.rank: one for one in watching.all_anew(sources)}
     time.sleep(min(every, 1.0) if once else 0.2)
+    console = Console()
     if once:
-        Console().print(table(job, watching.all_anew(sources), before, _notes(sources)))
+        console.print(table(job, watching.all_anew(sources), before, console, _notes(sources)))
         return
-    ranks = watching.all_now(sources)
-    with Live(table(job, ranks, before), screen=sys.stdout.isatty(), auto_refresh=False) as screen:
-        while not _ended(ranks):
+    view, ranks = View(), watching.all_now(sources)
+    with keys.pressed() as next_key, Live(
+        console=console, screen=sys.stdout.isatty(), auto_refresh=False
+    ) as screen:
+        while not view.ended and not _ended(ranks):
+            shown = table(job, ranks, before, console, _notes(sources), view)
+            screen.update(shown, refresh=True)
+            for key in _until(time.monotonic() + every, next_key):
+                view = pressed(view, key, [row.rank for row in rows.of(ranks, before, view.by)])
+                shown = table(job, ranks, before, console, _notes(sources), view)
+                screen.update(shown, refresh=True)
+                if view.ended:
+                    return
             before = {one.rank: one for one in ranks}
-            time.sleep(every)
             ranks = watching.all_now(sources)
-            screen.update(table(job, ranks, before, _notes(sources)), refresh=True)
     print(f"hvdlite-top: job {job} has ended")
 
 
-def rows(ranks: Sequence[Snapshot], before: Dict[int, Snapshot]) -> List[List[str]]:
-    """Return the cells of the table, a row for each rank."""
-    last = live.straggler(ranks)
-    found = []
-    for one in ranks:
-        rates = live.rates(before.get(one.rank), one)
-        wait = live.wait_of(one, ranks) if one.state == "runs" else None
-        if wait and wait.seconds < _SHORTEST_WAIT:
-            wait = None
-        whom = ""
-        if one.state != "runs":
-            whom = one.state
-        elif wait:
-            who = live.ranks_text(wait.ranks) if wait.ranks else "others"
-            whom = f"{who}, {wait.seconds:.2f} s"
-        found.append(
-            [
-                f"{one.rank}{' *' if one.rank == last else ''}",
-                one.head["host"],
-                str(one.head["pid"]),
-                f"{rates.steps:.1f}",
-                live.size_text(rates.bytes),
-                f"{rates.waiting:.0%}",
-                whom,
-                _operation(one, wait),
-            ]
-        )
-    return found
+def _until(end: float, next_key: keys.NextKey) -> Iterator[str]:
+    while time.monotonic() < end:
+        key = next_key(end - time.monotonic())
+        if key:
+            yield key
 
 
-def _operation(one: Snapshot, wait: Optional[live.Wait]) -> str:
-    op = wait.op if wait else (one.ops[-1] if one.ops else None)
-    return f"{op['name']} {op['phase']}" if op else ""
+def table(
+    job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], console, notes=(), view=None
+):
+    """Return what rich prints: the table of the ranks, and what the picked one did last."""
+    from rich.console import Group
+    from rich.text import Text
+
+    view = view or View()
+    own = next((one for one in ranks if one.rank == view.picked), None)
+    last = rows.operations(own) if own else []
+    room = max(console.height - _FRAME - len(last) - len(notes), 3) if console.is_terminal else None
+    own_rows = rows.of(ranks, before, view.by, console.width // 10)
+    parts = [_ranks(job, own_rows, console.width, room, notes, view)]
+    parts += [Text(line, overflow="ellipsis", no_wrap=True) for line in last]
+    return Group(*parts)
 
 
-def table(job: str, ranks: Sequence[Snapshot], before: Dict[int, Snapshot], notes=()):
-    """Return rich's table of the ranks."""
+def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], notes, view: View):
+    from rich import box
     from rich.table import Table
 
-    size = ranks[0].head["size"] if ranks else 0
-    hosts = {one.head["host"] for one in ranks}
-    where = f" on {hosts.pop()}" if len(hosts) == 1 else ""  # then the names have its column
-    carrier = f", transport {ranks[0].head['transport']}" if ranks else ""
-    title = f"job {job}: {len(ranks)} of {size} ranks{where}{carrier}"
-    new = Table(title=title, title_justify="left")
-    shown = [name != "host" or not where for name, _ in COLUMNS]
-    for name, is_number in itertools.compress(COLUMNS, shown):
-        justify: Literal["right", "left"] = "right" if is_number else "left"
-        new.add_column(name, justify=justify, no_wrap=name != "operation", overflow="fold")
-    for one, row in zip(ranks, rows(ranks, before)):
-        late = row[0].endswith("*")
-        style = "red" if one.state != "runs" else "yellow" if late else None
-        new.add_row(*itertools.compress(row, shown), style=style)
-    straggler = live.straggler(ranks)
-    caption = [f"* the others wait most for rank {straggler}"] if straggler is not None else []
-    new.caption = "\n".join([*caption, *notes]) or None
+    hosts = {row.one.head["host"] for row in own}
+    shown = [each for each in rows.COLUMNS if width >= each.from_width]
+    shown = [each for each in shown if each.name != "host" or len(hosts) > 1]
+    new = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=_title(job, own, hosts),
+        title_justify="left",
+        caption_justify="left",
+    )
+    texts = [[_head(column, view), *map(column.text, own)] for column in shown]
+    widths = [max(map(len, column)) for column in texts]
+    widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)  # operations: what is left
+    for column, cells, cells_width in zip(shown, texts, widths):
+        justify: Literal["right", "left"] = "right" if column.number else "left"
+        new.add_column(
+            cells[0], justify=justify, no_wrap=True, overflow="ellipsis", width=cells_width
+        )
+    at = next((n for n, row in enumerate(own) if row.rank == view.picked), 0)
+    first = max(min(at - (room or 0) // 2, len(own) - (room or 0)), 0) if room else 0
+    for row in own[first : first + room if room else None]:
+        style = "red" if row.one.state != "runs" else "yellow" if row.late else ""
+        style += " reverse" if row.rank == view.picked else ""
+        new.add_row(*(column.text(row) for column in shown), style=style or None)
+    late = [f"* the others wait most for rank {row.rank}" for row in own if row.late]
+    more = [f"{len(own)} ranks, {room} shown: up and down"] if room and len(own) > room else []
+    new.caption = "\n".join([*late, *more, *notes]) or None
     return new
+
+
+def _head(column: rows.Column, view: View) -> str:
+    return f"{column.name}*" if column.name == view.by != "rank" else column.name
+
+
+def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
+    size = own[0].one.head["size"] if own else 0
+    where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""  # else names have their column
+    carrier = f", transport {own[0].one.head['transport']}" if own else ""
+    return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"
 
 
 if __name__ == "__main__":

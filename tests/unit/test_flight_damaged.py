@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdlite.monitor import memory, report, top
+from hvdlite.monitor import memory, report, rows
 from hvdlite.monitor.memory import NoRecorder, Recorder
 
 WRITES_ONE = """
@@ -51,7 +51,7 @@ def show(one: memory.Snapshot) -> None:
     """All that is made of recorders, beside one that is another rank's."""
     other = one._replace(head={**one.head, "rank": 1, "size": 2}, ops=one.ops[:3])
     report.text("a rank has died", [one, other])
-    top.rows([one, other], {1: one})
+    [column.text(row) for row in rows.of([one, other], {1: one}) for column in rows.COLUMNS]
 
 
 def test_a_good_one_is_read(good, tmp_path):

@@ -1,0 +1,112 @@
+"""The table of ``hvdlite top``: what it tells of each rank, in columns."""
+
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from hvdlite.monitor import live, report, steps
+from hvdlite.monitor.memory import Snapshot
+
+_SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
+_BARS = "▁▂▃▄▅▆▇█"
+_STEPS = 24  # in a sparkline, at most
+
+
+class Row(NamedTuple):
+    """One rank, between two looks."""
+
+    one: Snapshot
+    late: bool  # the others wait most for it
+    rates: live.Rates
+    wait: Optional[live.Wait]
+    times: List[float]  # seconds of its last steps
+
+    @property
+    def rank(self) -> int:
+        return self.one.rank
+
+
+def of(
+    ranks: Sequence[Snapshot], before: Dict[int, Snapshot], by: str = "rank", most: int = _STEPS
+) -> List[Row]:
+    """Return a row for each rank, sorted by a column; ``most`` steps in its sparkline."""
+    last = live.straggler(ranks)
+    found = []
+    for one in ranks:
+        wait = live.wait_of(one, ranks) if one.state == "runs" else None
+        if wait and wait.seconds < _SHORTEST_WAIT:
+            wait = None
+        rates = live.rates(before.get(one.rank), one)
+        found.append(Row(one, one.rank == last, rates, wait, _times(one)[-most:]))
+    key = next(column.key for column in COLUMNS if column.name == by)
+    return sorted(found, key=key)  # type: ignore[arg-type]
+
+
+def _times(one: Snapshot) -> List[float]:
+    own = live.tensors_of(one)
+    mark = steps.marks(own)
+    begins = [tensor.submitted for tensor in own if tensor.name == mark]
+    return [end - begin for begin, end in zip(begins, begins[1:])]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a bar for each value, as high as its share of the largest.
+
+    >>> sparkline([1, 4, 8])
+    '▁▄█'
+    """
+    most = max(values, default=0.0)
+    top = len(_BARS)
+    return "".join(
+        _BARS[min(max(int(v / most * top + 0.5) - 1, 0), top - 1)] for v in values if most
+    )
+
+
+def _step_times(row: Row) -> str:
+    if not row.times:
+        return ""
+    return f"{sparkline(row.times)} {row.times[-1] * 1e3:.3g} ms"
+
+
+def _waits_for(row: Row) -> str:
+    if row.one.state != "runs":
+        return row.one.state
+    if not row.wait:
+        return ""
+    who = live.ranks_text(row.wait.ranks) if row.wait.ranks else "others"
+    return f"{who}, {row.wait.seconds:.2f} s"
+
+
+def _operation(row: Row) -> str:
+    op = row.wait.op if row.wait else (row.one.ops[-1] if row.one.ops else None)
+    return f"{op['phase']} {op['name']}" if op else ""
+
+
+def operations(one: Snapshot) -> List[str]:
+    """Return the last operations of a rank, with times in seconds before now."""
+    return [f"rank {one.rank}, {time.strftime('%H:%M:%S')}", *report.operations(one)]
+
+
+class Column(NamedTuple):
+    """Of the table; only those with a key can be sorted by."""
+
+    name: str
+    text: Callable[[Row], str]
+    key: Optional[Callable[[Row], Any]] = None
+    number: bool = True
+    from_width: int = 0  # of the terminal: narrower ones leave it out
+
+
+COLUMNS = (
+    Column("rank", lambda row: f"{row.rank}{' *' * row.late}", lambda row: row.rank),
+    Column("host", lambda row: row.one.head["host"], number=False),
+    Column("pid", lambda row: str(row.one.head["pid"]), from_width=100),
+    Column("steps/s", lambda row: f"{row.rates.steps:.1f}", lambda row: row.rates.steps),
+    Column("step times", _step_times, lambda row: -max(row.times[-1:], default=0.0)),
+    Column(
+        "sent/s", lambda row: live.size_text(row.rates.bytes), lambda row: -row.rates.bytes,
+        from_width=100,
+    ),
+    Column("waiting", lambda row: f"{row.rates.waiting:.0%}", lambda row: row.rates.waiting),
+    Column("waits for", _waits_for, number=False),
+    Column("operation", _operation, number=False),
+)  # fmt: skip
