@@ -151,8 +151,8 @@ int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, const char *transport, int stacks);
 void hvd_flight_bell(int bell, const char *word);
 /* For the recorder and the timeline: rank 0's clock is ahead of this rank's by `offset` seconds,
- * `error` more or less. */
-void hvd_set_clock(double offset, double error);
+ * `error` more or less. `about`: members of a JSON object, for the head of the timeline. */
+void hvd_set_clock(double offset, double error, const char *about);
 /* For both as well: what this rank did alone, as "update"; times of the monotonic clock. */
 void hvd_note(const char *what, double begin, double end);
 /* Remembers the signal's handler; then installs one over the handler of now (base/stacks.h). */

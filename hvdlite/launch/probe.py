@@ -45,6 +45,21 @@ def _version_in(package, file):
         return None
 
 
+def why_no_mxnet():
+    """Return why MXNet's library can't be loaded here, as where libgomp is missing; None: it can.
+
+    Another process tries. To import MXNet would take seconds.
+    """
+    found = importlib.util.find_spec("mxnet")
+    if not found or not found.origin:
+        return "not installed"
+    library = os.path.join(os.path.dirname(found.origin), "libmxnet.so")
+    line = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
+    done = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    text = done.stderr.decode(errors="replace").strip()
+    return text.split("\n")[-1] if done.returncode else None
+
+
 def installed(framework):
     """Return the version of one of FRAMEWORKS, None if it is not installed."""
     import importlib.metadata  # an old Python, which describe() is to name, lacks it
@@ -124,6 +139,7 @@ def describe(load=False, without_mpi=False):
         "versions": versions(),
         "MPI": mpi_version(),
         "not loaded": why_not_loaded(without_mpi) if load else None,
+        "no MXNet": why_no_mxnet() if load else None,
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": interfaces(),
         "shm": memory.f_blocks * memory.f_frsize,

@@ -4,21 +4,38 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from typing import Callable, Iterable, List, Optional, TypeVar
 
 from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import SSH, Job, LaunchError
 
 AT_ONCE = 32
+TELL_SECONDS = 3.0  # between two lines about hosts that have not answered
 T = TypeVar("T")
 
 
 def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
-    """Call the function with each host's name, in threads; return the results in order."""
-    from concurrent.futures import ThreadPoolExecutor  # takes 3 ms; most jobs are on one host
+    """Call the function with each host's name, in threads; return the results in order.
+
+    After some seconds it says how many hosts have not answered, and names some.
+    """
+    # Takes 3 ms; most jobs are on one host.
+    from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(function, hosts))
+        asked = {pool.submit(function, name): name for name in hosts}
+        missing, told = set(asked), time.monotonic() + TELL_SECONDS
+        while missing:
+            missing = wait(missing, told - time.monotonic(), FIRST_COMPLETED).not_done
+            if missing and time.monotonic() >= told:
+                told = time.monotonic() + TELL_SECONDS
+                names = sorted(asked[each] for each in missing)
+                few = ", ".join(names[:4]) + (", ..." if names[4:] else "")
+                text = f"hvdlite: {len(asked) - len(names)} of {len(asked)} hosts have answered"
+                print(f"{text}; waiting for {few}", file=sys.stderr, flush=True)
+        return [each.result() for each in asked]
 
 
 def ask(

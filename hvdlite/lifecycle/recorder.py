@@ -6,6 +6,7 @@ do, one for each host: a thread sleeps until the engine notes a stall or a failu
 
 import contextlib
 import faulthandler
+import json
 import os
 import socket
 import threading
@@ -33,10 +34,12 @@ def begin(world: World, transport: str) -> None:
     job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
     own = (socket.gethostname(), os.getpid(), file, job)
     cards = world.allgather(own)
-    lib.hvd_set_clock(*offset_to_first(world, [card[0] for card in cards]))
+    job = cards[0][3]
+    about = {"job": job, "host": own[0], "began": time.strftime("%Y-%m-%d %H:%M:%S")}
+    members = json.dumps(about)[1:-1].encode()
+    lib.hvd_set_clock(*offset_to_first(world, [card[0] for card in cards]), members)
     if file < 0:
         return
-    job = cards[0][3]
     signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
     lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
     _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))

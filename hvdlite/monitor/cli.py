@@ -29,7 +29,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         with files.writing(options.trace), open(options.trace, "w") as out:
             json.dump(trace.events, out)
         with files.writing(options.output):
-            Path(options.output).write_text(page(trace, options.title))
+            Path(options.output).write_text(page(trace, options.title or trace.name))
     except (traces.BadTrace, files.NotWritten) as error:
         return cli.fail(PROGRAM, str(error))
     print(why.of_trace(trace))
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("traces", nargs="+", metavar="FILE", help="the timeline of each rank")
     new.add_argument("-o", "--output", default="report.html", help="default: report.html")
     new.add_argument("--trace", default="trace.json", help="default: trace.json")
-    new.add_argument("--title", default="hvdlite", help="of the page")
+    new.add_argument("--title", help="of the page (default: the job, its hosts, and when)")
     return new
 
 

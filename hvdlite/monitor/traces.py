@@ -45,6 +45,7 @@ class Trace(NamedTuple):
     tensors: List[Tensor]
     notes: List[Note]
     error: float  # seconds by which times of different ranks may be wrong
+    name: str  # the job, its hosts, and when it began
 
 
 def read(paths: Sequence[str]) -> Trace:
@@ -72,7 +73,23 @@ def read(paths: Sequence[str]) -> Trace:
         notes += [Note(rank, a["name"], a["ts"] / 1e6, b["ts"] / 1e6) for a, b in _notes(spans)]
         merged.append(_sort(rank))
     errors = sorted(clock["error"] for clock in clocks.values())
-    return Trace(merged, sorted(tensors, key=lambda t: t.submitted), notes, sum(errors[-2:]))
+    return Trace(
+        merged,
+        sorted(tensors, key=lambda t: t.submitted),
+        notes,
+        sum(errors[-2:]),
+        _name(list(clocks.values())),
+    )
+
+
+def _name(clocks: Sequence[Dict[str, Any]]) -> str:
+    """Return "job ab12 on n1, n2, 2026-11-25 20:00:00"; older timelines do not tell."""
+    told = [clock for clock in clocks if "job" in clock]
+    if not told:
+        return "hvdlite"
+    hosts = sorted({clock["host"] for clock in told})
+    where = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if hosts[4:] else "")
+    return f"job {told[0]['job']} on {where}, {min(clock['began'] for clock in told)}"
 
 
 def _events_of(path: str) -> List[Dict[str, Any]]:

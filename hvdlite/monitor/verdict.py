@@ -69,6 +69,8 @@ def ways(
     found = []
     for rank, own in sorted(by_rank.items()):
         whole = steps.steps_of(own, mark, [n for n in notes if n.rank == rank]) if mark else []
+        if len(whole) > 2:
+            del whole[0]  # a job's first step makes buffers and plans, for which others wait less
         if whole:
             inside = [t for t in own if whole[0].begin <= t.submitted < whole[-1].end]
             small = sum(t.bytes < SMALL_BYTES for t in inside)

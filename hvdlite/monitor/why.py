@@ -48,7 +48,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def of_trace(trace: traces.Trace) -> str:
     """Return the verdict about timelines."""
     ranks = verdict.ways(trace.tensors, trace.notes)
-    return verdict.text("this job", ranks, verdict.findings(ranks))
+    return verdict.text(
+        trace.name.rpartition(" on ")[0] or "this job", ranks, verdict.findings(ranks)
+    )
 
 
 def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core import progress
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import RankFailedError
 from hvdlite.core.objects import agree, result_of_root
@@ -93,7 +94,8 @@ class Checkpoint:
             self._folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(unfinished, ignore_errors=True)  # of a job that was killed
             unfinished.mkdir()
-            self._write(unfinished, states, meta)
+            with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
+                self._write(unfinished, states, meta)
             for each in (*unfinished.iterdir(), unfinished):
                 _write_through(each)
             unfinished.rename(path)
@@ -163,6 +165,10 @@ class Checkpoint:
                 part.save_parameters(str(path))
             meta["sha256"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
         (folder / _META).write_text(json.dumps(meta, indent=1))
+
+
+def _size_text(folder: Path) -> str:
+    return f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:,.0f} MB are written"
 
 
 def _is_trainer(part) -> bool:

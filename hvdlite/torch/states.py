@@ -4,7 +4,7 @@ from typing import Any, Iterable, List, NamedTuple, Tuple, Union
 
 import torch
 
-from hvdlite.core import topology
+from hvdlite.core import progress, topology
 from hvdlite.core.names import group_names, owner_name
 from hvdlite.core.objects import agree, broadcast_object
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
@@ -115,4 +115,5 @@ def _mapped(value: Any, function) -> Any:
 
 def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
     names = [f"broadcast.{name}" for name in group_names(owner, tensors)]
-    exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()
+    with progress.of_broadcast(root_rank, [t.numel() * t.element_size() for t in tensors]):
+        exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()

@@ -1,7 +1,9 @@
 """``--launcher slurm`` on a real Slurm of two emulated hosts."""
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import cluster as clusters
 import pytest
@@ -9,6 +11,9 @@ import slurm_engine
 from launching import HVDLITERUN, SCRIPTS, TIMEOUT, WHERE, call, interrupt, python
 
 from hvdlite.launch import probe
+
+INIT = "import hvdlite as h; h.init(); print('SIZE', h.size())"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,19 @@ def test_a_batch_job(slurm, tmp_path):
     assert sorted(lines.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
 
 
+def test_the_script_of_the_examples(slurm, tmp_path):
+    """With ranks and cores as many as these hosts have, and in this environment."""
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
+    (tmp_path / "train.py").write_text(INIT)
+    line = ["sbatch", "--wait", "--ntasks-per-node=1", "--cpus-per-task=1", "--output=log"]
+    prefix = slurm.cluster.command([], cwd=str(tmp_path))
+    env = {**slurm.environment(), "HOME": str(tmp_path)}
+    done = subprocess.run([*prefix, *line, EXAMPLES / "deploy/job.slurm"], env=env, timeout=100)
+    log = (tmp_path / "log").read_text()
+    assert done.returncode == 0 and log.count("SIZE 2") == 2, log
+
+
 def test_ctrl_c_gives_the_allocation_back(slurm):
     code = "import time; print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
@@ -70,7 +88,6 @@ def test_ctrl_c_gives_the_allocation_back(slurm):
     assert wait_for(lambda: queue(slurm) == [])
 
 
-INIT = "import hvdlite as h; h.init(); print('SIZE', h.size())"
 MPIRUN_ONE = f"{probe.find_program('mpirun')} --allow-run-as-root -n 1 "
 
 

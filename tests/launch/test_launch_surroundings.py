@@ -8,7 +8,7 @@ import time
 import pytest
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python
 
-from hvdlite.launch import cli, probe, shared_memory
+from hvdlite.launch import cli, probe, remote, shared_memory
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -84,6 +84,23 @@ def test_check_and_check_build():
     assert "[X] MPI" in built.out
     for name in ("PyTorch", "TensorFlow", "Keras", "XGBoost", "LightGBM"):
         assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
+
+
+def test_mxnet_that_cannot_be_loaded_is_not_there(tmp_path):
+    (tmp_path / "mxnet").mkdir()
+    for name, text in (("__init__", ""), ("libinfo", "__version__ = '1.9.1'")):
+        (tmp_path / f"mxnet/{name}.py").write_text(text)
+    (tmp_path / "mxnet/libmxnet.so").write_text("no library")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert "[ ] MXNet: OSError: " in call("--check-build", env=env).out
+    checked = call("--check", env=env)
+    assert checked.code == 1 and "localhost: MXNet can't be loaded: OSError" in checked.out
+
+
+def test_hosts_that_have_not_answered_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(remote, "TELL_SECONDS", 0.05)
+    assert remote.on_each(lambda name: time.sleep(name == "b") or name, "ab") == ["a", "b"]
+    assert "hvdlite: 1 of 2 hosts have answered; waiting for b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option, code", [("--check", 1), ("--check-build", 1), ("-n1", 1)])

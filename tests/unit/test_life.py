@@ -166,3 +166,16 @@ def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):
         job._seconds(name, 5)
+
+
+def test_a_broadcast_that_takes_long_says_how_far_it_is():
+    code = """
+import time
+from hvdlite.core import progress
+progress.EVERY = 0.1
+hvd.init()
+with progress.of_broadcast(0, [4_000_000, 1]):
+    hvd.numpy.broadcast(np.ones(2))
+    time.sleep(0.3)
+"""
+    assert "broadcast of 2 tensors, 4 MB: 1 are done after 0 s" in run(PRELUDE + code)

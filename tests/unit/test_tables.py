@@ -1,6 +1,7 @@
 """What an addition must not forget: the tables of C, Python, tests and docs have the same rows."""
 
 import argparse
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -113,22 +114,73 @@ def test_every_option_of_the_launcher_is_in_the_docs():
             assert told.intersection(known), known
 
 
-def test_the_launchers_lines_in_the_docs_have_options_that_it_has(capsys):
-    """A line that needs other hosts or Slurm is at least one that the parser takes."""
-    pages = {**DOCS, "README.md": (ROOT / "README.md").read_text()}
-    lines = []
+PROGRAMS = (
+    "hvdliterun|hvdlite|hvdlite-bench|hvdlite-report|hvdlite-top|python|mpirun|torchrun|srun|make"
+    "|pip|conda|docker|sbatch|kubectl|export|ssh"
+)
+SHELL = re.compile(rf"^(?:\$ )?((?:[A-Z_]+=\S+ )*(?:{PROGRAMS})(?: .*)?)$", re.M)
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+EXTRAS = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
+
+
+def shell_lines() -> list:
+    """The commands in blocks of the pages, as words; a variable before a command is left out."""
+    pages = {
+        **DOCS,
+        **{name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")},
+    }
+    found = []
     for page, text in pages.items():
-        code = re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) + re.findall(
-            r"^    (.*)$", text, re.M
+        text = re.sub(r"^```(?:python|\{).*?^```", "", text.replace("\\\n", " "), flags=re.M | re.S)
+        code = re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S)
+        code += re.findall(r"^    (.*)$", text, re.M)
+        for line in SHELL.findall("\n".join(code)):
+            words = shlex.split(line, comments=True)
+            found.append((page, words[next(i for i, w in enumerate(words) if "=" not in w) :]))
+    return found
+
+
+def takes(program: str, words: list) -> None:
+    """Raise unless one of our programs takes the words; none is started."""
+    if program == "hvdlite":
+        program, *words = words
+        assert program in cli.COMMANDS
+    if program in ("run", "check", "hvdliterun"):
+        parser(list(BACKENDS)).parse_args(words)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "hvdlite", program.replace("hvdlite-", ""), "--help"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert all(word in done.stdout for word in words if word.startswith("-")), words
+
+
+def exists(program: str, words: list) -> None:
+    """Raise unless what a line of another program names is there: a target, an extra, a file."""
+    if program == "make":
+        assert TARGETS.issuperset(word for word in words if "=" not in word), words
+    if program in ("pip", "conda"):
+        assert EXTRAS.issuperset(
+            re.findall(r"\w+", "".join(re.findall(r"\[([\w,]+)\]", str(words))))
         )
-        for line in re.findall(r"^hvdliterun ((?:.*\\\n)*.*)$", "\n".join(code), re.M):
-            lines += [] if "..." in line else [(page, shlex.split(line, comments=True))]
-    assert len(lines) > 10
-    for page, words in lines:
+    for word in words:
+        if re.match(r"(examples|tests|tools|docs)/", word):
+            assert (ROOT / word).exists(), word
+        if word.startswith("benchmarks."):
+            assert importlib.util.find_spec(word), word
+
+
+def test_every_command_in_the_docs_has_what_it_names(capsys):
+    """A command that needs other hosts, Slurm or an hour is at least one that its program takes."""
+    lines = shell_lines()
+    assert len(lines) > 60
+    for page, (program, *words) in lines:
         try:
-            parser(list(BACKENDS)).parse_args([word for word in words if word != "\n"])
-        except SystemExit:
-            raise AssertionError(f"{page}: {words}: {capsys.readouterr().err}") from None
+            if "..." not in words:
+                (takes if program.startswith("hvdlite") else exists)(program, words)
+        except (SystemExit, AssertionError) as why:
+            told = capsys.readouterr().err
+            raise AssertionError(f"{page}: {program} {words}: {why} {told}") from None
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

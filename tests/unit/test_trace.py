@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from traces import spans_of
@@ -199,7 +200,9 @@ def test_the_page_stands_alone(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.02 * rank)) for rank in range(3)]
-    assert cli.main([*paths, "--title", "a <b> & c"]) == 0
+    about = ', "job": "ab1", "host": "n<2>", "began": "2026-11-25 20:00:00"}}'
+    Path(paths[1]).write_text(Path(paths[1]).read_text().replace("}}", about, 1))
+    assert cli.main(paths) == 0
     text = (tmp_path / "report.html").read_text()
     found = {"svg": 0}
 
@@ -210,7 +213,7 @@ def test_the_page_stands_alone(tmp_path, monkeypatch):
     Tags().feed(text)
     assert found["svg"] == 6
     assert "script" not in found
-    assert "a &lt;b&gt; &amp; c" in text
+    assert "<h1>job ab1 on n&lt;2&gt;, 2026-11-25 20:00:00</h1>" in text
     assert "Rank 2 caused 100% of it." in text
     assert not re.search(r'(?:src|href)="https?:', text)
     assert len(text) < 200_000

@@ -104,17 +104,18 @@ void timeline_cycle(struct timeline *t, double now) {
 
 /* By which timelines of several ranks are put side by side; viewers ignore it. */
 static void write_clock(struct timeline *t) {
-    char line[240];
+    char line[700];
     snprintf(
         line, sizeof line,
         "{\"ph\": \"M\", \"name\": \"hvdlite_clock\", \"pid\": %d, \"args\": {\"origin\": %.9f, "
-        "\"offset\": %.9f, \"error\": %.9f}},\n",
-        t->rank, t->origin, t->clock_offset, t->clock_error);
+        "\"offset\": %.9f, \"error\": %.9f%s}},\n",
+        t->rank, t->origin, t->clock_offset, t->clock_error, t->about);
     write_text(t, line);
 }
 
-void timeline_set_clock(struct timeline *t, double offset, double error) {
+void timeline_set_clock(struct timeline *t, double offset, double error, const char *about) {
     monitor_lock(&t->monitor);
+    snprintf(t->about, sizeof t->about, ", %s", about);
     t->clock_offset = offset;
     t->clock_error = error;
     if (t->file) write_clock(t);

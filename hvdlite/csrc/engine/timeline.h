@@ -18,6 +18,7 @@ struct timeline {
     char path[4096];
     double origin;                    /* when it started, seconds */
     double clock_offset, clock_error; /* rank 0's clock is ahead by so much, +- */
+    char about[400];                  /* the job and the host, as members of a JSON object */
     uint64_t tensors;                 /* written so far: the ids of their spans */
     int rank;
     bool marks_cycles;
@@ -43,7 +44,7 @@ static inline bool timeline_on(struct timeline *t) {
 }
 
 /* Of this timeline and later ones, until the job ends. */
-void timeline_set_clock(struct timeline *t, double offset, double error);
+void timeline_set_clock(struct timeline *t, double offset, double error, const char *about);
 
 /* fused: tensors in the batch, this one included. */
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,

@@ -86,10 +86,10 @@ void hvd_flight_bell(int bell, const char *word) {
     context_leave();
 }
 
-void hvd_set_clock(double offset, double error) {
+void hvd_set_clock(double offset, double error, const char *about) {
     if (context_enter(NULL)) return;
     flight_set_clock(context_job()->flight, offset, error);
-    timeline_set_clock(&context_job()->timeline, offset, error);
+    timeline_set_clock(&context_job()->timeline, offset, error, about);
     context_leave();
 }
 

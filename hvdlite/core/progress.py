@@ -1,0 +1,44 @@
+"""Says how far it is with what takes long: the broadcast of a large model, a checkpoint."""
+
+import contextlib
+import threading
+import time
+from typing import Callable, ContextManager, Iterator, Sequence
+
+from hvdlite.core import topology
+from hvdlite.core.log import logger
+from hvdlite.core.native import call, ffi, lib
+
+EVERY = 5.0  # seconds between two lines, and before the first
+
+
+@contextlib.contextmanager
+def told(what: str, state: Callable[[], str]) -> Iterator[None]:
+    """Log every few seconds what goes on in the block, and its state."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(EVERY):
+            logger.warning("%s: %s after %.0f s", what, state(), time.monotonic() - began)
+
+    thread = threading.Thread(target=tell, name="hvdlite-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
+    """Tell on rank ``root_rank`` how many of the tensors, of these bytes, all ranks have."""
+    if topology.rank() != root_rank:
+        return contextlib.nullcontext()
+    before = _tensors_done()
+    what = f"broadcast of {len(sizes)} tensors, {sum(sizes) / 1e6:,.0f} MB"
+    return told(what, lambda: f"{_tensors_done() - before} are done")
+
+
+def _tensors_done() -> int:
+    counts = ffi.new("hvd_stats *")
+    call(lib.hvd_get_stats, counts)
+    return counts.tensors
