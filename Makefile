@@ -261,12 +261,14 @@ test-wheel: wheel
 
 # --------------------------------------------------------------------------------------- docs
 # build/docs/index.html; -W: a warning, as of a link that leads nowhere, fails. Then the pages' code
-# is run, and every public name looked for; make test-frameworks runs the code for other frameworks.
+# is run, every command in them checked, and every public name looked for.
 SITE := .venv/.site
 
-docs: install $(SITE)
+docs: install $(SITE) $(FRAMEWORKS_DEPS)
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
-	$(PYTEST) tests/unit/test_docs.py tests/test_examples.py -k "not mnist and not parameters" $(ARGS)
+	$(PYTEST) tests/unit/test_docs.py tests/unit/test_tables.py tests/test_examples.py \
+	    -k "not mnist and not parameters" $(ARGS)
+	$(FRAMEWORKS)/bin/pytest tests/frameworks/test_ranks.py -k "page or readme" $(ARGS)
 	@echo "build/docs/index.html"
 
 $(SITE): $(DEPS) docs/requirements.txt

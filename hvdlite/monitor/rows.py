@@ -38,7 +38,7 @@ def of(
         rates = live.rates(before.get(one.rank), one)
         found.append(Row(one, one.rank == last, rates, wait, _times(one)[-most:]))
     key = next(column.key for column in COLUMNS if column.name == by)
-    return sorted(found, key=key)  # type: ignore[arg-type]
+    return sorted(found, key=key)
 
 
 def _times(one: Snapshot) -> List[float]:
