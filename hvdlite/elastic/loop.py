@@ -8,11 +8,10 @@ from hvdlite.core import frameworks, names, registry, topology
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
-from hvdlite.lifecycle import job
+from hvdlite.lifecycle import job, resets
 from hvdlite.numpy import barrier
 
 members, newcomers = job.door.members, job.door.newcomers
-_SOMETHING_FAILED, _ALL_IS_DONE, _LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 
 
 def run(function: Callable) -> Callable:
@@ -39,7 +38,8 @@ def run(function: Callable) -> Callable:
 
     That needs Open MPI 5 and ``hvdliterun --elastic`` (or ``mpirun --with-ft ulfm``, where nobody
     comes back); other launchers of MPI end the job with a rank. Without MPI the others go on, too,
-    unless the launcher ends them, also when a whole host is lost; nobody comes back.
+    unless the launcher ends them, also when a whole host is lost; under ``hvdliterun --transport
+    tcp --elastic`` new ranks come, there, too.
     Whatever the function raises here, but for the failure of a collective, ends this rank alone.
 
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
@@ -58,7 +58,7 @@ def run(function: Callable) -> Callable:
             left = _Left()
             newcomers.come_in()
         while True:
-            vote, result = _SOMETHING_FAILED, None
+            vote, result = resets.SOMETHING_FAILED, None
             try:
                 if left:
                     left.begin_anew()
@@ -70,17 +70,17 @@ def run(function: Callable) -> Callable:
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()
                 barrier()
-                vote = _ALL_IS_DONE
+                vote = resets.ALL_IS_DONE
             except HostsUpdatedInterrupt:
-                vote = _LET_NEWCOMERS_IN
+                vote = resets.LET_NEWCOMERS_IN
             except RuntimeError as error:  # those of hvdlite, of MPI and of the frameworks are
                 if not members.have_caused(error):
                     raise
             verdict = members.agreed(vote)
-            if verdict == _ALL_IS_DONE:
+            if verdict == resets.ALL_IS_DONE:
                 return result
             left = left or _Left()
-            if verdict == _LET_NEWCOMERS_IN:
+            if verdict == resets.LET_NEWCOMERS_IN:
                 job.leave_broken()
                 newcomers.let_in()
                 continue

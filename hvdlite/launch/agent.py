@@ -252,8 +252,8 @@ class Agent:
         except (channel.BadFrame, channel.ChannelClosed):
             return self._lose_launcher()
         kinds = [kind for kind, _ in frames]
-        for host in (data for kind, data in frames if kind == channel.LOST):
-            os.write(self._news_end, host + b"\n")
+        for start, data in ((channel.NEWS[k], data) for k, data in frames if k in channel.NEWS):
+            os.write(self._news_end, start + data + b"\n")
         for how in {data for kind, data in frames if kind == channel.LOOK}:
             self._send_flight(stacks=how != channel.QUIETLY)
         if channel.BYE in kinds:
@@ -266,10 +266,10 @@ class Agent:
             word, process = line[:1], line[1:]
             if word == watched.RECORDER:
                 self._flight.hold(process.decode())
-            elif word in (watched.TROUBLE, watched.LET_IN):
-                self._send(channel.TROUBLE if word == watched.TROUBLE else channel.LET_IN, b"")
-            elif word == watched.BLAME or (word == watched.RAISED and process in self._joined):
-                self._send(channel.SIGN, process if word == watched.BLAME else b"")
+            elif word in channel.PASSED_ON:
+                self._send(channel.PASSED_ON[word], process)
+            elif word == watched.RAISED and process in self._joined:
+                self._send(channel.SIGN, b"")
             else:
                 (self._joined.add if word == watched.JOINED else self._joined.discard)(process)
 

@@ -19,6 +19,7 @@ from hvdlite.lifecycle import watched
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
 LOST, SIGN = 12, 13  # the name of a host that has vanished; whom a failure is due to
+DOOR, GONE, COMES = 14, 15, 16  # of elastic jobs without MPI: see lifecycle/watched.py
 _HEAD = struct.Struct(">BI")
 READ = 1 << 16  # bytes
 MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdlite.run may need it
@@ -26,8 +27,22 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 # The kinds of frames from each side, and their most bytes. START has room for any environment.
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
-FROM_AGENTS.update({TROUBLE: 0, FLIGHT: 1 << 22, LET_IN: 0, SIGN: 160})
-FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1, LOST: 1 << 8}
+FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, DOOR: 160, GONE: 1 << 13})
+FROM_LAUNCHER = {
+    START: 1 << 26,
+    STOP: 0,
+    DATA: MOST_DATA,
+    BYE: 0,
+    LOOK: 1,
+    LOST: 1 << 8,
+    COMES: 1 << 8,
+}
+# What agents pass on: from a rank by the first byte of its line, and to it with one in front.
+PASSED_ON = {
+    **{watched.TROUBLE: TROUBLE, watched.LET_IN: LET_IN, watched.BLAME: SIGN},
+    **{watched.DOOR: DOOR, watched.GONE: GONE},
+}
+NEWS = {LOST: b"", COMES: watched.COMES}
 QUIETLY = b"q"  # a LOOK that asks the rank for no stacks
 
 PROBE = 2  # seconds between two questions of the kernel to an idle peer

@@ -168,7 +168,7 @@ def job_of(args, argv: List[str]) -> Job:
 def _do_without_mpirun(job: Job) -> None:
     """Choose TCP where there is no mpirun, and the job asks for nothing that needs one."""
     free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
-    if not free or job.most > job.workers or job.mpi_args or job.binding or mpirun.executable():
+    if not free or job.mpi_args or job.binding or mpirun.executable():
         return
     job.transport = job.env["HVDLITE_TRANSPORT"] = "tcp"
     print("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI", file=sys.stderr)
@@ -239,8 +239,6 @@ def _refuse_nonsense(job: Job, args) -> None:
         raise ValueError(f"--restarts {job.restarts}: expected at least 0")
     if args.reset_limit is not None and args.reset_limit < 0:
         raise ValueError(f"--reset-limit {args.reset_limit}: expected at least 0")
-    if job.transport == "tcp" and args.max_np is not None:
-        raise ValueError("--max-np needs mpirun: new ranks come by MPI; leave --transport tcp away")
     if job.elastic and job.mode == "ps":
         raise ValueError("--elastic: MXNet's parameter server has no elastic training")
     if not 1 <= job.fewest <= job.workers <= job.most:

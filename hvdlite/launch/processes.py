@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -58,6 +59,11 @@ class BackendProcess:
         now = time.monotonic()
         self._held += [(now, line) for line in lines if not any(n in line for n in _NOISE)]
         return bool(data)
+
+    def read_all(self) -> None:
+        """Read what is there, without waiting, where no selector has the pipes."""
+        for pipe in select.select(list(self._pipes), [], [], 0)[0]:
+            self.read(pipe)
 
     def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
         """Return the lines that it printed, except those of the last ``hold_back`` seconds."""

@@ -5,6 +5,7 @@ user's command; in a scheduler or server ``import mxnet`` serves and then exits.
 role from DMLC_ variables.
 """
 
+import json
 import os
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
@@ -14,6 +15,7 @@ from hvdlite.launch.channel import LATE, Channel
 from hvdlite.launch.failure import Ending
 from hvdlite.launch.hosts import place, place_servers
 from hvdlite.launch.job import Job
+from hvdlite.lifecycle import watched
 
 JUST = 20.0  # seconds since a failure
 
@@ -101,6 +103,8 @@ class Rank:
     clean: bool = False  # its program has ended and its leftovers are removed
     result: Optional[bytes] = None  # of hvdlite.run
     takes_part: bool = True  # False: a newcomer to an elastic job that has not been let in
+    door: Optional[Dict[str, Any]] = None  # of an elastic job without MPI
+    gone: bool = False  # the others go on without it
 
     @property
     def label(self) -> str:
@@ -164,9 +168,10 @@ def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 def environment_of(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, str]:
     """Return the variables of this rank or its role."""
     root = ranks[0]
+    if rank.role is None and job.elastic:
+        return elastic_environment(rank, ranks) if job.transport == "tcp" else {}
     if rank.role is None:
-        by_mpi = job.elastic and job.transport != "tcp"
-        return {} if by_mpi else torch_environment(rank, ranks)
+        return torch_environment(rank, ranks)
     parts = role_environment(rank.role, job.workers, job.servers, root.address, root.port)
     # PORT: where MXNet listens; MXNet's scheduler numbers workers and servers by this port.
     own = {"DMLC_NODE_HOST": rank.address, "PORT": str(rank.port)}
@@ -187,6 +192,17 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
         "LOCAL_WORLD_SIZE": str(len(on_host)),
         **{name: os.environ.get(name, value) for name, value in store.items()},
     }
+
+
+def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
+    """Return what a rank without MPI is told: a new one, where the others are."""
+    found = {**torch_environment(rank, ranks), watched.DOOR_ADDRESS: rank.address}
+    if rank.takes_part:
+        return found
+    doors = {r.number: list(r.door.values()) for r in ranks if r.door and is_present(r)}
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    told = json.dumps({"number": rank.number, "doors": doors})
+    return {**found, **alone, watched.NEWCOMER: told}
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:
@@ -210,9 +226,14 @@ def silent(ranks: List[Rank], limit: float, now: float) -> List[Tuple[Rank, floa
     return [(rank, silence) for rank, silence in asked if silence > limit]
 
 
+def is_present(rank: Rank) -> bool:
+    """Tell whether it trains."""
+    return rank.takes_part and rank.ending is None
+
+
 def still_needed(ranks: List[Rank]) -> List[Rank]:
     """Return the ranks that the job still waits for; servers end by themselves after workers."""
-    return [r for r in _training(ranks) if r.ending is None and r.takes_part]
+    return [rank for rank in _training(ranks) if is_present(rank)]
 
 
 def have_finished(ranks: List[Rank]) -> bool:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from hvdlite.launch import channel
 from hvdlite.launch.agent import START
@@ -32,12 +32,18 @@ _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 def plan(job: Job, where: str) -> Plan:
     """Return the command; ``where`` as for ``mpirun.plan``."""
     here = where == "here"
-    order = {
-        "hosts": [("localhost", job.processes)] if here else placement(job),
-        "ssh": job.ssh.command(),
-        "command": [*START, "--", *job.command],
-    }
-    return Plan([*_ME, json.dumps(order)], remote=not here)
+    return _plan(job, [("localhost", job.processes)] if here else placement(job), 0)
+
+
+def plan_of_one(job: Job, host: str, number: int) -> Plan:
+    """Return the command that starts the agent of one more rank."""
+    return _plan(job, [(host, 1)], number)
+
+
+def _plan(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
+    command = [*START, "--", *job.command]
+    order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
+    return Plan([*_ME, json.dumps(order)], remote=bool(job.hosts))
 
 
 def main() -> int:
@@ -48,7 +54,7 @@ def main() -> int:
 
 def _on_all_hosts(order: Dict[str, Any]) -> int:
     started: List[subprocess.Popen] = []
-    first = 0
+    first = order["first"]
     for host, count in order["hosts"]:
         told = {"first": first, "count": count, "command": order["command"]}
         started += _agents(told) if is_here(host) else [_over_ssh(order["ssh"], host, told)]

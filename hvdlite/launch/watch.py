@@ -16,6 +16,7 @@ from hvdlite.launch import channel, check, door, failure, flights, probe, ranks,
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
+from hvdlite.launch.newcomers import Newcomers
 from hvdlite.launch.output import Output
 from hvdlite.launch.processes import BackendProcess
 
@@ -50,6 +51,7 @@ class Watch:
         self._door = self._open_door()
         where = {channel.VARIABLE: str(self._door.invitation())}
         self._backend = BackendProcess(self._plan, where)
+        self._newcomers = Newcomers(self._job, where, self._ranks, self._send, self._lost)
         try:
             for pipe in self._backend.pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, self._read_backend)
@@ -60,6 +62,7 @@ class Watch:
             return self._outcome()
         finally:
             self._backend.close()
+            self._newcomers.close()
             for link in self._links:
                 link.close()
             self._door.close()
@@ -89,6 +92,7 @@ class Watch:
         self._door.drop_the_silent()
         if not self._ending:
             _print(self._backend.take_lines())
+            self._newcomers.look()
         if self._backend.over():
             self._backend_is_gone()
         elif not self._backend.running():
@@ -154,6 +158,8 @@ class Watch:
             self._signs.add(rank.number, data, self._since_start(time.monotonic()))
         elif kind == channel.LET_IN:
             rank.takes_part = True
+        elif kind in (channel.DOOR, channel.GONE):
+            self._newcomers.note(rank, kind, data)
         elif kind == channel.CLEAN:
             rank.clean = True
             self._dismiss_if_all_are_clean()
@@ -284,7 +290,7 @@ class Watch:
 
     def _backend_is_gone(self) -> None:
         """End the job: the agents that are still connected have lost their backend."""
-        if self._links and not self._ending:
+        if self._links and not self._ending and not self._newcomers.are_running():
             self._end(last_words=0)
 
     # ------------------------------------------------------------------------------- outcome

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
 # What a connection is for. GONE: a rank ends without init(). READY: for the job without the dead.
-STAR, DATA, MESSAGES, GONE, WATCH, READY = range(6)
+# NEW: a newcomer's, for that job.
+STAR, DATA, MESSAGES, GONE, WATCH, READY, NEW = range(7)
 VERSION = 1
 _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")

@@ -1,10 +1,11 @@
-"""How often the job has begun anew after deaths, and when that is too often."""
+"""How often the job has begun anew after deaths, and when that is too often; what ranks vote."""
 
 import os
 
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle.watched import FEWEST, RESETS
 
+SOMETHING_FAILED, ALL_IS_DONE, LET_NEWCOMERS_IN = 0, 1, 2  # votes: bits
 _count = 0
 
 

@@ -4,18 +4,20 @@ Each rank of an elastic job has a door, a port that stays open. The lowest rank 
 the others come to its door; it asks at the doors of those that do not come. The answer is the
 kernel's, so a rank that computes, or is stopped, is waited for. Nobody answers: the process has
 ended (its host refuses), or the host has vanished (nothing comes back within the limit).
+Newcomers come to the leader's door, too, and wait there for the next roll call.
 The connections of the roll call are those of the next job's star.
 """
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle.handshake import READY, Hello, Stranger, Visitor, hear, introduce, say
+from hvdlite.lifecycle.handshake import NEW, READY, Hello, Stranger, Visitor, hear, introduce, say
 from hvdlite.lifecycle.reception import Guest, Reception
 from hvdlite.lifecycle.watch import set_patience
 from hvdlite.lifecycle.watched import PATIENCE
@@ -31,6 +33,8 @@ class Met(NamedTuple):
     verdict: int  # the bits that all votes have; 0: some are gone
     epoch: int
     members: List[int]  # their numbers: a rank's number stays its own in all epochs
+    doors: Dict[int, Door]  # by number
+    resets: int  # how often ranks have died
     connections: Dict[int, socket.socket]  # by new rank, as a Star has them
 
 
@@ -38,8 +42,9 @@ class RollCall:
     """One roll call, of one rank.
 
     :param own: this rank's number.
-    :param doors: of the ranks of the job that has had a death, by number.
+    :param doors: of the ranks of the job as it has been, by number; without this rank, it is new.
     :param lost: returns the numbers of those that the watch takes for lost, now.
+    :param coming: the doors of newcomers that are known to be ready, by number.
     :param limit: seconds that a host may be silent.
     """
 
@@ -50,27 +55,32 @@ class RollCall:
         listener: socket.socket,
         key: bytes,
         lost: Callable[[], Set[int]],
+        coming: Dict[int, Door],
         limit: float,
     ) -> None:
-        self._own, self._doors, self._listener, self._key = own, doors, listener, key
+        self._own, self._old, self._listener, self._key = own, doors, listener, key
         self._limit, self._lost = limit, lost
+        self._doors = {**doors, **coming}
         self._silent: Set[int] = set()
         self._dead: Set[int] = set()
         self._questions: Dict[int, socket.socket] = {}  # connections to doors
         self._unanswered: Dict[int, float] = {}  # since when
         self._patience = float(os.environ.get(PATIENCE) or 600)
-        self._ends = time.monotonic() + self._patience
+        self._ends = time.monotonic() + self._patience if own in doors else math.inf
 
-    def meet(self, vote: int, epoch: int) -> Met:
-        """Return what all that are left have agreed on.
+    def meet(self, vote: int, epoch: int, resets: int) -> Met:
+        """Return what all that are left have agreed on; newcomers have no vote.
 
-        :param epoch: of the job that has had a death.
-        :raises HvdliteError: some did not come in time; or this rank is with the fewer.
+        :param epoch: of the job as it has been.
+        :raises HvdliteError: some did not come in time; or this rank is with the fewer; or it is a
+            newcomer, and nobody is left.
         """
         while True:
-            leader = min(self._living())
+            leader = min(self._living() & set(self._old), default=None)
+            if leader is None:
+                raise HvdliteError("the others have ended")
             if leader == self._own:
-                return self._lead(vote, epoch)
+                return self._lead(vote, epoch, resets)
             met = self._follow(leader, vote, epoch)
             if met:
                 return met
@@ -91,9 +101,9 @@ class RollCall:
 
     # ---- the leader ----
 
-    def _lead(self, vote: int, epoch: int) -> Met:
+    def _lead(self, vote: int, epoch: int, resets: int) -> Met:
         guests = self._receive()
-        told, came = {self._own: (vote, epoch)}, {}
+        told, came = {self._own: (vote, epoch, self._doors[self._own])}, {}
         for number, connection in guests.items():
             with contextlib.suppress(OSError):  # it has died since
                 connection.settimeout(self._patience)
@@ -105,14 +115,16 @@ class RollCall:
         except HvdliteError as error:
             _say_all(came, {"error": str(error)})
             raise
-        votes = [each for each, _ in told.values()]
-        verdict = _common(votes) if len(members) == len(self._doors) else 0
-        agreed = (verdict, max(each for _, each in told.values()) + 1, members)
+        votes = [told[number][0] for number in self._old if number in told]
+        verdict = _common(votes) if len(votes) == len(self._old) else 0
+        doors = [told[number][2] for number in members]
+        agreed = (verdict, max(each[1] for each in told.values()) + 1, members, doors, resets)
         _say_all(came, {"value": agreed})
-        return Met(*agreed, {members.index(number): each for number, each in came.items()})
+        return _met(agreed, {members.index(number): each for number, each in came.items()})
 
     def _receive(self) -> Dict[int, socket.socket]:
-        expected = {(READY, number) for number in self._living() if number != self._own}
+        awaited = self._living() - {self._own}
+        expected = {(READY if number in self._old else NEW, number) for number in awaited}
 
         def look() -> None:
             for guest in expected - set(reception.guests):
@@ -133,12 +145,11 @@ class RollCall:
 
     def _check_majority(self, members: List[int]) -> None:
         """The others may live, behind a broken network, and train on: only one side may."""
-        silent = self._silent - set(members)
-        if len(members) < len(silent) or (
-            len(members) == len(silent) and min(silent) < min(members)
-        ):
+        here = set(members) & set(self._old)
+        silent = (self._silent - here) & set(self._old)
+        if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
             raise HvdliteError(
-                f"{len(members)} of the ranks are left on this side of the network, and "
+                f"{len(here)} of the ranks are left on this side of the network, and "
                 f"{len(silent)} do not answer: these may train on without this side, which ends. "
                 "More than half go on, or half with the lowest rank"
             )
@@ -151,9 +162,11 @@ class RollCall:
             return None
         question = self._questions.pop(leader)
         try:
-            question.settimeout(max(self._ends - time.monotonic(), PAUSE_SECONDS))
-            introduce(question, Hello(READY, self._own, 0, 0), self._key)
-            say(question, [vote, epoch])
+            rest = max(self._ends - time.monotonic(), PAUSE_SECONDS)
+            question.settimeout(None if math.isinf(rest) else rest)
+            purpose = READY if self._own in self._old else NEW
+            introduce(question, Hello(purpose, self._own, 0, 0), self._key)
+            say(question, [vote, epoch, self._listener.getsockname()[:2]])
             told = hear(question)
         except (OSError, Stranger):
             question.close()
@@ -161,8 +174,7 @@ class RollCall:
         if "error" in told:
             question.close()
             raise HvdliteError(told["error"])
-        verdict, new_epoch, members = told["value"]
-        return Met(verdict, new_epoch, members, {0: question})
+        return _met(told["value"], {0: question})
 
     # ---- doors ----
 
@@ -205,6 +217,11 @@ class _Muster(Reception):
 
     LOOK_SECONDS = 0.01
 
+    def _let_in(self, visitor: Visitor, hello: Hello) -> None:
+        if hello.purpose == NEW:  # it may come before its news
+            self._expected.add((NEW, hello.rank))
+        super()._let_in(visitor, hello)
+
     def _ended(self, guest: Guest) -> None:
         connection = self.guests.pop(guest)
         self._selector.unregister(connection)
@@ -212,6 +229,12 @@ class _Muster(Reception):
 
     def _turn_away(self, visitor: Visitor, why: str) -> None:
         self._drop(visitor)
+
+
+def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
+    verdict, epoch, members, doors, resets = agreed
+    by_number = {number: (door[0], door[1]) for number, door in zip(members, doors)}
+    return Met(verdict, epoch, members, by_number, resets, connections)
 
 
 def _begin_to_connect(door: Door) -> socket.socket:

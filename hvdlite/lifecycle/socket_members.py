@@ -3,6 +3,8 @@
 The names are those of ``members``, whose agreement MPI has; here it is a roll call.
 """
 
+import contextlib
+import json
 import os
 import socket
 import sys
@@ -10,7 +12,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from hvdlite.core import start
 from hvdlite.core.native import failure_of, lib, new_error
-from hvdlite.lifecycle import resets, script_end, star
+from hvdlite.lifecycle import resets, script_end, star, watched
 from hvdlite.lifecycle.reception import listen
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall, bound
 from hvdlite.lifecycle.watch import ELASTIC_LIMIT, limit_of
@@ -28,14 +30,26 @@ class _Self:
         self.number = self.epoch = 0
         self.key = b""
         self.met: Optional[Met] = None  # those of the next job
+        self.coming: Dict[int, Door] = {}  # newcomers that are ready
+        self.news: Optional[int] = None  # a descriptor of the agent's pipe
 
 
 _self = _Self()
 
 
 def is_newcomer() -> bool:
-    """Return False: none come."""
-    return False
+    """Tell whether this process is to come into a running job, and has not yet."""
+    return watched.NEWCOMER in os.environ and not have_died()
+
+
+def first_numbers() -> Optional[List[int]]:
+    """Return the numbers of those that begin together, if they are not their ranks."""
+    return [_told()["number"]] if is_newcomer() else None
+
+
+def _told() -> Dict[str, Any]:
+    """Return what the launcher has told this newcomer."""
+    return json.loads(os.environ[watched.NEWCOMER])
 
 
 def is_elastic() -> bool:
@@ -57,10 +71,14 @@ def begin(world: Any) -> None:
     limit = limit_of(ELASTIC_LIMIT)
     if world is not _self.world:
         let_go()
-        _self.listener = listen([world.address()], [0])
-        doors = world.allgather(_self.listener.getsockname()[:2])
-        _self.number, _self.doors = world.rank, dict(enumerate(doors))
+        address = os.environ.get(watched.DOOR_ADDRESS) or world.address()
+        _self.listener = listen([address], [0])
+        door = _self.listener.getsockname()[:2]
+        _self.doors = dict(zip(world.members(), world.allgather(door)))
+        _self.number = world.members()[world.rank]
         _self.world, _self.key = world, world.key()
+        if not is_newcomer():
+            watched.say_door(*door)
     world.watch.set_limit(limit)
 
 
@@ -90,11 +108,45 @@ def agreed(vote: int) -> int:
     :raises HvdliteError: some did not come in time, or this process is with the fewer.
     """
     _drop()
+    _self.met = _roll_call(_self.doors, coming()).meet(vote, _self.epoch, resets.count())
+    _self.coming.clear()  # who has not come is gone
+    return _self.met.verdict
+
+
+def _roll_call(doors: Dict[int, Door], new: Dict[int, Door]) -> RollCall:
     assert _self.listener is not None
     limit = limit_of(ELASTIC_LIMIT)
-    call = RollCall(_self.number, _self.doors, _self.listener, _self.key, _lost, limit)
-    _self.met = call.meet(vote, _self.epoch)
-    return _self.met.verdict
+    return RollCall(_self.number, doors, _self.listener, _self.key, _lost, new, limit)
+
+
+def come_in() -> None:
+    """Come to the next roll call of the job that this process is to come into.
+
+    :raises HvdliteError: that job has ended.
+    """
+    assert _self.listener is not None
+    doors = {int(number): (at[0], at[1]) for number, at in _told()["doors"].items()}
+    call = _roll_call(doors, {})
+    watched.say_door(*_self.listener.getsockname()[:2])
+    _self.met = call.meet(0, 0, 0)
+    if _self.met.verdict & resets.ALL_IS_DONE:
+        raise HvdliteError("the others have ended")
+    resets.set_count(_self.met.resets + (_self.met.verdict == resets.SOMETHING_FAILED))
+    go_on()
+
+
+def coming() -> Dict[int, Door]:
+    """Return the doors of newcomers that are ready, as far as the launcher has told."""
+    if _self.news is None and watched.NEWS in os.environ:
+        with contextlib.suppress(OSError):
+            _self.news = os.open(os.environ[watched.NEWS], os.O_RDONLY | os.O_NONBLOCK)
+    if _self.news is not None:
+        with contextlib.suppress(BlockingIOError):  # nothing new
+            for line in os.read(_self.news, 1 << 16).splitlines():
+                if line.startswith(watched.COMES):
+                    told = json.loads(line[1:])
+                    _self.coming[told["number"]] = (told["address"], told["port"])
+    return _self.coming
 
 
 def _lost() -> Set[int]:
@@ -107,10 +159,17 @@ def shrink() -> None:
 
     :raises HvdliteError: too few are left, or ranks have died too often.
     """
+    go_on()
+    resets.begin_with(len(_self.doors))
+
+
+def go_on() -> None:
+    """Go on with those that have met."""
     assert _self.met is not None
-    _self.epoch = _self.met.epoch
-    _self.doors = {number: _self.doors[number] for number in _self.met.members}
-    resets.begin_with(len(_self.met.members))
+    gone = sorted(set(_self.doors) - set(_self.met.members))
+    if gone and _self.number == _self.met.members[0]:
+        watched.say_gone(gone)
+    _self.epoch, _self.doors = _self.met.epoch, _self.met.doors
 
 
 def next_star(place: start.Place, patience: float) -> star.Star:

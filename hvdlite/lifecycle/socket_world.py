@@ -12,13 +12,13 @@ from typing import Any, Callable, List, Optional, Sequence, Set
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, forks, mesh, no_newcomers, orphan, star
+from hvdlite.lifecycle import alone, forks, mesh, orphan, socket_newcomers, star
 from hvdlite.lifecycle import socket_members as members
 from hvdlite.lifecycle.watch import Watch, check_limits
 from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "tcp"
-newcomers = no_newcomers
+newcomers = socket_newcomers
 GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
 
 _joined = 0  # jobs of this process
@@ -162,7 +162,7 @@ def join(comm, patience: float, enter: Callable[[World], None], leave: Callable[
     if members.have_died():
         world = SocketWorld(members.next_star(_place(), patience), members.numbers())
     else:
-        world = SocketWorld(star.meet(_place(), _joined, patience))
+        world = SocketWorld(star.meet(_place(), _joined, patience), members.first_numbers())
     _joined += 1
     try:
         enter(world)
@@ -199,8 +199,8 @@ def goes_on_without_others() -> bool:
 
 
 def newcomers_are_ready() -> bool:
-    """Return False: none come."""
-    return False
+    """Tell whether newcomers may be let in now: the same on all ranks. Collective."""
+    return newcomers.are_ready()
 
 
 def end_alone() -> None:

@@ -6,6 +6,7 @@ A process that ends between the two has not finished its training, whatever its 
 """
 
 import contextlib
+import json
 import os
 from typing import Optional, Sequence
 
@@ -18,12 +19,17 @@ PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
 COMMAND = "HVDLITE_COMMAND"  # what starts a rank, as JSON; the launcher's agents set it
 LAUNCHER = "HVDLITE_LAUNCHER"  # how the agent of a rank finds the launcher
 FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: of errors that are another rank's, show the text alone
-NEWCOMER = "HVDLITE_NEWCOMER"  # set for a process that comes into a running job
+# Set for a process that comes into a running job; without MPI, its number and the others' doors.
+NEWCOMER = "HVDLITE_NEWCOMER"
+DOOR_ADDRESS = "HVDLITE_DOOR_ADDRESS"  # of a rank without MPI, where newcomers reach it
 TOO_LATE = 75  # exit code of a newcomer that nobody has let in
 
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
-NEWS = "HVDLITE_NEWS"  # the path of the pipe by which the agent names hosts that have vanished
+# The path of the pipe by which the agent names hosts that have vanished, and newcomers' doors.
+NEWS = "HVDLITE_NEWS"
+COMES = b"+"  # the first byte of the latter
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
+DOOR, GONE = b"@", b"~"  # where this rank's door is; the numbers of ranks that are lost
 BLAME = b"?"  # csrc/shm/flight.c writes it, with the ranks that a failure here is due to
 # What those ranks did: submitted nothing; gave no sign of life.
 STALLED, SILENT = 1, 2
@@ -62,6 +68,16 @@ def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
 def say_let_in() -> None:
     """Report that this process, new in an elastic job, trains with the other ranks now."""
     _say(LET_IN)
+
+
+def say_door(address: str, port: int) -> None:
+    """Report where this process's door is: a newcomer is ready then."""
+    _write(DOOR + json.dumps({"address": address, "port": port}).encode() + b"\n")
+
+
+def say_gone(ranks: Sequence[int]) -> None:
+    """Report the ranks, by number, without which the others go on."""
+    _write(GONE + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 
 def line_of(word: bytes) -> bytes:

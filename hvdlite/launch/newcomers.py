@@ -1,0 +1,156 @@
+"""New ranks of an elastic job without MPI, in the place of those that have died.
+
+The launcher starts an agent on a host of the job that has room: one whose ranks have died, one that
+had none yet, or one that has come back. A host that ssh does not reach is tried again and again,
+after all others. The new rank is told where the doors of the others are; when it has opened its
+own, they are told of that one, and let it in.
+"""
+
+import collections
+import json
+import sys
+import time
+from typing import Callable, Counter, Dict, List, NamedTuple, Optional, Set
+
+from hvdlite.launch import channel, starter
+from hvdlite.launch.job import Job
+from hvdlite.launch.processes import BackendProcess
+from hvdlite.launch.ranks import Rank, is_present, placement
+
+ATTEMPTS = 3  # to start new ranks that die before they are let in
+RETRY_SECONDS = 2.0  # for a host that was not reached
+GONE_SECONDS = channel.PROBE + 1.0  # without an answer, of a rank that the others have given up
+_DOOR, _GONE = {"address": str, "port": int}, {"ranks": list}
+HERE = "localhost"
+
+
+class _Call(NamedTuple):
+    """One agent that was started."""
+
+    number: int  # of its rank
+    host: str  # as the job names it
+    process: BackendProcess
+
+
+class Newcomers:
+    """Starts new ranks, and tells the others of them.
+
+    :param where: the variables by which an agent finds the launcher.
+    :param ranks: all that have ever begun, by number.
+    :param send: sends a frame to an agent.
+    :param lose: called with the connection of a rank whose host has vanished, and its silence.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        where: Dict[str, str],
+        ranks: Dict[int, Rank],
+        send: Callable[[channel.Channel, int, bytes], None],
+        lose: Callable[[channel.Channel, float], None],
+    ):
+        self._job, self._where, self._ranks = job, where, ranks
+        self._send, self._lose = send, lose
+        self._calls: List[_Call] = []
+        self._hosts: Dict[int, str] = {}  # by the rank's number, of all that were ever started
+        self._retry_at: Dict[str, float] = {}  # hosts that vanished, or were not reached
+        self._told: Set[str] = set()
+        self._failures = 0
+        first = placement(job) if job.hosts else [(HERE, job.workers)]
+        self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
+
+    def note(self, rank: Rank, kind: int, data: bytes) -> None:
+        """Note where a rank's door is, and tell the others of a new one; or whom it has lost."""
+        if kind == channel.GONE:
+            for number in channel.fields(data, _GONE)["ranks"]:
+                if number in self._ranks:
+                    self._ranks[number].gone = True
+            return
+        rank.door = channel.fields(data, _DOOR)
+        news = json.dumps({"number": rank.number, **rank.door}).encode()
+        for other in [] if rank.takes_part else list(filter(is_present, self._ranks.values())):
+            self._send(other.link, channel.COMES, news)
+
+    def look(self) -> None:
+        """Start what the job lacks; called again and again."""
+        if self._job.transport != "tcp" or self._job.launcher not in ("local", "ssh"):
+            return
+        ranks = self._ranks
+        for call in list(self._calls):
+            self._look_at(call, ranks.get(call.number))
+        for rank in [r for r in ranks.values() if r.gone and not r.ending]:
+            if rank.link.silence() > GONE_SECONDS:
+                self._lose(rank.link, rank.link.silence())
+        training = [rank for rank in ranks.values() if rank.takes_part]
+        present = [rank for rank in training if is_present(rank)]
+        ended = any(rank.ending and not rank.ending.failed for rank in training)
+        if ended or not any(rank.door for rank in present) or self._failures >= ATTEMPTS:
+            return
+        for rank in training:
+            if rank.ending and rank.ending.silence:
+                self._retry_at.setdefault(self._hosts[rank.number], 0)
+        coming = {call.number for call in self._calls if call.number not in ranks}
+        coming |= {n for n, rank in ranks.items() if not (rank.takes_part or rank.ending)}
+        numbers = [*coming, *(rank.number for rank in present)]
+        for _ in range(self._job.most - len(numbers)):
+            host = self._place(numbers)
+            if host is None:
+                return
+            numbers.append(self._start(host))
+
+    def are_running(self) -> bool:
+        return any(call.process.running() for call in self._calls)
+
+    def close(self) -> None:
+        for call in self._calls:
+            call.process.close()
+
+    def _look_at(self, call: _Call, rank: Optional[Rank]) -> None:
+        call.process.read_all()
+        lines = call.process.take_lines(hold_back=0)
+        if rank and rank.takes_part:
+            self._failures = 0
+        if call.process.over() or (rank and rank.ending and rank.ending.silence):
+            self._calls.remove(call)
+            call.process.close()
+            if rank is None:
+                self._put_off(call.host, lines)
+            elif not rank.takes_part:
+                self._failures += 1
+
+    def _put_off(self, host: str, lines: List[str]) -> None:
+        if host not in self._told:
+            self._told.add(host)
+            why = f": {lines[-1]}" if lines else ""
+            text = f"hvdliterun: no new rank on {host} yet{why} (tried again and again, told once)"
+            print(text, file=sys.stderr, flush=True)
+        self._retry_at[host] = time.monotonic() + RETRY_SECONDS
+
+    def _place(self, numbers: List[int]) -> Optional[str]:
+        """Return a host that has room: first those that answer; None: none may be tried now."""
+        taken: Counter[str] = collections.Counter(self._hosts[number] for number in numbers)
+        rooms = _rooms(self._job, self._job.most)
+        free = {host: room - taken[host] for host, room in rooms.items() if room > taken[host]}
+        now = time.monotonic()
+        ready = [host for host in free if self._retry_at.get(host, 0) <= now]
+        return min(ready, key=lambda host: (host in self._retry_at, -free[host]), default=None)
+
+    def _start(self, host: str) -> int:
+        number = max(self._hosts, default=-1) + 1
+        self._hosts[number] = host
+        plan = starter.plan_of_one(self._job, host, number)
+        self._calls.append(_Call(number, host, BackendProcess(plan, self._where)))
+        return number
+
+
+def _rooms(job: Job, processes: int) -> Dict[str, int]:
+    """Return how many ranks each host may have."""
+    if not job.hosts:
+        return {HERE: processes}
+    rooms = {host.name: host.slots or 0 for host in job.hosts}
+    for host, count in placement(job):
+        rooms[host] = max(rooms[host], count)
+    lacks = processes - sum(rooms.values())
+    for host in list(rooms)[: max(lacks, 0)]:
+        rooms[host] += -(-lacks // len(rooms))
+    return rooms
