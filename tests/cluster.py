@@ -154,6 +154,13 @@ class Cluster:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
 
+    def restart(self, host: str) -> None:
+        """Start a host again that was lost."""
+        old = [*self._on_switch(), "ip", "link", "delete", host]  # the kernel may be slow with it
+        subprocess.run(old, stderr=subprocess.DEVNULL, env=_environment())
+        self._start_host(host)
+        self._plug_in(host, self.addresses[self.names.index(host)])
+
     def link(self, host: str, up: bool) -> None:
         """Switch a host's link off, on the switch's side, or on again."""
         _run([*self._on_switch(), "ip", "link", "set", host, "up" if up else "down"])
@@ -262,7 +269,8 @@ class Cluster:
     def _plug_in(self, name: str, address: str) -> None:
         pid = str(self._pids[name])
         on_switch, on_host = self._on_switch(), ["nsenter", "-t", pid, "-n"]
-        peer = ["type", "veth", "peer", "name", "eth0", "netns", pid]
+        card = f"02:00:00:00:00:{int(address.rpartition('.')[2]):02x}"  # the same after a restart
+        peer = ["type", "veth", "peer", "name", "eth0", "address", card, "netns", pid]
         _run([*on_switch, "ip", "link", "add", name, *peer])
         _run([*on_switch, "ip", "link", "set", name, "master", "br0", "up"])
         _run([*on_host, "ip", "address", "add", f"{address}/24", "dev", "eth0"])

@@ -30,6 +30,7 @@ class _Call(NamedTuple):
     number: int  # of its rank
     host: str  # as the job names it
     process: BackendProcess
+    lines: List[str]  # that it has printed
 
 
 class Newcomers:
@@ -107,14 +108,14 @@ class Newcomers:
 
     def _look_at(self, call: _Call, rank: Optional[Rank]) -> None:
         call.process.read_all()
-        lines = call.process.take_lines(hold_back=0)
+        call.lines.extend(call.process.take_lines(hold_back=0))
         if rank and rank.takes_part:
             self._failures = 0
         if call.process.over() or (rank and rank.ending and rank.ending.silence):
             self._calls.remove(call)
             call.process.close()
             if rank is None:
-                self._put_off(call.host, lines)
+                self._put_off(call.host, call.lines)
             elif not rank.takes_part:
                 self._failures += 1
 
@@ -139,7 +140,7 @@ class Newcomers:
         number = max(self._hosts, default=-1) + 1
         self._hosts[number] = host
         plan = starter.plan_of_one(self._job, host, number)
-        self._calls.append(_Call(number, host, BackendProcess(plan, self._where)))
+        self._calls.append(_Call(number, host, BackendProcess(plan, self._where), []))
         return number
 
 

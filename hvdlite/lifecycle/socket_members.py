@@ -11,7 +11,7 @@ import sys
 from typing import Any, Dict, List, Optional, Set
 
 from hvdlite.core import start
-from hvdlite.core.native import failure_of, lib, new_error
+from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.lifecycle import resets, script_end, star, watched
 from hvdlite.lifecycle.reception import listen
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall, bound
