@@ -97,7 +97,8 @@ OPTIONS = {
     ),
     "elastic training": (
         Option("--elastic",
-               "when a rank dies, the others go on, and a new one takes its place (Open MPI 5)"),
+               "when a rank dies, the others go on, and a new one takes its place (Open MPI 5, or "
+               "--transport tcp)"),
         Option("--min-np --min-num-proc",
                "end the job when fewer ranks are left (default: 1)", int),
         Option("--max-np --max-num-proc", "new ranks come up to so many in all (default: -n)", int),

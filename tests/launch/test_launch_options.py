@@ -61,7 +61,6 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
         ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
         ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
-        ("--max-np 2 --transport tcp t", "--max-np needs mpirun"),
         ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),
     ],
 )
@@ -216,7 +215,7 @@ def test_help_has_a_text_for_every_option():
 @pytest.mark.parametrize(
     ["line", "transport"],
     [("-n 2", "tcp"), ("-n 2 --transport mpi", "mpi"), ("-n 2 --elastic", "tcp"),
-     ("-n 2 --max-np 3", None), ("-n 2 --mpi-args=-q", None), ("-n 2 -s 1", None),
+     ("-n 2 --max-np 3", "tcp"), ("-n 2 --mpi-args=-q", None), ("-n 2 -s 1", None),
      ("-H a,b", "tcp")],
 )  # fmt: skip
 def test_without_mpirun_ranks_are_joined_by_tcp(line, transport, monkeypatch, capsys):
