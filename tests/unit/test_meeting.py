@@ -247,7 +247,7 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def called(numbers, votes=None, lost=(), gone=()) -> list:
+def called(numbers, votes=None, lost=(), gone=(), new=()) -> list:
     """What a roll call of these ranks comes to; those that are gone have closed their doors."""
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
     doors = {number: listener.getsockname() for number, listener in listeners.items()}
@@ -255,9 +255,10 @@ def called(numbers, votes=None, lost=(), gone=()) -> list:
         listeners[number].close()
 
     def meet(number: int):
-        listener = listeners[number]
-        call = roll_call.RollCall(number, doors, listener, b"key", lambda: set(lost), 1.0)
-        met = call.meet((votes or {}).get(number, 0), number)  # the epochs differ, too
+        listener, old = listeners[number], {n: at for n, at in doors.items() if n not in new}
+        coming = {} if number in new else {n: doors[n] for n in new}
+        call = roll_call.RollCall(number, old, listener, b"key", lambda: set(lost), coming, 1.0)
+        met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
         for connection in met.connections.values():
             connection.close()
         return met[:3]
@@ -271,6 +272,10 @@ def test_a_roll_call_comes_to_the_same_on_all_that_are_left():
     assert called([0, 2, 3], votes={2: 1, 3: 1}, gone=[0]) == 2 * [(0, 4, [2, 3])]
     assert called([0, 1, 2, 3], gone=[1, 2], votes={0: 1, 3: 1}) == 2 * [(0, 4, [0, 3])]
     assert called([0, 1, 2, 3], lost=[2, 3]) == 2 * [(0, 2, [0, 1])]
+    assert called([0, 2, 5], new=[5], votes={0: 2, 2: 2}) == 3 * [(2, 6, [0, 2, 5])]
+    assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
+    assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
+    assert str(*called([0, 5], new=[5], gone=[0])) == "the others have ended"
 
 
 def test_the_fewer_ranks_behind_a_broken_network_end():
