@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import statistics
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from hvdlite.monitor.traces import Note, Tensor
 
@@ -68,7 +68,8 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
     submitted = _merged((t.submitted, t.ended) for t in own)
     last = max((t.submitted for t in own if t.submitted >= begin), default=begin)
     calls = ((max(t.submitted, begin), min(t.ended, end)) for t in own if t.waited)
-    idle = _merged([*calls, (last, end)])
+    waits = ((max(a, begin), b) for a, b in _waits(own, notes) if b > begin)
+    idle = _merged([*calls, *waits, (last, end)])
     moving, queued = _common(moves, within), _common(agreed, within)
     exposed = _common(agreed, idle)
     noted: Dict[str, float] = {}
@@ -78,6 +79,21 @@ def _step(begin: float, end: float, own: Sequence[Tensor], notes: Sequence[Note]
         begin, end, moving, queued - moving, _common(submitted, within) - queued,
         moving - _common(moves, idle), exposed, _common(submitted, idle) - exposed, noted,
     )  # fmt: skip
+
+
+def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
+    """Give the spans in which the rank waited: it went on when all was done, and at once.
+
+    It goes on with an update, or with the next tensor, as that of a mean loss.
+    """
+    went_on = [(n.begin, n.begin) for n in notes if n.what == "update"]
+    ended, last = float("-inf"), float("inf")
+    for moment, end in sorted([*((t.submitted, t.ended) for t in own), *went_on]):
+        if last < ended <= moment and moment - ended < (ended - last) / 10:
+            yield last, ended
+        if end > moment:
+            last = moment
+        ended = max(ended, end)
 
 
 def _merged(spans: Iterable[Span]) -> List[Span]:

@@ -147,7 +147,7 @@ def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any
 
 
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
-    found = []
+    found: List[Tensor] = []
     for ends_of_spans in spans:
         if len(ends_of_spans) < 8:  # a note, or the rank was killed while it wrote them
             continue
@@ -155,6 +155,12 @@ def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor
         args = move["args"]
         times = (each["ts"] / 1e6 for each in (negotiate, queue, move, end))
         batch, waited = args.get("batch", 0), args.get("waited", False)
+        if args.get("later"):  # a piece: the tensor ends with it, and began with an earlier one
+            own = (i for i in reversed(range(len(found))) if found[i].name == whole["name"])
+            first = next(own, None)
+            if first is not None:
+                found[first] = found[first]._replace(ended=end["ts"] / 1e6)
+            continue
         found.append(
             Tensor(rank, whole["name"], move["name"], args["bytes"], batch, *times)._replace(
                 waited=waited

@@ -37,6 +37,7 @@ static void write_timeline(struct timeline *timeline, const struct batch *batch,
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
         bool here = !tensor->zeros && !batch->pieces[i].begin; /* it waited for this decision */
+        times.later = batch->pieces[i].begin;
         times.submitted = here ? tensor->submitted : batch->decided;
         timeline_tensor(timeline, &tensor->request, times, batch->n);
     }

@@ -62,9 +62,9 @@ static void write_tensor(struct timeline *t, const struct request *r, struct tim
     snprintf(negotiate, sizeof negotiate, "negotiate %s", kind_name(r->kind));
     snprintf(details, sizeof details,
              ", \"args\": {\"dtype\": \"%s\", \"bytes\": %zu, \"fused\": %zu, \"batch\": %llu, "
-             "\"waited\": %s}",
+             "\"waited\": %s%s}",
              dtype_name(r->dtype), request_bytes(r), fused, (unsigned long long)times.batch,
-             r->waited ? "true" : "false");
+             r->waited ? "true" : "false", times.later ? ", \"later\": true" : "");
     t->tensors++;
     write_end(t, 'b', name, times.submitted, "");
     write_span(t, negotiate, times.submitted, times.decided, "");

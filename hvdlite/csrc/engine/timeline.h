@@ -28,6 +28,7 @@ struct timeline {
 struct timeline_times {
     double submitted, decided, started, completed;
     uint64_t batch; /* its number */
+    bool later;     /* a piece of a tensor that is not its first */
 };
 
 void timeline_init(struct timeline *t);
