@@ -1,16 +1,11 @@
 """torch.distributed over hvdlite beside Gloo: the same calls, the same results, on every rank."""
 
 import datetime
-import os
-import random
-import threading
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import hvdlite.torch.backend  # noqa: F401 - test_torch_backend.py beside this folder does without
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import ffi, lib
 
@@ -19,19 +14,6 @@ TYPES = (
     torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64, torch.bool,
 )  # fmt: skip
-LIMIT = datetime.timedelta(seconds=60)
-
-
-@pytest.fixture(scope="module")
-def groups():
-    """One over hvdlite, one over Gloo, of all ranks."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    new = not dist.is_initialized()  # the contract's trainers may have made one
-    if new:
-        dist.init_process_group("hvdlite", init_method="hvdlite://", timeout=LIMIT)
-    yield dist.new_group(backend="hvdlite", timeout=LIMIT), dist.new_group(backend="gloo")
-    if new:
-        dist.destroy_process_group()
 
 
 def values(dtype, *shape, salt=0) -> torch.Tensor:
@@ -177,68 +159,6 @@ def test_averages_of_floating_point_numbers(groups):
         assert torch.allclose(t, torch.full((5,), (size - 1) / 2, dtype=dtype))
 
 
-def test_many_at_once_and_those_that_nobody_waits_for(groups):
-    for _ in range(50):
-        dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
-    tensors = [torch.full((10 + i,), float(i)) for i in range(150)]  # more than there are names
-    works = [dist.all_reduce(t, group=groups[0], async_op=True) for t in tensors]
-    assert all(work.wait() for work in reversed(works)) and works[0].is_completed()
-    for i, t in enumerate(tensors):
-        assert (t == i * dist.get_world_size()).all()
-
-
-def calls_of_a_group(group, number, calls):
-    """Sums in the group's order, of which each rank waits for some at once, for others later.
-
-    :param number: of the group; all ranks have the same values and lengths by it.
-    """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    common, own, left, later = random.Random(number), random.Random(number * 50 + rank), [], 0.0
-    for call in range(calls):
-        n = 1 + call % 60 % 7 * 90 if common.random() < 0.99 else common.choice((1, 700, 20_000))
-        value = common.randrange(1, 1000)
-        if call % 200 == 0:  # with 0 on all ranks, those of a name that comes again go express
-            later = own.choice((0, 0.02, 0.5)) if common.random() < 0.4 else 0
-        at_once = own.random() >= later
-        t = torch.full((n,), float(value * (rank + 1)))
-        work = dist.all_reduce(t, group=group, async_op=not at_once)
-        left.append((work, t, value * size * (size + 1) // 2))
-        if own.random() < 0.003:
-            time.sleep(0.001)
-        while left and (at_once or len(left) > own.randrange(1, 150) or call == calls - 1):
-            work, t, expected = left.pop() if at_once else left.pop(own.randrange(len(left)))
-            how = own.randrange(3) if work else 0
-            while how == 1 and not work.is_completed():
-                pass
-            if how == 2:
-                work.get_future().wait()
-            assert not work or work.wait()
-            assert (t == expected).all(), (call, n, expected, t[:3])
-            if call < calls - 1:
-                break
-
-
-def test_calls_and_waits_in_many_orders(groups):
-    """What goes express, what is queued and what the engine decides never meet in one sum."""
-    calls, wrong = int(os.environ.get("HVDLITE_TEST_CALLS", 1500)), []
-    several = [dist.new_group(backend="hvdlite", timeout=LIMIT) for _ in range(3)]
-
-    def run(number):
-        try:
-            calls_of_a_group(several[number], number, calls)
-        except BaseException as error:
-            wrong.append(error)
-
-    run(0)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(several))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong
-
-
 def test_buckets_lie_in_shared_memory(groups):
     """DistributedDataParallel asks for them so."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
@@ -292,65 +212,6 @@ def test_groups_of_some_ranks_and_several_at_once(groups):
         assert (t == sum(range(first, size))).all()
     for group in made[: rank + 1]:
         dist.destroy_process_group(group)
-
-
-def test_between_two_ranks(groups):
-    """Tags apart, each in order; of any size, with gaps, from any rank; nobody waits in between."""
-    rank, size, group = dist.get_rank(), dist.get_world_size(), groups[0]
-    after, before, lengths = (rank + 1) % size, (rank - 1) % size, (3, 0, 500_000, 40_000)
-    if size == 1:
-        return
-    works = [
-        dist.isend(torch.full((n, 2), rank * 10 + tag + 0.0)[:, 0], after, group, tag)
-        for n in lengths
-        for tag in (2, 1)
-    ]
-    for tag in (1, 2):
-        for n in lengths:
-            t = torch.zeros(n, 2)
-            dist.recv(t[:, 1], before, group, tag)
-            assert (t[:, 1] == before * 10 + tag).all() and not t[:, 0].any()
-    assert all(work.wait() for work in works)
-    if rank == 0:
-        came = [dist.recv(t := torch.zeros(9), group=group, tag=7) for _ in range(size - 1)]
-        assert sorted(came) == list(range(1, size)) and (t == came[-1]).all()
-    else:
-        dist.send(torch.full((9,), float(rank)), 0, group, 7)
-
-
-def test_what_goes_wrong_between_two_ranks(groups):
-    rank, t, other = dist.get_rank(), torch.ones(4), 1 - dist.get_rank()
-    if rank > 1 or dist.get_world_size() == 1:
-        return
-    kind = dist.isend if rank else dist.irecv
-    with pytest.raises(dist.DistBackendError, match="rank 1 sends 16 bytes, and rank 0 expects 12"):
-        kind(t if rank else t[1:], other, groups[0]).wait()
-    if rank == 0:
-        late = dist.irecv(t, 1, groups[0])
-        with pytest.raises(dist.DistBackendError, match=r"Timed out waiting 300 ms for .* \(recv"):
-            late.wait(datetime.timedelta(seconds=0.3))
-        dist.send(t, 1, groups[0])
-        assert late.wait() and not t.any()
-    else:
-        dist.recv(t, 0, groups[0])
-        dist.send(torch.zeros(4), 0, groups[0])
-    with pytest.raises(ValueError, match="(?i)same as the (process )?rank"):
-        dist.send(t, rank, groups[0])
-
-
-def test_monitored_barrier(groups):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    groups[0].monitored_barrier(LIMIT, wait_all_ranks=True)
-    if size == 1:
-        return
-    short, late = datetime.timedelta(seconds=0.3), size - 1
-    if rank == 0:
-        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 3"):
-            groups[0].monitored_barrier(short)
-    elif rank != late:
-        with pytest.raises(RuntimeError, match="check rank 0 logs for faulty rank"):
-            groups[0].monitored_barrier(short)
-    dist.barrier(group=groups[0])
 
 
 @pytest.mark.parametrize("wrong", ["shape", "type", "call"])

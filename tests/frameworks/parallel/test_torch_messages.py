@@ -1,0 +1,66 @@
+"""torch.distributed over hvdlite between two ranks: send, recv, the monitored barrier."""
+
+import datetime
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def test_between_two_ranks(groups):
+    """Tags apart, each in order; of any size, with gaps, from any rank; nobody waits in between."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), groups[0]
+    after, before, lengths = (rank + 1) % size, (rank - 1) % size, (3, 0, 500_000, 40_000)
+    if size == 1:
+        return
+    works = [
+        dist.isend(torch.full((n, 2), rank * 10 + tag + 0.0)[:, 0], after, group, tag)
+        for n in lengths
+        for tag in (2, 1)
+    ]
+    for tag in (1, 2):
+        for n in lengths:
+            t = torch.zeros(n, 2)
+            dist.recv(t[:, 1], before, group, tag)
+            assert (t[:, 1] == before * 10 + tag).all() and not t[:, 0].any()
+    assert all(work.wait() for work in works)
+    if rank == 0:
+        came = [dist.recv(t := torch.zeros(9), group=group, tag=7) for _ in range(size - 1)]
+        assert sorted(came) == list(range(1, size)) and (t == came[-1]).all()
+    else:
+        dist.send(torch.full((9,), float(rank)), 0, group, 7)
+
+
+def test_what_goes_wrong_between_two_ranks(groups):
+    rank, t, other = dist.get_rank(), torch.ones(4), 1 - dist.get_rank()
+    if rank > 1 or dist.get_world_size() == 1:
+        return
+    kind = dist.isend if rank else dist.irecv
+    with pytest.raises(dist.DistBackendError, match="rank 1 sends 16 bytes, and rank 0 expects 12"):
+        kind(t if rank else t[1:], other, groups[0]).wait()
+    if rank == 0:
+        late = dist.irecv(t, 1, groups[0])
+        with pytest.raises(dist.DistBackendError, match=r"Timed out waiting 300 ms for .* \(recv"):
+            late.wait(datetime.timedelta(seconds=0.3))
+        dist.send(t, 1, groups[0])
+        assert late.wait() and not t.any()
+    else:
+        dist.recv(t, 0, groups[0])
+        dist.send(torch.zeros(4), 0, groups[0])
+    with pytest.raises(ValueError, match="(?i)same as the (process )?rank"):
+        dist.send(t, rank, groups[0])
+
+
+def test_monitored_barrier(groups):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups[0].monitored_barrier(datetime.timedelta(minutes=1), wait_all_ranks=True)
+    if size == 1:
+        return
+    short, late = datetime.timedelta(seconds=0.3), size - 1
+    if rank == 0:
+        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 3"):
+            groups[0].monitored_barrier(short)
+    elif rank != late:
+        with pytest.raises(RuntimeError, match="check rank 0 logs for faulty rank"):
+            groups[0].monitored_barrier(short)
+    dist.barrier(group=groups[0])
