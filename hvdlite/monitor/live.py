@@ -3,7 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from hvdlite.monitor import steps
-from hvdlite.monitor.memory import ALONE, Op, Snapshot
+from hvdlite.monitor.memory import ALONE, MESSAGES, Op, Snapshot
 from hvdlite.monitor.traces import Note, Tensor
 
 _MOST_RANKS = 1 << 20  # a damaged recorder may say any number
@@ -18,8 +18,8 @@ class Wait(NamedTuple):
 
 
 def all_ranks(op: Op) -> bool:
-    """Tell whether all ranks of the job take part, no smaller group."""
-    return op["group"] == 0
+    """Tell whether all ranks of the job take part, no smaller group and no two of them."""
+    return op["group"] == 0 and op["kind"] not in MESSAGES
 
 
 def pending(snapshot: Snapshot, phase: str = "waits") -> List[Op]:

@@ -19,6 +19,8 @@ PHASES = ("none", "waits", "agreed", "moves", "done", "failed")
 UNDER_WAY = ("waits", "agreed", "moves")
 ALONE = "alone"  # of no tensor: what a rank did for itself
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "join", ALONE)
+MESSAGES = ("send", "recv")  # between two ranks
+_FIRST_MESSAGE = 32  # their numbers
 _LAYOUT_BYTES = 2048
 _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # bytes that are read of a process's stacks
@@ -254,7 +256,8 @@ def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
 
 def _readable(op: Op) -> Op:
     op["phase"] = PHASES[op["phase"]] if op["phase"] < len(PHASES) else "?"
-    op["kind"] = KINDS[op["kind"]] if op["kind"] < len(KINDS) else "?"
+    kinds = {**dict(enumerate(KINDS)), **dict(enumerate(MESSAGES, _FIRST_MESSAGE))}
+    op["kind"] = kinds.get(op["kind"], "?")
     del op["version"]
     return op
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List, Sequence
 
 from hvdlite.monitor import live
-from hvdlite.monitor.memory import UNDER_WAY, Op, Recorder, Snapshot, state_of
+from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of
 
 FOLDER = "HVDLITE_REPORTS"  # where reports go; default: the folder for temporary files
 # Its default is to do nothing, so a process that does not know it yet is not ended by it.
@@ -134,6 +134,8 @@ def _more(ops: Sequence[Op]) -> str:
 def _brief(op: Op) -> str:
     batch = f", batch {_batch(op)}" if op["batch"] else ""
     phase = {"waits": ", not submitted by all ranks", "agreed": ", agreed on", "moves": ", moving"}
+    if op["kind"] in MESSAGES:
+        phase = {"waits": f", a {op['kind']} that has not ended"}
     return f"'{op['name']}' ({live.size_text(op['bytes'])}{batch}{phase.get(op['phase'], '')})"
 
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void p2p_open(struct p2p *p, struct transport *t) {
-    *p = (struct p2p){.t = t};
+void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group) {
+    *p = (struct p2p){.t = t, .flight = flight, .group = group};
     monitor_init(&p->monitor);
 }
 
@@ -152,6 +152,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
     for (struct tensor *t; !code && (t = fresh.oldest);) {
         tensor_list_remove(&fresh, t);
         *progress = true;
+        t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
         code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
     }
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest); /* to be failed */

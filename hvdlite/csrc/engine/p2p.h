@@ -11,12 +11,15 @@
 #define HVDLITE_ENGINE_P2P_H
 
 #include "engine/tensors.h"
+#include "shm/flight.h"
 #include "transport/transport.h"
 
 enum { P2P_ANY = -1 }; /* root of a receive: from any rank */
 
 struct p2p {
     struct transport *t;
+    struct flight *flight;  /* NULL: none */
+    int group;              /* its number there */
     struct monitor monitor; /* guards: */
     struct tensor_list fresh;
     bool closed;
@@ -31,7 +34,7 @@ struct p2p {
     char reason[256];
 };
 
-void p2p_open(struct p2p *p, struct transport *t);
+void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group);
 void p2p_free(struct p2p *p); /* after p2p_close */
 
 bool p2p_is(const struct request *r);

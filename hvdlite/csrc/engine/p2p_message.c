@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "engine/p2p_state.h"
 
 #include <string.h>
@@ -24,6 +25,7 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     hvd_error own;
     if (error) own = *error;
     if (error) error_of(&own, tensor->request.name);
+    if (p->flight) flight_ended(p->flight, tensor->flight, error, clock_now());
     atomic_fetch_sub(&p->count, 1);
     tensor->complete(tensor->arg, error ? &own : NULL);
 }

@@ -1,10 +1,13 @@
 """torch.distributed over hvdlite between two ranks: send, recv, the monitored barrier."""
 
 import datetime
+import os
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from hvdlite.monitor import live, memory, report
 
 
 def test_between_two_ranks(groups):
@@ -49,6 +52,25 @@ def test_what_goes_wrong_between_two_ranks(groups):
         dist.send(torch.zeros(4), 0, groups[0])
     with pytest.raises(ValueError, match="(?i)same as the (process )?rank"):
         dist.send(t, rank, groups[0])
+
+
+def test_reports_tell_of_them(groups):
+    """While a receive waits, and when it has ended: no other rank is blamed for it."""
+    if dist.get_rank() > 1 or dist.get_world_size() == 1:
+        return
+    t, other = torch.ones(5), 1 - dist.get_rank()
+    late = dist.irecv(t, other, groups[0], 9)
+    with pytest.raises(dist.DistBackendError, match="Timed out"):
+        late.wait(datetime.timedelta(seconds=0.1))
+    path = memory.files_of(os.getpid())[0]
+    with memory.Recorder(path) as recorder:
+        waits = live.pending(recorder.snapshot())[-1]
+        text = report.summary(recorder.snapshot(), [recorder.snapshot()])
+        dist.isend(t, other, groups[0], 9)
+        late.wait()
+        ended = [op["phase"] for op in recorder.ops() if op["number"] == waits["number"]]
+    assert (waits["kind"], waits["bytes"], ended) == ("recv", 20, ["done"])
+    assert "tag9' (20 B, a recv that has not ended)" in text and "waits for rank" not in text
 
 
 def test_monitored_barrier(groups):
