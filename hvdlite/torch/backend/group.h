@@ -146,7 +146,7 @@ class Group : public Backend {
         void tell_first() {
             auto told = send(0), heard = receive(0);
             TORCH_CHECK_WITH(DistBackendError, comes(*told) && comes(*heard), "hvdlite: [Rank ",
-                             group.rank_, "]: rank ", group.rank_,
+                             group.rank_, "]: Rank ", group.rank_,
                              " successfully reached monitoredBarrier, but received errors while "
                              "waiting for send/recv from rank 0. Please check rank 0 logs for "
                              "faulty rank.");
