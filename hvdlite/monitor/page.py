@@ -50,7 +50,7 @@ def page(trace: Trace, title: str) -> str:
         by_rank.setdefault(tensor.rank, []).append(tensor)
     ranks = sorted(by_rank)
     mark = steps.marks(by_rank[ranks[0]]) if ranks else None
-    ways = verdict.ways(trace.tensors, trace.notes)
+    ways = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ways)
     parts = [f"<h1>{html.escape(title)}</h1>", _verdict(ways), _summary(trace, found, mark)]

@@ -46,6 +46,8 @@ class Trace(NamedTuple):
     notes: List[Note]
     error: float  # seconds by which times of different ranks may be wrong
     name: str  # the job, its hosts, and when it began
+    hosts: Dict[int, str]  # of the ranks; older timelines do not tell
+    hosts: Dict[int, str]  # of the ranks; older timelines do not tell
 
 
 def read(paths: Sequence[str]) -> Trace:
@@ -79,6 +81,7 @@ def read(paths: Sequence[str]) -> Trace:
         notes,
         sum(errors[-2:]),
         _name(list(clocks.values())),
+        {clock["rank"]: clock["host"] for clock in clocks.values() if "host" in clock},
     )
 
 

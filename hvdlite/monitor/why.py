@@ -47,7 +47,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def of_trace(trace: traces.Trace) -> str:
     """Return the verdict about timelines."""
-    ranks = verdict.ways(trace.tensors, trace.notes)
+    ranks = verdict.ways(trace.tensors, trace.notes, trace.hosts)
     return verdict.text(
         trace.name.rpartition(" on ")[0] or "this job", ranks, verdict.findings(ranks)
     )
