@@ -28,6 +28,16 @@ def test_a_small_point_takes_little_more_than_the_links_allow():
     assert {rank[0] for rank in found["ranks"]} == {2 * 7 * 1_000_000 // 8}
 
 
+def test_servers_share_what_one_takes_in_and_sends_out():
+    def seconds(servers, **more):
+        place = sim.Place(8, rate=1e9, servers=servers, **more)
+        return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000
+
+    assert seconds(1) == pytest.approx(2 * 7, rel=0.1)  # its own host's worker takes no link
+    assert seconds(1, apart=True) == pytest.approx(2 * 8, rel=0.1)
+    assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # two hosts' links carry both ways
+
+
 def test_oversubscribed_racks_slow_what_crosses_them():
     steps = [
         sim.run(sim.Place(4, rate=1e9, topology=each, rack=2), [(250_000, 1.0)], algorithm="ring")

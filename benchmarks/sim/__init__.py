@@ -1,6 +1,7 @@
 """The core of hvdlite in a simulated cluster: what a job is, and how it is run.
 
-job.c has the ranks, network.c and clock.c what they stand on; all else is the core as it is. Here
+job.c has the ranks, network.c and clock.c what they stand on; all else is the core as it is.
+servers.c is a parameter server to compare with. Here
 are the platform that SimGrid reads and the costs that it does not know.
 """
 
@@ -51,6 +52,12 @@ class Place(NamedTuple):
     rack: int = 16  # hosts in it
     cores: int = 0  # that all hosts share, as emulated ones do; 0: each rank has its own
     costs: Costs = Costs()
+    servers: int = 0  # of a parameter server, instead of the core; 0: the core
+    apart: bool = False  # the servers have hosts of their own
+
+    @property
+    def machines(self) -> int:
+        return self.hosts + self.servers * self.apart
 
     @property
     def carried(self) -> float:
@@ -79,20 +86,21 @@ def _cluster(name: str, first: int, last: int, rate: float, more: str = "") -> s
 
 
 def _torus(place: Place) -> str:
-    width = max(w for w in range(1, int(place.hosts**0.5) + 1) if place.hosts % w == 0)
-    shape = f'topology="TORUS" topo_parameters="{width},{place.hosts // width}"'
-    return _cluster("r0", 0, place.hosts - 1, place.carried, shape)
+    hosts = place.machines
+    width = max(w for w in range(1, int(hosts**0.5) + 1) if hosts % w == 0)
+    shape = f'topology="TORUS" topo_parameters="{width},{hosts // width}"'
+    return _cluster("r0", 0, hosts - 1, place.carried, shape)
 
 
 def _racks(place: Place) -> str:
     _, _, over = place.topology.partition(":")
-    each = place.rack if over else place.hosts
-    starts = range(0, place.hosts, each)
+    each = place.rack if over else place.machines
+    starts = range(0, place.machines, each)
     if len(starts) == 1:
-        return _cluster("r0", 0, place.hosts - 1, place.carried)
+        return _cluster("r0", 0, place.machines - 1, place.carried)
     lines = []
     for i, first in enumerate(starts):
-        last = min(first + each, place.hosts) - 1
+        last = min(first + each, place.machines) - 1
         lines.append(_cluster(f"r{i}", first, last, place.carried))
         uplink = each * place.carried / float(over)
         lines.append(
@@ -127,7 +135,7 @@ def run(
     :raises Failed: with what the program says.
     """
     given = {"hosts": place.hosts, "ranks": place.ranks, **place.costs._asdict()}
-    given.update(rate=place.carried, **settings)
+    given.update(servers=place.servers, apart=int(place.apart), rate=place.carried, **settings)
     if algorithm:
         given["algorithm"] = ALGORITHMS.index(algorithm)
     with tempfile.TemporaryDirectory() as folder:

@@ -52,6 +52,8 @@ def parse() -> argparse.Namespace:
     add("--bytes", type=int, default=40_000_000, help="of one array (40000000)")
     add("--model", choices=models.MODELS, help="its gradients instead")
     add("--compute", type=float, default=0, help="of a step of the model, ms")
+    add("--servers", type=int, default=0, help="a parameter server's, instead of hvdlite")
+    add("--apart", action="store_true", help="the servers have hosts of their own")
     add("--order", choices=["priority", "fifo"], default="priority")
     add("--algorithm", choices=sim.ALGORITHMS, help="as hvdlite chooses, if not given")
     add("--steps", type=int, default=3, help="that count, after two others (3)")
@@ -62,7 +64,10 @@ def parse() -> argparse.Namespace:
 
 def place_of(args: argparse.Namespace) -> sim.Place:
     costs = sim.Costs(args.latency * 1e-6, args.message * 1e-6, args.byte * 1e-9)
-    return sim.Place(args.hosts, args.ranks, args.rate, args.topology, args.rack, costs=costs)
+    return sim.Place(
+        args.hosts, args.ranks, args.rate, args.topology, args.rack, costs=costs,
+        servers=args.servers, apart=args.apart,
+    )  # fmt: skip
 
 
 def settings_of(args: argparse.Namespace) -> Dict[str, Any]:
@@ -82,9 +87,12 @@ def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
     over = (
         f", {seconds / bound:.2f} of the bound of the links, {1e3 * bound:.2f} ms" if bound else ""
     )
-    print(f"{args.hosts} hosts x {args.ranks}, {size:,} bytes: {1e3 * seconds:.2f} ms{over}")
+    by = f", {args.servers} servers" if args.servers else ""
+    print(f"{args.hosts} hosts x {args.ranks}{by}, {size:,} bytes: {1e3 * seconds:.2f} ms{over}")
     if args.model and args.compute:
         print(f"compute {args.compute:.1f} ms, efficiency {args.compute / 1e3 / seconds:.1%}")
+    if args.servers:
+        return
     print(f"a message costs {found['alpha'] * 1e6:.0f} us, a byte {found['beta'] * 1e9:.3f} ns, as "
           f"the ranks have measured; {found['choices']}")  # fmt: skip
     names = ["bytes sent", "messages sent", "negotiation's sent", "negotiation's heard"]
@@ -95,6 +103,8 @@ def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
 
 def main() -> None:
     args = parse()
+    if args.servers and (args.ranks > 1 or args.servers > args.hosts and not args.apart):
+        sys.exit("sim: --servers are for one worker a host, and more than hosts are --apart")
     lacks = sim.missing()
     if lacks:
         sys.exit(f"sim: {lacks}")

@@ -28,7 +28,7 @@ enum { MOST_TENSORS = 1024, MOST_STEPS = 256, APP_STACK = 1 << 20 };
     ROW(forward, 1.0 / 3) ROW(fifo, 0) ROW(latency, 0) ROW(message, 0) ROW(byte, 0) \
     ROW(memory_byte, 0) ROW(call, 0) ROW(burst, 0) ROW(rate, 0) ROW(algorithm, -1) ROW(ahead, -1) \
     ROW(fusion, -1) ROW(yield, 300e-6) ROW(dead_rank, -1) ROW(dead_at, 0) ROW(slow_host, -1) \
-    ROW(slow, 1) ROW(wake, 0)
+    ROW(slow, 1) ROW(wake, 0) ROW(servers, 0) ROW(apart, 0)
 /* clang-format on */
 
 #define FIELD(name, value) double name;
@@ -49,6 +49,7 @@ struct program {
 
 static struct {
     struct sim_network *network;
+    struct servers servers; /* of set.servers; else the core sums */
     struct program *programs;
     sg_actor_t *actors; /* [rank] */
     size_t elements[MOST_TENSORS];
@@ -104,6 +105,8 @@ static void completed(void *arg, const hvd_error *error) {
     monitor_unlock(&p->monitor);
 }
 
+static void pulled(int worker, int tensor) { completed(&job.programs[worker].done[tensor], NULL); }
+
 static void await(struct program *p, int k) {
     monitor_lock(&p->monitor);
     bool sleeps = !p->done[k];
@@ -121,7 +124,7 @@ static double compute(const struct program *p, double seconds) {
     return 0;
 }
 
-static void submit(struct program *p, int k) {
+static void submit_to_engine(struct program *p, int k) {
     struct tensor *t = &p->tensors[k];
     char *data = job.memory;
     for (int i = 0; i < k; i++) data += job.elements[i] * sizeof(float);
@@ -135,12 +138,19 @@ static void submit(struct program *p, int k) {
                                   .priority = set.fifo ? 0 : -k,
                                   .dims = {(int64_t)job.elements[k]}};
     snprintf(t->request.name, sizeof t->request.name, "gradient.%d", k);
-    p->done[k] = false;
     hvd_error err;
-    sim_work(set.call);
     if (!engine_submit(p->engine, t, &err)) return;
     if (!p->error.code) p->error = err;
     p->done[k] = true;
+}
+
+static void submit(struct program *p, int k) {
+    p->done[k] = false;
+    sim_work(set.call);
+    if (set.servers)
+        servers_push(&job.servers, p->rank, k);
+    else
+        submit_to_engine(p, k);
 }
 
 static void step(struct program *p, int s) {
@@ -161,7 +171,8 @@ static void step(struct program *p, int s) {
 }
 
 static void train(struct program *p) {
-    const struct sim_counts *counts = sim_network_counts(job.network, p->rank);
+    int rank = set.servers ? servers_rank_of_worker(&job.servers, p->rank) : p->rank;
+    const struct sim_counts *counts = sim_network_counts(job.network, rank);
     for (int k = 0; k < job.n; k++) p->done[k] = true;
     for (int s = 0; s < (int)set.steps && !p->error.code; s++) {
         if (set.meet) meet();
@@ -197,6 +208,10 @@ static void run(int argc, char **argv) {
     (void)argc, (void)argv;
     struct program *p = sg_actor_self_get_data();
     monitor_init(&p->monitor);
+    if (set.servers) {
+        train(p);
+        return;
+    }
     prepare(p, sim_network_rank(job.network, p->rank));
     train(p);
     engine_leave(p->engine, "done");
@@ -260,12 +275,21 @@ static void start_program(int rank) {
     sg_actor_start(job.actors[rank], run, 0, NULL);
 }
 
+static void start_network(const struct sim_costs *costs) {
+    bool apart = set.apart != 0;
+    int servers = (int)set.servers, hosts = (int)set.hosts + (apart ? servers : 0);
+    int ranks = servers ? (apart ? 1 : 2) : (int)set.ranks;
+    job.network = sim_network_new(hosts, ranks, costs);
+    job.servers = (struct servers){job.size, servers, apart, job.network, job.elements, pulled};
+    if (job.network && servers) servers_start(&job.servers);
+}
+
 static void start_all(void) {
     const struct sim_costs costs = {set.latency,     set.message, set.byte,  set.wake,
                                     set.memory_byte, set.call,    set.burst, set.rate};
     job.size = (int)set.hosts * (int)set.ranks;
     size_t size = (size_t)job.size;
-    job.network = sim_network_new((int)set.hosts, (int)set.ranks, &costs);
+    start_network(&costs);
     job.programs = calloc(size, sizeof *job.programs);
     job.actors = calloc(size, sizeof(sg_actor_t));
     job.before = calloc(2 * size, sizeof *job.before);

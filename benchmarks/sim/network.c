@@ -167,25 +167,30 @@ static void handle(const struct transport *t, const struct parcel *p) {
     sim_work(n->costs.message + (here ? 0 : (double)p->size * n->costs.byte));
 }
 
+/* Takes the parcel. */
+static int dispatch(struct transport *t, struct parcel *p, hvd_error *err) {
+    struct sim_rank *from = self(t);
+    handle(t, p);
+    if (t->layout.host_of[p->to] == t->layout.host_of[p->from]) {
+        arrive(from - p->from + p->to, p);
+        return HVD_OK;
+    }
+    struct wire *wire = &from->streams[p->to];
+    if (!wire->ready && !start((struct way){from->network, wire, p->from, p->to}, "stream", stream))
+        return error_set(err, HVD_NO_MEMORY, "no memory for a stream");
+    wire_put(wire, p);
+    return HVD_OK;
+}
+
 static int deliver(struct transport *t, int to, bool message, const void *data, size_t size,
                    hvd_error *err) {
-    struct sim_rank *from = self(t), *r = from - t->at.rank + to;
     bool kept = message || size <= KEPT;
     struct parcel *p = malloc(sizeof *p + (kept ? size : 0));
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a parcel of %zu bytes", size);
     *p = (struct parcel){.from = t->at.rank, .to = to, .message = message, .size = size};
     if (kept && size) memcpy(p->data, data, size);
-    count(from->network, p);
-    handle(t, p);
-    if (t->layout.host_of[to] == t->layout.host_of[t->at.rank]) {
-        arrive(r, p);
-        return HVD_OK;
-    }
-    struct wire *wire = &from->streams[to];
-    if (!wire->ready && !start((struct way){from->network, wire, t->at.rank, to}, "stream", stream))
-        return error_set(err, HVD_NO_MEMORY, "no memory for a stream");
-    wire_put(wire, p);
-    return HVD_OK;
+    count(self(t)->network, p);
+    return dispatch(t, p, err);
 }
 
 static int sim_isend(struct transport *t, const void *data, size_t bytes, int to,
@@ -255,6 +260,36 @@ static const struct transport_ops SIM_OPS = {
     .sleep = sim_sleep,
     .abandon = sim_abandon,
 };
+
+/* ---- parcels of a parameter server ---- */
+
+void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t bytes) {
+    struct sim_rank *r = &n->ranks[from];
+    struct parcel *p = malloc(sizeof *p + sizeof tag);
+    hvd_error err = {0};
+    if (p) {
+        *p = (struct parcel){.from = from, .to = to, .message = true, .size = bytes};
+        memcpy(p->data, &tag, sizeof tag);
+        r->counts.data++, r->counts.bytes += bytes;
+        if (!dispatch(&r->transport, p, &err)) return;
+    }
+    fprintf(stderr, "no memory for a parcel: %s\n", err.text);
+    exit(1);
+}
+
+struct sim_parcel sim_network_next(struct sim_network *n, int rank) {
+    struct sim_rank *r = &n->ranks[rank];
+    struct sim_parcel found = {0, 0};
+    monitor_lock(&r->monitor);
+    while (!r->messages.first) monitor_wait(&r->monitor, 1e9);
+    struct parcel *p = take(&r->messages);
+    monitor_unlock(&r->monitor);
+    handle(&r->transport, p);
+    found.from = p->from;
+    memcpy(&found.tag, p->data, sizeof found.tag);
+    free(p);
+    return found;
+}
 
 /* ---- what the linker puts in place of the core's function ---- */
 

@@ -39,4 +39,27 @@ struct sim_network *sim_network_new(int hosts, int ranks_a_host, const struct si
 struct transport *sim_network_rank(struct sim_network *n, int rank);
 struct sim_counts *sim_network_counts(struct sim_network *n, int rank);
 
+/* Parcels of a parameter server, without contents: a tag and so many bytes. next: waits for one. */
+struct sim_parcel {
+    int from, tag;
+};
+void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t bytes);
+struct sim_parcel sim_network_next(struct sim_network *n, int rank);
+
+/* A parameter server in place of the core: workers push each gradient, the servers add them and
+ * send the sums back. Where there are more elements than MXNet's bound, each server has a part. */
+struct servers {
+    int workers, many;
+    bool apart; /* on hosts of their own, behind those of the workers; else on the first of these */
+    struct sim_network *network;
+    const size_t *elements;                 /* [tensor] */
+    void (*pulled)(int worker, int tensor); /* the whole sum is there */
+};
+
+/* Their number in the network. */
+int servers_rank_of_worker(const struct servers *s, int worker);
+/* Starts the servers and what receives on the workers; *s stays. */
+void servers_start(struct servers *s);
+void servers_push(const struct servers *s, int worker, int tensor);
+
 #endif

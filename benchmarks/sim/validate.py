@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-GRADIENTS, GRADIENT, NAP = 40, 500_000, 0.02
+GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.02, 16
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
 
@@ -91,7 +91,7 @@ def steps() -> List[tuple]:
 
     arrays = [mx.nd.ones((GRADIENT // 4,)) for _ in range(GRADIENTS)]
     taken: List[tuple] = []
-    for _ in range(8):
+    for _ in range(STEPS):
         call_together(lambda: taken.append(step(arrays, NAP)))
     return taken[1:]
 

@@ -1,0 +1,64 @@
+"""The algorithm that hvdlite chooses beside each of the others, in simulated clusters.
+
+    python -m benchmarks.sim.choices
+    python -m benchmarks.sim.choices --hosts 64 256 --rates 10gbit --sizes 1000000
+
+Prints each case where another algorithm takes less time, and how many are within 5 % of the best.
+"""
+
+import argparse
+import itertools
+import sys
+from typing import Iterator, Optional
+
+from benchmarks import sim
+from benchmarks.harness import markdown
+from benchmarks.sim.__main__ import bits_a_second
+
+HOSTS = [2, 4, 8, 16, 32, 64, 128, 256]
+RATES = ["10gbit", "25gbit", "100gbit"]
+SIZES = [16_000, 64_000, 256_000, 1_000_000, 4_000_000, 16_000_000]
+NEAR = 1.05  # of the best one's time
+
+
+def places(args: argparse.Namespace) -> Iterator[sim.Place]:
+    """A star, and racks with half of their hosts' rate where there are several."""
+    for hosts, rate in itertools.product(args.hosts, args.rates):
+        yield sim.Place(hosts, rate=bits_a_second(rate))
+        if hosts > 16:
+            yield sim.Place(hosts, rate=bits_a_second(rate), topology="tree:2")
+
+
+def seconds(place: sim.Place, size: int, algorithm: Optional[str] = None) -> float:
+    return sim.run(place, [(size // 4, 1.0)], 3600, algorithm, steps=3)["steps"][0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sim.choices", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
+    parser.add_argument("--rates", nargs="+", default=RATES)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    args = parser.parse_args()
+    lacks = sim.missing()
+    if lacks:
+        sys.exit(f"sim: {lacks}")
+    rows, ratios = [], []
+    for place, size in itertools.product(places(args), args.sizes):
+        times = {each: seconds(place, size, each) for each in sim.ALGORITHMS}
+        best = min(times, key=lambda each: times[each])
+        chosen = seconds(place, size)
+        ratios.append(chosen / times[best])
+        if ratios[-1] > 1.001:
+            where = f"{place.hosts} hosts, {place.rate / 1e9:.0f} Gbit/s, {place.topology}"
+            rows.append([where, f"{size:,}", best, f"{1e3 * times[best]:.3f}", f"{ratios[-1]:.2f}"])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    print(markdown(["cluster", "bytes", "best", "its ms", "chosen / best"], rows, texts=3))
+    near = sum(ratio <= NEAR for ratio in ratios)
+    print(f"{near} of {len(ratios)} cases within 5 % of the best, {max(ratios):.2f} at worst")
+
+
+if __name__ == "__main__":
+    main()
