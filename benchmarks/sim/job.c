@@ -5,11 +5,9 @@
  * TENSORS, a file: for each tensor its elements and its share of the compute, in the order of the
  * layers. A step waits for a tensor where forward needs it and submits it where backward has made
  * it. Prints JSON. benchmarks/sim/__init__.py tells what the keys are. */
+#include "job.h"
 #include "base/clock.h"
 #include "collectives/coll.h"
-#include "collectives/costs.h"
-#include "engine/engine.h"
-#include "sim.h"
 
 #include <math.h>
 #include <simgrid/actor.h>
@@ -19,51 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TENSORS = 1024, MOST_STEPS = 256, APP_STACK = 1 << 20 };
+enum { APP_STACK = 1 << 20 };
 
-/* What each key=value sets, and its default; all are numbers. */
-/* clang-format off */
-#define SETTINGS(ROW) \
-    ROW(hosts, 2) ROW(ranks, 1) ROW(steps, 5) ROW(warm, 2) ROW(meet, 1) ROW(compute, 0) \
-    ROW(forward, 1.0 / 3) ROW(fifo, 0) ROW(latency, 0) ROW(message, 0) ROW(byte, 0) \
-    ROW(memory_byte, 0) ROW(call, 0) ROW(burst, 0) ROW(rate, 0) ROW(algorithm, -1) ROW(ahead, -1) \
-    ROW(fusion, -1) ROW(yield, 300e-6) ROW(dead_rank, -1) ROW(dead_at, 0) ROW(slow_host, -1) \
-    ROW(slow, 1) ROW(wake, 0) ROW(servers, 0) ROW(apart, 0)
-/* clang-format on */
-
-#define FIELD(name, value) double name;
 #define DEFAULT(name, value) .name = value,
-static struct settings {
-    SETTINGS(FIELD)
-} set = {SETTINGS(DEFAULT)};
-
-struct program {
-    int rank;
-    struct monitor monitor;
-    struct engine *engine;
-    bool done[MOST_TENSORS];
-    struct tensor tensors[MOST_TENSORS];
-    double began[MOST_STEPS], submitted[MOST_STEPS], front[MOST_STEPS], ended[MOST_STEPS];
-    hvd_error error; /* how it ended */
-};
-
-static struct {
-    struct sim_network *network;
-    struct servers servers; /* of set.servers; else the core sums */
-    struct program *programs;
-    sg_actor_t *actors; /* [rank] */
-    size_t elements[MOST_TENSORS];
-    double share[MOST_TENSORS];
-    int n, size;
-    char *memory; /* of all tensors, of all ranks */
-    struct timeline timeline;
-    struct cost cost;
-    size_t depth;
-    char choices[200];
-    struct sim_counts *before, *after; /* [rank]: when the steps that count began and ended */
-    struct monitor meeting;
-    int met, meetings;
-} job;
+struct settings set = {SETTINGS(DEFAULT)};
+struct job job;
 
 enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                                      size_t bytes);
@@ -300,58 +258,6 @@ static void start_all(void) {
     if (set.dead_rank < 0) return;
     sg_actor_t killer = sg_actor_init("killer", sg_host_by_name("h0"));
     sg_actor_start(killer, die, 0, NULL);
-}
-
-/* ---- what it prints ---- */
-
-static double seconds_of(const struct program *p, int s) {
-    return set.meet ? p->ended[s] - p->began[s] : p->began[s + 1] - p->began[s];
-}
-
-static double front_of(const struct program *p, int s) { return p->front[s] - p->submitted[s]; }
-
-/* The longest of all ranks, of each step that counts. */
-static void print_worst(const char *name, double (*of)(const struct program *p, int s)) {
-    printf("\"%s\": [", name);
-    for (int s = (int)set.warm; s < (int)set.steps - !set.meet; s++) {
-        double worst = 0;
-        for (int r = 0; r < job.size; r++) worst = fmax(worst, of(&job.programs[r], s));
-        printf("%s%.9f", s > (int)set.warm ? ", " : "", worst);
-    }
-    printf("], ");
-}
-
-static void print_counts(void) {
-    double steps = set.steps - set.warm;
-    printf("\"ranks\": [");
-    for (int r = 0; r < job.size; r++) {
-        struct sim_counts c = job.after[r], b = job.before[r];
-        printf("%s[%.0f, %.2f, %.2f, %.2f]", r ? ", " : "", (double)(c.bytes - b.bytes) / steps,
-               (double)(c.data - b.data) / steps, (double)(c.sent - b.sent) / steps,
-               (double)(c.heard - b.heard) / steps);
-    }
-    printf("]");
-}
-
-static void print_failures(void) {
-    int failed = 0, first = -1;
-    for (int r = job.size - 1; r >= 0; r--)
-        if (job.programs[r].error.code) failed++, first = r;
-    printf("\"failed\": %d, \"error\": \"%s\", ", failed,
-           first < 0 ? "" : job.programs[first].error.text);
-}
-
-static void print_all(void) {
-    printf("{");
-    print_worst("steps", seconds_of);
-    if (set.meet) print_worst("front", front_of);
-    printf("\"alpha\": %g, \"beta\": %g, \"far\": %g, \"depth\": %zu, \"choices\": \"%s\", "
-           "\"ended\": %.9f, ",
-           job.cost.alpha, job.cost.beta, job.cost.far, job.depth, job.choices,
-           simgrid_get_clock());
-    print_failures();
-    print_counts();
-    puts("}");
 }
 
 int main(int argc, char **argv) {

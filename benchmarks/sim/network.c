@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "base/sync.h"
 #include "collectives/costs.h"
+#include "parcel.h"
 #include "sim.h"
 
 #include <assert.h>
@@ -17,19 +18,6 @@
 #include <sys/mman.h>
 
 enum { KEPT = 4096, STACK = 64 << 10 };
-
-struct parcel {
-    struct parcel *next;
-    int from, to;
-    bool message;
-    size_t size;
-    double due; /* when it arrives; set once it has left the stream */
-    unsigned char data[];
-};
-
-struct queue {
-    struct parcel *first, **last;
-};
 
 struct wire {
     struct queue queue;
@@ -59,19 +47,6 @@ static struct sim_rank *self(const struct transport *t) { return (struct sim_ran
 static void ring(struct sim_rank *r) {
     r->events++;
     monitor_notify(&r->monitor);
-}
-
-static void put(struct queue *q, struct parcel *p) {
-    p->next = NULL;
-    if (!q->first) q->last = &q->first;
-    *q->last = p;
-    q->last = &p->next;
-}
-
-static struct parcel *take(struct queue *q) {
-    struct parcel *p = q->first;
-    if (p) q->first = p->next;
-    return p;
 }
 
 static void arrive(struct sim_rank *r, struct parcel *p) {
@@ -277,18 +252,17 @@ void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t by
     exit(1);
 }
 
-struct sim_parcel sim_network_next(struct sim_network *n, int rank) {
+int sim_network_next(struct sim_network *n, int rank) {
     struct sim_rank *r = &n->ranks[rank];
-    struct sim_parcel found = {0, 0};
+    int tag;
     monitor_lock(&r->monitor);
     while (!r->messages.first) monitor_wait(&r->monitor, 1e9);
     struct parcel *p = take(&r->messages);
     monitor_unlock(&r->monitor);
     handle(&r->transport, p);
-    found.from = p->from;
-    memcpy(&found.tag, p->data, sizeof found.tag);
+    memcpy(&tag, p->data, sizeof tag);
     free(p);
-    return found;
+    return tag;
 }
 
 /* ---- what the linker puts in place of the core's function ---- */

@@ -50,7 +50,7 @@ static void serve(int argc, char **argv) {
     struct servers *s = a->servers;
     int rank = rank_of_server(s, a->number);
     for (;;) {
-        int tensor = sim_network_next(s->network, rank).tag;
+        int tensor = sim_network_next(s->network, rank);
         if (++a->parts[tensor] < s->workers) continue;
         a->parts[tensor] = 0;
         for (int w = 0; w < s->workers; w++)
@@ -64,7 +64,7 @@ static void pull(int argc, char **argv) {
     struct actor *a = sg_actor_self_get_data();
     struct servers *s = a->servers;
     for (;;) {
-        int tensor = sim_network_next(s->network, servers_rank_of_worker(s, a->number)).tag;
+        int tensor = sim_network_next(s->network, servers_rank_of_worker(s, a->number));
         if (++a->parts[tensor] < (is_parted(s, tensor) ? s->many : 1)) continue;
         a->parts[tensor] = 0;
         s->pulled(a->number, tensor);

@@ -39,12 +39,10 @@ struct sim_network *sim_network_new(int hosts, int ranks_a_host, const struct si
 struct transport *sim_network_rank(struct sim_network *n, int rank);
 struct sim_counts *sim_network_counts(struct sim_network *n, int rank);
 
-/* Parcels of a parameter server, without contents: a tag and so many bytes. next: waits for one. */
-struct sim_parcel {
-    int from, tag;
-};
+/* Parcels of a parameter server, without contents: a tag and so many bytes. next: waits for one and
+ * returns its tag. */
 void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t bytes);
-struct sim_parcel sim_network_next(struct sim_network *n, int rank);
+int sim_network_next(struct sim_network *n, int rank);
 
 /* A parameter server in place of the core: workers push each gradient, the servers add them and
  * send the sums back. Where there are more elements than MXNet's bound, each server has a part. */
