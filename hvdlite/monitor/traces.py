@@ -47,7 +47,6 @@ class Trace(NamedTuple):
     error: float  # seconds by which times of different ranks may be wrong
     name: str  # the job, its hosts, and when it began
     hosts: Dict[int, str]  # of the ranks; older timelines do not tell
-    hosts: Dict[int, str]  # of the ranks; older timelines do not tell
 
 
 def read(paths: Sequence[str]) -> Trace:
