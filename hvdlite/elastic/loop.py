@@ -67,6 +67,7 @@ def run(function: Callable) -> Callable:
                 else:
                     newcomers.call_first()
                 state.sync()
+                newcomers.have_state()
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()
                 barrier()

@@ -52,6 +52,26 @@ def test_a_job_grows_to_its_full_size():
     assert places(done) == {"0 of 2", "1 of 2"}
 
 
+def test_a_new_rank_without_the_state_does_not_train_alone():
+    program = """if True:
+        import os, signal
+        import hvdlite as hvd
+        hvd.init()
+        die = lambda: "HVDLITE_NEWCOMER" in os.environ or os.kill(os.getpid(), signal.SIGKILL)
+        @hvd.elastic.run
+        def train(state):
+            while True:
+                hvd.numpy.barrier()
+                state.commit()
+        state = hvd.elastic.ObjectState(step=0)
+        state.register_reset_callbacks([die])
+        train(state)
+    """
+    done = call(*TCP, "-n", 1, "--max-np", 2, *python(program))
+    assert done.code == 1, done.err
+    assert "all ranks that had the state of training have died" in done.err
+
+
 def test_a_new_rank_that_hangs_holds_up_no_end():
     """MPI may hold one for ever whose job has ended meanwhile."""
     done = elastic("-n", 3, "1", 5, 2, env={**os.environ, "NEWCOMERS_HANG": "1"})
