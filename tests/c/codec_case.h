@@ -1,4 +1,4 @@
-/* What the tests of the codecs share: gradients, the messages of several ranks, and their sum. */
+/* Coded gradients, which each rank can compute for all ranks, their messages, and the expected sum. */
 #ifndef HVDLITE_CODEC_CASE_H
 #define HVDLITE_CODEC_CASE_H
 
@@ -7,10 +7,16 @@
 #include "kernels/codec.h"
 #include "random.h"
 
-enum { MOST = 1009, MOST_RANKS = 9 };
+static const struct codec CODED_CASES[] = {{HVD_CODEC_FLOAT16, 0},
+                                           {HVD_CODEC_BFLOAT16, 0},
+                                           {HVD_CODEC_2BIT, 0.5},
+                                           {HVD_CODEC_1BIT, 0},
+                                           {HVD_CODEC_TOPK, 0.1}};
+enum { CODED_CASES_N = sizeof CODED_CASES / sizeof *CODED_CASES };
 
-static const size_t SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, MOST};
-enum { NSIZES = sizeof SIZES / sizeof *SIZES };
+enum { CODEC_RANKS = 9, CODEC_MOST = 1009 };
+static const size_t CODEC_SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, CODEC_MOST};
+enum { CODEC_NSIZES = sizeof CODEC_SIZES / sizeof *CODEC_SIZES };
 
 /* Exactly as large as needed: the address sanitizer sees one byte too many. */
 static inline float *gradient(uint64_t *random, size_t n) {
@@ -19,18 +25,29 @@ static inline float *gradient(uint64_t *random, size_t n) {
     return x;
 }
 
-/* Messages of p ranks, one after the other. */
-static inline uint8_t *messages_of(struct codec c, int p, size_t n) {
-    uint64_t random = 3 * n + (size_t)p;
+/* Quarters: sums of casts are exact in any order. */
+static inline void coded_gradient(int rank, size_t n, float *out) {
+    uint64_t random = 1000 * n + (size_t)rank;
+    for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;
+}
+
+/* The message of one rank, whose residual is zero; `bad`: with a NaN. */
+static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
+    OWNED float *in = room(n * sizeof *in), *residual = room(n * sizeof *in);
+    coded_gradient(rank, n, in);
+    if (bad && n) in[n / 2] = NAN;
+    OK(codec_encode(c, in, 1, residual, n, message, ERR));
+}
+
+/* Those of p ranks, one after the other; bad: the rank that has a NaN, or -1. */
+static inline uint8_t *coded_messages(struct codec c, int p, int bad, size_t n) {
     size_t bytes = codec_bytes(c, n);
-    uint8_t *messages = room(bytes * (size_t)p);
-    for (int r = 0; r < p; r++) {
-        OWNED float *in = gradient(&random, n), *residual = room(n * 4);
-        OK(codec_encode(c, in, 1, residual, n, messages + (size_t)r * bytes, ERR));
-    }
+    uint8_t *messages = room((size_t)p * bytes);
+    for (int r = 0; r < p; r++) coded_message(c, r, n, r == bad, messages + (size_t)r * bytes);
     return messages;
 }
 
+/* Adds them word by word, as ranks do that have a part of the words. */
 static inline void add_messages(struct codec c, const uint8_t *messages, int p, size_t n,
                                 void *sum) {
     const struct reduce_kernels *k = codec_kernels(c, p);
@@ -39,6 +56,29 @@ static inline void add_messages(struct codec c, const uint8_t *messages, int p, 
     k->widen(wide, messages, words, 1);
     for (int r = 1; r < p; r++) k->combine(wide, messages + (size_t)r * bytes, words);
     k->narrow(sum, wide, words, (struct reduce_final){1, 1});
+}
+
+/* The sum of p ranks' messages times the factor, decoded here. */
+static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double factor) {
+    float *out = room(n * sizeof *out);
+    OWNED uint8_t *messages = coded_messages(c, p, bad, n);
+    if (codec_is_cast(c)) {
+        const struct reduce_kernels *k = codec_kernels(c, p);
+        k->widen(out, messages, n, 1);
+        for (size_t r = 1; r < (size_t)p; r++) k->combine(out, messages + r * codec_bytes(c, n), n);
+        k->narrow(messages, out, n, (struct reduce_final){factor, 1});
+        k->widen(out, messages, n, 1);
+    } else {
+        codec_decode(c, messages, codec_bytes(c, n), (struct codec_sum){p, p, factor}, out, n);
+    }
+    return out;
+}
+
+/* The same bits, except for the payload of a NaN. */
+static inline bool coded_same(const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) return false;
+    return true;
 }
 
 #endif

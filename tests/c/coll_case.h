@@ -1,32 +1,11 @@
-/* One collective as a test: fill this rank's memory, run, compare with the serial result.
- *
- * Data repeats with a prime period: a segment in the wrong place shows, and a large expected result
- * costs no more than a copy. */
+/* One collective as a test: fill this rank's memory, run, compare with the serial result. */
 #ifndef HVDLITE_COLL_CASE_H
 #define HVDLITE_COLL_CASE_H
 
-#include "check.h"
+#include "coll_data.h"
 
-#include "collectives/coll.h"
-#include "elements.h"
-#include "ranks.h"
 #include "slab.h"
 #include "transport/layout.h"
-
-enum { PERIOD = 1021 };
-
-struct coll_case {
-    const struct coll_algorithm *row; /* NULL: coll_run */
-    hvd_kind kind;
-    int dtype;
-    size_t n;           /* elements; in a unit of `parts`; in a row of a reducescatter */
-    size_t rows;        /* reducescatter */
-    struct scaling how; /* allreduce, reducescatter */
-    int root;           /* broadcast */
-    bool whole;         /* one tensor instead of two */
-    const size_t
-        *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
-};
 
 /* What one rank keeps between cases. */
 struct coll_rank {
@@ -36,62 +15,6 @@ struct coll_rank {
     unsigned char **data; /* [rank], shared: every rank's result */
     char *mapped[MOST_RANKS];
 };
-
-static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
-    snprintf(text, size, "%s of %s, %d ranks, %zu rows, %zu x %s, op %d, scales %g %g, root %d",
-             kind_name(c->kind), c->row ? c->row->name : "coll_run", ranks, c->rows, c->n,
-             dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
-}
-
-/* PERIOD elements: the input of rank r; r < 0: the allreduce's result. */
-static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
-    for (size_t i = 0; i < PERIOD; i++)
-        element_put(c->dtype, tile, i,
-                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i)
-                          : sample(c->dtype, c->how.op, r, i));
-}
-
-static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
-                        size_t period) {
-    for (size_t at = 0; at < bytes; at += period)
-        memcpy(data + at, tile, bytes - at < period ? bytes - at : period);
-}
-
-static inline bool filled(const unsigned char *data, size_t bytes, const unsigned char *tile,
-                          size_t period) {
-    for (size_t at = 0; at < bytes; at += period)
-        if (memcmp(data + at, tile, bytes - at < period ? bytes - at : period) != 0) return false;
-    return true;
-}
-
-/* Equal within the tolerance, where 1 / divisor was rounded. */
-static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
-                                 const unsigned char *tile) {
-    for (size_t i = 0; i < n; i++) {
-        double expected = element_get(dtype, tile, i % PERIOD), got = element_get(dtype, data, i);
-        if (!(fabs(got - expected) <= sample_tolerance(dtype, expected))) return false;
-    }
-    return true;
-}
-
-/* Within the bound of sums that are rounded on each host and between them (hosts.c). */
-static inline bool within_bound(const struct coll_case *c, int ranks, const unsigned char *data,
-                                size_t begin, size_t n) {
-    double unit = c->dtype == HVD_FLOAT16 ? 0x1p-11 : 0x1p-8;
-    double factor = fabs(c->how.prescale * c->how.postscale) * 2.02 * unit;
-    if (c->how.op == HVD_AVERAGE) factor /= ranks;
-    unsigned char tile[PERIOD * 8];
-    fill_tile(c, ranks, -1, tile);
-    for (size_t i = 0; i < n; i++) {
-        size_t at = (begin + i) % PERIOD;
-        double got = element_get(c->dtype, data, i), sizes = 0;
-        if (got == element_get(c->dtype, tile, at)) continue;
-        double expected = reduced_sample(c->dtype, ranks, c->how, at);
-        for (int r = 0; r < ranks; r++) sizes += fabs(sample(c->dtype, c->how.op, r, at));
-        if (!(fabs(got - expected) <= sizes * factor)) return false;
-    }
-    return true;
-}
 
 static inline bool rounds_by_hosts(const struct coll_rank *self, const struct coll_case *c) {
     const struct comm *comm = rank_comm(self->ranks, self->rank);
@@ -174,38 +97,14 @@ static inline void check_in_place(struct coll_rank *self, const struct coll_case
     struct coll_args args = {.data = slab.data, .bytes = bytes};
     int code = case_run(self, c, &args, ERR);
     if (code != HVD_UNSUPPORTED) {
-        fill_tile(c, self->ranks->size, reduces ? -1 : c->root, tile);
-        bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
-        bool good = reduces && rounds_by_hosts(self, c)
+        if (!reduces) fill_tile(c, self->ranks->size, c->root, tile);
+        bool good = !reduces ? filled(slab.data, bytes, tile, PERIOD * element)
+                    : rounds_by_hosts(self, c)
                         ? within_bound(c, self->ranks->size, slab.data, 0, c->n)
-                    : reduces && rounded && c->how.op == HVD_AVERAGE
-                        ? nearly_filled(c->dtype, slab.data, c->n, tile)
-                        : filled(slab.data, bytes, tile, PERIOD * element);
+                        : result_part(c, self->ranks->size, slab.data, 0, c->n);
         if (reduces) good &= same_on_all(self, slab.data, bytes);
         check_result(self, c, good, code, ERR);
     }
-}
-
-static inline size_t longest_part(const size_t *end, int parts) {
-    size_t longest = 0;
-    for (int i = 0; i < parts; i++) {
-        size_t length = coll_length(coll_part(end, i));
-        longest = length > longest ? length : longest;
-    }
-    return longest;
-}
-
-/* Each part begins with the start of its rank's tile. */
-static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
-                            const size_t *part_end) {
-    unsigned char tile[PERIOD * 8];
-    bool good = true;
-    for (int r = 0; r < ranks; r++) {
-        size_t begin = r ? part_end[r - 1] : 0;
-        fill_tile(c, ranks, r, tile);
-        good &= filled(data + begin, part_end[r] - begin, tile, PERIOD * dtype_size(c->dtype));
-    }
-    return good;
 }
 
 static inline void check_allgather(struct coll_rank *self, const struct coll_case *c) {
@@ -224,20 +123,6 @@ static inline void check_allgather(struct coll_rank *self, const struct coll_cas
         check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, ERR);
         CHECK(filled(in.data, own, tile, PERIOD * element));
     }
-}
-
-/* Element i of the result is element i % PERIOD of the tile, from i = begin. */
-static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
-                               size_t begin, size_t n) {
-    unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
-    size_t element = dtype_size(c->dtype);
-    bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
-    fill_tile(c, ranks, -1, tile);
-    for (size_t i = 0; i < PERIOD; i++)
-        memcpy(turned + i * element, tile + (begin + i) % PERIOD * element, element);
-    return rounded && c->how.op == HVD_AVERAGE
-               ? nearly_filled(c->dtype, data, n, turned)
-               : filled(data, n * element, turned, PERIOD * element);
 }
 
 static inline void check_reducescatter(struct coll_rank *self, const struct coll_case *c) {
@@ -266,11 +151,6 @@ static inline void check_reducescatter(struct coll_rank *self, const struct coll
     }
 }
 
-/* The rows of each pair of ranks begin with the start of a tile of their own. */
-static inline void fill_pair(const struct coll_case *c, int from, int to, unsigned char *tile) {
-    fill_tile(c, 0, from * MOST_RANKS + to, tile);
-}
-
 /* The input has rows beyond the splits, which are not sent. */
 static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
     size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
@@ -285,26 +165,16 @@ static inline void check_alltoall(struct coll_rank *self, const struct coll_case
         args.bytes += c->parts[i] * unit;
         if (c->parts[i] * unit > args.longest) args.longest = c->parts[i] * unit;
     }
-    unsigned char tile[PERIOD * 8];
     OWN(slab_free)
     struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
     memset(in.data, 0x33, in_bytes + more);
     memset(out.data, 0x5a, out_bytes);
-    for (int r = 0; r < ranks; r++) {
-        struct coll_range part = coll_part(in_end, r);
-        fill_pair(c, rank, r, tile);
-        fill(in.data + part.begin, coll_length(part), tile, PERIOD * element);
-    }
+    fill_pairs(c, ranks, rank, in.data);
     args.in = in.data;
     args.data = out.data;
     int code = case_run(self, c, &args, ERR);
-    for (int r = 0; r < ranks && code != HVD_UNSUPPORTED; r++) {
-        struct coll_range part = coll_part(part_end, r);
-        fill_pair(c, r, rank, tile);
-        check_result(self, c,
-                     filled(out.data + part.begin, coll_length(part), tile, PERIOD * element), code,
-                     ERR);
-    }
+    if (code != HVD_UNSUPPORTED)
+        check_result(self, c, pairs_right(c, ranks, rank, out.data), code, ERR);
 }
 
 static inline void check_case(struct coll_rank *self, const struct coll_case *c) {

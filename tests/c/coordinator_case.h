@@ -6,6 +6,9 @@
 
 #include "negotiation/coordinator.h"
 
+#include <ctype.h>
+#include <inttypes.h>
+
 enum { MOST_DECIDED = 64 };
 
 /* An item with its own copy of the rows. */
@@ -16,9 +19,12 @@ struct decision {
 
 struct scene {
     struct coordinator *c;
-    int size;          /* ranks */
-    double now;        /* seconds */
-    uint64_t ids[128]; /* [a name's first letter]: the id that it was last decided with */
+    int size;   /* ranks */
+    double now; /* seconds */
+    /* [a name's first letter]: the id that it was last decided with; [the capital]: the one before;
+     * ['!']: one that the coordinator has never given */
+    uint64_t ids[128];
+    uint64_t newest; /* of those given before the last decision */
     struct wire_writer out;
     struct decision got[MOST_DECIDED];
     int n;
@@ -27,6 +33,7 @@ struct scene {
 static inline void scene_open(struct scene *s, struct coordinator_config config) {
     memset(s, 0, sizeof *s);
     s->size = config.size;
+    s->ids['!'] = 12345;
     s->c = coordinator_new(&config);
     REQUIRE(s->c != NULL);
 }
@@ -48,11 +55,20 @@ static inline void all_say(struct scene *s, int ranks, struct request r) {
     for (int i = 0; i < ranks; i++) says(s, i, r, 0);
 }
 
+static inline void note_id(struct scene *s, const struct wire_item *item) {
+    int letter = item->request.name[0];
+    if (!letter || !item->id) return;
+    s->ids[toupper(letter)] = s->ids[letter];
+    s->ids[letter] = item->id;
+}
+
 /* Decides and decodes all that was written since the last call. Returns the number of items. */
 static inline int decide(struct scene *s, double now) {
     struct wire_reader r;
     bool more = true;
     s->n = 0;
+    for (int i = 0; i < 128; i++)
+        if (i != '!' && s->ids[i] > s->newest) s->newest = s->ids[i];
     OK(coordinator_decide(s->c, now, &s->out, ERR));
     if (!s->out.size) return 0;
     OK(wire_open(&r, s->out.data, s->out.size, ERR));
@@ -62,7 +78,7 @@ static inline int decide(struct scene *s, double now) {
         if (!OK(wire_next(&r, &d->item, &more, ERR)) || !more) break;
         if ((d->item.type == WIRE_TENSOR || d->item.type == WIRE_FAIL) && d->item.nrows)
             memcpy(d->rows, d->item.rows, d->item.nrows * sizeof *d->rows);
-        if (d->item.type == WIRE_TENSOR) s->ids[d->item.request.name[0] & 127] = d->item.id;
+        if (d->item.type == WIRE_TENSOR) note_id(s, &d->item);
         s->n++;
     }
     wire_reader_free(&r);
@@ -70,8 +86,15 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#5" by id, "Ta:0-64" for a
- * piece of it, "Fa", "S", "B". */
+/* The letter of the name that was last decided with this id; 0: none. */
+static inline int letter_of(const struct scene *s, uint64_t id) {
+    for (int i = 'a'; i <= 'z'; i++)
+        if (s->ids[i] == id) return i;
+    return 0;
+}
+
+/* The decisions in short: "Ta Tb R" for two tensors by name and a RUN, "T#a" by the id of a, "Ta:0-64"
+ * for a piece of it, "Fa", "S1" for a RESEND of rank 1, "B". */
 static inline const char *in_short(struct scene *s, char *text, size_t size) {
     size_t used = 0;
     text[0] = 0;
@@ -83,7 +106,7 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
         switch (item->type) {
         case WIRE_TENSOR:
             used += (size_t)(*name ? snprintf(at, room, "%sT%s", gap, name)
-                                   : snprintf(at, room, "%sT#%d", gap, (int)item->id));
+                                   : snprintf(at, room, "%sT#%c", gap, letter_of(s, item->id)));
             if (item->cut && used < size)
                 used += (size_t)snprintf(text + used, size - used, ":%d-%d", (int)item->begin,
                                          (int)item->end);
@@ -144,7 +167,8 @@ static inline void acts(struct scene *s, int rank, const char *what) {
 
 /* A word of a story:
  *     0+a   rank 0 submits a (request_in_short); *+a: each rank does
- *     0#a   it submits a by the id that a was last decided with
+ *     0#a   it submits a by the id that a was last decided with; 0#A: with the one before; 0#!: with one
+ *           that the coordinator has not given
  *     0j    it joins
  *     0-    it leaves, as it is "out of data"
  *     f     rank 0 has finished a batch
@@ -161,10 +185,35 @@ static inline void happens(struct scene *s, const char *word) {
         acts(s, rank, what ? what : word + 1);
 }
 
-/* Plays sentences "words -> decisions ? error", each up to a semicolon: the decisions are those in
- * short, `error` is a part of the first one's text. */
+/* What a sentence tells of a decision: "new": its id is; "no id"; "whole"; "rows 0 2": those; else a part
+ * of its error. */
+static inline void tells(const char *file, int line, struct scene *s, const char *what) {
+    const struct decision *d = &s->got[0];
+    if (!strcmp(what, "new")) {
+        check_report(d->item.id > s->newest, file, line, "an old id");
+    } else if (!strcmp(what, "no id")) {
+        check_int(file, line, "id", (long long)d->item.id, 0);
+    } else if (!strcmp(what, "whole")) {
+        check_report(d->item.whole && !d->item.direct, file, line, "not whole");
+    } else if (!strncmp(what, "rows ", 5)) {
+        char got[200] = "rows", *at = got + 4;
+        for (uint32_t i = 0; i < d->item.nrows && i < 16; i++)
+            at += sprintf(at, " %" PRId64, d->rows[i]);
+        check_same_text(file, line, got, what);
+    } else {
+        check_part(file, line, d->item.error.text, what);
+    }
+}
+
+static inline char *trimmed(char *text) {
+    for (char *end = text + strlen(text); end > text && end[-1] == ' ';) *--end = 0;
+    return text + strspn(text, " ");
+}
+
+/* Plays sentences "words -> decisions ? this & that", each up to a semicolon: the decisions are those in
+ * short; what the first one tells, see above. */
 static inline void story(const char *file, int line, struct scene *s, const char *text) {
-    char copy[1500], decided[1024], *rest, *next, *words, *word;
+    char copy[1500], decided[1024], *next, *words, *word, *what;
     REQUIRE(strlen(text) < sizeof copy);
     for (char *sentence = strtok_r(strcpy(copy, text), ";", &next); sentence;
          sentence = strtok_r(NULL, ";", &next)) {
@@ -174,11 +223,11 @@ static inline void story(const char *file, int line, struct scene *s, const char
         for (word = strtok_r(sentence, " ", &words); word; word = strtok_r(NULL, " ", &words))
             happens(s, word);
         if (!expected) continue;
-        for (rest = expected + strlen(expected); rest > expected && rest[-1] == ' ';) *--rest = 0;
-        expected += strspn(expected, " ");
         decide(s, s->now);
-        check_same_text(file, line, in_short(s, decided, sizeof decided), expected);
-        if (why) check_part(file, line, s->got[0].item.error.text, why + strspn(why, " "));
+        check_same_text(file, line, in_short(s, decided, sizeof decided), trimmed(expected));
+        for (what = why ? strtok_r(why, "&", &words) : NULL; what;
+             what = strtok_r(NULL, "&", &words))
+            tells(file, line, s, trimmed(what));
     }
 }
 

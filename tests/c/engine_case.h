@@ -3,7 +3,7 @@
 #ifndef HVDLITE_ENGINE_CASE_H
 #define HVDLITE_ENGINE_CASE_H
 
-#include "coll_case.h"
+#include "coll_data.h"
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -42,13 +42,20 @@ static inline void engine_rank_start(struct engine_rank *me, struct ranks *ranks
     REQUIRE(engine_start(&me->engine, rank_transport(ranks, rank), config, ERR) == HVD_OK);
 }
 
-/* Leaves, and waits until the others have left. */
+/* Without leaving. */
+static inline void engine_rank_stop(struct engine_rank *me) {
+    engine_stop(me->engine);
+    me->engine = NULL;
+    monitor_destroy(&me->monitor);
+}
+
+/* Leaves, and waits until the others have left; nothing, if it has ended. */
 static inline void engine_rank_end(struct engine_rank *me) {
+    if (!me->engine) return;
     engine_leave(me->engine, "done");
     CHECK_CASE(engine_ended(me->engine, PATIENCE), "rank %d of %d", me->rank, me->ranks->size);
-    engine_stop(me->engine);
+    engine_rank_stop(me);
     CHECK_INT(me->running, 0);
-    monitor_destroy(&me->monitor);
 }
 
 /* A rank's main() between the start and the end of an engine, whose config is DEFAULT_CONFIG after
@@ -65,6 +72,15 @@ static inline void engine_rank_end(struct engine_rank *me) {
     }                                                                                              \
     static void name##_in(struct engine_rank *me, void *arg)
 #define ENGINES(name, arg) ENGINES_BY(name, arg, )
+
+/* A test: what each rank does with an engine, run on so many to so many ranks by ranks_run or
+ * ranks_run_on_window. */
+#define ENGINES_TEST(name, run, least, most)                                                       \
+    static rank_main name##_main;                                                                  \
+    TEST(name) {                                                                                   \
+        for (int p = least; p <= most; p++) run(p, name##_main, NULL);                             \
+    }                                                                                              \
+    ENGINES(name##_main, arg)
 
 static inline void work_completed(void *arg, const hvd_error *error) {
     struct work *w = arg;
@@ -98,36 +114,10 @@ static inline void work_describe(struct work *w, const char *name) {
         r->dims[0] += (int64_t)c->parts[rank * ranks + i];
 }
 
-static inline size_t pair_bytes(const struct work *w, int from, int to) {
-    const struct coll_case *c = &w->what;
-    return c->parts[from * w->owner->ranks->size + to] * c->n * dtype_size(c->dtype);
-}
-
-static inline void fill_pairs(struct work *w) {
-    unsigned char tile[PERIOD * 8], *at = w->in;
-    for (int to = 0; to < w->owner->ranks->size; to++) {
-        fill_pair(&w->what, w->owner->rank, to, tile);
-        fill(at, pair_bytes(w, w->owner->rank, to), tile, PERIOD * dtype_size(w->what.dtype));
-        at += pair_bytes(w, w->owner->rank, to);
-    }
-}
-
-static inline bool pairs_right(const struct work *w) {
-    unsigned char tile[PERIOD * 8], *at = w->out;
-    bool right = true;
-    for (int from = 0; from < w->owner->ranks->size; from++) {
-        size_t bytes = pair_bytes(w, from, w->owner->rank);
-        fill_pair(&w->what, from, w->owner->rank, tile);
-        right &= filled(at, bytes, tile, PERIOD * dtype_size(w->what.dtype));
-        at += bytes;
-    }
-    return right;
-}
-
 static inline void work_fill(struct work *w) {
     unsigned char tile[PERIOD * 8];
     if (w->what.kind == HVD_ALLTOALL) {
-        fill_pairs(w);
+        fill_pairs(&w->what, w->owner->ranks->size, w->owner->rank, w->in);
     } else {
         fill_tile(&w->what, w->owner->ranks->size, w->owner->rank, tile);
         fill(w->in, w->in_bytes, tile, PERIOD * dtype_size(w->what.dtype));
@@ -216,17 +206,16 @@ static inline bool work_right(const struct work *w) {
     const struct coll_case *c = &w->what;
     int ranks = w->owner->ranks->size;
     if (c->kind == HVD_ALLGATHER) return gathered(c, ranks, w->out, w->part_end);
-    if (c->kind == HVD_ALLTOALL) return pairs_right(w);
+    if (c->kind == HVD_ALLTOALL) return pairs_right(c, ranks, w->owner->rank, w->out);
     if (c->kind == HVD_REDUCESCATTER) {
         size_t begin = 0;
         for (int r = 0; r < w->owner->rank; r++)
             begin += (size_t)request_part_rows(&w->tensor.request, r, ranks) * c->n;
         return result_part(c, ranks, w->out, begin, w->out_bytes / dtype_size(c->dtype));
     }
+    if (c->kind == HVD_ALLREDUCE) return result_part(c, ranks, w->out, 0, c->n);
     unsigned char tile[PERIOD * 8];
-    fill_tile(c, ranks, c->kind == HVD_BROADCAST ? c->root : -1, tile);
-    if (c->kind == HVD_ALLREDUCE && c->how.op == HVD_AVERAGE)
-        return nearly_filled(c->dtype, w->out, c->n, tile);
+    fill_tile(c, ranks, c->root, tile);
     return filled(w->out, w->out_bytes, tile, PERIOD * dtype_size(c->dtype));
 }
 

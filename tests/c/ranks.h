@@ -15,9 +15,9 @@ enum { MOST_RANKS = 9 };
 struct ranks {
     int size;
     struct local_hub *hub;
-    struct sockets *sockets; /* NULL: by the hub */
-    struct transport *by_tcp[MOST_RANKS];
-    pthread_barrier_t barrier; /* of all ranks */
+    struct sockets *sockets;              /* NULL: by the hub */
+    struct transport *by_tcp[MOST_RANKS]; /* NULL: not opened, or closed by the test */
+    pthread_barrier_t barrier;            /* of all ranks */
 };
 
 /* The next number of ranks in a test of all; sanitizers, which take ten times as long, see some. */
@@ -48,7 +48,7 @@ static inline void *rank_thread_run(void *arg) {
     if (ranks->sockets) rank_open_tcp(ranks, self->rank);
     self->run(ranks, self->rank, self->shared);
     if (ranks->sockets) pthread_barrier_wait(&ranks->barrier);
-    if (ranks->sockets) transport_close(ranks->by_tcp[self->rank], true);
+    if (ranks->by_tcp[self->rank]) transport_close(ranks->by_tcp[self->rank], true);
     return NULL;
 }
 
@@ -62,17 +62,23 @@ static inline const struct comm *rank_comm(struct ranks *ranks, int rank) {
 
 static inline void ranks_meet(struct ranks *ranks) { pthread_barrier_wait(&ranks->barrier); }
 
-static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {
+/* buffer: of each socket, as sockets_connect takes it; -1: by the hub itself. */
+static inline void ranks_run_by(int buffer, int size, struct local_hub *hub, rank_main *run,
+                                void *shared) {
     struct ranks ranks = {.size = size, .hub = hub};
     struct rank_thread of[MOST_RANKS];
     REQUIRE(ranks.hub != NULL);
     pthread_barrier_init(&ranks.barrier, NULL, (unsigned)size);
     struct sockets sockets;
-    if (getenv("RANKS_BY_TCP")) ranks.sockets = sockets_connect(&sockets, size, 64 * 1024);
+    if (buffer >= 0) ranks.sockets = sockets_connect(&sockets, size, buffer);
     for (int i = 0; i < size; i++) of[i] = (struct rank_thread){&ranks, i, run, shared};
     threads_run(size, rank_thread_run, of, sizeof *of);
     pthread_barrier_destroy(&ranks.barrier);
     local_hub_free(ranks.hub);
+}
+
+static inline void ranks_run_hub(int size, struct local_hub *hub, rank_main *run, void *shared) {
+    ranks_run_by(getenv("RANKS_BY_TCP") ? 64 * 1024 : -1, size, hub, run, shared);
 }
 
 static inline void hub_end(struct local_hub **hub) { local_hub_free(*hub); }

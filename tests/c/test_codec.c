@@ -12,7 +12,7 @@ TEST(test_joined) {
     enum { N = 100 };
     for (int c = 0; c < 3; c++) {
         size_t bytes = codec_bytes(CODECS[c], N);
-        OWNED uint8_t *messages = messages_of(CODECS[c], 3, N), *sum = room(bytes * 8);
+        OWNED uint8_t *messages = coded_messages(CODECS[c], 3, -1, N), *sum = room(bytes * 8);
         float expected[N], out[N];
         codec_decode(CODECS[c], messages, bytes, (struct codec_sum){2, 2, 0.5}, expected, N);
         memset(messages + 2 * bytes, 0, bytes);
@@ -30,7 +30,7 @@ TEST(test_joined) {
 static void check_marked(struct codec c, int p, int bad, float value, size_t where) {
     enum { N = 50 };
     size_t bytes = codec_bytes(c, N);
-    OWNED uint8_t *messages = messages_of(c, p, N);
+    OWNED uint8_t *messages = coded_messages(c, p, -1, N);
     float in[N] = {0}, residual[N], before[N], out[N];
     for (size_t i = 0; i < N; i++) residual[i] = before[i] = (float)i;
     if (isfinite(value)) residual[where] = before[where] = value;

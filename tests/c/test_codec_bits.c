@@ -67,7 +67,7 @@ TEST(test_words_and_residuals) {
                                           {HVD_CODEC_2BIT, 3},    {HVD_CODEC_1BIT, 0},
                                           {HVD_CODEC_1BIT, 0.25}, {HVD_CODEC_1BIT, -0.25}};
     for (size_t c = 0; c < sizeof CODECS / sizeof *CODECS; c++)
-        for (size_t s = 0; s < NSIZES; s++) check_steps(CODECS[c], SIZES[s]);
+        for (size_t s = 0; s < CODEC_NSIZES; s++) check_steps(CODECS[c], CODEC_SIZES[s]);
 }
 
 /* By hand, from MXNet's rule. */
@@ -94,7 +94,7 @@ TEST(test_known_words) {
 
 static void check_sums(struct codec c, int p, size_t n, double factor) {
     size_t bytes = codec_bytes(c, n);
-    OWNED uint8_t *messages = messages_of(c, p, n);
+    OWNED uint8_t *messages = coded_messages(c, p, -1, n);
     OWNED float *out = room(n * 4), *from_sum = room(n * 4);
     OWNED void *sum = room(bytes / 4 * codec_kernels(c, p)->result);
     codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
@@ -110,10 +110,10 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
 }
 
 TEST(test_sums) {
-    for (int p = 1; p <= MOST_RANKS; p++) {
-        for (size_t s = 0; s < NSIZES; s++) {
-            check_sums(TWO, p, SIZES[s], 1);
-            check_sums(ONE, p, SIZES[s], 1.0 / p);
+    for (int p = 1; p <= CODEC_RANKS; p++) {
+        for (size_t s = 0; s < CODEC_NSIZES; s++) {
+            check_sums(TWO, p, CODEC_SIZES[s], 1);
+            check_sums(ONE, p, CODEC_SIZES[s], 1.0 / p);
         }
     }
     check_sums(TWO, 127, 100, 0.5);

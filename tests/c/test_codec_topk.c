@@ -53,9 +53,9 @@ static void check_topk(double ratio, size_t n, double levels) {
 TEST(test_topk) {
     static const double RATIOS[] = {1e-9, 0.01, 0.1, 0.5, 0.999, 1};
     for (size_t k = 0; k < sizeof RATIOS / sizeof *RATIOS; k++) {
-        for (size_t s = 0; s < NSIZES - 1; s++) {
-            check_topk(RATIOS[k], SIZES[s], 1e6);
-            check_topk(RATIOS[k], SIZES[s], 2);
+        for (size_t s = 0; s < CODEC_NSIZES - 1; s++) {
+            check_topk(RATIOS[k], CODEC_SIZES[s], 1e6);
+            check_topk(RATIOS[k], CODEC_SIZES[s], 2);
         }
     }
     check_topk(0.1, 300, 0.1); /* all zero */
@@ -82,9 +82,9 @@ TEST(test_topk_tells_neighbours_apart) {
 }
 
 TEST(test_topk_sums) {
-    for (int p = 1; p <= MOST_RANKS; p++) {
+    for (int p = 1; p <= CODEC_RANKS; p++) {
         size_t n = 100, bytes = codec_bytes(TOPK, n), k = 10;
-        OWNED uint8_t *messages = messages_of(TOPK, p, n);
+        OWNED uint8_t *messages = coded_messages(TOPK, p, -1, n);
         float out[100], expected[100] = {0}, factor = (float)(1.0 / p);
         for (int r = 0; r < p; r++) {
             const uint8_t *at = messages + (size_t)r * bytes + 4;

@@ -103,25 +103,6 @@ TEST(test_equals_the_paper) {
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, adasum_cases);
 }
 
-/* What makes it more than a sum: equal vectors are averaged, orthogonal ones are added. */
-TEST(test_model) {
-    static double v[MOST_RANKS][MOST];
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
-        for (int r = 0; r < ranks; r++)
-            for (size_t i = 0; i < 30; i++) v[r][i] = value(EQUAL, r, i);
-        model(v, ranks, 30);
-        for (size_t i = 0; i < 30; i++) CHECK_NEAR(v[0][i], value(EQUAL, 0, i), 1e-12);
-        for (int r = 0; r < ranks; r++)
-            for (size_t i = 0; i < 30; i++) v[r][i] = value(ORTHOGONAL, r, i);
-        model(v, ranks, 30);
-        for (size_t i = 0; i < 30; i++) {
-            double sum = 0;
-            for (int r = 0; r < ranks; r++) sum += value(ORTHOGONAL, r, i);
-            CHECK_NEAR(v[0][i], sum, 1e-12);
-        }
-    }
-}
-
 /* Several segments: equal vectors of a million, which come out as they went in. */
 static void million(struct coll_rank *self) {
     enum { N = 1000003 };

@@ -2,7 +2,7 @@
  * no more bytes sent than promised. */
 #include "check.h"
 
-#include "coded_case.h"
+#include "codec_case.h"
 #include "collectives/coded.h"
 #include "ranks.h"
 

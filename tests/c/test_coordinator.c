@@ -30,61 +30,32 @@ TEST(test_fuses) {
     CHECK_STORY(config_of(2), "*+a:10 *+g:10x1 *+b:1000 *+c:10 -> Ta Tc R Tg R Tb R");
 }
 
-SCENE(test_ids, config_of(3)) {
-    STORY(s, "*+a -> Ta R");
-    uint64_t id = s->ids['a'];
-    CHECK(id > 0);
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 3; i++) hits(s, i, id, 0);
-        decide(s, 0);
-        CHECK_INT(s->n, 2);
-        CHECK(s->got[0].item.request.name[0] == 0 && s->got[0].item.id == id);
-    }
-    STORY(s, "0#a 1+a 2#a -> Ta R"); /* one sends it whole: all hear the name and a new id */
-    CHECK(s->ids['a'] > id);
+/* One that sends it whole: all hear the name and a new id. */
+TEST(test_ids) {
+    CHECK_STORY(config_of(3), "*+a -> Ta R ? new; *#a -> T#a R; *#a -> T#a R; *#a -> T#a R;"
+                              "0#a 1+a 2#a -> Ta R ? new; *#a -> T#a R");
 }
 
-SCENE(test_no_cache, CONFIG(2, .fusion_bytes = 1000)) {
-    for (int round = 0; round < 3; round++) {
-        STORY(s, "*+a -> Ta R");
-        CHECK_INT(s->got[0].item.id, 0);
-    }
+TEST(test_no_cache) {
+    CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 
-SCENE(test_resend_after_eviction, CONFIG(2, .cache_capacity = 1)) {
-    STORY(s, "*+a -> Ta R");
-    uint64_t id = s->ids['a'];
-    STORY(s, "0#a ->; *+b -> Tb R; 1#a -> S1"); /* b evicts a */
-    CHECK(s->got[0].item.id == id);
-    STORY(s, "1+a -> Ta R");
-    CHECK(s->ids['a'] > id);
-    hits(s, 0, 12345, 0);
-    STORY(s, "-> S0");
+/* b evicts a. */
+TEST(test_resend_after_eviction) {
+    CHECK_STORY(CONFIG(2, .cache_capacity = 1), "*+a -> Ta R; 0#a ->; *+b -> Tb R; 1#a -> S1;"
+                                                "1+a -> Ta R ? new; 0#! -> S0");
 }
 
-SCENE(test_changed_after_being_cached, config_of(2)) {
-    STORY(s, "*+a -> Ta R");
-    uint64_t id = s->ids['a'];
-    STORY(s, "*+a:4 -> Ta R");
-    CHECK(s->ids['a'] > id);
-    hits(s, 0, id, 0);
-    STORY(s, "-> S0; 0+a:5 1#a -> Fa ? (5,)");
-    CHECK_HAS(s->got[0].item.error.text, "(4,)");
-    STORY(s, "*#a"); /* what was agreed on last still holds */
-    CHECK_INT(decide(s, 0), 2);
+/* What was agreed on last still holds. */
+TEST(test_changed_after_being_cached) {
+    CHECK_STORY(config_of(2), "*+a -> Ta R; *+a:4 -> Ta R ? new; 0#A -> S0;"
+                              "0+a:5 1#a -> Fa ? (5,) & (4,); *#a -> T#a R");
 }
 
-SCENE(test_rows_of_an_allgather, config_of(3)) {
-    STORY(s, "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R");
-    CHECK_INT(s->got[0].item.nrows, 3);
-    for (int i = 0; i < 3; i++) CHECK_INT(s->got[0].rows[i], i * 2);
-    STORY(s, "0#g 2#g 1+g:7x5 -> Tg R"); /* rank 1 brings other rows, the others the same */
-    CHECK_INT(s->got[0].rows[0], 0);
-    CHECK_INT(s->got[0].rows[1], 7);
-    CHECK_INT(s->got[0].rows[2], 4);
-    uint64_t id = s->ids['g'];
-    STORY(s, "*#g");
-    CHECK(decide(s, 0) == 2 && s->got[0].item.id == id);
+/* Rank 1 brings other rows, the others the same. */
+TEST(test_rows_of_an_allgather) {
+    CHECK_STORY(config_of(3), "0+g:0x5 1+g:2x5 2+g:4x5 -> Tg R ? rows 0 2 4;"
+                              "0#g 2#g 1+g:7x5 -> Tg R ? new & rows 0 7 4; *#g -> T#g R");
 }
 
 struct conflict {
@@ -139,10 +110,8 @@ TEST(test_conflicts) {
 }
 
 /* Rows may differ among ranks; the text must give each rank the shape that it has. */
-SCENE(test_conflict_of_allgather_tells_each_shape, config_of(3)) {
-    static const char *const SHAPES[] = {"(3, 4)", "(5, 4)", "(3, 7)"};
-    STORY(s, "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw");
-    for (int i = 0; i < 3; i++) CHECK_HAS(s->got[0].item.error.text, SHAPES[i]);
+TEST(test_conflict_of_allgather_tells_each_shape) {
+    CHECK_STORY(config_of(3), "0+w:3x4 1+w:5x4 2+w:3x7 -> Fw ? (3, 4) & (5, 4) & (3, 7)");
 }
 
 /* The longest names and shapes: the text is cut, no more. */

@@ -96,15 +96,11 @@ TEST(test_cache_evictions) {
 }
 
 /* The same name with another shape, dtype or kind in every round, agreed by all. */
-ENGINES(changing_main, arg) {
+ENGINES_TEST(test_changing_tensor, ranks_run, 1, 4) {
     for (size_t round = 0; round < 60; round++) {
         size_t parts[MOST_RANKS * MOST_RANKS];
         check_one(me, planned(round / 2, me->ranks->size, parts), "same.name", round % 2);
     }
-}
-
-TEST(test_changing_tensor) {
-    for (int p = 1; p <= 4; p++) ranks_run(p, changing_main, NULL);
 }
 
 /* Rows that change on one rank only: the others send the id, this one all of it. */

@@ -1,7 +1,7 @@
 /* Coded tensors through the engine: alone, fused, over steps, beside plain ones; what is refused. */
 #include "check.h"
 
-#include "coded_case.h"
+#include "codec_case.h"
 #include "engine_case.h"
 
 enum { TENSORS = 12 };
@@ -17,31 +17,20 @@ static size_t size_of(int i) { return (size_t)(i * i * 37); }
 
 static void coded_init(struct coded_work *w, struct engine_rank *me, struct codec c, size_t n,
                        const char *name) {
-    *w = (struct coded_work){.work = {.owner = me}, .n = n};
-    w->in = room(n * sizeof *w->in);
-    w->out = room(n * sizeof *w->out);
+    struct coll_case average = plain_sum(n);
+    average.how.op = HVD_AVERAGE;
+    work_init(&w->work, me, average, name, false);
+    w->n = n;
+    w->in = (float *)(void *)w->work.in;
+    w->out = (float *)(void *)w->work.out;
     w->residual = room(n * sizeof *w->residual);
     coded_gradient(me->rank, n, w->in);
-    struct tensor *tensor = &w->work.tensor;
-    tensor->request = (struct request){.kind = HVD_ALLREDUCE,
-                                       .dtype = HVD_FLOAT32,
-                                       .op = HVD_AVERAGE,
-                                       .prescale = 1,
-                                       .postscale = 1,
-                                       .codec = c,
-                                       .ndim = 1,
-                                       .dims = {(int64_t)n}};
-    snprintf(tensor->request.name, sizeof tensor->request.name, "%s", name);
-    tensor->in = w->in;
-    tensor->out = w->out;
-    tensor->residual = w->residual;
-    tensor->complete = work_completed;
-    tensor->arg = &w->work;
+    w->work.tensor.request.codec = c;
+    w->work.tensor.residual = w->residual;
 }
 
 static void coded_free(struct coded_work *w) {
-    free(w->in);
-    free(w->out);
+    work_free(&w->work);
     free(w->residual);
 }
 
@@ -91,7 +80,7 @@ TEST(test_alone_and_fused) {
 }
 
 /* The residual of a step goes into the next one. */
-ENGINES(two_steps, shared) {
+ENGINES_TEST(test_steps, ranks_run, 3, 3) {
     OWN(coded_free) struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 1}, 3, "w");
     memcpy(w.in, (float[]){0.75f, -0.25f, 3}, 3 * sizeof *w.in);
@@ -127,9 +116,7 @@ ENGINES(names_algorithms, shared) {
 
 TEST(test_algorithm_is_the_one_that_ran) { ranks_run_on_window(3, names_algorithms, NULL); }
 
-TEST(test_steps) { ranks_run(3, two_steps, NULL); }
-
-ENGINES(refuse, shared) {
+ENGINES_TEST(test_refused, ranks_run, 2, 2) {
     struct coded_work w;
     coded_init(&w, me, (struct codec){HVD_CODEC_2BIT, 0.5}, 50, "w");
     w.work.tensor.residual = NULL;
@@ -144,5 +131,3 @@ ENGINES(refuse, shared) {
     coded_free(&w);
     check_in_order(me, "after");
 }
-
-TEST(test_refused) { ranks_run(2, refuse, NULL); }

@@ -55,7 +55,7 @@ TEST(test_early) {
 }
 
 /* Everybody leaves with work under way that all have submitted: it still runs. */
-ENGINES(pending_main, arg) {
+ENGINES_TEST(test_pending_work_still_runs, ranks_run, 1, 5) {
     enum { WORKS = 20 };
     struct work works[WORKS];
     for (int i = 0; i < WORKS; i++) {
@@ -72,28 +72,15 @@ ENGINES(pending_main, arg) {
     }
 }
 
-TEST(test_pending_work_still_runs) {
-    for (int p = 1; p <= 5; p++) ranks_run(p, pending_main, NULL);
-}
-
 /* engine_stop without leave: what is pending fails, once, and nothing hangs. */
-static void stop_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_TEST(test_stop_without_leave, ranks_run, 2, 4) {
     OWN(work_free) struct work w;
-    char name[32];
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    check_in_order(&me, "together");
-    snprintf(name, sizeof name, "only.%d", rank);
-    work_start(&w, &me, plain_sum(3), name, false);
-    ranks_meet(ranks);
-    engine_stop(me.engine);
+    check_in_order(me, "together");
+    work_start(&w, me, plain_sum(3), numbered("only", me->rank), false);
+    ranks_meet(me->ranks);
+    engine_rank_stop(me);
     CHECK_INT(w.completions, 1);
-    CHECK(w.error.code != HVD_OK || ranks->size == 1);
-    monitor_destroy(&me.monitor);
-}
-
-TEST(test_stop_without_leave) {
-    for (int p = 2; p <= 4; p++) ranks_run(p, stop_main, NULL);
+    CHECK(w.error.code != HVD_OK || me->ranks->size == 1);
 }
 
 /* Engines one after the other on the same transports, every second one without work. */

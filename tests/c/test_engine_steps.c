@@ -115,25 +115,26 @@ struct death {
     bool came; /* out: before the rank had ended */
 };
 
-static void death_main(struct ranks *ranks, int rank, void *arg) {
-    struct death *d = arg;
-    struct engine_rank me;
-    hvd_error err = {0};
-    char name[32];
+static void die_later(struct ranks *ranks, int rank, const struct death *d) {
     if (rank == d->rank) make_mortal(ranks, rank, d->steps);
     ranks_meet(ranks);
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    run_program(&me, &err);
+}
+
+ENGINES_BY(death_main, arg, die_later(ranks, rank, arg)) {
+    struct death *d = arg;
+    hvd_error err = {0};
+    char name[32];
+    run_program(me, &err);
     snprintf(name, sizeof name, "rank %d (process", d->rank);
-    if (rank != d->rank && err.code)
+    if (me->rank != d->rank && err.code)
         CHECK_CASE(err.code == HVD_RANK_DEAD && strstr(err.text, name) == err.text,
-                   "rank %d's death at step %d, on rank %d: %s", d->rank, d->steps, rank, err.text);
-    engine_leave(me.engine, "done");
-    CHECK_CASE(engine_ended(me.engine, PATIENCE), "rank %d's death at step %d, on rank %d", d->rank,
-               d->steps, rank);
-    engine_stop(me.engine);
-    if (rank == d->rank) d->came = mortal.dead;
-    monitor_destroy(&me.monitor);
+                   "rank %d's death at step %d, on rank %d: %s", d->rank, d->steps, me->rank,
+                   err.text);
+    engine_leave(me->engine, "done");
+    CHECK_CASE(engine_ended(me->engine, PATIENCE), "rank %d's death at step %d, on rank %d",
+               d->rank, d->steps, me->rank);
+    engine_rank_stop(me);
+    if (me->rank == d->rank) d->came = mortal.dead;
 }
 
 TEST(test_a_death_at_each_step) {

@@ -175,7 +175,7 @@ static void refuse(struct engine_rank *me, struct work *w, const char *why) {
     work_free(w);
 }
 
-ENGINES(refused_main, arg) {
+ENGINES_TEST(test_what_can_have_no_update, ranks_run_on_window, 2, 2) {
     struct work w;
     float value = 0;
     work_init(&w, me, plain_sum(1), "no weights", true);
@@ -195,9 +195,7 @@ ENGINES(refused_main, arg) {
     refuse(me, &w, "unknown update rule");
 }
 
-TEST(test_what_can_have_no_update) { ranks_run_on_window(2, refused_main, NULL); }
-
-ENGINES(disagree_main, arg) {
+ENGINES_TEST(test_ranks_with_different_rules, ranks_run_on_window, 2, 2) {
     OWN(work_free) struct work w;
     float value[2] = {0};
     work_init(&w, me, plain_sum(1), "either", true);
@@ -210,5 +208,3 @@ ENGINES(disagree_main, arg) {
     CHECK_INT((int)value[0], 0);
     check_in_order(me, "after");
 }
-
-TEST(test_ranks_with_different_rules) { ranks_run_on_window(2, disagree_main, NULL); }

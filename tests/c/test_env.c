@@ -25,51 +25,22 @@ TEST(test_prefixes) {
     CHECK_TEXT(env_text("TEST_VALUE"), "ours");
 }
 
-/* What a reader makes of a text; NULL: it is not set. value NAN: it is refused. */
 enum reader { FLAG, SIZE, SECONDS };
 
+/* What it reads, and as what; what it refuses. */
 static const struct {
-    enum reader reader;
-    const char *text;
-    double value;
-} ROWS[] = {{FLAG, NULL, 7},
-            {FLAG, "0", 0},
-            {FLAG, "1", 1},
-            /* HVDLITE_WINDOW=garbage counted as 1. */
-            {FLAG, "garbage", NAN},
-            {FLAG, "2", NAN},
-            {FLAG, "true", NAN},
-            {FLAG, "-1", NAN},
-            {FLAG, "01", NAN},
-            {FLAG, " ", NAN},
-            {FLAG, "nan", NAN},
-            {SIZE, NULL, 7},
-            {SIZE, "0", 0},
-            {SIZE, "1", 1},
-            {SIZE, "67108864", 67108864},
-            {SIZE, "18446744073709551615", 18446744073709551615.0},
-            {SIZE, "18446744073709551616", NAN},
-            {SIZE, "-1", NAN},
-            {SIZE, "1.5", NAN},
-            {SIZE, "abc", NAN},
-            {SIZE, "12x", NAN},
-            {SIZE, "1e6", NAN},
-            {SIZE, " ", NAN},
-            {SIZE, " -1", NAN},
-            {SIZE, "+-1", NAN},
-            {SIZE, "0x10", NAN},
-            {SECONDS, NULL, 7},
-            {SECONDS, "0", 0},
-            {SECONDS, "0.25", 0.25},
-            {SECONDS, "60", 60},
-            {SECONDS, "1e3", 1000},
-            {SECONDS, "-1", NAN},
-            {SECONDS, "abc", NAN},
-            {SECONDS, "1s", NAN},
-            {SECONDS, "nan", NAN},
-            {SECONDS, "inf", NAN},
-            {SECONDS, "-0.5", NAN},
-            {SECONDS, " ", NAN}};
+    const char *good[5];
+    double values[5];
+    const char *bad[12];
+} READERS[] = {/* HVDLITE_WINDOW=garbage counted as 1. */
+               [FLAG] = {{"0", "1"}, {0, 1}, {"garbage", "2", "true", "-1", "01", " ", "nan"}},
+               [SIZE] = {{"0", "1", "67108864", "18446744073709551615"},
+                         {0, 1, 67108864, 18446744073709551615.0},
+                         {"18446744073709551616", "-1", "1.5", "abc", "12x", "1e6", " ", " -1",
+                          "+-1", "0x10"}},
+               [SECONDS] = {{"0", "0.25", "60", "1e3"},
+                            {0, 0.25, 60, 1000},
+                            {"-1", "abc", "1s", "nan", "inf", "-0.5", " "}}};
 
 /* A flag that is not set or refused stays true, which counts as 7, too. */
 static int read_value(enum reader reader, double *value) {
@@ -83,18 +54,29 @@ static int read_value(enum reader reader, double *value) {
     return code;
 }
 
+static void check_refused(enum reader reader, const char *text, bool own) {
+    double value;
+    set(own ? text : NULL, own ? NULL : text);
+    CHECK_CASE(read_value(reader, &value) != HVD_OK, "'%s' of reader %d", text, reader);
+    CHECK_NEAR(value, reader == FLAG ? 1 : 7, 0);
+    CHECK_HAS(ERR->text, own ? "HVDLITE_TEST_VALUE is '" : "HOROVOD_TEST_VALUE is '");
+    CHECK_HAS(ERR->text, text);
+    CHECK_HAS(ERR->text, reader == FLAG ? "expected 0 or 1" : "at least 0");
+}
+
 TEST(test_values) {
-    for (size_t i = 0; i < 2 * sizeof ROWS / sizeof *ROWS; i++) {
-        const char *text = ROWS[i / 2].text;
-        double value, expected = ROWS[i / 2].value, kept = ROWS[i / 2].reader == FLAG ? 1 : 7;
-        set(i % 2 ? text : NULL, i % 2 ? NULL : text);
-        bool good = read_value(ROWS[i / 2].reader, &value) == HVD_OK;
-        CHECK_CASE(good == !isnan(expected), "'%s' of reader %d", text, ROWS[i / 2].reader);
-        CHECK_NEAR(value, good && text ? expected : kept, 0);
-        if (good) continue;
-        CHECK_HAS(ERR->text, i % 2 ? "HVDLITE_TEST_VALUE is '" : "HOROVOD_TEST_VALUE is '");
-        CHECK_HAS(ERR->text, text);
-        CHECK_HAS(ERR->text, ROWS[i / 2].reader == FLAG ? "expected 0 or 1" : "at least 0");
+    for (int reader = FLAG; reader <= SECONDS; reader++) {
+        double value;
+        set(NULL, NULL);
+        OK(read_value((enum reader)reader, &value));
+        CHECK_NEAR(value, reader == FLAG ? 1 : 7, 0);
+        for (int i = 0; READERS[reader].good[i]; i++) {
+            set(i % 2 ? READERS[reader].good[i] : NULL, READERS[reader].good[i]);
+            OK(read_value((enum reader)reader, &value));
+            CHECK_NEAR(value, READERS[reader].values[i], 0);
+        }
+        for (int i = 0; READERS[reader].bad[i / 2]; i++)
+            check_refused((enum reader)reader, READERS[reader].bad[i / 2], i % 2);
     }
 }
 

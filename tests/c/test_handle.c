@@ -48,29 +48,23 @@ static void *ask(void *arg) {
     return NULL;
 }
 
-static void shared_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_TEST(test_threads_share_handles, ranks_run, 1, 3) {
     struct started all[HANDLES];
     struct asker askers[ASKERS];
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    for (int i = 0; i < HANDLES; i++) start(&all[i], &me, i);
+    for (int i = 0; i < HANDLES; i++) start(&all[i], me, i);
     for (int i = 0; i < ASKERS; i++) askers[i] = (struct asker){.all = all, .polls = i % 2};
     threads_run(ASKERS, ask, askers, sizeof *askers);
-    engine_rank_end(&me);
+    engine_rank_end(me);
     for (int i = 0; i < HANDLES; i++) {
         check_ended(&all[i], i, handle_finish(all[i].handle, 0, ERR), ERR); /* without an engine */
         end(&all[i]);
     }
 }
 
-TEST(test_threads_share_handles) {
-    for (int p = 1; p <= 3; p++) ranks_run(p, shared_main, NULL);
-}
-
 /* A watcher is called once, whether the tensor is done by then or not. */
 static void count(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
 
-ENGINES(watched_main, arg) {
+ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
     struct started all[HANDLES];
     atomic_int calls[HANDLES] = {0};
     for (int i = 0; i < HANDLES; i++) {
@@ -85,8 +79,6 @@ ENGINES(watched_main, arg) {
         end(&all[i]);
     }
 }
-
-TEST(test_a_watcher_is_called_once) { ranks_run(2, watched_main, NULL); }
 
 /* Rank r brings r + 1 rows of 3 to an allgather, sends one to each rank in an alltoall. */
 static struct hvd_handle *start_open(struct engine_rank *me, int kind, float *in, float *out,
@@ -114,27 +106,21 @@ static void check_open(struct hvd_handle *h, int ranks, bool gathers, const floa
     }
 }
 
-static void open_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_TEST(test_an_output_that_the_engine_makes, ranks_run, 1, 3) {
     float in[5][3 * MOST_RANKS], room[3 * MOST_RANKS * MOST_RANKS];
-    int n = ranks->size, all = n * (n + 1) / 2;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    DROPPED struct hvd_handle *kept = start_open(&me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
-                              *fits = start_open(&me, HVD_ALLGATHER, in[1], room, all, "fits"),
+    int n = me->ranks->size, all = n * (n + 1) / 2;
+    DROPPED struct hvd_handle *kept = start_open(me, HVD_ALLGATHER, in[0], NULL, 0, "none"),
+                              *fits = start_open(me, HVD_ALLGATHER, in[1], room, all, "fits"),
                               *wrong =
-                                  start_open(&me, HVD_ALLGATHER, in[2], in[4], 1 + all, "wrong"),
-                              *dealt = start_open(&me, HVD_ALLTOALL, in[3], NULL, 0, "dealt");
+                                  start_open(me, HVD_ALLGATHER, in[2], in[4], 1 + all, "wrong"),
+                              *dealt = start_open(me, HVD_ALLTOALL, in[3], NULL, 0, "dealt");
     check_open(kept, n, true, NULL);
     check_open(fits, n, true, room);
     check_open(wrong, n, true, NULL);
     check_open(dealt, n, false, NULL);
-    handle_drop(start_open(&me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
-    engine_rank_end(&me);
+    handle_drop(start_open(me, HVD_ALLGATHER, in[4], NULL, 0, "dropped under way"));
+    engine_rank_end(me);
     check_open(kept, n, true, NULL); /* without an engine */
-}
-
-TEST(test_an_output_that_the_engine_makes) {
-    for (int p = 1; p <= 3; p++) ranks_run(p, open_main, NULL);
 }
 
 /* Callers that step the engine beside one that leaves it to the engine's thread. */

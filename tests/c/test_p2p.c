@@ -99,7 +99,7 @@ TEST(test_each_with_each_in_order) {
     for (int p = 2; p <= 4; p++) ranks_run_on_window(p, all_main, NULL); /* by lanes */
 }
 
-ENGINES(any_main, arg) {
+ENGINES_TEST(test_from_any_rank, ranks_run, 2, 5) {
     int p = me->ranks->size;
     struct letter l[MOST_RANKS];
     bool seen[MOST_RANKS] = {0};
@@ -119,10 +119,6 @@ ENGINES(any_main, arg) {
         check_came(&l[i], from, 0);
         free(l[i].data);
     }
-}
-
-TEST(test_from_any_rank) {
-    for (int p = 2; p <= 5; p++) ranks_run(p, any_main, NULL);
 }
 
 static void check_refused(struct letter *l, hvd_code code, const char *what) {
@@ -189,22 +185,17 @@ TEST(test_leave) {
 }
 
 /* An engine that stops without leaving fails what waits for it. */
-static void fault_main(struct ranks *ranks, int rank, void *arg) {
-    struct engine_rank me;
+ENGINES_TEST(test_stop, ranks_run, 2, 2) {
     struct letter l;
-    engine_rank_start(&me, ranks, rank, &DEFAULT_CONFIG);
-    if (rank == 1) {
-        OK(letter_start(&l, &me, HVD_RECV, 0, "x", 0, 10));
-        engine_rank_wait(&me);
+    if (me->rank == 1) {
+        OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
+        engine_rank_wait(me);
         check_refused(&l, HVD_TRANSPORT, "was stopped before the job ended");
     }
-    engine_stop(me.engine);
-    monitor_destroy(&me.monitor);
+    engine_rank_stop(me);
 }
 
-TEST(test_stop) { ranks_run(2, fault_main, NULL); }
-
-ENGINES(wrong_main, arg) {
+ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
     struct letter l;
     CHECK_INT(letter_start(&l, me, HVD_SEND, me->rank, "x", 0, 1), HVD_INVALID);
     CHECK_HAS(ERR->text, "expected another rank from 0 to 1");
@@ -214,5 +205,3 @@ ENGINES(wrong_main, arg) {
     CHECK_INT(letter_start(&l, me, HVD_RECV, 2, "x", 0, 1), HVD_INVALID);
     free(l.data);
 }
-
-TEST(test_wrong_peers) { ranks_run(2, wrong_main, NULL); }

@@ -1,0 +1,150 @@
+/* The data of a collective's test: what each rank brings, and whether a result is the serial one.
+ *
+ * Data repeats with a prime period: a segment in the wrong place shows, and a large expected result
+ * costs no more than a copy. */
+#ifndef HVDLITE_COLL_DATA_H
+#define HVDLITE_COLL_DATA_H
+
+#include "check.h"
+
+#include "collectives/coll.h"
+#include "elements.h"
+#include "ranks.h"
+
+enum { PERIOD = 1021 };
+
+struct coll_case {
+    const struct coll_algorithm *row; /* NULL: coll_run */
+    hvd_kind kind;
+    int dtype;
+    size_t n;           /* elements; in a unit of `parts`; in a row of a reducescatter */
+    size_t rows;        /* reducescatter */
+    struct scaling how; /* allreduce, reducescatter */
+    int root;           /* broadcast */
+    bool whole;         /* one tensor instead of two */
+    const size_t
+        *parts; /* in units of n elements: allgather [rank]; alltoall [from * ranks + to] */
+};
+
+static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
+    snprintf(text, size, "%s of %s, %d ranks, %zu rows, %zu x %s, op %d, scales %g %g, root %d",
+             kind_name(c->kind), c->row ? c->row->name : "coll_run", ranks, c->rows, c->n,
+             dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
+}
+
+/* PERIOD elements: the input of rank r; r < 0: the allreduce's result. */
+static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
+    for (size_t i = 0; i < PERIOD; i++)
+        element_put(c->dtype, tile, i,
+                    r < 0 ? reduced_sample(c->dtype, ranks, c->how, i)
+                          : sample(c->dtype, c->how.op, r, i));
+}
+
+static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
+                        size_t period) {
+    for (size_t at = 0; at < bytes; at += period)
+        memcpy(data + at, tile, bytes - at < period ? bytes - at : period);
+}
+
+static inline bool filled(const unsigned char *data, size_t bytes, const unsigned char *tile,
+                          size_t period) {
+    for (size_t at = 0; at < bytes; at += period)
+        if (memcmp(data + at, tile, bytes - at < period ? bytes - at : period) != 0) return false;
+    return true;
+}
+
+/* Equal within the tolerance, where 1 / divisor was rounded. */
+static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
+                                 const unsigned char *tile) {
+    for (size_t i = 0; i < n; i++) {
+        double expected = element_get(dtype, tile, i % PERIOD), got = element_get(dtype, data, i);
+        if (!(fabs(got - expected) <= sample_tolerance(dtype, expected))) return false;
+    }
+    return true;
+}
+
+/* Within the bound of sums that are rounded on each host and between them (hosts.c). */
+static inline bool within_bound(const struct coll_case *c, int ranks, const unsigned char *data,
+                                size_t begin, size_t n) {
+    double unit = c->dtype == HVD_FLOAT16 ? 0x1p-11 : 0x1p-8;
+    double factor = fabs(c->how.prescale * c->how.postscale) * 2.02 * unit;
+    if (c->how.op == HVD_AVERAGE) factor /= ranks;
+    unsigned char tile[PERIOD * 8];
+    fill_tile(c, ranks, -1, tile);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = (begin + i) % PERIOD;
+        double got = element_get(c->dtype, data, i), sizes = 0;
+        if (got == element_get(c->dtype, tile, at)) continue;
+        double expected = reduced_sample(c->dtype, ranks, c->how, at);
+        for (int r = 0; r < ranks; r++) sizes += fabs(sample(c->dtype, c->how.op, r, at));
+        if (!(fabs(got - expected) <= sizes * factor)) return false;
+    }
+    return true;
+}
+
+static inline size_t longest_part(const size_t *end, int parts) {
+    size_t longest = 0;
+    for (int i = 0; i < parts; i++) {
+        size_t length = coll_length(coll_part(end, i));
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
+/* Each part begins with the start of its rank's tile. */
+static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
+                            const size_t *part_end) {
+    unsigned char tile[PERIOD * 8];
+    bool good = true;
+    for (int r = 0; r < ranks; r++) {
+        size_t begin = r ? part_end[r - 1] : 0;
+        fill_tile(c, ranks, r, tile);
+        good &= filled(data + begin, part_end[r] - begin, tile, PERIOD * dtype_size(c->dtype));
+    }
+    return good;
+}
+
+/* Element i of the result is element i % PERIOD of the tile, from i = begin. */
+static inline bool result_part(const struct coll_case *c, int ranks, const unsigned char *data,
+                               size_t begin, size_t n) {
+    unsigned char tile[PERIOD * 8], turned[PERIOD * 8];
+    size_t element = dtype_size(c->dtype);
+    bool rounded = c->dtype == HVD_FLOAT32 || c->dtype == HVD_FLOAT64;
+    fill_tile(c, ranks, -1, tile);
+    for (size_t i = 0; i < PERIOD; i++)
+        memcpy(turned + i * element, tile + (begin + i) % PERIOD * element, element);
+    return rounded && c->how.op == HVD_AVERAGE
+               ? nearly_filled(c->dtype, data, n, turned)
+               : filled(data, n * element, turned, PERIOD * element);
+}
+
+/* The rows of each pair of ranks begin with the start of a tile of their own. */
+static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
+                               unsigned char *tile) {
+    fill_tile(c, 0, from * MOST_RANKS + to, tile);
+    return c->parts[from * ranks + to] * c->n * dtype_size(c->dtype);
+}
+
+/* What a rank brings to an alltoall; whether what it has got is right. */
+static inline void fill_pairs(const struct coll_case *c, int ranks, int rank, unsigned char *at) {
+    unsigned char tile[PERIOD * 8];
+    for (int to = 0; to < ranks; to++) {
+        size_t bytes = pair_tile(c, ranks, rank, to, tile);
+        fill(at, bytes, tile, PERIOD * dtype_size(c->dtype));
+        at += bytes;
+    }
+}
+
+static inline bool pairs_right(const struct coll_case *c, int ranks, int rank,
+                               const unsigned char *at) {
+    unsigned char tile[PERIOD * 8];
+    bool right = true;
+    for (int from = 0; from < ranks; from++) {
+        size_t bytes = pair_tile(c, ranks, from, rank, tile);
+        right &= filled(at, bytes, tile, PERIOD * dtype_size(c->dtype));
+        at += bytes;
+    }
+    return right;
+}
+
+#endif
