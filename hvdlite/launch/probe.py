@@ -56,8 +56,9 @@ def why_no_mxnet():
     library = os.path.join(os.path.dirname(found.origin), "libmxnet.so")
     line = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
     done = subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    text = done.stderr.decode(errors="replace").strip()
-    return text.split("\n")[-1] if done.returncode else None
+    text = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+    text += ": apt-get install libgomp1 libquadmath0" if "No such file" in text else ""
+    return text if done.returncode else None
 
 
 def installed(framework):
