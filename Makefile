@@ -80,10 +80,6 @@ test: install test-c
 test-long: install test-c
 	HVDLITE_TEST_LONG=1 $(PYTEST) $(ARGS)
 
-# Random ends of jobs, each printed: make test-ends N=200
-test-ends: install
-	ENDS=$(or $(N),20) $(BIN)/pytest tests/test_ends.py -s $(ARGS)
-
 # Apart from .venv: they need NumPy 2, which MXNet does not take as it is.
 FRAMEWORKS      := .venv-frameworks
 FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)

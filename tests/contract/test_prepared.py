@@ -103,25 +103,28 @@ def test_ranks_that_disagree(lib, rank, size, several):
         assert (lib.read(y) == size).all()
 
 
-@preparing
-def test_two_threads_with_one_name(lib, size):
+def in_two_threads(right) -> None:
     """The second is refused as ever, or is right."""
-    form, done = forms_of(lib)[1], 25
 
-    def work():
-        left = done
+    def work(left=25):
         while left:
-            x = lib.make(np.ones(100))
             try:
-                y = form(x, name="threads", op=hvd.Sum)
+                assert right()
             except hvd.HvdliteError as error:
-                assert "'allreduce.threads' was submitted twice on this rank" in str(error)
+                assert "'allreduce.two' was submitted twice on this rank" in str(error)
                 time.sleep(1e-3)  # lets the other one go on
-                continue
-            assert (lib.read(y) == size).all()
-            left -= 1
+            else:
+                left -= 1
 
     in_threads([work, work])
+
+
+@preparing
+def test_two_threads_with_one_name(lib, size):
+    form = forms_of(lib)[1]
+    in_two_threads(
+        lambda: (lib.read(form(lib.make(np.ones(100)), name="two", op=hvd.Sum)) == size).all()
+    )
 
 
 @preparing
@@ -270,17 +273,5 @@ def test_what_no_plan_takes():
 
 
 def test_a_plan_in_two_threads(size):
-    plan, done = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum), 25
-
-    def work():
-        left = done
-        while left:
-            try:
-                assert (plan() == size).all()
-            except hvd.HvdliteError as error:
-                assert "was submitted twice on this rank" in str(error)
-                time.sleep(1e-3)
-                continue
-            left -= 1
-
-    in_threads([work, work])
+    plan = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum)
+    in_two_threads(lambda: (plan() == size).all())

@@ -71,54 +71,6 @@ def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
     np.testing.assert_allclose(part, own, EPSILON[dtype], 8 * EPSILON[dtype])
 
 
-def nearest(x: float, dtype: str) -> np.float32:
-    """Ties to even."""
-    if dtype == "float16":
-        return np.float32(np.float16(x))
-    bits = int(np.float32(x).view(np.uint32))
-    return np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-
-
-@every_dtype_of(("float16", "bfloat16"))
-def test_sixteen_bits_are_summed_in_float32(lib, dtype, rank, size):
-    """One big and many small addends: rounding after every addition would lose the small ones."""
-    big = 2.0 ** (11 if dtype == "float16" else 8)
-    own = np.full(size, big if rank == 0 else 1.0, host_dtype(dtype))
-    for verb in ("allreduce", "reducescatter"):
-        y = lib.call(verb, own, dtype=dtype, op=hvd.Sum)[0]
-        if hvd.cross_size() > 1 and hvd.local_size() > 1:  # rounded on each host, too
-            assert abs(y - (big + size - 1)) <= 2
-        else:
-            assert y == nearest(big + size - 1, dtype)
-
-
-@every_float
-@pytest.mark.parametrize("op", ["Average", "Min", "Max"])
-def test_nan_and_infinity_spread(lib, dtype, op, rank, size):
-    """On whichever rank they are, in short data and in long."""
-    for n in (8, 40_001):
-        values = np.full(n, rank + 1.0, host_dtype(dtype))
-        values[rank] = np.nan
-        values[-1] = np.inf if rank == 0 else 1
-        y = lib.call("allreduce", values, dtype=dtype, op=getattr(hvd, op))
-        assert np.isnan(y[:size]).all() and not np.isnan(y[size:]).any()
-        assert y[-1] == (1 if op == "Min" and size > 1 else np.inf)
-        assert same_everywhere(y)
-
-
-@every_dtype_of(("uint8", "int8", "int16", "int32", "int64"))
-def test_integers_wrap_as_numpys(lib, dtype, size):
-    limits = np.iinfo(dtype)
-    x = np.array([limits.max, limits.min, 3, 100], dtype)
-    with np.errstate(over="ignore"):
-        for op, reduce in (("Sum", np.sum), ("Product", np.prod)):
-            expected = reduce([x] * size, axis=0, dtype=dtype)
-            check(lib.call("allreduce", x, op=getattr(hvd, op)), expected, dtype)
-        sums = np.sum([x] * size, axis=0, dtype="int64").tolist()  # int64's have wrapped
-    quotients = [abs(s) // size * (1 if s > 0 else -1) for s in sums]
-    check(lib.call("allreduce", x, op=hvd.Average), np.array(quotients, dtype), dtype)
-
-
 @every_library
 def test_average_is_the_older_spelling_of_op(lib, rank):
     if isinstance(lib, NumPy):

@@ -48,35 +48,22 @@ def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, 
     NEGOTIATED[kind](mx.nd.ones((size, 3)))
 
 
-def refused_rows(rank, size):
-    hvd.alltoall(mx.nd.ones(size + 1))  # one too many to deal out; on one rank, of which rank 1 ...
+SIZE = hvd.size()
+REFUSED = {
+    "float splits": lambda: hvd.alltoall(mx.nd.ones(SIZE), splits=mx.nd.ones(SIZE)),
+    "too long splits": lambda: hvd.alltoall(mx.nd.ones(SIZE), splits=[SIZE + 1] + [0] * (SIZE - 1)),
+    "an average of bools": lambda: hvd.allreduce(mx.nd.ones(3, dtype="bool")),
+    "a root that there is not": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
+}
+if SIZE > 1:  # one rank takes any number of rows
+    REFUSED["rows that can't be dealt out"] = lambda: hvd.alltoall(mx.nd.ones(SIZE + 1))
 
 
-def refused_splits(rank, size):
-    hvd.alltoall(mx.nd.ones(size), splits=[size + 1] + [0] * (size - 1))
-
-
-def refused_float_splits(rank, size):
-    hvd.alltoall(mx.nd.ones(size), splits=mx.nd.ones(size))
-
-
-def refused_dtype(rank, size):
-    hvd.allreduce(mx.nd.ones(3, dtype="bool"))  # can't be averaged
-
-
-def refused_root(rank, size):
-    hvd.broadcast(mx.nd.ones(3), root_rank=size)
-
-
-@pytest.mark.parametrize(
-    "call", [refused_rows, refused_splits, refused_float_splits, refused_dtype, refused_root]
-)
-def test_what_horovod_raises_as_mxnet_error_is_one_and_a_value_error(call, rank, size):
-    if call is refused_rows and size == 1:
-        pytest.skip("one rank takes any number of rows")
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_what_horovod_raises_as_mxnet_error_is_one_and_a_value_error(call):
     for kind in (ValueError, mx.MXNetError, RuntimeError, hvd.HvdliteError):
         with pytest.raises(kind):
-            call(rank, size)
+            call()
 
 
 @several

@@ -8,11 +8,6 @@ import hvdlite as hvd
 import hvdlite.numpy
 
 
-def test_all_at_once(size):
-    assert 0 <= hvd.join() < size
-    assert (hvd.numpy.allreduce(np.ones(3), op=hvd.Sum) == size).all()
-
-
 def test_epoch_after_epoch(rank, size):
     for epoch in range(4):
         steps = (rank + epoch) % size
@@ -43,28 +38,6 @@ def test_pushed_and_not_waited_for(rank, size):
     hvd.join()
     for array in arrays:
         assert (array.asnumpy() == size).all()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
-def test_dtypes(rank, size, dtype):
-    if rank:
-        got = hvd.numpy.allreduce(np.full(9, 2, dtype), name=f"of.{dtype}")
-        assert (got == 2).all()
-    hvd.join()
-
-
-def test_what_a_joined_rank_can_not_take_part_in(several, rank, size):
-    calls = [
-        (lambda: hvd.numpy.broadcast(np.ones(2), rank, name="b"), "broadcast"),
-        (lambda: hvd.numpy.allgather(np.ones(2), name="g"), "allgather"),
-        (lambda: hvd.numpy.allreduce(np.ones(2), name="m", op=hvd.Max), "Max"),
-    ]
-    if rank == 0:
-        for call, what in calls if size == 2 else []:
-            with pytest.raises(hvd.HvdliteError, match=f"rank 1 already joined.*this is .*{what}"):
-                call()
-        assert (hvd.numpy.allreduce(np.ones(2), name="after") == 1).all()
-    hvd.join()
 
 
 def test_ranks_that_still_have_data_may_disagree(rank, size):

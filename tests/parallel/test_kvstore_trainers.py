@@ -2,7 +2,7 @@
 
 import mxnet as mx
 import pytest
-from kvstores import expected_of, kv_trainer, sgd, train
+from kvstores import expected_of, kv_trainer, train
 from mxnet import gluon
 from nets import assert_close, backward, batch_of, dense_net, plain_trainer, weights
 from versions import no_sparse_gluon
@@ -96,18 +96,6 @@ def test_a_trainer_for_a_sparse_weight_with_a_dense_gradient(rank):
 def test_nothing_is_shared_of_a_sparse_weight_with_a_dense_gradient(rank):
     assert hvd.share_gradients([sparse_weight(rank)]) == []
     assert hvd.DistributedTrainer([sparse_weight(rank)], "sgd").zero_copy_parameters == []
-
-
-@pytest.mark.usefixtures("several")
-def test_networks_that_differ(rank):
-    net = dense_net((8, 4) if rank == 0 else (8, 4, 4))
-    with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry"):
-        kv_trainer(net)
-
-
-def test_an_optimizer_that_averages_by_itself_is_refused():
-    with pytest.raises(ValueError, match="averages by itself: use it with kvstore=None"):
-        kv_trainer(dense_net(), hvd.DistributedOptimizer(sgd()))
 
 
 @pytest.mark.parametrize("name", ["sync_mpi", "allreduce", "mpi"])

@@ -41,25 +41,6 @@ def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
     assert hvd.synchronize(handle).tolist() == [size] * 3
 
 
-def test_handles_outlive_their_job(rank, size):
-    """Also where the next job begins before they are waited for."""
-    x, left = np.ones((size, 2)), []
-    done = hvd.numpy.allgather_async(x, name="done")
-    hvd.synchronize(done)
-    if rank == 0 and size > 1:
-        left = [hvd.numpy.allgather_async(x, name="left"), hvd.numpy.allreduce_async(x, name="l")]
-    waiter = threading.Thread(target=outcomes, args=[left])
-    waiter.start()
-    hvd.shutdown()
-    waiter.join()
-    hvd.init()
-    for error in outcomes(left):
-        assert isinstance(error, hvd.HvdliteError)
-        assert "shutdown()" in str(error)
-    assert len(outcomes([done])[0]) == size * size
-    assert hvd.numpy.allgather(x, name="left").shape == (size * size, 2)
-
-
 def test_what_a_call_brings_outlives_its_handle_and_job(rank, size):
     """The C library has made the memory, and keeps it as long as the array lives."""
     long = np.full((1000, size), float(rank))

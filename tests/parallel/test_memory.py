@@ -41,13 +41,6 @@ def test_slices_of_one_array_at_once(rank, size):
     np.testing.assert_array_equal(x.asnumpy(), expected)
 
 
-def test_the_same_array_under_two_names(rank, size):
-    x = mx.nd.ones((5,)) * rank
-    hvd.allreduce_(x, op=hvd.Sum, name="first")
-    hvd.allreduce_(x, op=hvd.Sum, name="second")
-    np.testing.assert_array_equal(x.asnumpy(), total(size) * size)
-
-
 def test_the_same_array_into_several_results(rank, size):
     x = mx.nd.ones((5,)) * rank
     results = [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, size - 1), hvd.allgather(x)]

@@ -6,14 +6,6 @@ import pytest
 import hvdlite as hvd
 
 
-def test_read_only_input(rank, size):
-    x = np.full(10, rank)
-    x.flags.writeable = False
-    assert hvd.numpy.allreduce(x, op=hvd.Sum)[0] == size * (size - 1) // 2
-    assert hvd.numpy.broadcast(x, size - 1)[0] == size - 1
-    assert len(hvd.numpy.allgather(np.frombuffer(b"abc", np.uint8))) == 3 * size
-
-
 @pytest.mark.parametrize(
     "view",
     [lambda x: x.T, lambda x: x[::2, 1::3], lambda x: x[::-1], lambda x: x[:, 1]],

@@ -1,7 +1,5 @@
 """Which calls pair across ranks: by name, in whatever order each rank submits them."""
 
-import random
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -12,18 +10,6 @@ import hvdlite as hvd
 
 def expected_sum(size: int, i: int) -> float:
     return sum(r + i for r in range(size))
-
-
-@pytest.mark.usefixtures("asynchronous")
-def test_200_tensors_in_another_order_on_each_rank(rank, size):
-    for step in range(3):  # from the second step on they are known by their ids
-        order = list(range(200))
-        random.Random(100 * step + rank).shuffle(order)
-        arrays = {i: mx.nd.full((i % 23 + 1, 3), rank + i) for i in range(200)}
-        for i in order:
-            hvd.allreduce_(arrays[i], op=hvd.Sum, name=f"shuffled{i}", priority=-i % 7)
-        for i, x in arrays.items():
-            np.testing.assert_array_equal(x.asnumpy(), expected_sum(size, i))
 
 
 @pytest.mark.usefixtures("asynchronous")
@@ -40,24 +26,6 @@ def test_one_more_unnamed_call_shifts_no_other(rank, size):
     if pending is None:
         pending = extra()  # the others come to it later
     np.testing.assert_array_equal(pending.asnumpy(), 1)
-
-
-def test_unnamed_calls_in_a_loop(rank, size):
-    pending = [hvd.allreduce(mx.nd.full((3,), rank + i), op=hvd.Sum) for i in range(50)]
-    for i, y in enumerate(pending):
-        np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, i))
-
-
-def test_more_names_than_the_cache_keeps(rank, size):
-    """4096 by default: so the first ones have been dropped when they come again."""
-    for _ in range(2):
-        pending = [
-            hvd.allreduce_(mx.nd.full((1,), rank + i), op=hvd.Sum, name=f"many{i}")
-            for i in range(4200)
-        ]
-        for i, y in list(enumerate(pending))[::37]:
-            assert y.asscalar() == expected_sum(size, i)
-        mx.nd.waitall()  # for those not looked at, too, before their names come again
 
 
 def test_front_layers_are_updated_while_a_later_gradient_is_under_way(rank, asynchronous):

@@ -72,23 +72,11 @@ def test_blocks_built_before_on_one_rank(rank):
         np.testing.assert_array_equal(value, expected[name])
 
 
-def test_two_broadcasts_without_waiting(rank):
-    nets = [dense_net(seed=rank + 1), dense_net(seed=rank + 11)]
-    for net in nets:
-        hvd.broadcast_parameters(net.collect_params())
-    for net in nets:
-        assert_equal_on_all_ranks(weights(net))
-
-
 def test_the_same_prefix_again(rank):
     for step in range(3):
         net = dense_net(seed=rank + 10 * step)
         hvd.broadcast_parameters(net.collect_params(), prefix="mine")
         assert_equal_on_all_ranks(weights(net))
-
-
-def test_empty():
-    hvd.broadcast_parameters({})
 
 
 def test_mixed_dtypes_and_0d(rank, size):

@@ -22,8 +22,3 @@ def test_an_ndarray_of_floats_as_splits_is_refused_as_by_horovod(lib, size):
     x = lib.make(np.ones((size, 2), "float32"))
     with pytest.raises(ValueError, match="splits are an NDArray of float32: expected whole"):
         lib.hvd.alltoall(x, splits=mx.nd.ones(size), name="x")
-
-
-def test_of_numpy_only_what_it_can(rank):
-    with pytest.raises(ValueError, match="dtype complex64 is not supported"):
-        hvd.numpy.reducescatter(np.ones(4, np.complex64))

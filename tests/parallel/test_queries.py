@@ -23,11 +23,3 @@ def test_threads_of_mpi():
 def test_hosts_are_alike(size):
     ranks_of_hosts = set(hvd.allgather_object((hvd.cross_rank(), hvd.local_size())))
     assert hvd.is_homogeneous() == (len({n for _, n in ranks_of_hosts}) == 1)
-
-
-def test_every_name_is_in_hvdlite_mxnet_too():
-    """So that a script of Horovod's changes its import only."""
-    import hvdlite.mxnet
-
-    missing = [name for name in hvd.__all__ if not hasattr(hvdlite.mxnet, name)]
-    assert not missing

@@ -6,9 +6,17 @@ On one host the same holds, and nothing is dealt.
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
-from nets import assert_close, assert_equal_on_all_ranks, set_weights, sgd, train, weights
-from trained import arrays, assert_same_bits, bits
+from mxnet import gluon
+from nets import (
+    assert_close,
+    assert_equal_on_all_ranks,
+    batch_of,
+    set_weights,
+    sgd,
+    train,
+    weights,
+)
+from trained import RULES, arrays, assert_same_bits, bits, one_step
 from versions import MXNET2
 
 import hvdlite as hvd
@@ -57,14 +65,6 @@ def assert_alike(got: dict, expected: dict, hosts: int) -> None:
         assert_close(dict(enumerate(got[name])), dict(enumerate(values)))
 
 
-RULES = [
-    ("sgd", {"learning_rate": 0.05}),
-    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
-    ("nag", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01}),
-    ("adam", {"learning_rate": 0.01, "wd": 0.01}),
-]
-
-
 @pytest.mark.parametrize("optimizer, args", RULES, ids=["sgd", "momentum", "nag", "adam"])
 @pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
 def test_trains_the_same(optimizer, args, clip, hosts):
@@ -72,17 +72,7 @@ def test_trains_the_same(optimizer, args, clip, hosts):
         net = wide_net()
         trainer = kind(net.collect_params(), optimizer, dict(args))
         for step in range(3):
-            x = mx.nd.array(np.random.RandomState(10 * step + hvd.rank()).randn(4, COLUMNS))
-            with autograd.record():
-                loss = (net(x) ** 2).sum()
-            loss.backward()
-            if clip:
-                trainer.allreduce_grads()
-                grads = [param.grad() for param in net.collect_params().values()]
-                gluon.utils.clip_global_norm(grads, 0.5)
-                trainer.update(4)
-            else:
-                trainer.step(4)
+            one_step(net, trainer, batch_of(hvd.rank(), step, columns=COLUMNS), clip)
         assert_equal_on_all_ranks(weights(net))
         return bits(net, trainer)
 

@@ -55,13 +55,6 @@ def test_gradients_are_true_averages_or_sums_after_allreduce_grads(op, size):
     assert_close({n: g * ranks for n, g in gradients(net).items()}, gradients(alone))
 
 
-def test_rescale_grad_and_clip_gradient_of_the_optimizer():
-    options = {"rescale_grad": 0.25, "clip_gradient": 0.05}
-    net, alone = dense_net(), dense_net()
-    trained = train(net, hvd.DistributedTrainer(net.collect_params(), sgd(**options)))
-    assert_close(trained, train(alone, plain_trainer(alone, sgd(**options)), joined=True))
-
-
 def test_distributed_optimizer_inside_is_unwrapped():
     net, alone = dense_net(), dense_net()
     with pytest.warns(UserWarning, match="averages by itself"):

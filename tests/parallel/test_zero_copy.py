@@ -7,7 +7,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import assert_equal_on_all_ranks, clear_gradients, weights
+from nets import assert_equal_on_all_ranks, backward, clear_gradients, weights
+from trained import trained_weights
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
@@ -63,10 +64,7 @@ def wrapped(params, zero_copy: bool):
 
 
 def one_step(net, trainer, random) -> None:
-    data = mx.nd.array(random.uniform(size=(ROWS, 1, 8, 8)))
-    with autograd.record():
-        loss = (net(data) ** 2).sum()
-    loss.backward()
+    backward(net, random.uniform(size=(ROWS, 1, 8, 8)))
     trainer.step(ROWS)
 
 
@@ -177,7 +175,7 @@ def test_a_gradient_made_again_later_is_a_private_one(shares, rank):
     one_step(net, trainer, random)
     assert len(trainer.zero_copy_parameters) == (len(trained_names(net)) - 1 if shares else 0)
     assert not is_shared(net[3].weight)
-    assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+    assert_equal_on_all_ranks(trained_weights(net))
 
 
 def test_not_with_compression(rank):
@@ -193,7 +191,7 @@ def test_ranks_that_want_different_things(rank):
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)
     train(net, trainer)
     assert trainer.zero_copy_parameters == []
-    assert_equal_on_all_ranks({n: w for n, w in weights(net).items() if "running" not in n})
+    assert_equal_on_all_ranks(trained_weights(net))
 
 
 def mapped() -> int:

@@ -4,7 +4,35 @@ import pickle
 
 import mxnet as mx
 import numpy as np
-from nets import weights
+from mxnet import gluon
+from nets import backward, weights
+
+# Optimizers with a rule of the core's own; test_sharded.py has others that MXNet runs.
+RULES = [
+    ("sgd", {"learning_rate": 0.05}),
+    ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
+    ("nag", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01}),
+    ("adam", {"learning_rate": 0.01, "wd": 0.01}),
+]
+
+
+def gradients_of(net) -> list:
+    return [p.grad() for p in net.collect_params().values() if p.grad_req != "null"]
+
+
+def one_step(net, trainer, x, clip: bool = False) -> None:
+    backward(net, x)
+    if clip:
+        trainer.allreduce_grads()
+        gluon.utils.clip_global_norm(gradients_of(net), 0.5)
+        trainer.update(len(x))
+    else:
+        trainer.step(len(x))
+
+
+def trained_weights(net) -> dict:
+    """Those that are the same on all ranks."""
+    return {name: w for name, w in weights(net).items() if "running" not in name}
 
 
 def bits(net, trainer) -> dict:
@@ -16,7 +44,7 @@ def bits(net, trainer) -> dict:
         f"state of {names[trainer._params[i].name]}": [a.asnumpy() for a in arrays(each)]
         for i, each in states.items()
     }
-    return {**{n: [w] for n, w in weights(net).items() if "running" not in n}, **flat}
+    return {**{name: [w] for name, w in trained_weights(net).items()}, **flat}
 
 
 def arrays(states) -> list:

@@ -103,10 +103,6 @@ def one_raises_before_init():
     report(rank, initialised=True)
 
 
-def all_raise():
-    raise RuntimeError(f"rank {rank} is broken")
-
-
 def wait_to_be_killed():
     """Until the signal comes; the file says that it may."""
     hvd.numpy.allreduce(np.ones(1))

@@ -1,11 +1,12 @@
 """Rank 1 leaves in the way that the first argument names; the others wait for it, by the second."""
 
+import argparse
+import atexit
 import os
 import signal
 import sys
 import threading
 
-import ends
 import numpy as np
 from jobs import report
 from mpi4py import MPI
@@ -59,9 +60,23 @@ def waiting_for_rank_1() -> None:
         train()
 
 
+def at_exit_raises() -> None:
+    atexit.register(lambda: {}["label"])
+    sys.exit()
+
+
+WAYS = {
+    "sys.exit(True)": lambda: sys.exit(True),
+    "sys.exit(text)": lambda: sys.exit("no such file: a.rec"),
+    "raise SystemExit": lambda: (_ for _ in ()).throw(SystemExit(3)),
+    "argparse": lambda: argparse.ArgumentParser().parse_args(["--no-such-option"]),
+    "exit function": at_exit_raises,
+}
+
+
 def leave() -> None:
-    if how in ends.WAYS:
-        ends.WAYS[how]()
+    if how in WAYS:
+        WAYS[how]()
     if how == "raise":
         raise RuntimeError("no more data")
     if how == "exit 0":

@@ -66,17 +66,6 @@ mx.nd.waitall()
     assert lines == [f"{{'{NOT_INITIALIZED}'}}"] * 2
 
 
-def test_init_again_and_after_shutdown():
-    code = """
-for step in range(3):
-    hvd.init()
-    hvd.init([0])
-    print(hvd.numpy.allreduce(np.full(3, step)).tolist())
-    hvd.shutdown()
-"""
-    assert run(PRELUDE + code).splitlines() == ["[0, 0, 0]", "[1, 1, 1]", "[2, 2, 2]"]
-
-
 COMMUNICATORS = """
 from mpi4py import MPI
 print([error_of(lambda: hvd.init(comm)) for comm in ([1], [0, 0], [], [-1], MPI.COMM_NULL)])
@@ -94,30 +83,6 @@ def test_wrong_and_right_communicators():
         assert f"init({comm}): expected different ranks from 0 to 0" in texts
     assert "this process (rank 0) is not in it" in texts
     assert others == ["False", *["1 3.0"] * 5]
-
-
-def test_settings_that_make_no_sense():
-    """Of each kind; parallel/test_settings.py has more. hvdlite's own spelling wins."""
-    code = """
-for prefix in ("HVDLITE", "HOROVOD"):
-    for name in ("FUSION_THRESHOLD=-1", "CACHE_CAPACITY=1.5", "STALL_CHECK_TIME_SECONDS=soon"):
-        name, _, value = f"{prefix}_{name}".partition("=")
-        os.environ[name] = value
-        print(error_of(hvd.init), hvd.is_initialized())
-        del os.environ[name]
-os.environ.update(HVDLITE_CACHE_CAPACITY="2", HOROVOD_CACHE_CAPACITY="nonsense")
-hvd.init()
-"""
-    lines = run("import os" + PRELUDE + code).splitlines()
-    whole = "expected a whole number of at least 0"
-    for prefix, three in (("HVDLITE", lines[:3]), ("HOROVOD", lines[3:])):
-        expected = (
-            f"{prefix}_FUSION_THRESHOLD is '-1': {whole}",
-            f"{prefix}_CACHE_CAPACITY is '1.5': {whole}",
-            f"{prefix}_STALL_CHECK_TIME_SECONDS is 'soon': expected a number of at least 0",
-        )
-        for text, line in zip(expected, three):
-            assert text in line and line.endswith(" False")
 
 
 WITHOUT_MXNET = "import sys\nsys.modules['mxnet'] = None  # then importing it fails\n"
