@@ -7,6 +7,7 @@ HVDLITE_TEST_LONG=1 runs all of it on 3 and 4 ranks, too: ``make test-long``.
 
 import json
 import os
+from typing import Dict, Optional
 
 import pytest
 from jobs import assert_passed, mpirun
@@ -63,10 +64,11 @@ SETTINGS = [
 ]
 
 
-def passed(ranks: int, *runs: tuple, **options) -> None:
+def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **options) -> None:
     """Run pytest on so many ranks, once with each of the pairs of variables and arguments."""
     command = ["-m", "runs", *map(json.dumps, runs)]
-    job = assert_passed(mpirun(ranks, *command, timeout=900, lean=True, **options))
+    env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}  # for a rank whose run has failed
+    job = assert_passed(mpirun(ranks, *command, timeout=900, lean=True, env=env, **options))
     summaries = [line for line in job.output.splitlines() if " passed" in line]
     assert len(summaries) == len(runs), job.output
     for line in job.output.splitlines():
