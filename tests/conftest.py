@@ -14,6 +14,7 @@ GROUPS = {
         "benchmarks",
         "launch_cluster",
         "launch_elastic",
+        "launch_lost_hosts",
         "launch_ps",
         "launch_sge",
         "launch_slurm",
