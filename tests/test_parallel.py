@@ -25,7 +25,7 @@ ALL = ["tests/parallel", CONTRACT]
 
 # What can differ with MXNet's engine and with fusion, cache and names on.
 SHORT = [
-    *parallel("disagree", "order", "optimizer"),
+    *parallel("order", "optimizer"),
     f"{CONTRACT}/test_refusals.py",
     f"{CONTRACT}/test_verbs.py::test_broadcast",
     f"{CONTRACT}/test_verbs.py::test_allgather",
@@ -35,7 +35,7 @@ SHORT = [
 # which 3 ranks round. The others are about one rank's arrays and stores; 1 and 2 ranks show what
 # several do to them.
 ON_SEVERAL = [CONTRACT, *parallel(
-    "codec", "disagree", "grouped", "join", "numpy",
+    "codec", "grouped", "join", "numpy",
     "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
     "random_threads", "settings", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "zero_copy",

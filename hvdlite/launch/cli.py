@@ -26,7 +26,16 @@ from hvdlite.launch import (
     submit,
 )
 from hvdlite.launch.backends import BACKENDS, default
-from hvdlite.launch.job import SSH, Interrupted, Job, LaunchError, Outcome, Plan
+from hvdlite.launch.job import (
+    HOST_TIMEOUT,
+    HOST_TIMEOUT_WITHOUT_MPI,
+    SSH,
+    Interrupted,
+    Job,
+    LaunchError,
+    Outcome,
+    Plan,
+)
 from hvdlite.launch.output import Console, Files, Output, silence
 from hvdlite.launch.watch import REFUSED, Watch
 
@@ -144,6 +153,7 @@ def job_of(args, argv: List[str]) -> Job:
             "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
             "server": environment.parse_assignments(args.env_server, "--env-server"),
         },
+        "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
         "interfaces": args.interfaces.split(",") if args.interfaces else [],
         "ssh": SSH(
@@ -162,6 +172,8 @@ def job_of(args, argv: List[str]) -> Job:
     job = Job(**{**as_given, **made})
     _refuse_nonsense(job, args)
     _do_without_mpirun(job)
+    if job.transport == "tcp" and args.host_timeout is None:
+        job.host_timeout = HOST_TIMEOUT_WITHOUT_MPI
     return job
 
 

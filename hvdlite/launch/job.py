@@ -6,6 +6,8 @@ from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.launch.hosts import Host
 
+HOST_TIMEOUT, HOST_TIMEOUT_WITHOUT_MPI = 60.0, 120.0  # there the ranks wait for so long, too
+
 
 class LaunchError(Exception):
     """A job can't be run; the text is one sentence that says what to do."""
@@ -48,7 +50,7 @@ class Job:
     mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
     binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
     start_timeout: float = 30.0  # seconds until all ranks must be there
-    host_timeout: float = 60.0  # seconds that a host may be silent
+    host_timeout: float = HOST_TIMEOUT  # seconds that a host may be silent
     restarts: int = 0  # how often a job that has failed begins again
     elastic: bool = False  # ranks may die and come back
     fewest: int = 1  # ranks that go on without others

@@ -51,6 +51,14 @@ def close(mesh: Mesh) -> None:
             os.close(descriptor)
 
 
+def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
+    """Return other descriptors of the streams, by rank: with them waits on these can be ended."""
+    return {
+        rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
+        for rank, streams in enumerate(zip(mesh.data, mesh.messages))
+    }
+
+
 def _fill(star: Star, streams: Dict[int, List[int]], lowest: List[int]) -> str:
     """Return where this rank has listened."""
     one_host = len(set(lowest)) == 1

@@ -19,6 +19,9 @@ CONNECT_SECONDS = 3.0
 RETRY_SECONDS = (0.02, 0.5)  # between attempts: at first, at last
 MOST_VISITORS = 64  # without proof, beside the expected ranks; one more closes the oldest
 MOST_LINES = 5  # in the log, about visitors that were turned away
+LOOKS = 10  # after a silent host, within the limit
+SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
+_TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
 
 Guest = Tuple[int, int]  # purpose and rank of a proved connection
 
@@ -221,3 +224,21 @@ def _addresses(host: str, ports: Iterable[int]) -> Iterator[Tuple[int, tuple]]:
     for port in ports:
         for family, _, _, _, address in found:
             yield family, (address[0], port, *address[2:])
+
+
+def set_patience(connection: socket.socket, limit: float) -> None:
+    """Let the kernel ask the other one ten times within the limit, at most once a second."""
+    pause = max(1, int(limit / LOOKS))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        *((socket.TCP_NODELAY, 1), (_TCP_THIN_LINEAR_TIMEOUTS, 1)),
+        *((socket.TCP_KEEPIDLE, pause), (socket.TCP_KEEPINTVL, pause), (socket.TCP_KEEPCNT, 127)),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def bound(connection: socket.socket, limit: float) -> None:
+    """Let the connection break when the other host has been silent for so long."""
+    set_patience(connection, limit)
+    seconds = max(limit, SHORTEST_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))

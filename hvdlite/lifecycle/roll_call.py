@@ -18,12 +18,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle.handshake import NEW, READY, Hello, Stranger, Visitor, hear, introduce, say
-from hvdlite.lifecycle.reception import Guest, Reception
-from hvdlite.lifecycle.watch import set_patience
+from hvdlite.lifecycle.reception import Guest, Reception, bound
 from hvdlite.lifecycle.watched import PATIENCE
 
 PAUSE_SECONDS = 0.02  # between two questions at a door
-SHORTEST_SECONDS = 2.0  # the kernel asks once a second at most
 Door = Tuple[str, int]
 
 
@@ -254,13 +252,6 @@ def _is_open(question: socket.socket) -> bool:
         return True
     except OSError:
         return False
-
-
-def bound(connection: socket.socket, limit: float) -> None:
-    """Let the connection break when the other host has been silent for so long."""
-    set_patience(connection, limit)
-    seconds = max(limit, SHORTEST_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 def _common(votes: List[int]) -> int:

@@ -5,9 +5,12 @@ to each (``mesh``); the C library gets these connections. The star stays, for wh
 tell. Each port is closed when all that were expected on it have come.
 """
 
+import contextlib
+import itertools
 import os
+import socket
 import sys
-from typing import Any, Callable, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
@@ -43,20 +46,34 @@ class SocketWorld:
         self._mesh: Optional[mesh.Mesh] = None
         self.watch: Optional[Watch] = None
         self._opened = 0
+        self._joining: Dict[int, List[socket.socket]] = {}  # while the C library knows no dead
 
     def init(self) -> None:
         _present[:] = [self]
         self._mesh = mesh.connect(self._star)
+        self._joining = mesh.doubles(self._mesh)
         self.watch = Watch(self.rank, self._mesh, self._lose)
         self._mesh = self._mesh._replace(watch=[])
         arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
-        call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+        try:
+            call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+        finally:
+            self._have_joined()
         if os.environ.get(ELASTIC) == "1" and not members.have_died():
             members.begin(self)
 
     def _lose(self, host: str, ranks: Set[int]) -> None:
-        lib.hvd_lose_host(host.encode())
+        for rank in ranks:
+            for stream in self._joining.get(rank, ()):
+                with contextlib.suppress(OSError):  # it has been done
+                    stream.shutdown(socket.SHUT_RDWR)
+        lib.hvd_lose_host(host.encode())  # while the C library begins, it waits for that
         self._star.lose(ranks)
+
+    def _have_joined(self) -> None:
+        joining, self._joining = self._joining, {}
+        for stream in itertools.chain(*joining.values()):
+            stream.close()
 
     def numbers(self, number: int) -> List[int]:
         return self._star.allgather(number)
@@ -118,6 +135,7 @@ class SocketWorld:
         if self._mesh is not None:
             mesh.close(self._mesh)
         members.let_go()
+        self._have_joined()
         self.leave(False)
 
 

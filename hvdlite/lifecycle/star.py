@@ -4,15 +4,16 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Set
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle.arrivals import Arrivals
 from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
-from hvdlite.lifecycle.reception import Reception, listen, reach
+from hvdlite.lifecycle.reception import Reception, bound, listen, reach
 
 WARN_SECONDS = 5.0
+HOST_SECONDS = 120.0  # that a host may be silent
 GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
 
 
@@ -36,7 +37,8 @@ class Star:
         self.patience, self.connections = patience, connections
         self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None
         for connection in connections.values():
-            _set_options(connection, self._timeout)
+            connection.settimeout(self._timeout)
+            bound(connection, HOST_SECONDS)
 
     def hello(self, purpose: int) -> Hello:
         return Hello(purpose, self.rank, self.size, self.joined)
@@ -130,16 +132,6 @@ def _ended_without(rank: int) -> HvdliteError:
 
 def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
     return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
-
-
-def _set_options(connection: socket.socket, timeout: Optional[float]) -> None:
-    """Set a timeout, and keepalive: after 2 minutes it notices a host that has vanished."""
-    connection.settimeout(timeout)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 24)):
-        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 130_000)
 
 
 def meet(place: start.Place, joined: int, patience: float) -> Star:

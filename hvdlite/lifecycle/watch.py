@@ -16,15 +16,14 @@ from typing import Callable, Set
 
 from hvdlite.core.log import logger
 from hvdlite.lifecycle.mesh import Mesh
+from hvdlite.lifecycle.reception import LOOKS, set_patience
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0}
 _BYTES_ASK = 5.0  # seconds: with a shorter limit
-_LOOKS = 10  # within the limit
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
-_TCP_THIN_LINEAR_TIMEOUTS = 16  # of linux/tcp.h
 
 
 def limit_of(variable: str) -> float:
@@ -66,7 +65,7 @@ class Watch:
     def set_limit(self, limit: float) -> None:
         """Wait so many seconds for a silent host, from now on."""
         self._limit, self._since = limit, time.monotonic()
-        self._pause = min(limit / _LOOKS, _LONGEST_PAUSE)
+        self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
         for stream in self._streams.values():
             set_patience(stream, limit)
             stream.setblocking(False)
@@ -138,16 +137,6 @@ class Watch:
     def _note(self, leader: int) -> None:
         if leader < len(self._mesh.lowest):
             self.lost |= {r for r, lowest in enumerate(self._mesh.lowest) if lowest == leader}
-
-
-def set_patience(stream: socket.socket, limit: float) -> None:
-    """Let the kernel ask the other one ten times within the limit, at most once a second."""
-    pause = max(1, int(limit / _LOOKS))
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.setsockopt(socket.IPPROTO_TCP, _TCP_THIN_LINEAR_TIMEOUTS, 1)
-    for name, value in (("TCP_KEEPIDLE", pause), ("TCP_KEEPINTVL", pause), ("TCP_KEEPCNT", 127)):
-        stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _silence(stream: socket.socket) -> float:

@@ -50,6 +50,11 @@ def python(code):
     return [sys.executable, "-c", code]
 
 
+def told(err):
+    """Return the lines of an output but those that tell of progress."""
+    return [line for line in err.splitlines() if " hosts have answered; " not in line]
+
+
 def interrupt(command, ranks, seconds=TIMEOUT, **options):
     """Start hvdliterun, wait for "up" from all ranks, press Ctrl-C; return when that was.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from kills import kill_many, wanted
-from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python, start
+from launching import HVDLITERUN, SCRIPTS, TIMEOUT, assert_clean, interrupt, python, start, told
 from versions import MXNET2, no_examples
 
 from hvdlite.launch import mpirun, probe
@@ -108,7 +108,7 @@ def test_check_has_a_row_for_each_host(on_cluster):
 def sentences(done):
     assert done.code == 2
     assert done.out == ""
-    return done.err.splitlines()
+    return told(done.err)
 
 
 @pytest.mark.parametrize("host", ["nohost", "10.77.0.99"])

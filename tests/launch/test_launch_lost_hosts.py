@@ -5,7 +5,7 @@ import time
 
 import cluster as clusters
 import pytest
-from launching import HVDLITERUN, TIMEOUT, assert_clean, python, start
+from launching import HVDLITERUN, TIMEOUT, assert_clean, python, start, told
 
 
 def start_up(cluster, script, *options):
@@ -105,7 +105,7 @@ def test_a_firewall_that_drops_all_but_ssh_is_named(own_cluster):
     environment = own_cluster.environment()
     done = own_cluster.run(line, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 2
-    first, second = done.stderr.splitlines()
+    first, second = told(done.stderr)
     assert first.startswith("hvdliterun: only 0 of 3 processes have started within 6 s")
     assert "hvdliterun: h2 does not reach this host at 10.77.0.1 port " in second
     for host in own_cluster.names:
