@@ -18,7 +18,7 @@ from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
 ATTEMPTS = 3  # to start new ranks that die before they are let in
-RETRY_SECONDS = 2.0  # for a host that was not reached
+RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0  # for a host that was not reached: longer each time
 GONE_SECONDS = channel.PROBE + 1.0  # without an answer, of a rank that the others have given up
 _DOOR, _GONE = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
@@ -55,6 +55,7 @@ class Newcomers:
         self._calls: List[_Call] = []
         self._hosts: Dict[int, str] = {}  # by the rank's number, of all that were ever started
         self._retry_at: Dict[str, float] = {}  # hosts that vanished, or were not reached
+        self._pauses: Dict[str, float] = {}  # before such a host is tried again
         self._told: Set[str] = set()
         self._failures = 0
         first = placement(job) if job.hosts else [(HERE, job.workers)]
@@ -76,23 +77,30 @@ class Newcomers:
         """Start what the job lacks; called again and again."""
         if self._job.transport != "tcp" or self._job.launcher not in ("local", "ssh"):
             return
-        ranks = self._ranks
         for call in list(self._calls):
-            self._look_at(call, ranks.get(call.number))
-        for rank in [r for r in ranks.values() if r.gone and not r.ending]:
+            self._look_at(call, self._ranks.get(call.number))
+        for rank in [r for r in self._ranks.values() if r.gone and not r.ending]:
             if rank.link.silence() > GONE_SECONDS:
                 self._lose(rank.link, rank.link.silence())
-        training = [rank for rank in ranks.values() if rank.takes_part]
+        training = [rank for rank in self._ranks.values() if rank.takes_part]
         present = [rank for rank in training if is_present(rank)]
-        ended = any(rank.ending and not rank.ending.failed for rank in training)
-        if ended or not any(rank.door for rank in present) or self._failures >= ATTEMPTS:
-            return
+        if self._failures < ATTEMPTS and _may_grow(training, present):
+            self._note_lost_hosts(training)
+            self._fill([*self._coming(), *(rank.number for rank in present)])
+
+    def _note_lost_hosts(self, training: List[Rank]) -> None:
         for rank in training:
             if rank.ending and rank.ending.silence:
                 self._retry_at.setdefault(self._hosts[rank.number], 0)
-        coming = {call.number for call in self._calls if call.number not in ranks}
-        coming |= {n for n, rank in ranks.items() if not (rank.takes_part or rank.ending)}
-        numbers = [*coming, *(rank.number for rank in present)]
+
+    def _coming(self) -> Set[int]:
+        """Return the ranks that were started and are not yet let in."""
+        ranks = self._ranks
+        waiting = {n for n, rank in ranks.items() if not (rank.takes_part or rank.ending)}
+        return waiting | {call.number for call in self._calls if call.number not in ranks}
+
+    def _fill(self, numbers: List[int]) -> None:
+        """Start ranks beside these until the job is full, or no host may be tried now."""
         for _ in range(self._job.most - len(numbers)):
             host = self._place(numbers)
             if host is None:
@@ -111,6 +119,7 @@ class Newcomers:
         call.lines.extend(call.process.take_lines(hold_back=0))
         if rank and rank.takes_part:
             self._failures = 0
+            self._pauses.pop(call.host, None)
         if call.process.over() or (rank and rank.ending and rank.ending.silence):
             self._calls.remove(call)
             call.process.close()
@@ -125,7 +134,8 @@ class Newcomers:
             why = f": {lines[-1]}" if lines else ""
             text = f"hvdliterun: no new rank on {host} yet{why} (tried again and again, told once)"
             print(text, file=sys.stderr, flush=True)
-        self._retry_at[host] = time.monotonic() + RETRY_SECONDS
+        self._pauses[host] = min(2 * self._pauses.get(host, RETRY_SECONDS / 2), MOST_RETRY_SECONDS)
+        self._retry_at[host] = time.monotonic() + self._pauses[host]
 
     def _place(self, numbers: List[int]) -> Optional[str]:
         """Return a host that has room: first those that answer; None: none may be tried now."""
@@ -142,6 +152,12 @@ class Newcomers:
         plan = starter.plan_of_one(self._job, host, number)
         self._calls.append(_Call(number, host, BackendProcess(plan, self._where), []))
         return number
+
+
+def _may_grow(training: List[Rank], present: List[Rank]) -> bool:
+    """Tell whether a new rank finds a door, and work that has not ended well."""
+    ended = any(rank.ending and not rank.ending.failed for rank in training)
+    return not ended and any(rank.door for rank in present)
 
 
 def _rooms(job: Job, processes: int) -> Dict[str, int]:
