@@ -26,6 +26,7 @@ GROUPS = {
     "as_horovod": ("as_horovod",),
     "imagenet": ("imagenet",),
     "docs": ("docs",),
+    "sim": ("sim",),
 }
 GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in names}
 
