@@ -11,7 +11,8 @@ from hvdlite.lifecycle.watched import SILENT, STALLED, TOO_LATE
 PATIENCE = 6.0
 
 # MPI ends a rank whose peer is gone with one of these exit codes (its error classes "unknown",
-# "other" and "internal"), a few milliseconds after the peer. Either end may be reported first.
+# "other" and "internal"), a few milliseconds after the peer. Either end may be reported first; on a
+# busy host the peer's takes a while.
 LOST_PEER = (14, 15, 16, 17)
 SIMULTANEOUS = 0.5  # seconds
 
@@ -83,7 +84,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
 
     def first_sign(e: Ending) -> float:
         raised = signs.raised.get(e.rank, never)
-        own_end = not_yet if e.ended else e.after + SIMULTANEOUS * (e.code in LOST_PEER)
+        own_end = not_yet if e.ended else e.after + PATIENCE * (e.code in LOST_PEER)
         when, whom = signs.blamed.get(e.rank, (never, []))
         if when >= since and any(ended.get(rank, not_yet) <= e.after for rank in whom):
             return not_yet
