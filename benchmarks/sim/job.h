@@ -8,7 +8,7 @@
 
 #include <simgrid/actor.h>
 
-enum { MOST_TENSORS = 1024, MOST_STEPS = 256 };
+enum { MOST_STEPS = 256 };
 
 /* What each key=value sets, and its default; all are numbers. */
 /* clang-format off */

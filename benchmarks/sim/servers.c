@@ -72,7 +72,6 @@ static void pull(int argc, char **argv) {
 }
 
 static void start(struct servers *s, int number, int rank, void (*run)(int, char **)) {
-    enum { MOST_TENSORS = 1024 };
     char name[32];
     snprintf(name, sizeof name, "h%d", worker_at(s, rank));
     struct actor *a = malloc(sizeof *a);

@@ -8,6 +8,8 @@
 
 #include "transport/transport.h"
 
+enum { MOST_TENSORS = 1024 };
+
 /* What the platform file does not tell. */
 struct sim_costs {
     double latency; /* of a message between hosts, from its last byte out to the rank's wake-up */

@@ -27,6 +27,7 @@ def told(what: str, state: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         ended.set()
+        thread.join()  # a state is asked for only in the block
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
