@@ -5,6 +5,7 @@ import socket
 from typing import Any, Callable, Optional
 
 from hvdlite.core import frameworks, names, registry, topology
+from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
@@ -45,7 +46,7 @@ def run(function: Callable) -> Callable:
     :raises hvdlite.HvdliteError: a collective failed though no rank has died; or a rank that lives
         did not come to go on together within HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks
         are left than HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than
-        HVDLITE_ELASTIC_RESET_LIMIT.
+        HVDLITE_ELASTIC_RESET_LIMIT; or only new ranks are left, which have no state yet.
     """
 
     @functools.wraps(function)
@@ -54,20 +55,21 @@ def run(function: Callable) -> Callable:
         members.begin(topology.world())
         newcomers.begin()
         left: Optional[_Left] = None  # the job that had a death, or is to have newcomers
-        if members.is_newcomer():
+        has_state = not members.is_newcomer()  # of training
+        if not has_state:
             left = _Left()
             newcomers.come_in()
         while True:
             vote, result = resets.SOMETHING_FAILED, None
             try:
                 if left:
-                    left.begin_anew()
+                    left.begin_anew(has_state)
                     left = None
                     state.on_reset()
                 else:
                     newcomers.call_first()
                 state.sync()
-                newcomers.have_state()
+                has_state = True
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()
                 barrier()
@@ -102,12 +104,20 @@ class _Left:
         self._sets = {p.process_set_id: p for p in registry.process_sets() if p.process_set_id}
         self._ranks = {number: p.ranks for number, p in self._sets.items()}
 
-    def begin_anew(self) -> None:
-        """Join a job of those that are left, with the same names and process sets."""
+    def begin_anew(self, has_state: bool) -> None:
+        """Join a job of those that are left, with the same names and process sets.
+
+        :raises hvdlite.HvdliteError: they are new, and none has the state of training.
+        """
         job.leave_broken()
         job.init()
-        own = (socket.gethostname(), newcomers.homes(), self._owners)
-        hosts, homes, owners = zip(*allgather_object(own, "elastic.ranks"))
+        own = (socket.gethostname(), newcomers.homes(), self._owners, has_state)
+        hosts, homes, owners, have_state = zip(*allgather_object(own, "elastic.ranks"))
+        if not any(have_state):
+            raise HvdliteError(
+                "all ranks that had the state of training have died before the new ones got it: "
+                "start the job again, from its last checkpoint"
+            )
         for each in owners:
             names.count_owners(each)
         new = topology.world().ranks_of(self._members)

@@ -135,10 +135,6 @@ def let_in() -> None:
     _call = None
 
 
-def have_state() -> None:
-    """Do nothing."""
-
-
 def watch_first() -> None:
     """End this newcomer, in a thread, when the rank that has started it is gone."""
     first = MPI.Comm.Get_parent()

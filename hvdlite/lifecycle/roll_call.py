@@ -33,7 +33,6 @@ class Met(NamedTuple):
     members: List[int]  # their numbers: a rank's number stays its own in all epochs
     doors: Dict[int, Door]  # by number
     resets: int  # how often ranks have died
-    voters: List[int]  # those that are not new
     connections: Dict[int, socket.socket]  # by new rank, as a Star has them
 
 
@@ -114,12 +113,11 @@ class RollCall:
         except HvdliteError as error:
             _say_all(came, {"error": str(error)})
             raise
-        voters = [number for number in self._old if number in told]
-        complete = len(voters) == len(self._old)
-        verdict = _common([told[number][0] for number in voters]) if complete else 0
+        votes = [told[number][0] for number in self._old if number in told]
+        verdict = _common(votes) if len(votes) == len(self._old) else 0
         doors = [told[number][2] for number in members]
         epoch = max(each[1] for each in told.values()) + 1
-        agreed = (verdict, epoch, members, doors, resets, voters)
+        agreed = (verdict, epoch, members, doors, resets)
         _say_all(came, {"value": agreed})
         return _met(agreed, {members.index(number): each for number, each in came.items()})
 
@@ -233,9 +231,9 @@ class _Muster(Reception):
 
 
 def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
-    verdict, epoch, members, doors, resets, voters = agreed
+    verdict, epoch, members, doors, resets = agreed
     by_number = {number: (door[0], door[1]) for number, door in zip(members, doors)}
-    return Met(verdict, epoch, members, by_number, resets, voters, connections)
+    return Met(verdict, epoch, members, by_number, resets, connections)
 
 
 def _begin_to_connect(door: Door) -> socket.socket:

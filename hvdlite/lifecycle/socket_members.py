@@ -30,7 +30,6 @@ class _Self:
         self.number = self.epoch = 0
         self.key = b""
         self.met: Optional[Met] = None  # those of the next job
-        self.elders: Set[int] = set()  # who has the state of training, while this process has not
         self.coming: Dict[int, Door] = {}  # newcomers that are ready
         self.news: Optional[int] = None  # a descriptor of the agent's pipe
 
@@ -106,17 +105,11 @@ def revoke() -> None:
 def agreed(vote: int) -> int:
     """Return the bits that all votes have, 0 after a death: the same everywhere. Collective.
 
-    :raises HvdliteError: some did not come in time, or this process is with the fewer; or nobody is
-        left who has the state of training.
+    :raises HvdliteError: some did not come in time, or this process is with the fewer.
     """
     _drop()
     _self.met = _roll_call(_self.doors, coming()).meet(vote, _self.epoch, resets.count())
     _self.coming.clear()  # who has not come is gone
-    if _self.elders and _self.elders.isdisjoint(_self.met.members):
-        raise HvdliteError(
-            "all ranks that had the state of training have died before this new one got it: start "
-            "the job again, from its last checkpoint"
-        )
     return _self.met.verdict
 
 
@@ -138,14 +131,8 @@ def come_in() -> None:
     _self.met = call.meet(0, 0, 0)
     if _self.met.verdict & resets.ALL_IS_DONE:
         raise HvdliteError("the others have ended")
-    _self.elders = set(_self.met.voters)
     resets.set_count(_self.met.resets + (_self.met.verdict == resets.SOMETHING_FAILED))
     go_on()
-
-
-def have_state() -> None:
-    """Note that this process has the state of training."""
-    _self.elders.clear()
 
 
 def coming() -> Dict[int, Door]:

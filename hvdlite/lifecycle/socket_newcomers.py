@@ -45,11 +45,6 @@ def are_ready() -> bool:
     return bool(allreduce(np.array([int(ready)]), name="elastic.newcomers", op=Max)[0])
 
 
-def have_state() -> None:
-    """Note that this process has the state of training."""
-    members.have_state()
-
-
 def let_in() -> None:
     """Go on with those that have come to the roll call."""
     members.go_on()

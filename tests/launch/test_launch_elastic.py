@@ -52,7 +52,8 @@ def test_a_job_grows_to_its_full_size():
     assert places(done) == {"0 of 2", "1 of 2"}
 
 
-def test_a_new_rank_without_the_state_does_not_train_alone():
+@pytest.mark.parametrize("options", [[], TCP], ids=["mpi", "tcp"])
+def test_a_new_rank_without_the_state_does_not_train_alone(options):
     program = """if True:
         import os, signal
         import hvdlite as hvd
@@ -67,7 +68,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
         state.register_reset_callbacks([die])
         train(state)
     """
-    done = call(*TCP, "-n", 1, "--max-np", 2, *python(program))
+    done = call(*options, "-n", 1, "--max-np", 2, *python(program))
     assert done.code == 1, done.err
     assert "all ranks that had the state of training have died" in done.err
 
