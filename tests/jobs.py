@@ -157,11 +157,17 @@ def assert_pieces_run(page: str, folder: Path) -> int:
     return pieces
 
 
-def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
-    """Run README.md's program on two ranks; the next job goes on from its checkpoint."""
+def readme_program(framework: str) -> str:
+    """The code of README.md."""
     codes = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     (code,) = [code for code in codes if f"\nimport {framework}\n" in code.replace(" as mx", "")]
     assert code.count("\n") <= 40
+    return code
+
+
+def assert_program_learns(framework: str, folder: Path, jobs: int = 1) -> None:
+    """Run README.md's program on two ranks; the next job goes on from its checkpoint."""
+    code = readme_program(framework)
     (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{code}")
     for _ in range(jobs):
         job = assert_passed(mpirun(2, str(folder / "train.py"), timeout=150))

@@ -4,16 +4,23 @@ PyTorch has jobs of its own. Keras and TensorFlow share one: importing TensorFlo
 most of their tests.
 """
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from jobs import (
+    MPI_SETTINGS,
     ROOT,
+    alone,
     assert_passed,
     assert_pieces_run,
     assert_program_learns,
     mpirun,
     rank_commands,
+    readme_program,
 )
 
 FILES = sorted((Path(__file__).parent / "parallel").glob("test_*.py"))
@@ -71,3 +78,44 @@ def test_the_program_of_the_readme(framework, tmp_path):
 @pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees"])
 def test_the_code_of_the_page(page, tmp_path):
     assert assert_pieces_run(page, tmp_path) > 0
+
+
+START = (
+    r"(?:[A-Z_]+=\S+ )?(?:python|mpirun|torchrun|hvdlite run|hvdliterun) [^#\n]*?train\.py[^#\n]*"
+)
+# What else it takes: other hosts, MXNet's servers, a second terminal.
+MORE = re.compile(r" -H | -s |--nnodes|--kvstore|RANK=|--as-horovod")
+
+
+def commands() -> set:
+    """Those of the pages that start train.py on this host."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = [re.findall(rf"^(?:    )?(?:\$ )?({START})", page.read_text(), re.M) for page in pages]
+    return {line.strip() for line in sum(lines, []) if not MORE.search(line)}
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_a_command_of_the_pages(command, tmp_path):
+    (tmp_path / "train.py").write_text(readme_program("torch"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, **MPI_SETTINGS, "PATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    ranks = (re.findall(r" (?:-n|--nproc-per-node) (\d)", command) or [r"\d"])[0]
+    assert re.search(rf"epoch 2: accuracy 0\.9\d*, ranks: {ranks}\n", done.stdout), done
+
+
+UNTOLD = """
+import inspect
+from hvdlite import keras, tensorflow, torch
+from hvdlite.core.lazy_names import NEUTRAL
+
+names = [(each, n) for each in (keras, tensorflow, torch) for n in {*each.__all__} - {*NEUTRAL}]
+print([(each.__name__, n) for each, n in names if not inspect.getdoc(getattr(each, n))])
+"""
+
+
+def test_every_public_name_is_on_a_page():
+    """The reference leaves out what has no docstring."""
+    assert alone(UNTOLD).splitlines()[-1] == "[]"
