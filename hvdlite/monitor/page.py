@@ -20,7 +20,8 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; min-width: 38rem; }
-.wide, figure, pre { overflow-x: auto; }
+.wide, figure { overflow-x: auto; }
+pre { white-space: pre-wrap; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .15rem .8rem .15rem 0; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
@@ -202,7 +203,8 @@ def _lateness(late: Dict[int, float]) -> str:
 
 
 def _slowest(slow: Sequence[steps.Slow]) -> str:
-    labels = [f"{row.name[-40:]} ({live.size_text(row.bytes)})" for row in slow]
+    names = [row.name if len(row.name) <= 40 else f"...{row.name[-37:]}" for row in slow]
+    labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
     _, waits, links, moves = _COLOURS
     parts = {
         waits: [row.waits * 1e3 for row in slow],

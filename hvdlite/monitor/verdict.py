@@ -8,6 +8,8 @@ from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
 LEAST = 0.10  # of a step: what loses less is not worth a change, and a shared machine loses as much
+_UNEVEN = 0.15  # healthy jobs without a spare core lose 8 to 13 % to waits by turns
+_ENOUGH = 3  # steps: in fewer, one late moment makes a rank slow
 _SLOWER = 1.1  # times the others' work: less is no cause to call a rank slow
 SMALL_BYTES = 16_000  # of a tensor: moving it costs less than agreeing on it
 _MANY = 32  # such tensors a step
@@ -103,6 +105,8 @@ def _late(ranks: Sequence[Ways]) -> Optional[Ways]:
 
 
 def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
+    if max(len(each.steps) for each in ranks) < _ENOUGH:
+        return []
     worst = _late(ranks)
     others = [each for each in ranks if each is not worst]
     lost = statistics.fmean(each.share("lost") for each in others)
@@ -118,7 +122,7 @@ def _waiting(ranks: Sequence[Ways]) -> List[Finding]:
             what = f"works {times:.1f}x as long on a step as the others, who wait for it."
             advice = "Look at its host's processors (other jobs there?), its batches, its data."
             return [Finding("slow rank", lost, f"{worst.name} {what}", advice)]
-    if _has_small(ranks):  # the waiting is that of many agreements
+    if lost < _UNEVEN or _has_small(ranks):  # the waiting is that of many agreements
         return []
     what = "the ranks wait for each other by turns: no single one is slow."
     advice = "Give all equally large batches; leave a core to each rank (OMP_NUM_THREADS)."
@@ -191,7 +195,9 @@ def text(job: str, ranks: Sequence[Ways], found: Sequence[Finding]) -> str:
     lines = [head]
     for each in found:
         lines += _wrapped(f"{each.share:4.0%} ", f"{each.what} {each.advice}")
-    if not found:
+    if count < _ENOUGH:
+        lines += _wrapped("     ", "so few steps don't show which rank is slow.")
+    elif not found:
         lost, exposed = _median(ranks, "lost"), _median(ranks, "exposed")
         lines += _wrapped(
             "     ",

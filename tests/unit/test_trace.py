@@ -126,6 +126,8 @@ VERDICTS = [  # the ranks; what is found, its share, words of the text
     ([way(input=0.05), way(1, input=0.06)], "input", 0.5, "num_workers"),
     ([way(update=0.05), way(1, update=0.06)], "update", 0.5, "foreach"),
     ([way(lost=0.005, exposed=0.005, input=0.005, update=0.005)] * 2, None, 0, "nothing to gain"),
+    ([way(lost=0.012), way(1, lost=0.012)], None, 0, "nothing to gain"),
+    ([each._replace(steps=each.steps[:2]) for each in (way(lost=0.04), LATE)], None, 0, "so few"),
     ([], None, 0, "no steps to judge"),
 ]  # fmt: skip
 
