@@ -11,9 +11,11 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")  # hvdlite/tensorflow says
 try:
     import keras
 except ImportError as error:
-    raise ImportError(
-        f"hvdlite's Keras names need Keras 3 ({error}): run `pip install keras`"
-    ) from error
+    if error.name == "keras":
+        todo = "run `pip install keras`"
+    else:
+        todo = f"run `pip install {error.name}`, or choose a backend: KERAS_BACKEND=torch"
+    raise ImportError(f"hvdlite's Keras names need Keras 3 ({error}): {todo}") from error
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
