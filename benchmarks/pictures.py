@@ -1,7 +1,8 @@
-"""The picture of README.md and docs/benchmarks.md: how many times faster than Horovod."""
+"""Pictures of the pages; README.md's and docs/benchmarks.md's: times Horovod's speed."""
 
+import contextlib
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 from benchmarks import plan, shown
 
@@ -17,8 +18,9 @@ _STYLE = {
 }  # fmt: skip
 
 
-def ratios(results, path: Path) -> None:
-    """Draw a panel for each number of ranks, a bar for each work. Needs no display."""
+@contextlib.contextmanager
+def figure(path: Path, title: str, columns: int, sharey: bool = False) -> Iterator[Any]:
+    """Yield the panels of a picture, which is written at the end. Needs no display."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -26,15 +28,20 @@ def ratios(results, path: Path) -> None:
     with matplotlib.rc_context(_STYLE):
         made = Figure(figsize=(10, 5.2))
         FigureCanvasAgg(made)
-        panels = made.subplots(1, len(plan.RANKS), sharey=True)
-        title = "Horovod's time over hvdlite's"
         made.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        yield made.subplots(1, columns, sharey=sharey)
+        path.parent.mkdir(exist_ok=True)
+        made.savefig(path)
+
+
+def ratios(results, path: Path) -> None:
+    """Draw a panel for each number of ranks, a bar for each work."""
+    with figure(path, "Horovod's time over hvdlite's", len(plan.RANKS), sharey=True) as panels:
         for axes, ranks in zip(panels, plan.RANKS):
             panel(axes, results, ranks)
         for (_, color), text in zip(INK, ("Horovod as it comes", "Horovod tuned")):
             panels[-1].barh([0], [0], color=color, label=text)
         panels[-1].legend(loc="lower right", bbox_to_anchor=(1, 1.05), ncol=2)
-        made.savefig(path)
 
 
 def panel(axes, results, ranks: int) -> None:
