@@ -72,6 +72,17 @@ ENGINES_TEST(test_pending_work_still_runs, ranks_run, 1, 5) {
     }
 }
 
+/* A thread leaves while another one has begun a group of tensors. */
+ENGINES_TEST(test_corked_work_still_runs, ranks_run, 1, 3) {
+    OWN(work_free) struct work w;
+    engine_cork(me->engine, true);
+    work_start(&w, me, plain_sum(3), "corked", false);
+    engine_leave(me->engine, "done");
+    CHECK(engine_ended(me->engine, PATIENCE));
+    engine_rank_wait(me);
+    check_work(&w);
+}
+
 /* engine_stop without leave: what is pending fails, once, and nothing hangs. */
 ENGINES_TEST(test_stop_without_leave, ranks_run, 2, 4) {
     OWN(work_free) struct work w;

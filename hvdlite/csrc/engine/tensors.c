@@ -241,10 +241,11 @@ void tensors_cork(struct tensors *t, bool corked) {
     monitor_unlock(&t->monitor);
 }
 
-static struct tensor *take(struct tensors *t, bool corked_too) {
+/* Once the table is closed, what a cork still holds back must not be forgotten. */
+struct tensor *tensors_take(struct tensors *t) {
     struct tensor_list fresh = {0};
     monitor_lock(&t->monitor);
-    if (corked_too || !t->corks) {
+    if (t->closed || !t->corks) {
         fresh = t->fresh;
         t->fresh = (struct tensor_list){0};
     }
@@ -252,8 +253,6 @@ static struct tensor *take(struct tensors *t, bool corked_too) {
     if (fresh.oldest) tensor_list_add(&t->taken, fresh.oldest, fresh.newest);
     return fresh.oldest;
 }
-
-struct tensor *tensors_take(struct tensors *t) { return take(t, false); }
 
 struct tensor *tensors_find(struct tensors *t, const char *name) {
     monitor_lock(&t->monitor);
@@ -331,5 +330,5 @@ void tensors_close(struct tensors *t, const hvd_error *error) {
     tensors_refuse(t, error);
     do {
         while (t->taken.oldest) finish_with_name(t, t->taken.oldest, error);
-    } while (take(t, true));
+    } while (tensors_take(t));
 }

@@ -93,7 +93,7 @@ size_t tensors_count(struct tensors *t); /* added, not finished */
 /* The engine thread. The same; and the name of the oldest that it has taken, if any. */
 size_t tensors_oldest(struct tensors *t, char name[HVD_MAX_NAME]);
 
-/* While corked, tensors_take returns NULL. Any thread; calls nest. */
+/* While corked, until tensors_refuse, tensors_take returns NULL. Any thread; calls nest. */
 void tensors_cork(struct tensors *t, bool corked);
 
 /* The engine thread. The oldest tensor added since the last call, linked by `newer`; NULL: none. */
