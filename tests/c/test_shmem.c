@@ -3,6 +3,7 @@
 
 #include "shm/shmem.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
@@ -83,6 +84,19 @@ TEST(test_another_file) {
     FAILS(shmem_map(&memory, BYTES, true, address, ERR), HVD_NO_MEMORY);
     FAILS(shmem_map(&memory, BYTES, true, "", ERR), HVD_NO_MEMORY);
     for (int i = 0; i < 2; i++) close(fds[i]);
+}
+
+/* A number that is left behind would be closed again, when another file has it. */
+TEST(test_refused_memory_leaves_no_file) {
+    struct rlimit old, small = {.rlim_cur = BYTES / 2};
+    int fd = -2;
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    FAILS(shmem_make(BYTES, &fd, ERR), HVD_NO_MEMORY);
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK_INT(fd, -1);
 }
 
 /* A size that the other rank's part lacks would be a fault when it is read. */

@@ -120,6 +120,7 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err) {
     error_set(err, HVD_NO_MEMORY, "can't make %zu bytes of memory to share: %s", bytes,
               strerror(errno));
     if (*fd >= 0) close(*fd);
+    *fd = -1;
     return err->code;
 }
 
