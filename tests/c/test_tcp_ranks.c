@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "ranks.h"
 
+#include <sys/resource.h>
 #include <time.h>
 
 enum { TINY = 1, RANKS = 3 };
@@ -143,3 +144,23 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_groups) { run_everywhere(use_groups, NULL); }
+
+/* Rank 1 has no descriptor left for a group; the others learn it. */
+static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    static const int ALL[] = {0, 1, 2};
+    struct rlimit old;
+    hvd_error err = {0};
+    if (rank == 1) {
+        getrlimit(RLIMIT_NOFILE, &old);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = old.rlim_max});
+        FAILS(transport_tcp_open_among(&group, t, ALL, RANKS, 5, false, ERR), HVD_NO_MEMORY);
+        setrlimit(RLIMIT_NOFILE, &old);
+    }
+    ranks_meet(ranks);
+    if (rank == 1) return;
+    CHECK_CODE(transport_tcp_open_among(&group, t, ALL, RANKS, 5, false, &err), HVD_RANK_LEFT, err);
+    CHECK_INT(err.nblamed, 1);
+}
+
+TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL); }

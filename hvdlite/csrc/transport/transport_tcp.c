@@ -259,8 +259,10 @@ static int open_here(struct tcp_transport *m, const int *hosts, bool window, hvd
 static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts, int number,
                     bool window, hvd_error *err) {
     struct transport *t = &m->transport;
+    int code = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    HVD_TRY(open_channel(m, number, err));
+    HVD_TRY(open_channel(m, number, err)); /* by whose end the others learn of a failure */
+    HVD_TRY(code);
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->rings);
     t->blocks = !t->rings;
@@ -309,10 +311,7 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
     m->here.file = -1;
     m->net = n;
-    if (!bell_open(&m->bell, err)) return m;
-    bell_close(&m->bell);
-    free(m);
-    return NULL;
+    return m;
 }
 
 int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, hvd_error *err) {
