@@ -164,3 +164,15 @@ static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL); }
+
+/* Rank 1 was killed after all have left, and can't take the last messages. */
+static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
+    static const char LONG[2 * MAILBOX_BYTES];
+    if (rank == 0) {
+        OK(transport_send(rank_transport(ranks, 0), 1, LONG, sizeof LONG, ERR));
+        close_own(ranks, rank, true);
+    }
+    ranks_meet(ranks);
+}
+
+TEST(test_the_end_does_not_wait_for_the_dead) { run_on(TOGETHER, true, fill_a_mailbox, NULL); }

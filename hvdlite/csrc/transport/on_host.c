@@ -141,8 +141,10 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest, bool
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    close_signs(o); /* first: they ring the doorbell */
-    while (clean && host_waits(&o->host) && !host_flush(&o->host, NULL)) clock_nap(1e-4);
+    static const double TO_SEND = 5; /* a rank may have been killed since it left */
+    close_signs(o);                  /* first: they ring the doorbell */
+    for (double until = clock_now() + TO_SEND; clean && host_waits(&o->host); clock_nap(1e-4))
+        if (host_flush(&o->host, NULL) || clock_now() > until) break;
     host_close(&o->host);
     if (o->file >= 0) close(o->file);
     o->file = -1;
