@@ -1,7 +1,7 @@
 /* Tensors that one rank sends to another: order, sizes, any source, and what ends them early. */
 #include "engine_case.h"
 
-#include "engine/p2p.h"
+#include "engine/p2p_state.h"
 #include "random.h"
 
 enum { MOST = 3000000 }; /* bytes: more than a lane has */
@@ -194,6 +194,26 @@ ENGINES_TEST(test_stop, ranks_run, 2, 2) {
     }
     engine_rank_stop(me);
 }
+
+/* Another version's offer, say, fails the job; what it has met ends with it. */
+ENGINES(damaged_main, arg) {
+    struct letter l;
+    if (me->rank != 1) return;
+    OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
+    engine_rank_wait(me);
+    check_refused(&l, HVD_TRANSPORT, "an offer of 'x' is damaged");
+}
+
+static void send_damaged(struct ranks *ranks, int rank, void *arg) {
+    static const struct {
+        struct p2p_head head;
+        char name[1], data[3];
+    } OFFER = {{P2P_MARK, P2P_OFFER, 1, 0, 1, 10}, "x", "abc"};
+    if (!rank) OK(transport_send(rank_transport(ranks, 0), 1, &OFFER, sizeof OFFER, ERR));
+    damaged_main(ranks, rank, arg);
+}
+
+TEST(test_a_damaged_offer) { ranks_run(2, send_damaged, NULL); }
 
 ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
     struct letter l;

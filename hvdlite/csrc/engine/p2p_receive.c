@@ -47,17 +47,18 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
     if (o->head.bytes != bytes) return differ(p, tensor, o, err);
+    tensor->id = o->head.number;
+    tensor->agreed = 0;
+    tensor_list_add(&p->coming, tensor, tensor);
     if (bytes > P2P_SHORT) {
         bool by_lane = o->size == SHMEM_ADDRESS &&
                        lane_map(&p->peers[o->from].from, o->text + o->head.name + 1);
-        tensor->id = o->head.number;
-        tensor->agreed = 0;
-        tensor_list_add(&p->coming, tensor, tensor);
         return p2p_want(p, o->from, o->head.number,
                         by_lane || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_lane, err);
     }
     if (o->size != bytes)
         return error_set(err, HVD_INTERNAL, "an offer of '%s' is damaged", o->name);
+    tensor_list_remove(&p->coming, tensor);
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
     int code = p2p_want(p, o->from, o->head.number, bytes, false, err);
     p2p_finish(p, tensor, NULL);
