@@ -1,5 +1,6 @@
 """start_timeline and stop_timeline: a trace of what became of each tensor."""
 
+import ctypes
 import json
 import os
 
@@ -63,6 +64,20 @@ def test_one_file_is_written_by_rank_0(folder, rank):
         spans_of(events)
         assert {"process_name", "cycle", "allreduce.x"} <= {event["name"] for event in events}
         assert {event["pid"] for event in events} == {0}
+
+
+def test_a_forked_child_writes_nothing(folder, rank):
+    path = os.path.join(folder, f"of{rank}.json")
+    hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
+    push(["before"])
+    child = os.fork()
+    if not child:
+        ctypes.CDLL(None).fflush(None)  # as its exit does
+        os._exit(0)
+    os.waitpid(child, 0)
+    push(["after"])
+    hvd.stop_timeline()
+    assert set(spans(path)) == {"allreduce.before", "allreduce.after"}
 
 
 def test_equal_names_in_two_process_sets_at_once(folder, rank, size):

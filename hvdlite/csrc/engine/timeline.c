@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <string.h>
 
 void timeline_init(struct timeline *t) {
@@ -10,6 +11,10 @@ void timeline_init(struct timeline *t) {
 }
 
 void timeline_destroy(struct timeline *t) { monitor_destroy(&t->monitor); }
+
+void timeline_forked(struct timeline *t) {
+    if (t->file) __fpurge(t->file);
+}
 
 /* ---- writing, with the lock held ---- */
 
@@ -130,7 +135,7 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
     monitor_lock(&t->monitor);
     if (t->file) {
         code = error_set(err, HVD_INVALID, "the timeline is on already: stop_timeline() first");
-    } else if (!(t->file = fopen(path, "w"))) {
+    } else if (!(t->file = fopen(path, "we"))) {
         code = error_set(err, HVD_INVALID, "the timeline's file '%s' can't be written: %s", path,
                          strerror(errno));
     } else {

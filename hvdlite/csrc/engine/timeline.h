@@ -33,6 +33,8 @@ struct timeline_times {
 
 void timeline_init(struct timeline *t);
 void timeline_destroy(struct timeline *t); /* timeline_stop comes first */
+/* In a forked child, whose exit would write once more what its parent has yet to write. */
+void timeline_forked(struct timeline *t);
 
 /* Overwrites the file. Fails when the timeline is on, or the file can't be written. */
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,

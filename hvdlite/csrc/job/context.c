@@ -59,9 +59,10 @@ int context_why_failed(hvd_error *err) {
  * fork are gone. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
-    if (!current) return;
+    if (!current || current->forked) return; /* each init() adds a call */
     current->forked = true;
     transport_forked(current->job.world);
+    timeline_forked(&current->job.timeline);
 }
 
 static void context_free(struct context *c) {
