@@ -82,10 +82,9 @@ int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     to->splits = splits;
     to->nsplits = from->nsplits;
     size_t text = from->failed ? strlen(from->failed) + 1 : 0;
-    int code = copy(from->failed, text, &why, from->name, err);
-    if (code) free((void *)splits);
-    to->why = code ? NULL : why;
-    return code;
+    HVD_TRY(copy(from->failed, text, &why, from->name, err));
+    to->why = why;
+    return HVD_OK;
 }
 
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err) {
