@@ -208,9 +208,7 @@ def _end_of_a_later_failure(later: script_end.Failure) -> None:
 def _end_job(code: int) -> None:
     """Kill all ranks: MPI, for one, is broken, or would wait at its end for those that compute."""
     recorder.before_leaving()
-    print(f"hvdlite: rank {door.rank()} ends the job", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    script_end.flush(f"hvdlite: rank {door.rank()} ends the job\n")
     if watched.by_an_agent():  # the agent ends the other ranks and cleans up after them
         os._exit(code)  # some mpiruns answer MPI_Abort by killing every process without warning
     door.end_all(code, EXIT_PATIENCE_SECONDS)

@@ -7,7 +7,6 @@ processes that are left. Agreement is on the same value everywhere, whoever dies
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -158,9 +157,7 @@ def end_alone() -> None:
     failed = script_end.failure()
     if not (_died or is_elastic()) or not mpi_life.is_running():
         return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    script_end.flush()
     for path in _segments():
         with contextlib.suppress(OSError):
             path.unlink()

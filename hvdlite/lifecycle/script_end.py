@@ -39,6 +39,14 @@ def call_for_later_failures(function: Callable[[Failure], None]) -> None:
     _Seen.after_all = function
 
 
+def flush(text: str = "") -> None:
+    """Print the text to stderr and flush what was printed, where that can still be written."""
+    for stream, more in ((sys.stderr, text), (sys.stdout, "")):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, a full disk, closed
+            stream.write(more)
+            stream.flush()
+
+
 def forget() -> None:
     """Begin anew, in a forked child: what the parent has seen is not the child's."""
     _Seen.failure = _Seen.after_all = None

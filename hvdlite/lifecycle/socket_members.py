@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 from typing import Any, Dict, List, Optional, Set
 
 from hvdlite.core import start
@@ -210,6 +209,5 @@ def end_alone() -> None:
     """Exit now if this script failed in an elastic job: the others go on; for exit functions."""
     failed = script_end.failure()
     if is_elastic() and failed:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        script_end.flush()
         os._exit(failed.code)

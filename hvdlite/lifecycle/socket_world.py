@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import os
 import socket
-import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from hvdlite.core import start, topology
@@ -230,5 +229,4 @@ def end_all(code: int, patience: float) -> None:
     """End this process; the others see that it is gone, or are told so within these seconds."""
     if not _joined:
         star.say_gone(_place(), _joined, patience)
-    sys.stdout.flush()
     os._exit(code)
