@@ -19,16 +19,22 @@ class Lines:
     """Cuts bytes into lines. A line that was redrawn (\\r) is shown in its last state."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> List[str]:
-        *lines, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
-        self._rest = self._rest[self._rest.rstrip(b"\r").rfind(b"\r") + 1 :]
+        *lines, last = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        new = max(len(self._rest) - 1, 0)  # only what is new is searched: a line may be very long
+        self._rest += last
+        redrawn = self._rest[new:].rstrip(b"\r").rfind(b"\r") + 1
+        del self._rest[: redrawn and new + redrawn]
         return [_shown(line) for line in lines]
 
     def end(self) -> List[str]:
-        rest, self._rest = self._rest, b""
-        return [_shown(rest)] if rest else []
+        rest, self._rest = self._rest, bytearray()
+        return [_shown(bytes(rest))] if rest else []
 
 
 def _shown(line: bytes) -> str:
