@@ -1,6 +1,5 @@
 """``hvdliterun``: runs a command line and returns the exit code."""
 
-import contextlib
 import json
 import os
 import shlex
@@ -36,7 +35,7 @@ from hvdlite.launch.job import (
     Outcome,
     Plan,
 )
-from hvdlite.launch.output import Console, Files, Output, silence
+from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import REFUSED, Watch
 
 USAGE_ERROR = 2
@@ -54,8 +53,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         silence(sys.stdout)
         return 128 + signal.SIGPIPE
     except (LaunchError, ValueError) as error:
-        for line in str(error).splitlines():
-            print(f"hvdliterun: {line}", file=sys.stderr)
+        tell(*(f"hvdliterun: {line}" for line in str(error).splitlines()))
         return USAGE_ERROR
     except KeyboardInterrupt:
         return _interrupted(signal.SIGINT)
@@ -63,9 +61,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def _interrupted(number: int) -> int:
     """Tell the user which signal has ended the job; return the exit code."""
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        print(f"hvdliterun: interrupted by {name}: the job was ended", file=sys.stderr, flush=True)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    tell(f"hvdliterun: interrupted by {name}: the job was ended")
     return 128 + number
 
 
@@ -81,9 +78,8 @@ def _main(argv: List[str]) -> int:
     why = _choose_ranks(args)
     job = job_of(args, argv)
     if why:
-        print(f"hvdliterun: {why}", file=sys.stderr, flush=True)
-    for option in args.without_effect:
-        print(f"hvdliterun: {option} has no effect in hvdlite", file=sys.stderr)
+        tell(f"hvdliterun: {why}")
+    tell(*(f"hvdliterun: {option} has no effect in hvdlite" for option in args.without_effect))
     plan = BACKENDS[job.launcher].plan(job)
     if args.dry_run:
         show(job, plan)
@@ -183,7 +179,7 @@ def _do_without_mpirun(job: Job) -> None:
     if not free or job.mpi_args or job.binding or mpirun.executable():
         return
     job.transport = job.env["HVDLITE_TRANSPORT"] = "tcp"
-    print("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI", file=sys.stderr)
+    tell("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI")
 
 
 def _command(words: List[str], is_module: bool) -> List[str]:
@@ -297,12 +293,11 @@ def start(job: Job, plan: Plan) -> int:
             return _interrupted(interrupt.number)
         if outcome.signal not in (None, signal.SIGPIPE):
             return _interrupted(outcome.signal)
-        for line in outcome.report:
-            print(line, file=sys.stderr)
+        tell(*outcome.report)
         if outcome.code in (0, REFUSED) or outcome.signal is not None:
             break
         if left:
-            print(f"hvdliterun: the job starts again ({left} restarts left)", file=sys.stderr)
+            tell(f"hvdliterun: the job starts again ({left} restarts left)")
         if left and job.launcher == "ssh":
             job = check.without_lost_hosts(job, outcome.lost)
             plan = BACKENDS[job.launcher].plan(job)

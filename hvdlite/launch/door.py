@@ -8,12 +8,12 @@ import hmac
 import ipaddress
 import selectors
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from hvdlite.launch import channel, probe
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+from hvdlite.launch.output import tell
 
 if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
@@ -36,7 +36,7 @@ def new_key() -> "Optional[Key]":
 
     key = encryption.new_key()
     if not key:
-        print(NOT_ENCRYPTED, file=sys.stderr, flush=True)
+        tell(NOT_ENCRYPTED)
     return key
 
 
@@ -85,8 +85,7 @@ class Door:
         kind = str(why).split(":")[0]
         if kind not in self._told:
             self._told.add(kind)
-            text = f"hvdliterun: dropped a connection from {peer}: {why} (told once)"
-            print(text, file=sys.stderr, flush=True)
+            tell(f"hvdliterun: dropped a connection from {peer}: {why} (told once)")
 
     def close(self) -> None:
         for link in self._strangers:

@@ -5,11 +5,11 @@ agents, by the job's own connections.
 """
 
 import contextlib
-import sys
 import threading
 from typing import Callable, Iterator, Optional, Tuple
 
 from hvdlite.launch.job import LaunchError
+from hvdlite.launch.output import tell
 
 _PATIENCE = 5.0  # seconds for a client to ask
 _PATHS = ("/", "/metrics")
@@ -61,7 +61,7 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
     try:
         at, port = address(where)[0], server.server_port
-        print(f"hvdliterun: metrics: http://{at}:{port}/metrics", file=sys.stderr, flush=True)
+        tell(f"hvdliterun: metrics: http://{at}:{port}/metrics")
         yield
     finally:
         server.shutdown()

@@ -8,12 +8,12 @@ own, they are told of that one, and let it in.
 
 import collections
 import json
-import sys
 import time
 from typing import Callable, Counter, Dict, List, NamedTuple, Optional, Set
 
 from hvdlite.launch import channel, starter
 from hvdlite.launch.job import Job
+from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
@@ -132,8 +132,7 @@ class Newcomers:
         if host not in self._told:
             self._told.add(host)
             why = f": {lines[-1]}" if lines else ""
-            text = f"hvdliterun: no new rank on {host} yet{why} (tried again and again, told once)"
-            print(text, file=sys.stderr, flush=True)
+            tell(f"hvdliterun: no new rank on {host} yet{why} (tried again and again, told once)")
         self._pauses[host] = min(2 * self._pauses.get(host, RETRY_SECONDS / 2), MOST_RETRY_SECONDS)
         self._retry_at[host] = time.monotonic() + self._pauses[host]
 

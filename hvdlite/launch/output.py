@@ -64,7 +64,8 @@ class Console:
             if isinstance(error, BrokenPipeError):
                 raise
             name = ("stdout", "stderr")[stream]
-            _tell(f"{name} can't be written: {error.strerror}: the job goes on without it")
+            why = f"{name} can't be written: {error.strerror}"
+            tell(f"hvdliterun: {why}: the job goes on without it")
 
 
 def silence(stream: TextIO) -> None:
@@ -77,9 +78,13 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def _tell(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"hvdliterun: {text}", file=sys.stderr, flush=True)
+def tell(*lines: str) -> None:
+    """Print lines of the launcher itself to stderr; if they can't be written, they are dropped."""
+    try:
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+    except OSError:  # the disk is full, or the terminal is gone
+        silence(sys.stderr)
 
 
 class Files:
@@ -137,7 +142,8 @@ class Output:
             if self._files:
                 self._files.write(label, stream, data)
         except OSError as error:
-            _tell(f"{error.filename} can't be written: {error.strerror}: all output comes here now")
+            why = f"{error.filename} can't be written: {error.strerror}"
+            tell(f"hvdliterun: {why}: all output comes here now")
             self.close()
         self._show(rank, label, stream, lines)
 

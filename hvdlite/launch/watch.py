@@ -8,7 +8,6 @@ moment to print, then every agent is told to stop, then the backend is ended.
 import json
 import selectors
 import signal
-import sys
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -17,7 +16,7 @@ from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.door import Door, Hello
 from hvdlite.launch.job import Interrupted, Job, Outcome, Plan
 from hvdlite.launch.newcomers import Newcomers
-from hvdlite.launch.output import Output
+from hvdlite.launch.output import Output, tell
 from hvdlite.launch.processes import BackendProcess
 
 LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
@@ -91,7 +90,7 @@ class Watch:
             key.data(key.fileobj)
         self._door.drop_the_silent()
         if not self._ending:
-            _print(self._backend.take_lines())
+            tell(*self._backend.take_lines())
             self._newcomers.look()
         if self._backend.over():
             self._backend_is_gone()
@@ -244,7 +243,7 @@ class Watch:
         if rank.ending.failed and not go_on:  # MPI lets nobody go on without a host
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and not self._ending:
-            _print(failure.report_death(rank.ending))
+            tell(*failure.report_death(rank.ending))
         if not needed and not self._ending:
             self._at(LEFTOVERS_EXIT, self._end_leftovers)
 
@@ -264,7 +263,7 @@ class Watch:
 
     def _report_stall(self) -> None:
         line = self.flights.report_stall()
-        _print([line] if line else [])
+        tell(*([line] if line else []))
 
     def _dismiss_if_all_are_clean(self) -> None:
         if all(rank.clean for rank in self._ranks.values()):
@@ -301,7 +300,7 @@ class Watch:
         members = self._in_order()
         code, report = self._verdict([r.ending for r in members if r.ending and r.takes_part])
         if self._job.summary and not report:
-            _print(self.flights.summary().splitlines())
+            tell(*self.flights.summary().splitlines())
         line = self.flights.report_failure(report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)
@@ -324,11 +323,11 @@ class Watch:
                 return code, failure.report_standstill(late, more, first, lines)
             lines = self._output.last_lines(first.rank)
             if not lines and first.code in failure.LOST_PEER:  # mpirun tells why MPI has ended it
-                _print(backend_lines)
+                tell(*backend_lines)
             return code, failure.report(first, code, lines, len(endings) - 1)
         code = self._backend.exit_code()
         if ranks.have_finished(self._in_order()) and (code == 0 or self._ending):
-            _print(backend_lines)
+            tell(*backend_lines)
             return 0, []
         why = failure.report_backend(self._plan.argv[0], code, self._start_time is not None)
         return code or 1, [*backend_lines, why]
@@ -341,8 +340,3 @@ class Watch:
     def _since_start(self, moment: float) -> float:
         assert self._start_time is not None  # ranks end, and print, when they have begun
         return moment - self._start_time
-
-
-def _print(lines: List[str]) -> None:
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)

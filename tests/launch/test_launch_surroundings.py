@@ -22,10 +22,11 @@ def test_a_service_has_no_home():
     assert probe.mpi_version() in call("--check", env=env).out
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_streams_may_be_closed(closed, tmp_path):
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_streams_may_be_closed_or_full(closed, tmp_path):
     code = f"{WHERE}; open('{tmp_path}/' + str(h.rank()), 'w')"
-    done = call("-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    told = "--mpi"  # on stderr, that it has no effect
+    done = call(told, "-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
     assert done.code == 0, done.err
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
