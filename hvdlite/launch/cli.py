@@ -55,8 +55,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     except (LaunchError, ValueError) as error:
         tell(*(f"hvdliterun: {line}" for line in str(error).splitlines()))
         return USAGE_ERROR
-    except KeyboardInterrupt:
-        return _interrupted(signal.SIGINT)
+    except (Interrupted, KeyboardInterrupt) as interrupt:
+        return _interrupted(getattr(interrupt, "number", signal.SIGINT))
 
 
 def _interrupted(number: int) -> int:
@@ -284,13 +284,11 @@ def start(job: Job, plan: Plan) -> int:
     A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
     Over ssh it does without hosts that are gone.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # when the terminal goes: nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
         signal.signal(number, _interrupt)
     for left in range(job.restarts, -1, -1):
-        try:
-            outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
-        except Interrupted as interrupt:
-            return _interrupted(interrupt.number)
+        outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
         if outcome.signal not in (None, signal.SIGPIPE):
             return _interrupted(outcome.signal)
         tell(*outcome.report)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from launching import SCRIPTS, TIMEOUT, call, left_with, processes_with, python, start
 
-from hvdlite.launch import probe
+from hvdlite.launch import cli, probe
+from hvdlite.launch.job import Outcome
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -109,6 +110,24 @@ def test_a_signal_to_the_launcher_ends_all(number, tmp_path):
     assert (line in launcher.stderr.read().splitlines()) == (number != signal.SIGKILL)
     launcher.stdout.close()
     launcher.stderr.close()
+
+
+def test_under_nohup_a_closed_terminal_ends_no_job():
+    code = "import time; print('up', flush=True); time.sleep(2)"
+    launcher = start("-n", 1, *python(code), prefix=["sh", "-c", 'trap "" HUP; exec "$@"', "sh"])
+    with launcher.stdout, launcher.stderr:
+        assert "up" in launcher.stdout.readline()
+        launcher.send_signal(signal.SIGHUP)
+        assert launcher.wait(TIMEOUT) == 0
+
+
+def test_a_signal_between_two_attempts_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "prepared", lambda *_: Outcome(1, [], [], None, []))
+    monkeypatch.setattr(cli.check, "without_lost_hosts", lambda *_: cli._interrupt(15, None))
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    words = ["--transport", "tcp", "--restarts", "1", "-H", "far:1", "true"]
+    assert cli.main(words) == 128 + signal.SIGTERM
+    assert "interrupted by SIGTERM: the job was ended" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_ends_the_job():
