@@ -58,7 +58,10 @@ class Console:
         if self._colours[stream]:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
         try:
-            print(prefix, line, file=self._streams[stream], flush=True)
+            out = self._streams[stream]
+            encoding = out.encoding or "utf-8"  # of the terminal: it may lack a character
+            line = line.encode(encoding, "replace").decode(encoding)
+            print(prefix, line, file=out, flush=True)
         except OSError as error:
             silence(self._streams[stream])
             if isinstance(error, BrokenPipeError):

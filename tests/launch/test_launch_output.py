@@ -55,6 +55,13 @@ def test_bytes_that_are_no_text_are_shown_somehow():
     assert Lines().feed(b"\xff\n") == ["\ufffd"]
 
 
+def test_a_terminal_that_lacks_a_character_shows_another():
+    """The job was ended: 'latin-1' codec can't encode character."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    Output(Console(out, io.StringIO())).write(0, "0", STDOUT, b"gr\xfc\xc3\x9fe\n")
+    assert out.buffer.getvalue() == b"[0] gr?\xdfe\n"
+
+
 def test_colour_is_for_terminals(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
