@@ -112,6 +112,8 @@ class Door:
         return encryption.from_agent(sock, self._key)
 
     def _hear(self, link: Channel) -> None:
+        if link not in self._strangers:  # dropped a moment ago, for a newer one
+            return
         try:
             frames = link.receive()
             if frames:
