@@ -135,7 +135,9 @@ class Channel:
 
     def has_more(self) -> bool:
         """Tell whether something has arrived, or the end of it all, that is not received yet."""
-        return bool(select.select([self.sock], [], [], 0)[0])
+        looked = select.poll()  # unlike select() it takes any descriptor
+        looked.register(self.sock, select.POLLIN)
+        return bool(looked.poll(0))
 
     def _frames(self) -> Iterator[Frame]:
         while len(self._buffer) >= _HEAD.size:

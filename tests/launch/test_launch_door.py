@@ -1,7 +1,9 @@
 """Who comes to the launcher's port without being of the job: it is told of once, and dropped."""
 
 import contextlib
+import fcntl
 import json
+import resource
 import selectors
 import socket
 import sys
@@ -108,6 +110,10 @@ def test_who_says_nothing_is_dropped_in_time_and_when_there_are_too_many(opened,
     silent = [socket.create_connection(opened.address) for _ in range(3)]
     opened.turn()
     assert is_dropped(silent[0])
+    newest = socket.create_connection(opened.address)
+    silent[1].close()  # in the moment in which it is dropped
+    opened.turn()
+    assert list(opened.door._strangers)[1].sock.getpeername() == newest.getsockname()
 
 
 def test_what_an_agent_may_send_is_bounded_too():
@@ -118,6 +124,17 @@ def test_what_an_agent_may_send_is_bounded_too():
         time.sleep(0.1)
         with pytest.raises(BadFrame, match="kind 3 and 1048576 bytes"):
             link.receive()
+
+
+def test_of_a_thousand_ranks_one_may_die():
+    """select() takes no descriptor from 1024 on."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
+        pytest.skip("so many files may not be open here")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = socket.create_connection(listener.getsockname())
+        high = fcntl.fcntl(agent.fileno(), fcntl.F_DUPFD, 1024)
+        with agent, socket.socket(fileno=high) as sock:
+            assert not Channel(sock, {}).has_more()
 
 
 def test_a_frozen_agent_does_not_stop_the_launcher():
