@@ -3,8 +3,11 @@
 import os
 import re
 import socket
+import time
 
 from launching import call, python
+
+from hvdlite.launch import metrics
 
 OPERATIONS = """
 import os, signal, time, numpy as np, hvdlite as hvd
@@ -63,6 +66,17 @@ while hvd.rank() == 0 and "gain" not in text.partition("# TYPE hvdlite_gain")[2]
     text = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['METRICS']}/metrics").read().decode()
 print(text)
 """
+
+
+def test_a_client_that_asks_without_end_holds_up_no_end(capsys):
+    with metrics.served("0", str):
+        port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
+        client = socket.create_connection(("127.0.0.1", port))
+        client.send(b"GET /")
+        time.sleep(0.5)
+        began = time.monotonic()
+    assert time.monotonic() - began < metrics._PATIENCE - 1
+    client.close()
 
 
 def test_summary_and_metrics_name_the_slow_rank():
