@@ -31,6 +31,8 @@ def run(
 ) -> List[Any]:  # fmt: skip
     """Call ``function(*args, **kwargs)`` on so many new ranks; return their results, by rank.
 
+    None is the result of a rank that has called ``sys.exit(0)``, or of an elastic job's dead one.
+
     The function calls ``hvdlite.init()`` itself. The output of the ranks appears here, labelled by
     rank, also in a notebook; interrupting this call ends all ranks. A function defined in a
     notebook, a lambda or a closure needs cloudpickle. Without cloudpickle the ranks import the
@@ -66,8 +68,7 @@ def run(
         raise KeyboardInterrupt
     if outcome.code:
         raise JobFailed(outcome.code, outcome.report)
-    # No rank has failed, so each has sent its result.
-    return [pickle.loads(result) for result in outcome.results]  # type: ignore[arg-type]
+    return [result and pickle.loads(result) for result in outcome.results]
 
 
 def _job(command: List[str], options: Mapping[str, Any]) -> Job:
@@ -76,7 +77,7 @@ def _job(command: List[str], options: Mapping[str, Any]) -> Job:
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             if one is not None and one is not False:
-                words += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+                words.append(f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}"))
     return job_of(_parser().parse_args([*words, *command]), words)
 
 

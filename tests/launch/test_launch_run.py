@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import hvdlite as hvd
-from hvdlite.launch.api import JobFailed, pack
+from hvdlite.launch.api import JobFailed, _job, pack
 
 SCRIPT = """\
 import hvdlite as hvd
@@ -50,7 +50,13 @@ def test_horovods_choice_of_a_transport():
         hvd.run(divmod, args=(7, 2), np=1, use_gloo=True)
 
 
+def test_a_rank_that_exits_well_has_no_result():
+    """It was: a bytes-like object is required. So it was for a dead rank of an elastic job."""
+    assert hvd.run(sys.exit, args=(0,), num_proc=1, transport="tcp") == [None]
+
+
 def test_options_are_those_of_hvdliterun(tmp_path):
+    assert _job(["python"], {"mpi_args": "--verbose"}).mpi_args == ["--verbose"]
     hvd.run(print, ("there",), None, 2, start_timeout=60, output_filename=str(tmp_path / "out"))
     assert [file.read_text() for file in (tmp_path / "out").rglob("stdout")] == ["there\n"] * 2
     with pytest.raises(ValueError, match="hvdlite.run: .*--gloo-size"):
