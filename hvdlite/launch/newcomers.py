@@ -30,6 +30,7 @@ class _Call(NamedTuple):
     number: int  # of its rank
     host: str  # as the job names it
     process: BackendProcess
+    until: float  # when it has to have connected: ssh may wait for ever for a host that vanishes
     lines: List[str]  # that it has printed
 
 
@@ -120,7 +121,8 @@ class Newcomers:
         if rank and rank.takes_part:
             self._failures = 0
             self._pauses.pop(call.host, None)
-        if call.process.over() or (rank and rank.ending and rank.ending.silence):
+        late = rank is None and time.monotonic() > call.until
+        if call.process.over() or late or (rank and rank.ending and rank.ending.silence):
             self._calls.remove(call)
             call.process.close()
             if rank is None:
@@ -149,7 +151,8 @@ class Newcomers:
         number = max(self._hosts, default=-1) + 1
         self._hosts[number] = host
         plan = starter.plan_of_one(self._job, host, number)
-        self._calls.append(_Call(number, host, BackendProcess(plan, self._where), []))
+        until = time.monotonic() + self._job.start_timeout
+        self._calls.append(_Call(number, host, BackendProcess(plan, self._where), until, []))
         return number
 
 

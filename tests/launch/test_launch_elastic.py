@@ -3,13 +3,18 @@
 import os
 import re
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 from jobs import ROOT
 from launching import SCRIPTS, call, left_with, python
 from versions import no_examples
 
-from hvdlite.launch import mpirun, probe
+from hvdlite.launch import mpirun, newcomers, probe
+from hvdlite.launch.hosts import Host
+from hvdlite.launch.job import SSH, Job
+from hvdlite.launch.ranks import Rank
 
 pytestmark = pytest.mark.skipif(
     not (probe.find_program("mpirun") and mpirun.find()[1].elastic),
@@ -79,6 +84,21 @@ def test_a_new_rank_that_hangs_holds_up_no_end():
     assert done.code == 0, done.err
     assert places(done) == {"0 of 2", "1 of 2"}
     assert not left_with("scripts/elastic.py")
+
+
+def test_where_ssh_never_answers_another_host_gets_the_new_rank():
+    """A host that vanishes while the new rank starts there closes no connection."""
+    hosts = [Host(f"{name}.invalid", 1) for name in "abc"]
+    job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
+    job = replace(job, transport="tcp", most=2, start_timeout=0.2)
+    first = Rank(0, None, "a", "", 0, {}, door={"address": "", "port": 0})
+    coming = newcomers.Newcomers(job, {}, {0: first}, print, print)
+    for _ in range(2):
+        coming.look()
+        time.sleep(0.3)
+    coming.look()
+    coming.close()
+    assert set(coming._hosts.values()) == {host.name for host in hosts}
 
 
 @no_examples
