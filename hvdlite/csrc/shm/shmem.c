@@ -41,6 +41,8 @@ static int own_part(void *part, size_t bytes, int fd, hvd_error *err) {
 /* Address space for `bytes` that begins at a large page. */
 static void *reserve_space(size_t bytes) {
     const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    const size_t PAGE = (size_t)sysconf(_SC_PAGESIZE);
+    bytes += (PAGE - bytes % PAGE) % PAGE; /* munmap begins at a page, or does nothing */
     char *space = mmap(NULL, bytes + SHMEM_LARGE_PAGE, PROT_NONE, NOTHING, -1, 0);
     if (space == MAP_FAILED) return NULL;
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(space)) % SHMEM_LARGE_PAGE;
