@@ -72,10 +72,13 @@ def _pass_on(news: int) -> bool:
 
 
 def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None:
-    news = _open_news()
+    news = select.poll()  # unlike select() it takes any descriptor
+    for pipe in _open_news():
+        news.register(pipe, select.POLLIN)
     while is_there():
-        if select.select(news, [], [], LOOK_SECONDS)[0] and not _pass_on(news[0]):
-            news = []  # the agent has ended
+        for pipe, _ in news.poll(1000 * LOOK_SECONDS):
+            if not _pass_on(pipe):  # the agent has ended
+                news.unregister(pipe)
     with contextlib.suppress(OSError, ValueError):  # nobody may read it any more
         print(f"hvdlite: the launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):

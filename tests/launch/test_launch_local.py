@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from launching import SCRIPTS, TIMEOUT, call, left_with, processes_with, python, start
+from launching import SCRIPTS, TIMEOUT, WHERE, call, left_with, processes_with, python, start
 
 from hvdlite.launch import cli, probe
 from hvdlite.launch.job import Outcome
@@ -255,6 +255,18 @@ def test_a_rank_that_exits_without_a_goodbye_is_no_success(rank):
 def test_all_ranks_that_exit_without_a_goodbye_are_no_success():
     code = "import hvdlite as hvd, os; hvd.init(); os._exit(0)"
     assert call("-n", 2, *python(code)).code != 0
+
+
+def test_a_rank_with_a_thousand_open_files_watches_its_launcher():
+    """The thread that does so ended by ValueError: filedescriptor out of range in select()."""
+    code = f"""
+import resource as r
+r.setrlimit(r.RLIMIT_NOFILE, (4096, r.getrlimit(r.RLIMIT_NOFILE)[1]))
+files = [open("/dev/null") for _ in range(1024)]
+{WHERE}; import time; time.sleep(0.2)
+"""
+    done = call("-n", 2, *python(code))
+    assert (done.code, done.err) == (0, "")
 
 
 def test_an_exit_after_the_goodbye_is_a_success():
