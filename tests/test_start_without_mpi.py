@@ -132,6 +132,7 @@ WRONG = {
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
+    "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",
     "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
     "HVDLITE_TRANSPORT=mpi": "hvdlite needs mpi4py on an MPI library",
 }

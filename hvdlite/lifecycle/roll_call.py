@@ -11,7 +11,6 @@ The connections of the roll call are those of the next job's star.
 import contextlib
 import errno
 import math
-import os
 import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -19,6 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle.handshake import NEW, READY, Hello, Stranger, Visitor, hear, introduce, say
 from hvdlite.lifecycle.reception import Guest, Reception, bound
+from hvdlite.lifecycle.watch import limit_of
 from hvdlite.lifecycle.watched import PATIENCE
 
 PAUSE_SECONDS = 0.02  # between two questions at a door
@@ -63,7 +63,7 @@ class RollCall:
         self._dead: Set[int] = set()
         self._questions: Dict[int, socket.socket] = {}  # connections to doors
         self._unanswered: Dict[int, float] = {}  # since when
-        self._patience = float(os.environ.get(PATIENCE) or 600)
+        self._patience = limit_of(PATIENCE)
         self._ends = time.monotonic() + self._patience if own in doors else math.inf
 
     def meet(self, vote: int, epoch: int, resets: int) -> Met:

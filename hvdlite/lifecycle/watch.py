@@ -17,10 +17,11 @@ from typing import Callable, Set
 from hvdlite.core.log import logger
 from hvdlite.lifecycle.mesh import Mesh
 from hvdlite.lifecycle.reception import LOOKS, set_patience
+from hvdlite.lifecycle.watched import PATIENCE
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
-DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0}
+DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0}
 _BYTES_ASK = 5.0  # seconds: with a shorter limit
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
