@@ -176,3 +176,15 @@ static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_the_end_does_not_wait_for_the_dead) { run_on(TOGETHER, true, fill_a_mailbox, NULL); }
+
+/* The job knows that rank 2 is lost with its host: nobody opens a group any more. */
+static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    static const int PAIR[] = {0, 1};
+    if (rank) return;
+    transport_note_death(t, 2);
+    FAILS(transport_tcp_open_among(&group, t, PAIR, 2, 6, false, ERR), HVD_RANK_DEAD);
+    CHECK_INT(ERR->blamed[0], 2);
+}
+
+TEST(test_a_group_of_a_job_that_has_lost_a_host) { run_on(APART, false, lose_a_host, NULL); }

@@ -11,10 +11,10 @@
 enum { NOBODY = -1 };
 
 struct tcp_transport {
-    struct transport transport; /* first: cast back by self() */
-    struct net *net;            /* the job's; the transport of all ranks closes it */
+    struct transport transport;  /* first: cast back by self() */
+    const struct transport *job; /* of all ranks: it learns of lost hosts, too */
+    struct net *net;             /* the job's; the transport of all ranks closes it */
     struct channel *channel;
-    bool owns_net;
     int *peers;   /* [rank]: its rank in the job */
     int *members; /* [rank of the job]: its rank here, or NOBODY */
     struct bell bell;
@@ -170,7 +170,7 @@ static int await(struct tcp_transport *m, int from, struct message *message, hvd
         unsigned ticket = bell_listen(&m->bell);
         take(m, m->peers[from], true, message);
         if (message->data) return HVD_OK;
-        HVD_TRY(transport_check_life(&m->transport, err));
+        HVD_TRY(transport_check_life(m->job, err));
         net_lock(m->net);
         int over = m->channel->over;
         net_unlock(m->net);
@@ -288,7 +288,7 @@ static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     on_host_close(&m->here, t, clean);
     if (m->channel) close_channel(m, clean);
-    if (m->owns_net) net_close(m->net, clean);
+    if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
     free(m->peers);
     free(m->members);
@@ -310,6 +310,7 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     m->transport.ops = &TCP_OPS;
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
     m->here.file = -1;
+    m->job = &m->transport;
     m->net = n;
     return m;
 }
@@ -322,7 +323,6 @@ int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window
         net_close(n, false);
         return err->code;
     }
-    m->owns_net = true;
     int code = open_all(m, NULL, s->lowest, 0, window, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
@@ -339,6 +339,7 @@ int transport_tcp_open_among(struct transport **out, struct transport *job, cons
             size, number);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
+    m->job = job;
     int code = open_all(m, ranks, job->layout.host_of, number, window, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
