@@ -225,3 +225,26 @@ ENGINES_TEST(test_wrong_peers, ranks_run, 2, 2) {
     CHECK_INT(letter_start(&l, me, HVD_RECV, 2, "x", 0, 1), HVD_INVALID);
     free(l.data);
 }
+
+/* Rank 1 comes when the recorder of rank 0 has the warning. */
+ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
+           config.options.stall_warning = 0.05) {
+    struct letter l;
+    struct flight_memory *memory = ((struct flight **)arg)[0]->memory;
+    for (double end = clock_now() + PATIENCE; me->rank && !atomic_load(&memory->troubles);) {
+        REQUIRE(clock_now() < end);
+        clock_nap(1e-3);
+    }
+    OK(letter_start(&l, me, me->rank ? HVD_SEND : HVD_RECV, 1 - me->rank, "late", 0, 10));
+    engine_rank_wait(me);
+    if (me->rank == 0)
+        CHECK_HAS(memory->trouble, "'late' has waited for 0 s on rank 0: a recv from rank 1");
+    free(l.data);
+}
+
+TEST(test_a_stall_is_reported) {
+    struct flight *of[2];
+    for (int r = 0; r < 2; r++) REQUIRE(flight_open(&of[r], ERR) == HVD_OK);
+    ranks_run(2, late_main, of);
+    for (int r = 0; r < 2; r++) flight_close(of[r]);
+}

@@ -217,7 +217,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
     express_open(&e->express, t, &e->failed, config->group);
-    p2p_open(&e->p2p, t, config->flight, config->group);
+    p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
     e->t = t;
     e->log = config->log;
     e->tensors = tensors_new();

@@ -1,5 +1,6 @@
 #include "engine/p2p.h"
 
+#include "base/clock.h"
 #include "engine/p2p_state.h"
 #include "shm/lines.h"
 
@@ -7,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group) {
-    *p = (struct p2p){.t = t, .flight = flight, .group = group};
+void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group,
+              struct timeline *timeline) {
+    *p = (struct p2p){.t = t, .flight = flight, .group = group, .timeline = timeline};
     monitor_init(&p->monitor);
 }
 
@@ -74,6 +76,7 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     tensor->id = head.number;
     tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
     tensor->direct = false; /* not by the lane */
+    tensor->met = 0;
     tensor_list_add(&p->sends, tensor, tensor);
     if (bytes > P2P_SHORT) {
         size = is_near(p, to) && lane_make(&p->peers[to].to, address) ? sizeof address : 0;
@@ -185,6 +188,7 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
     struct tensor *t = find(comes ? &p->coming : &p->sends, m->from, head->number);
     if (!t || (comes && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
     if (comes) return p2p_take_piece(p, t, rest, size, head->code, err);
+    if (head->type == P2P_WANT && t->met <= 0) t->met = clock_now();
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
         return feed_lane(p, t, err);
@@ -227,10 +231,10 @@ bool p2p_awaits(const struct p2p *p, int rank) {
     return false;
 }
 
-const char *p2p_oldest(const struct p2p *p) {
+const struct tensor *p2p_oldest(const struct p2p *p) {
     const struct tensor_list *lists[] = {&p->receives, &p->coming, &p->sends};
     for (int i = 0; i < 3; i++)
-        if (lists[i]->oldest) return lists[i]->oldest->request.name;
+        if (lists[i]->oldest) return lists[i]->oldest;
     return NULL;
 }
 

@@ -11,6 +11,7 @@
 #define HVDLITE_ENGINE_P2P_H
 
 #include "engine/tensors.h"
+#include "engine/timeline.h"
 #include "shm/flight.h"
 #include "transport/transport.h"
 
@@ -18,9 +19,10 @@ enum { P2P_ANY = -1 }; /* root of a receive: from any rank */
 
 struct p2p {
     struct transport *t;
-    struct flight *flight;  /* NULL: none */
-    int group;              /* its number there */
-    struct monitor monitor; /* guards: */
+    struct flight *flight;     /* NULL: none */
+    int group;                 /* its number there */
+    struct timeline *timeline; /* NULL: none */
+    struct monitor monitor;    /* guards: */
     struct tensor_list fresh;
     bool closed;
     hvd_error why;
@@ -34,7 +36,8 @@ struct p2p {
     char reason[256];
 };
 
-void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group);
+void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int group,
+              struct timeline *timeline);
 void p2p_free(struct p2p *p); /* after p2p_close */
 
 bool p2p_is(const struct request *r);
@@ -53,7 +56,7 @@ bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 /* This rank waits for that one. */
 bool p2p_awaits(const struct p2p *p, int rank);
-const char *p2p_oldest(const struct p2p *p); /* a name; NULL: nothing waits */
+const struct tensor *p2p_oldest(const struct p2p *p); /* NULL: nothing waits */
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
 /* Fails all that is under way, and all that comes. */
 void p2p_close(struct p2p *p, const hvd_error *why);

@@ -21,10 +21,19 @@ int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_l
     return p2p_post(p, from, head, "", NULL, 0, err);
 }
 
+static void write_timeline(const struct p2p *p, const struct tensor *tensor) {
+    struct timeline_times times = {.submitted = tensor->submitted,
+                                   .decided = tensor->met,
+                                   .started = tensor->met,
+                                   .completed = clock_now()};
+    timeline_tensor(p->timeline, &tensor->request, times, 1);
+}
+
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     hvd_error own;
     if (error) own = *error;
     if (error) error_of(&own, tensor->request.name);
+    if (!error && p->timeline && timeline_on(p->timeline)) write_timeline(p, tensor);
     if (p->flight) flight_ended(p->flight, tensor->flight, error, clock_now());
     atomic_fetch_sub(&p->count, 1);
     tensor->complete(tensor->arg, error ? &own : NULL);

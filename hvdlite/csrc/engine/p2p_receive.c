@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "engine/p2p_state.h"
 #include "shm/lines.h"
 
@@ -46,6 +47,7 @@ static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *
 static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
+    tensor->met = clock_now();
     if (o->head.bytes != bytes) return differ(p, tensor, o, err);
     tensor->id = o->head.number;
     tensor->agreed = 0;

@@ -37,7 +37,8 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     char name[HVD_MAX_NAME] = "", others[40] = "";
     size_t count = tensors_oldest(n->tensors, name), more = count ? count - 1 : 0;
     const char *other = count || !n->coordinator ? NULL : coordinator_oldest(n->coordinator, &more);
-    if (!count && !other) other = p2p_oldest(n->p2p);
+    const struct tensor *message = count || other ? NULL : p2p_oldest(n->p2p);
+    if (message) other = message->request.name;
     if (other) snprintf(name, sizeof name, "%s", other);
     if (more) snprintf(others, sizeof others, " and %zu more", more);
     if (*name)
@@ -109,12 +110,28 @@ static void report_stall(void *arg, const char *text) {
     flight_trouble(n->flight, text, false);
 }
 
+/* What goes between two ranks, once each: the coordinator knows nothing of it. */
+static void look_at_messages(struct negotiation *n) {
+    const struct tensor *t = p2p_oldest(n->p2p);
+    double since = t ? t->submitted : n->now, limit = n->watch.warning;
+    if (limit <= 0 || n->now - since < limit || since <= n->reported) return;
+    n->reported = since;
+    char peer[24] = "any rank", text[HVD_MAX_NAME + 120];
+    int other = t->request.root;
+    if (other != P2P_ANY) snprintf(peer, sizeof peer, "rank %d", transport_job_rank(n->t, other));
+    snprintf(text, sizeof text, "tensor '%s' has waited for %.0f s on rank %d: a %s %s %s",
+             t->request.name, n->now - since, transport_job_rank(n->t, n->t->at.rank),
+             kind_name(t->request.kind), t->request.kind == HVD_SEND ? "to" : "from", peer);
+    report_stall(n, text);
+}
+
 int silence_look(struct negotiation *n, hvd_error *err) {
     if (n->bye || !watch_looks(&n->watch, n->now)) return HVD_OK;
     char what[HVD_MAX_NAME + 80];
     bool waits = waiting_text_of(n, what, sizeof what);
     for (int r = 0; r < n->t->at.size; r++) HVD_TRY(look_at(n, r, waits, what, err));
     if (n->coordinator) coordinator_stalled(n->coordinator, n->now, report_stall, n);
+    look_at_messages(n);
     return HVD_OK;
 }
 

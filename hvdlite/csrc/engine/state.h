@@ -35,6 +35,7 @@ struct negotiation {
     struct tree tree;
     struct gather gather;
     struct watch watch;
+    double reported; /* when the last send or receive was submitted whose wait was reported */
     const struct log *log;
     hvd_error lost; /* a rank is silent; code 0: none */
     int lost_rank;

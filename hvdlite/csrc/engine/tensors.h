@@ -45,6 +45,7 @@ struct tensor {
     uint64_t flight;         /* its number in the flight recorder; 0: none */
     bool direct;             /* it lies at the same offset of that region on every rank */
     bool uneven;             /* some rank chooses its splits */
+    double met;              /* send, recv: when the other rank was there; by clock_now */
     int64_t *rows;        /* of every rank, once agreed on, where they vary; freed by the table */
     struct map_node node; /* by name */
     /* The table sets: */

@@ -1,12 +1,15 @@
 """torch.distributed over hvdlite between two ranks: send, recv, the monitored barrier."""
 
 import datetime
+import json
 import os
 
 import pytest
 import torch
 import torch.distributed as dist
+from traces import spans_of
 
+import hvdlite.torch as hvd
 from hvdlite.monitor import live, memory, report
 
 
@@ -68,11 +71,26 @@ def test_reports_tell_of_them(groups):
         waits = live.pending(seen)[-1]
         alone = seen._replace(ops=[waits])  # other tests have left calls that ranks did not follow
         text = report.summary(alone, [alone])
+        dist.isend(t, other, groups[0], 8)
+        dist.recv(t.clone(), other, groups[0], 8)  # its wait has timed out, too
         dist.isend(t, other, groups[0], 9)
         late.wait()
         ended = [op["phase"] for op in recorder.ops() if op["number"] == waits["number"]]
     assert (waits["kind"], waits["bytes"], ended) == ("recv", 20, ["done"])
     assert "tag9' (20 B, a recv that has not ended)" in text and "waits for rank" not in text
+
+
+def test_the_timeline_has_them(groups, tmp_path):
+    rank, path = dist.get_rank(), tmp_path / f"timeline{dist.get_rank()}"
+    if rank > 1 or dist.get_world_size() == 1:
+        return
+    hvd.start_timeline(str(tmp_path / "timeline{rank}"))
+    kind = dist.recv if rank else dist.send
+    kind(torch.ones(100_000), 1 - rank, groups[0], 3)
+    hvd.stop_timeline()
+    (spans,) = (found for name, found in spans_of(json.loads(path.read_text())) if "tag3" in name)
+    begin, met = spans[f"negotiate {kind.__name__}"]
+    assert begin <= met == spans[kind.__name__][0] <= spans[kind.__name__][1]
 
 
 def test_monitored_barrier(groups):
