@@ -32,7 +32,8 @@ static int compare(struct transport *t, struct mapped own, bool *here, hvd_error
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that its leader makes, or none does. */
+/* All ranks of the host map the memory that its leader makes, or none does. Only the job's pages exist
+ * at once, which costs 4 ms on 2 ranks: other groups may be many, and may hardly be used. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;
@@ -44,7 +45,7 @@ static int share_memory(struct on_host *o, struct transport *t, bool wanted, voi
     if (!addresses) return err->code;
     const char *address = addresses[t->layout.host.ranks[0]];
     if (wanted && *address)
-        shmem_map_sparse(memory, bytes, window_bytes(n), address, &t->no_window);
+        shmem_map_sparse(memory, bytes, t->job_ranks ? 0 : window_bytes(n), address, &t->no_window);
     free(addresses);
     bool here = false;
     int code = compare(t, (struct mapped){*memory != NULL, wanted}, &here, err);

@@ -266,7 +266,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     HVD_TRY(open_here(m, hosts, window, err));
     atomic_store(&m->by_doorbell, t->rings);
     t->blocks = !t->rings;
-    if (t->blocks) on_host_unwatch(&m->here);
+    if (t->blocks || ranks) on_host_unwatch(&m->here); /* the net tells each channel of deaths */
     t->rings = true;
     return HVD_OK;
 }

@@ -41,7 +41,7 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
     store.set(f"hvdlite/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{other}" for other in range(size)]
     store.wait(keys, timeout)
-    told = [store.get(key).decode().split() for key in keys]
+    told = [value.decode().split() for value in store.multi_get(keys)]
     return [int(words[0]) for words in told], int(told[0][1])
 
 
