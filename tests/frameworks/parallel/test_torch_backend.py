@@ -1,6 +1,7 @@
 """torch.distributed over hvdlite beside Gloo: the same calls, the same results, on every rank."""
 
 import datetime
+import time
 
 import pytest
 import torch
@@ -189,6 +190,25 @@ def test_futures_and_what_follows_them(groups):
     chained = [future.then(nested) for future in futures]
     for i, future in enumerate(chained):
         assert (future.wait() == (i + 1) * dist.get_world_size()).all()
+
+
+def test_who_waits_goes_on_when_a_thread_has_delivered(groups):
+    """The copy back into a tensor with gaps takes long: a wait begins while a thread does it."""
+    ones, t = torch.ones(1500, 1500), torch.zeros(1500, 3000)[:, ::2].t()
+
+    def start():
+        t.copy_(ones)
+        work = dist.all_reduce(t, group=groups[0], async_op=True)
+        return work, work.get_future(), time.perf_counter()
+
+    _, future, begin = start()
+    future.wait()
+    seconds = time.perf_counter() - begin
+    for part in range(12):
+        work, _, begin = start()
+        time.sleep(seconds * part / 12)
+        work.wait()
+        assert (t == dist.get_world_size()).all()
 
 
 def test_objects(groups):
