@@ -301,7 +301,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
 }
 
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg) {
-    if (e->t->rings) wheel_drive(&e->wheel, e->t->patience.policy, done, arg);
+    if (e->t->rings) wheel_drive(&e->wheel, e->t, done, arg);
     if (!done(arg) || is_pending(e)) wake(e);
 }
 

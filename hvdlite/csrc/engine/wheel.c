@@ -74,27 +74,41 @@ static bool get_turn(struct wheel *w, bool (*done)(void *), void *arg) {
     return false;
 }
 
-static void drive(struct wheel *w, struct wait_policy policy, bool (*done)(void *), void *arg) {
+/* Sleeps where the transport can: to hand over to the engine's thread, and back, takes as long as
+ * most of these sleeps. */
+static bool nap(struct transport *t, unsigned ticket, int *naps) {
+    enum { MOST = 5 };
+    static const double NAP = 1e-3;
+    if (!t->blocks || ++*naps > MOST) return false;
+    transport_sleep(t, ticket, NAP);
+    return true;
+}
+
+static void drive(struct wheel *w, struct transport *t, bool (*done)(void *), void *arg) {
     enum { UNTIMED = 8 }; /* looks for one look at the clock */
+    struct wait_policy policy = t->patience.policy;
     struct waiter waiter = {0};
+    int naps = 0;
     for (unsigned looks = 0; !done(arg) && !w->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
+        unsigned ticket = transport_listen(t);
         if (w->step(w->engine, &progress, &w->failure)) return;
-        if (progress) waiter.since = 0;
+        if (progress) waiter = (struct waiter){0};
+        if (progress) naps = 0;
         if (!progress && (policy.spin <= 0 || looks % UNTIMED == 0))
             pause = waiter_next(&waiter, clock_now(), policy, 1);
-        if (pause > 0) return;
+        if (pause > 0 && !nap(t, ticket, &naps)) return;
         if (pause < 0) clock_yield();
     }
 }
 
-bool wheel_drive(struct wheel *w, struct wait_policy policy, bool (*done)(void *), void *arg) {
+bool wheel_drive(struct wheel *w, struct transport *t, bool (*done)(void *), void *arg) {
     atomic_fetch_add(&w->callers, 1);
     bool has = get_turn(w, done, arg);
     if (has) {
         floats_mode mode = floats_exact();
-        drive(w, policy, done, arg);
+        drive(w, t, done, arg);
         floats_restore(mode);
         w->driven = clock_now();
         monitor_unlock(&w->turn);

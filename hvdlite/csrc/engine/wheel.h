@@ -7,7 +7,7 @@
 #define HVDLITE_ENGINE_WHEEL_H
 
 #include "base/sync.h"
-#include "transport/wait.h"
+#include "transport/transport.h"
 
 #include <stdatomic.h>
 
@@ -41,7 +41,8 @@ void wheel_wake(struct wheel *w);
 /* Takes one step of another kind, unless a thread steps. Its failure is that of the next step.
  * False: it failed, or was not taken. */
 bool wheel_try(struct wheel *w, wheel_step *step, void *arg);
-/* Steps until done(arg), as long as the policy looks and yields. False: another thread steps. */
-bool wheel_drive(struct wheel *w, struct wait_policy policy, bool (*done)(void *), void *arg);
+/* Steps until done(arg), as long as the policy looks and yields; if the transport blocks, some sleeps
+ * longer. False: another thread steps. */
+bool wheel_drive(struct wheel *w, struct transport *t, bool (*done)(void *), void *arg);
 
 #endif
