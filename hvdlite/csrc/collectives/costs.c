@@ -3,7 +3,10 @@
 #include <math.h>
 
 static const double IDLE = 1.5; /* how much longer bytes take on a link that was idle */
-enum { LEAST_LINK = 1024 }; /* bytes of a chain's segment, where messages seem to cost nothing */
+enum {
+    SMALL = 4 << 10,   /* bytes; costs.h */
+    LEAST_LINK = 1024, /* bytes of a chain's segment, where messages seem to cost nothing */
+};
 
 static double log_steps(int size) {
     double steps = 0;
@@ -23,7 +26,7 @@ enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kerne
     double doubling = q * (c.alpha + f * all * wider);
     double circulant = 2 * q * c.alpha + f * part * (wider + 1);
     double ring = 2 * (p - 1) * c.alpha + 2 * c.beta * part;
-    if (doubling <= circulant && doubling <= ring) return COLL_DOUBLING;
+    if (all * wider <= SMALL || (doubling <= circulant && doubling <= ring)) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
 }
 

@@ -130,7 +130,7 @@ static double next_nap(struct engine *e) {
     note_wait(e, pending, now);
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
-    longest = gather_sleep(&e->negotiation.gather, now, longest);
+    longest = express_sleep(&e->express, now, gather_sleep(&e->negotiation.gather, now, longest));
     double nap = waiter_next(&e->waiter, now, e->t->patience.policy, longest);
     if (!pending && nap < IDLE_NAP) nap = now - e->waiter.since < LINGER ? -1 : IDLE_NAP;
     return nap > 0 && e->t->rings ? longest : nap;
@@ -216,7 +216,7 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
-    express_open(&e->express, t, &e->failed, config->group);
+    express_open(&e->express, t, &e->executor, &e->failed, config->group);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
     e->t = t;
     e->log = config->log;
@@ -289,7 +289,7 @@ int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);
     if (p2p_is(&tensor->request)) return submit_p2p(e, tensor, err);
-    if (!ends && express_run(&e->express, tensor, &e->executor)) return HVD_OK;
+    if (!ends && express_run(&e->express, tensor)) return HVD_OK;
     HVD_TRY(prepare_data(e, tensor, err));
     int code = express_withdraw(&e->express, tensor, err);
     if (!code) code = tensors_add(e->tensors, tensor, &corked, err);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/floats.h"
 #include "collectives/coll.h"
+#include "engine/express_place.h"
 #include "kernels/reduce.h"
 #include "shm/lines.h"
 #include "transport/transport.h"
@@ -19,26 +20,13 @@ enum {
     SELDOM = 16
 };
 
-/* The least number of a batch; those of the engine are below. */
-#define BATCHES ((uint64_t)1 << 62)
-
-enum state { AWAY, OPEN, BUSY }; /* to use only after a decision; for any thread; a thread has it */
-
-struct express_place {
-    struct map_node node;
-    struct express_place *next;
-    size_t at, room; /* in the window; bytes of an input. 0: there is no room */
-    uint64_t generation, round;
-    unsigned misses;
-    /* AWAY: the rest is the stepping thread's. BUSY: the rest is that of the thread that has it. */
-    _Atomic int state;
-    struct request request;
-};
-
-void express_open(struct express *x, struct transport *t, const atomic_bool *failed, int group) {
+void express_open(struct express *x, struct transport *t, struct executor *by,
+                  const atomic_bool *failed, int group) {
     struct window *window = t->all.window;
     *x = (struct express){.window = window && window->n > 1 ? window : NULL,
+                          .by_hosts = t->all.size > 1 && t->all.hosts == t->all.size,
                           .transport = t,
+                          .by = by,
                           .failed = failed,
                           .group = group};
     monitor_init(&x->monitor);
@@ -52,8 +40,10 @@ int express_check(const struct express *x, hvd_error *err) {
 void express_close(struct express *x) {
     for (struct express_place *p = x->places, *next; p; p = next) {
         next = p->next;
+        free(p->message);
         free(p);
     }
+    express_drop(x, NULL);
     map_clear(&x->names);
     monitor_destroy(&x->monitor);
 }
@@ -131,16 +121,20 @@ static char *input_of(const struct express *x, int local_rank, const struct expr
     return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->room;
 }
 
-static bool suits(const struct express *x, const struct tensor *tensor) {
-    const struct request *r = &tensor->request;
+static bool suits_window(const struct express *x, const struct tensor *tensor) {
     enum { OWN_MEMORY = 16 << 10 }; /* from here on, less is copied by the direct allreduce */
-    size_t bytes = request_bytes(r);
-    return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
-           !r->grouped && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
+    size_t bytes = request_bytes(&tensor->request);
+    return x->window && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
-static struct express_place *find(struct express *x, const struct map_node *like) {
+static bool suits(const struct express *x, const struct tensor *tensor) {
+    const struct request *r = &tensor->request;
+    return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
+           !r->grouped && (x->by_hosts ? express_suits_hosts(x, r) : suits_window(x, tensor));
+}
+
+struct express_place *express_find(struct express *x, const struct map_node *like) {
     monitor_lock(&x->monitor);
     struct express_place *p = map_find(&x->names, like);
     monitor_unlock(&x->monitor);
@@ -155,6 +149,7 @@ static struct express_place *add_place(struct express *x, const struct request *
     request_copy(&p->request, r);
     p->node = map_node_of(p->request.name, p);
     p->next = x->places;
+    p->number = x->nplaces++;
     x->places = p;
     monitor_lock(&x->monitor);
     int code = map_put(&x->names, &p->node, &ignored);
@@ -172,21 +167,23 @@ static void make_room(struct express *x, struct express_place *p, size_t bytes) 
     x->used += fits ? all : 0;
 }
 
-void express_agreed(struct express *x, const struct tensor *tensor) {
-    if (!x->window || x->fails || !suits(x, tensor)) return;
-    struct express_place *p = find(x, &tensor->node);
+int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *err) {
+    if (x->fails || !suits(x, tensor)) return HVD_OK;
+    struct express_place *p = express_find(x, &tensor->node);
     if (!p && !(p = add_place(x, &tensor->request))) {
         x->fails = true;
-        return;
+        return x->by_hosts ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
     }
-    make_room(x, p, request_bytes(&tensor->request));
+    if (x->window) make_room(x, p, request_bytes(&tensor->request));
     request_copy(&p->request, &tensor->request);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;
     p->round = 0;
     p->generation++;
     bool often = p->misses < MISSES || p->misses % SELDOM == 0;
+    if (x->by_hosts) return express_open_hosts(x, p, often, err);
     if (p->room && often) atomic_store_explicit(&p->state, OPEN, memory_order_release);
     atomic_store(&x->opens, true);
+    return HVD_OK;
 }
 
 /* ---- a round, any thread ---- */
@@ -301,12 +298,12 @@ static uint64_t use(struct express *x, struct express_place *p, const struct ten
     if (!arrive(word, own) || !wait_until_full(word, own, n, x->transport->patience.policy))
         return 0;
     if (!reduce(x, p, t, own)) return 0;
-    return BATCHES + (p->generation << 32) + p->round++;
+    return express_batch(p);
 }
 
 /* Returns what `use` does. */
 static uint64_t try_once(struct express *x, const struct tensor *tensor) {
-    struct express_place *p = find(x, &tensor->node);
+    struct express_place *p = express_find(x, &tensor->node);
     int open = OPEN;
     if (!p || !atomic_compare_exchange_strong(&p->state, &open, BUSY)) return 0;
     uint64_t batch = use(x, p, tensor);
@@ -314,28 +311,30 @@ static uint64_t try_once(struct express *x, const struct tensor *tensor) {
     return batch;
 }
 
-static bool is_traced(const struct executor *by) {
-    return log_on(by->log, LOG_TRACE) || (by->timeline && timeline_on(by->timeline));
+bool express_takes(const struct express *x, const struct tensor *tensor) {
+    const struct executor *by = x->by;
+    bool traced = log_on(by->log, LOG_TRACE) || (by->timeline && timeline_on(by->timeline));
+    return tensor->request.waited && !tensor->request.failed && !tensor->nviews && !traced;
 }
 
-bool express_run(struct express *x, struct tensor *tensor, struct executor *by) {
+bool express_run(struct express *x, struct tensor *tensor) {
     const struct request *r = &tensor->request;
     bool opens = atomic_load_explicit(&x->opens, memory_order_acquire);
-    if (!opens || !r->waited || r->failed || tensor->nviews || is_traced(by)) return false;
+    if (!opens || !express_takes(x, tensor)) return false;
     uint64_t batch = try_once(x, tensor);
     if (!batch) return false;
-    flight_add_done(by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
+    flight_add_done(x->by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
                     clock_now());
-    execute_count(by, 1);
-    comm_count_window(by->comm, request_bytes(r));
-    atomic_store(&by->algorithm, "express");
+    execute_count(x->by, 1);
+    comm_count_window(x->by->comm, request_bytes(r));
+    atomic_store(&x->by->algorithm, "express");
     tensor->complete(tensor->arg, NULL);
     return true;
 }
 
 int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *err) {
     if (!atomic_load_explicit(&x->opens, memory_order_acquire)) return HVD_OK;
-    struct express_place *p = find(x, &tensor->node);
+    struct express_place *p = express_find(x, &tensor->node);
     int state = OPEN;
     if (!p) return HVD_OK;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))

@@ -43,7 +43,6 @@ static bool asks_again(struct cache_entry *known) {
 static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     tensor->stage = TENSOR_SAID;
     struct cache_entry *known = cache_by_name(n->cache, &tensor->node);
-    record_reported(n->flight, n->group, tensor, known);
     if (!known || !request_same(&known->request, &tensor->request) || asks_again(known))
         return report_whole(n, tensor, 0, known ? known->id : 0, err);
     HVD_TRY(tensors_set_id(n->tensors, tensor, known->id, err));
@@ -51,16 +50,39 @@ static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error
     return send_up(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
 }
 
-int follow_report(struct negotiation *n, hvd_error *err) {
-    for (struct tensor *tensor = tensors_take(n->tensors); tensor; tensor = tensor->newer)
-        HVD_TRY(report_tensor(n, tensor, err));
+static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+    bool comes;
+    record_reported(n->flight, n->group, tensor, cache_by_name(n->cache, &tensor->node));
+    HVD_TRY(express_come(n->express, tensor, n->now, &comes, err));
+    if (comes) return HVD_OK;
+    if (tensor->request.kind != HVD_JOIN || !n->express->coming)
+        return report_tensor(n, tensor, err);
+    n->joins = tensor;
     return HVD_OK;
+}
+
+int follow_report(struct negotiation *n, hvd_error *err) {
+    for (struct tensor *tensor = tensors_take(n->tensors), *newer; tensor; tensor = newer) {
+        newer = tensor->newer; /* the tensor may complete at once */
+        HVD_TRY(submit(n, tensor, err));
+    }
+    struct tensor *joins = n->joins;
+    if (!joins || n->express->coming) return HVD_OK;
+    n->joins = NULL;
+    return report_tensor(n, joins, err);
+}
+
+int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
+    struct tensor *back;
+    HVD_TRY(express_take(n->express, m, &back, err));
+    return back ? report_tensor(n, back, err) : HVD_OK;
 }
 
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
-    n->left = true;
     HVD_TRY(follow_report(n, err));
+    if (n->express->coming) return HVD_OK; /* what comes back from a round goes before */
+    n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
     error_set(&item.error, HVD_OK, "%s", reason);
     return send_up(n, &item, err);
@@ -104,14 +126,12 @@ static uint32_t rows_expected(const struct negotiation *n, const struct request 
 }
 
 /* All ranks know the tensor. */
-static void note_waits(struct negotiation *n, const struct wire_item *item,
-                       const struct tensor *tensor) {
-    if (item->waited) {
-        express_agreed(n->express, tensor);
-    } else if (tensor->request.waited) {
-        struct cache_entry *known = cache_by_id(n->cache, item->id);
-        if (known) known->waited_alone++;
-    }
+static int note_waits(struct negotiation *n, const struct wire_item *item,
+                      const struct tensor *tensor, hvd_error *err) {
+    if (item->waited) return express_agreed(n->express, tensor, err);
+    struct cache_entry *known = tensor->request.waited ? cache_by_id(n->cache, item->id) : NULL;
+    if (known) known->waited_alone++;
+    return HVD_OK;
 }
 
 /* Adds to a submitted tensor what the ranks have agreed on. */
@@ -128,7 +148,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
     if (expected && !tensor->rows) return contradiction(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
-    if (!*item->request.name) note_waits(n, item, tensor);
+    if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct) r->region = 0; /* fusion_fits compares it as the coordinator does */
     return HVD_OK;
 }

@@ -9,7 +9,11 @@
 /* Adds to the message to the coordinator all that was submitted since the last call. */
 int follow_report(struct negotiation *n, hvd_error *err);
 
-/* Reports, after all that was submitted so far, that this rank submits nothing any more. Once. */
+/* A message of a round without the coordinator, to whom a tensor may come back. */
+int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
+
+/* Reports, after all that was submitted so far, that this rank submits nothing any more. Once; call
+ * it until it has left. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
 /* One item from the coordinator: a part of a batch, an error, a question. */

@@ -32,6 +32,7 @@ struct negotiation {
     struct flight *flight; /* NULL: none */
     int group;             /* its number there */
     bool left;             /* this rank has sent LEAVE */
+    struct tensor *joins;  /* a join that waits until this rank's rounds are over; NULL: none */
     struct tree tree;
     struct gather gather;
     struct watch watch;

@@ -1,0 +1,49 @@
+/* What the files of express share: a tensor's place.
+ *
+ * express.c owns it; by its state, any thread has it or the stepping one. */
+#ifndef HVDLITE_ENGINE_EXPRESS_PLACE_H
+#define HVDLITE_ENGINE_EXPRESS_PLACE_H
+
+#include "engine/express.h"
+
+/* The least number of a batch; those of the engine are below. */
+#define BATCHES ((uint64_t)1 << 62)
+
+enum state { AWAY, OPEN, BUSY }; /* to use only after a decision; for any thread; a thread has it */
+
+struct express_place {
+    struct map_node node;
+    struct express_place *next;
+    size_t at, room; /* in the window; bytes of an input. 0: there is no room */
+    uint64_t generation, round;
+    unsigned misses;
+    /* AWAY: the rest is the stepping thread's. BUSY: the rest is that of the thread that has it. */
+    _Atomic int state;
+    /* By hosts, where the stepping thread has all: */
+    uint32_t number;       /* the same on all ranks */
+    int step;              /* of the round */
+    bool sent;             /* this rank's part in the step */
+    double due;            /* BUSY: when this rank asks for what it waits for */
+    struct tensor *tensor; /* BUSY */
+    char *message;         /* a head, and the sums */
+    size_t capacity;
+    struct request request;
+};
+
+/* ---- express.c ---- */
+struct express_place *express_find(struct express *x, const struct map_node *like);
+/* If a tensor of its request may come to a round. */
+bool express_takes(const struct express *x, const struct tensor *tensor);
+/* Ends a round; its number among all of the tensor, equal on all ranks. */
+static inline uint64_t express_batch(struct express_place *p) {
+    return BATCHES + (p->generation << 32) + p->round++;
+}
+
+/* ---- express_hosts.c ---- */
+bool express_suits_hosts(const struct express *x, const struct request *r);
+/* A generation begins; often: it has rounds. */
+int express_open_hosts(struct express *x, struct express_place *p, bool often, hvd_error *err);
+/* The notes of rounds of the place that are over; NULL: all notes. */
+void express_drop(struct express *x, const struct express_place *p);
+
+#endif

@@ -1,0 +1,144 @@
+/* Tensors that go by express between hosts of a rank each: the bits, and who is late, leaves or
+ * joins. */
+#include "handle_case.h"
+#include "random.h"
+
+enum { N = 700 };
+
+static struct local_hub *hosts(int p) { return hub_of(p, 1, false); }
+
+static const char *way_of(struct engine_rank *me) { return engine_algorithm(me->engine); }
+
+static struct hvd_handle *named(const char *name) {
+    struct hvd_handle *h = new_handle();
+    h->tensor.request = request_of(name, N);
+    h->tensor.request.waited = true;
+    return h;
+}
+
+static void begin(struct engine_rank *me, struct hvd_handle *h, void *in, void *out) {
+    handle_renew(h, in, out);
+    REQUIRE(engine_submit(me->engine, &h->tensor, ERR) == HVD_OK);
+}
+
+static void end(struct engine_rank *me, struct hvd_handle *h, int code) {
+    engine_drive(me->engine, is_done, h);
+    check_finished(h, PATIENCE, code);
+}
+
+/* All ranks bring 1; so many have data. */
+static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
+    float in[N], out[N];
+    for (int i = 0; i < N; i++) in[i] = 1;
+    begin(me, h, in, out);
+    end(me, h, HVD_OK);
+    CHECK_CASE(out[0] == (float)of && out[N - 1] == (float)of, "rank %d: %g", me->rank,
+               (double)out[0]);
+}
+
+/* The first use is negotiated whole, the second by a number: the third needs no coordinator. */
+static void open_rounds(struct engine_rank *me, struct hvd_handle *h) {
+    for (int i = 0; i < 3; i++) use(me, h, me->ranks->size);
+    CHECK_TEXT(way_of(me), "express");
+}
+
+/* ---- bits ---- */
+
+ENGINES_BY(bits_main, arg, spin(ranks, rank)) {
+    static const struct {
+        hvd_dtype dtype;
+        hvd_op op;
+    } CASES[] = {{HVD_FLOAT32, HVD_SUM},  {HVD_FLOAT16, HVD_AVERAGE}, {HVD_BFLOAT16, HVD_SUM},
+                 {HVD_INT8, HVD_AVERAGE}, {HVD_FLOAT64, HVD_MAX},     {HVD_FLOAT32, HVD_AVERAGE}};
+    for (int c = 0; c < 6; c++) {
+        DROPPED struct hvd_handle *h = named(numbered("bits", c));
+        _Alignas(8) unsigned char in[N * 8], out[4][N * 8];
+        uint64_t seed = (uint64_t)(me->rank * 10 + c + 1);
+        h->tensor.request.dtype = CASES[c].dtype;
+        h->tensor.request.op = CASES[c].op;
+        h->tensor.request.prescale = c % 2 ? 1 : 0.3;
+        h->tensor.request.dims[0] = N / 2;
+        for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)random_next(&seed);
+        for (int use = 0; use < 4; use++) {
+            begin(me, h, in, out[use]);
+            end(me, h, HVD_OK);
+            CHECK_TEXT(way_of(me), use < 2 ? "recursive doubling" : "express");
+            CHECK(!memcmp(out[0], out[use], request_bytes(&h->tensor.request)));
+        }
+    }
+}
+
+TEST(test_rounds_have_the_bits_of_the_engine) {
+    for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) ranks_run_hub(p, hosts(p), bits_main, NULL);
+}
+
+/* ---- one rank does something else ---- */
+
+ENGINES_BY(late_main, arg, spin(ranks, rank)) {
+    static const struct {
+        double seconds;
+        const char *way;
+    } CASES[] = {{0.05, "express"}, {0.6, "recursive doubling"}, {0, "express"}};
+    DROPPED struct hvd_handle *h = named("late");
+    open_rounds(me, h);
+    for (int i = 0; i < 3; i++) {
+        if (me->rank == *(int *)arg) clock_nap(CASES[i].seconds);
+        use(me, h, me->ranks->size);
+        CHECK_TEXT(way_of(me), CASES[i].way);
+    }
+}
+
+TEST(test_a_late_rank_takes_part_at_once_or_negotiates) {
+    for (int p = 2; p <= 5; p++) ranks_run_hub(p, hosts(p), late_main, &(int){p / 2});
+}
+
+ENGINES_BY(leaving_main, arg, spin(ranks, rank)) {
+    float in[N] = {0}, out[N];
+    bool leaves = me->rank == *(int *)arg;
+    DROPPED struct hvd_handle *h = named("left");
+    open_rounds(me, h);
+    if (!leaves) begin(me, h, in, out);
+    ranks_meet(me->ranks);
+    if (leaves) engine_leave(me->engine, "out of data");
+    if (!leaves) end(me, h, HVD_RANK_LEFT);
+    if (!leaves) begin(me, h, in, out);
+    if (!leaves) end(me, h, HVD_RANK_LEFT);
+}
+
+TEST(test_who_waits_in_a_round_hears_of_a_rank_that_leaves) {
+    for (int p = 2; p <= 5; p++)
+        for (int rank = 0; rank < p; rank += p - 1)
+            ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
+}
+
+/* The others may have its data: it leaves, or joins, when the round is over. */
+ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
+    float in[N] = {1}, out[N];
+    int64_t last = -1;
+    bool first = me->rank == 1, joins = *(bool *)arg;
+    DROPPED struct hvd_handle *h = named("coming"), *other = named("other"), *join = named("join");
+    join->tensor.request.kind = HVD_JOIN;
+    join->tensor.request.dtype = HVD_INT64;
+    join->tensor.request.ndim = 0;
+    open_rounds(me, other);
+    open_rounds(me, h);
+    if (first) begin(me, h, in, out);
+    if (first && joins) begin(me, join, NULL, &last);
+    if (first && !joins) engine_leave(me->engine, "out of data");
+    if (first) clock_nap(10e-3);
+    ranks_meet(me->ranks);
+    if (!first) begin(me, h, in, out);
+    end(me, h, HVD_OK);
+    CHECK(out[0] == (float)me->ranks->size);
+    if (joins && !first) use(me, other, me->ranks->size - 1);
+    if (joins && !first) begin(me, join, NULL, &last);
+    if (joins) end(me, join, HVD_OK);
+    if (joins) use(me, h, me->ranks->size);
+}
+
+TEST(test_who_has_come_to_a_round_leaves_or_joins_after_it) {
+    for (int p = 2; p <= 5; p++) {
+        ranks_run_hub(p, hosts(p), coming_main, &(bool){true});
+        ranks_run_hub(p, hosts(p), coming_main, &(bool){false});
+    }
+}
