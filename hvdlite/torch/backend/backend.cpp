@@ -143,14 +143,16 @@ class HvdBackend : public Group {
         TORCH_CHECK(out.is_contiguous(),
                     "hvdlite: the output of all_to_all_single must be contiguous");
         check_type(out, in);
+        if (out_splits.empty() && in_splits.empty()) check_alike(out, in);
         if (!moves(in) || !moves(out))
             return other(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in},
                          gloo().alltoall_base(out, in, out_splits, in_splits, o));
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
-            int64_t rows = std::max(in.size(0), out.size(0));
-            const at::Tensor &longer = in.size(0) == rows ? in : out;
-            start.alltoall(dense(in), out, in.size(0), out.size(0),
-                           rows ? Elements(longer).number / rows : 1, in_splits);
+            // By elements: rows of the output may be of another length.
+            std::vector<int64_t> splits = in_splits;
+            for (int64_t &n : splits) n *= in.numel() / std::max<int64_t>(in.size(0), 1);
+            start.alltoall(dense(in), out, in.numel(), out.numel(),
+                           Elements(at::empty({1}, in.options())).number, splits);
         });
     }
 
