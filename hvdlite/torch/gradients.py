@@ -89,11 +89,25 @@ class Gradients(Plan):
 
         :raises hvdlite.HvdliteError: the ranks have different parameters, or one has left.
         """
-        if self._frozen:
-            self._add_thawed()
-        if self._buckets is None:
-            self._buckets = self._make_buckets()
-        buckets, errors = self._buckets, []
+        try:
+            done = self._add_thawed() if self._frozen else {}
+            if self._buckets is None:
+                self._buckets = self._make_buckets()
+            self._reduce(self._buckets)
+        finally:
+            self.restart()
+        for param, grad in done.items():
+            place = self._places[param]  # laid out anew, and reduced once more
+            place.bucket.views[place.at].copy_(grad)
+        for param in self._sparse:
+            how = self.reduction.op, self.reduction.process_set
+            allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
+        if self.reduction.sparse_as_dense:
+            self._make_sparse_again()
+
+    @staticmethod
+    def _reduce(buckets: Sequence[Bucket]) -> None:
+        errors = []
         for bucket in buckets:
             if not bucket.started:
                 bucket.write_others()
@@ -103,20 +117,19 @@ class Gradients(Plan):
                 bucket.finish()
             except Exception as error:  # the others are waited for all the same
                 errors.append(error)
-        self.restart()
         if errors:
             raise errors[0]
-        for param in self._sparse:
-            how = self.reduction.op, self.reduction.process_set
-            allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
-        if self.reduction.sparse_as_dense:
-            self._make_sparse_again()
 
-    def _add_thawed(self) -> None:
+    def _add_thawed(self) -> Dict[torch.Tensor, torch.Tensor]:
+        """Add what wants a gradient by now; return the gradients of others, which are reduced."""
         thawed = {param: name for param, name in self._frozen.items() if param.requires_grad}
-        if thawed:
-            self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
-            self.add(thawed)
+        if not thawed:
+            return {}
+        self._frozen = {p: name for p, name in self._frozen.items() if p not in thawed}
+        buckets = self._buckets or ()  # backward has started some
+        self._reduce(buckets)
+        self.add(thawed)
+        return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
     def average_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of all ranks' batches, as an optimizer that compares losses needs it."""

@@ -251,3 +251,26 @@ def test_adasum_combines_what_each_step_has_changed(rank, size):
     for param, old, delta in zip(model.parameters(), before, expected):
         assert torch.allclose(param, old + delta, atol=1e-7)
     assert same_everywhere(*model.parameters())
+
+
+def test_adasum_combines_parameters_that_were_added_later(rank):
+    first, later = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], 0.1), op=hvd.Adasum)
+    optimizer.add_param_group({"params": [later]})
+    ((first + later) * (rank + 1)).sum().backward()
+    optimizer.step()
+    assert torch.equal(first, later)
+    assert same_everywhere(later)
+
+
+def test_sums_are_made_once_where_a_parameter_is_thawed(rank, size):
+    trained, frozen = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    frozen.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], 0.1), op=hvd.Sum)
+    for step in range(4):
+        frozen.requires_grad_(step > 1)  # by then trained.grad is sent while backward goes on
+        optimizer.zero_grad()
+        ((trained + frozen) * (rank + 1)).sum().backward()
+        optimizer.step()
+        sums = [param.grad for param in (trained, frozen) if param.requires_grad]
+        assert [each.tolist() for each in sums] == [[size * (size + 1) / 2] * 3] * len(sums)
