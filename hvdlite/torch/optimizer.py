@@ -173,7 +173,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         group = self.param_groups[at]["params"]
         added = {param: f"noname.{at}.{i}" for i, param in enumerate(group)}
         self._parameter_names.update(added)
-        if isinstance(self._gradients, Gradients):
+        if self._gradients is not None:
             self._gradients.add(added)
 
     def begin_anew(self) -> None:
@@ -206,6 +206,10 @@ class _Deltas:
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set
+
+    def add(self, named: Dict[torch.Tensor, str]) -> None:
+        """Combine the changes of these, too."""
+        self.params.extend(named)
 
     def finish(self) -> None:
         """Do nothing: each rank takes its step with gradients of its own."""
