@@ -56,10 +56,12 @@ def allreduce(
     if name is None:
         name = recurring_name("allreduce", process_set)
     call = average, name, op, prescale_factor, postscale_factor, process_set
-    result = exchange.again(tensor, call, False) if compression is NoneCompressor else None
+    as_is = compression is NoneCompressor
+    result = exchange.again(tensor, call, False) if as_is else None
     if result is None:
         result = _start_allreduce(tensor, average, name, compression, *call[2:]).synchronize()
-        exchange.note(tensor, call)
+        if as_is:
+            exchange.note(tensor, call)
     return result
 
 

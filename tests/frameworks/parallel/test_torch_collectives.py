@@ -87,3 +87,15 @@ def test_without_grad_nothing_is_recorded():
     with torch.no_grad():
         assert not hvd.allreduce(tensor).requires_grad
     assert not hvd.synchronize(hvd.allreduce_async(tensor)).requires_grad
+
+
+class _AsPairs:
+    compress = staticmethod(lambda tensor: (torch.view_as_real(tensor).clone(), None))
+    decompress = staticmethod(lambda tensor, _context: torch.view_as_complex(tensor))
+
+
+def test_a_compression_sends_another_dtype_again_and_again(rank, size):
+    for _ in range(3):
+        tensor = torch.full((3,), complex(rank, 1))
+        out = hvd.allreduce(tensor, name="pairs", op=hvd.Sum, compression=_AsPairs)
+        assert out.tolist() == [complex(size * (size - 1) / 2, size)] * 3
