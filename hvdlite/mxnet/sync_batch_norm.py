@@ -1,23 +1,16 @@
 """SyncBatchNorm: batch normalisation over the batches of all ranks."""
 
-import itertools
-from collections import defaultdict
-from typing import Dict, Iterator
-
 import mxnet as mx
 import numpy as np
 
 from hvdlite.core.moments import merged, summands
-from hvdlite.core.names import owner_name
+from hvdlite.core.names import owner_name, owner_number
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _OP = "hvdlite_sync_batch_norm"
 _MOST_NUMBERS = 2**20  # a float32 holds each of them
-_numbers: Dict[str, Iterator[int]] = defaultdict(
-    itertools.count
-)  # counts a block's calls in training
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
@@ -126,7 +119,7 @@ class _Operator(mx.operator.CustomOp):
         per_count = number = mx.nd.zeros_like(mean)  # zeros: mean and variance are not the batch's
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))
-            number = mx.nd.full(mean.shape, next(_numbers[self._p.owner]) % _MOST_NUMBERS)
+            number = mx.nd.full(mean.shape, owner_number(f"{self._p.owner}.") % _MOST_NUMBERS)
             for running, of_batch in zip(aux, (mean, var)):
                 running[:] = running * self._p.momentum + of_batch * (1 - self._p.momentum)
         self.assign(out_data[1], req[1], mx.nd.stack(mean, var, per_count, number))

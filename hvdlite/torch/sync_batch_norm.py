@@ -30,7 +30,6 @@ class SyncBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self._owner = owner_name("sync_batch_norm")
-        self._calls = 0
 
     def _check_input_dim(self, input):
         if input.dim() < 2:
@@ -63,8 +62,8 @@ class SyncBatchNorm(_BatchNorm):
         return count, mean, var, centred
 
     def _sum_over_ranks(self, sums):
-        self._calls += 1  # an input may come again before backward has ended
-        return ops.allreduce(sums, name=f"{self._owner}.{self._calls}", op=Sum)
+        # An input may come again before backward has ended. A new job counts anew, on all ranks.
+        return ops.allreduce(sums, name=owner_name(f"{self._owner}."), op=Sum)
 
     @torch.no_grad()
     def _follow(self, count, mean, var) -> None:

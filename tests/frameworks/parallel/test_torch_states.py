@@ -13,6 +13,7 @@ from torch_tensors import (
 )
 
 import hvdlite.torch as hvd
+from hvdlite.core import names
 
 
 def test_broadcast_parameters_of_each_kind(rank, size):
@@ -177,6 +178,16 @@ def test_sync_batch_norm(rank, size, report_parity):
     alone.eval()
     x = batch_of(7, 7, (3, 2, 6, 6))
     assert torch.allclose(model(x), alone(x), atol=1e-4)
+
+
+def test_sync_batch_norm_counts_anew_in_a_new_job(rank, size):
+    layer = hvd.SyncBatchNorm(3)
+    if rank == 0 and size > 1:  # it fails here alone, as if this rank had trained before the others
+        with pytest.raises(ValueError, match="dtype"):
+            layer(torch.ones(4, 3, dtype=torch.complex64))
+    names.forget()  # as a new job does
+    out = layer(torch.full((4, 3), float(rank)))
+    assert torch.allclose(sum(hvd.allgather_object(out.detach())), torch.zeros(4, 3), atol=1e-4)
 
 
 def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
