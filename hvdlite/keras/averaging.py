@@ -22,14 +22,24 @@ def average(grads: Sequence, plan: Plan) -> List:
 
 def _on_torch(plan: Plan, labels: Sequence[int], tensors: Sequence) -> List:
     import torch
+    from ml_dtypes import bfloat16  # Keras needs it, too
 
     from hvdlite.torch.tensors import check
 
     for i, tensor in zip(labels, tensors):
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             check(f"gradient {i}", tensor)  # raises
-    arrays = [tensor.detach().numpy() for tensor in tensors]
-    return [torch.from_numpy(array) for array in plan.reduce(labels, arrays)]
+
+    def to_numpy(tensor):  # PyTorch gives NumPy no bfloat16, and takes none
+        tensor, is_bfloat16 = tensor.detach(), tensor.dtype is torch.bfloat16
+        return tensor.view(torch.int16).numpy().view(bfloat16) if is_bfloat16 else tensor.numpy()
+
+    def to_torch(array):
+        if array.dtype == bfloat16:
+            return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    return [to_torch(array) for array in plan.reduce(labels, [to_numpy(each) for each in tensors])]
 
 
 def _on_jax(plan: Plan, labels: Sequence[int], tensors: Sequence) -> List:
