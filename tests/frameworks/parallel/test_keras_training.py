@@ -133,6 +133,33 @@ def rates_of(callback, optimizer, epochs: int, batches: int) -> list:
     return rates
 
 
+def test_first_seeds_of_random_layers(rank):
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    fit(model, "sgd", *data(), BATCH, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)], epochs=0)
+    seeds = [np.asarray(keras.ops.convert_to_numpy(v)).tobytes() for v in model.variables]
+    assert all(other == seeds for other in hvd.allgather_object(seeds))
+
+
+def test_first_weights_where_one_rank_alone_has_built_the_model(rank):
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    if rank == 0:
+        model.build((None, 6))
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), *data(), BATCH, [first], 1)
+    check_equal(model)
+
+
+def test_weights_of_bfloat16(rank, size):
+    x, y = data()
+    layer = keras.layers.Dense(1, kernel_initializer="ones", dtype="bfloat16")
+    model = keras.Sequential([keras.Input((6,)), layer])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    fit(model, optimizer, own_part(x, rank, size), own_part(y, rank, size), BATCH // size)
+    check_equal(model)
+
+
 def test_warm_up(size):
     warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
     rates = rates_of(warm_up, hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), 3, 4)
