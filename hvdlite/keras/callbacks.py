@@ -7,6 +7,7 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
+from hvdlite.core.reduce_ops import Min
 from hvdlite.keras.ops import broadcast_variables
 from hvdlite.monitor import counts
 
@@ -37,8 +38,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(id(var))
 
     def on_train_begin(self, logs=None) -> None:
-        """Broadcast what is built by now."""
-        if self.model.built:
+        """Broadcast what is built by now, if the model is on every rank: one may have loaded it."""
+        built = np.array([self.model.built])
+        if collectives.allreduce(built, "model.built", op=Min)[0]:
             self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None) -> None:
