@@ -1,4 +1,4 @@
-"""Files of results: an error in writing one names it; Python's does not if the disk is full."""
+"""Files: an error in writing one names it; Python's does not if the disk is full."""
 
 import contextlib
 from typing import Iterator
@@ -6,6 +6,12 @@ from typing import Iterator
 
 class NotWritten(Exception):
     """A file can't be written; the text has its path and the reason."""
+
+
+def text_of(path: str) -> str:
+    """Return the file's text; pathlib, which can do it, takes 3 ms to import."""
+    with open(path) as file:
+        return file.read()
 
 
 @contextlib.contextmanager

@@ -1,14 +1,20 @@
 """Names that a package imports from where they are defined when they are first used."""
 
+from __future__ import annotations
+
 import importlib
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import typing takes 2 ms
+    from typing import Any
 
 
 def lazy_names(
-    package: Dict[str, Any],
+    package: dict[str, Any],
     defined_in: Mapping[str, Sequence[str]],
     submodules: Mapping[str, str],
-) -> Tuple[Callable[[str], Any], Callable[[], List[str]]]:
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package.
 
     :param package: its ``globals()``. A name stays there once it was used: the next use costs no

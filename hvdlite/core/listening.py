@@ -5,14 +5,16 @@ host. Only ranks that MPI starts later need it there: those of elastic jobs. Its
 shared memory makes a file in /dev/shm, which a process without a launcher never removes.
 """
 
-from typing import Dict, Mapping, Tuple
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 _COMPONENTS = "OMPI_MCA_btl"
 _CHOSEN = "OMPI_MCA_btl_tcp_if_include"  # also set by mpirun --mca btl_tcp_if_include
 INTERFACES = "HVDLITE_NETWORK_INTERFACES"
 
 
-def confined(environ: Mapping[str, str]) -> Dict[str, str]:
+def confined(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a rank with this environment needs in addition.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
@@ -36,7 +38,7 @@ def confined(environ: Mapping[str, str]) -> Dict[str, str]:
     return found
 
 
-def _needless(environ: Mapping[str, str]) -> Tuple[str, ...]:
+def _needless(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the components without which each rank still reaches every other one."""
     if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
         return ()

@@ -1,7 +1,5 @@
 """``python -m hvdlite.launch`` is ``hvdliterun``."""
 
-import sys
+from hvdlite.launch.cli import script
 
-from hvdlite.launch.cli import main
-
-sys.exit(main())
+script()

@@ -7,6 +7,8 @@ gone, or if the backend ends the job, the agent ends the program and its childre
 launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json
@@ -18,8 +20,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Set, Tuple
 
 from hvdlite.launch import channel, daemons, environment, flights, probe, shared_memory
 from hvdlite.lifecycle import watched
@@ -52,7 +52,7 @@ def main() -> int:
         return 1
 
 
-def _run(command: List[str], link: channel.Channel, token: str) -> int:
+def _run(command: list[str], link: channel.Channel, token: str) -> int:
     link.send_json(channel.HELLO, introduction(link.sock, token))
     order, task = _wait_for_start(link)
     agent = Agent(link)
@@ -61,14 +61,14 @@ def _run(command: List[str], link: channel.Channel, token: str) -> int:
     import tempfile  # for hvdlite.run alone
 
     with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
-        path = Path(folder, "task")
-        path.write_bytes(task)
-        order["env"][DATA_VARIABLE] = str(path)
+        order["env"][DATA_VARIABLE] = path = os.path.join(folder, "task")
+        with open(path, "wb") as file:
+            file.write(task)
         code = agent.run(command, order)
-        return agent.leave(agent.send_result(Path(f"{path}.result"), code))
+        return agent.leave(agent.send_result(f"{path}.result", code))
 
 
-def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
+def introduction(sock: socket.socket, token: str) -> dict[str, object]:
     """Return the facts that the launcher checks before it starts the job."""
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "-1")
     if watched.NEWCOMER in os.environ:  # its number is one of another job of MPI's
@@ -86,7 +86,7 @@ def introduction(sock: socket.socket, token: str) -> Dict[str, object]:
     }
 
 
-def _wait_for_start(link: channel.Channel) -> Tuple[dict, Optional[bytes]]:
+def _wait_for_start(link: channel.Channel) -> tuple[dict, bytes | None]:
     data = None
     while True:
         select.select([link.sock], [], [])
@@ -103,14 +103,13 @@ class Agent:
     """Runs the program, with its pipes, the launcher's frames and signals in one loop."""
 
     def __init__(self, link: channel.Channel):
-        self._link: Optional[channel.Channel] = link
-        self._child: Any = None  # the program's subprocess.Popen, once it runs
+        self._link: channel.Channel | None = link
+        self._child: subprocess.Popen = None  # type: ignore[assignment]  # once it runs
         self._selector = selectors.DefaultSelector()
         self._ended = False  # the launcher or the backend ended the program
-        self._kill_at = float("inf")
-        self._leave_by = float("inf")
+        self._kill_at = self._leave_by = float("inf")
         self._dismissed = False  # the launcher needs nothing more from here
-        self._joined: Set[bytes] = set()  # processes that have joined the job and not left it
+        self._joined: set[bytes] = set()  # processes that have joined the job and not left it
         self._goodbyes, self._goodbye_end = os.pipe()  # the program writes to it by watched.py
         self._news, self._news_end = os.pipe()  # the program reads it by orphan.py
         self._memory = shared_memory.NOTHING
@@ -121,7 +120,7 @@ class Agent:
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
 
-    def run(self, command: List[str], order: dict) -> int:
+    def run(self, command: list[str], order: dict) -> int:
         """Run the program to its end; return its exit code, or minus the signal that ended it."""
         try:
             self._start(command, order)
@@ -137,14 +136,15 @@ class Agent:
         self._signal_all(signal.SIGKILL)  # children that it left in the background
         return self._child.returncode
 
-    def send_result(self, path: Path, code: int) -> int:
+    def send_result(self, path: str, code: int) -> int:
         """Send the result of the task, if there is one; return the exit code."""
-        size = path.stat().st_size if path.exists() else 0
+        size = os.path.getsize(path) if os.path.exists(path) else 0
         if size > channel.MOST_DATA:
             self._say(f"the result is too large to be returned: {size} bytes when pickled")
             return 1
         if size:
-            self._send(channel.DATA, path.read_bytes())
+            with open(path, "rb") as file:
+                self._send(channel.DATA, file.read())
         return code
 
     def leave(self, code: int) -> int:
@@ -162,7 +162,7 @@ class Agent:
         if failed and self._elastic:
             _go_on_apart()
         end = {"code": code, "ended": self._ended, "goodbye": not self._joined}
-        self._send_json(channel.EXIT, end)
+        self._send(channel.EXIT, json.dumps(end).encode())
         if failed or self._flight.whole:  # after that: a backend gives little time
             self._send_flight()
         self._send(channel.CLEAN, b"")
@@ -181,7 +181,7 @@ class Agent:
     def _stays(self) -> bool:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
-    def _start(self, command: List[str], order: dict) -> None:
+    def _start(self, command: list[str], order: dict) -> None:
         # While output is under way the kernel asks ever more rarely: it may hear of a link that
         # is back after twice the time that the link was down.
         self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
@@ -214,9 +214,12 @@ class Agent:
             close_fds=False,  # MPICH hands its process manager's connection down as a descriptor
             preexec_fn=_lead_own_group,
         )
-        for stream, pipe in enumerate((self._child.stdout, self._child.stderr)):
+        for stream, pipe in enumerate(self._pipes()):
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, self._reader(stream))
+
+    def _pipes(self) -> list:
+        return [self._child.stdout, self._child.stderr]
 
     def _could_not_start(self, error: OSError) -> int:
         self._say(f"{socket.gethostname()} cannot start '{error.filename}': {error.strerror}")
@@ -313,7 +316,7 @@ class Agent:
     def _drain(self) -> None:
         """Read the rest of the output, for at most DRAIN_SECONDS."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        pipes = {self._child.stdout.fileno(), self._child.stderr.fileno()}
+        pipes = {pipe.fileno() for pipe in self._pipes()}
         while pipes & set(self._selector.get_map()) and time.monotonic() < deadline:
             self._turn(deadline - time.monotonic())
 
@@ -323,9 +326,6 @@ class Agent:
                 self._link.send(kind, data)
         except channel.ChannelClosed:
             self._lose_launcher()
-
-    def _send_json(self, kind: int, value: object) -> None:
-        self._send(kind, json.dumps(value).encode())
 
 
 def _go_on_apart() -> None:
@@ -347,4 +347,4 @@ def _lead_own_group() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # the interpreter's own end takes 3 ms

@@ -4,15 +4,14 @@
 open files.
 """
 
-import dataclasses
 import json
 import os
 import resource
 import shlex
 import sys
-from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from hvdlite.core.files import text_of
 from hvdlite.launch import probe, remote
 from hvdlite.launch.hosts import is_here, place
 from hvdlite.launch.job import SSH, Job, LaunchError
@@ -72,7 +71,7 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
     """Run probe.py with the same Python on the host; the file is sent on standard input."""
     if is_here(host):
         return _judge(Report(host, probe.describe(load, tcp), True), load, tcp)
-    program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + Path(probe.__file__).read_text()
+    program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + text_of(probe.__file__)
     options = f"{'--load' * load} {'--without-mpi' * tcp}"
     done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} - {options}", program, TIMEOUT)
     if done.returncode == 255:
@@ -126,7 +125,7 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     :param lost: hosts that need not be asked.
     :raises LaunchError: fewer than ``--min-np`` ranks are left.
     """
-    asked = dataclasses.replace(job, hosts=[host for host in job.hosts if host.name not in lost])
+    asked = job._replace(hosts=[host for host in job.hosts if host.name not in lost])
     unreachable = [r.host for r in ask_all(asked) if not r.reachable] if asked.hosts else []
     lost = [host.name for host in job.hosts if host.name in [*lost, *unreachable]]
     left = [host for host in job.hosts if host.name not in lost]
@@ -139,7 +138,7 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     if lost:
         print(f"hvdliterun: {gone}: {workers} ranks on the others", file=sys.stderr)
     most = job.most - (job.workers - workers)
-    return dataclasses.replace(job, hosts=left, workers=workers, most=most)
+    return job._replace(hosts=left, workers=workers, most=most)
 
 
 def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -> str:

@@ -1,19 +1,18 @@
 """Mends Open MPI's daemons, for elastic jobs on several hosts and for all on one: see daemons.c."""
 
+from __future__ import annotations
+
+import glob
 import os
-from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from collections import namedtuple
+from collections.abc import Mapping
 
 _VARIABLE = "LD_PRELOAD"
 _LIBRARY = "_daemons_openmpi"
 _LOOPBACK = "HVDLITE_LOOPBACK"
 
 
-class Mend(NamedTuple):
-    """What mpirun needs: options, and variables of its own."""
-
-    options: List[str]
-    env: Dict[str, str]
+Mend = namedtuple("Mend", ("options", "env"))  # what mpirun needs: options, variables of its own
 
 
 def mend() -> Mend:
@@ -25,19 +24,19 @@ def mend() -> Mend:
     return Mend(["--prtemca", "prte_launch_agent", agent], env)
 
 
-def on_one_host() -> Dict[str, str]:
+def on_one_host() -> dict[str, str]:
     """Return the variables with which mpirun listens on the loopback."""
     env = _loaded()[1]
     return {**env, _LOOPBACK: "1"} if env else {}
 
 
-def _loaded() -> Tuple[str, Dict[str, str]]:
-    library = next(map(str, Path(__file__).parent.glob(f"{_LIBRARY}*.so")), "")
+def _loaded() -> tuple[str, dict[str, str]]:
+    library = next(glob.iglob(f"{os.path.dirname(__file__)}/{_LIBRARY}*.so"), "")
     libraries = [library, *filter(None, [os.environ.get(_VARIABLE)])]
     return library, {_VARIABLE: ":".join(libraries)} if library else {}
 
 
-def without(env: Mapping[str, str]) -> Dict[str, str]:
+def without(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a rank: mpirun's own without the library."""
     libraries = [each for each in env.get(_VARIABLE, "").split(":") if _LIBRARY not in each]
     rest = {name: value for name, value in env.items() if name not in (_VARIABLE, _LOOPBACK)}

@@ -1,12 +1,14 @@
 """The environment of a rank: the user's variables, those of the options, and its own."""
 
+from __future__ import annotations
+
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Mapping
+from collections.abc import Mapping
 
 from hvdlite.core import listening
 from hvdlite.lifecycle import watched
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # agents need no more of it
     from hvdlite.launch.job import Job
 
@@ -46,7 +48,7 @@ def of_a_rank(name: str) -> bool:
     return name.startswith(_OF_A_RANK) and not name.startswith(_NOT_OF_A_RANK)
 
 
-def for_backend(extra: Mapping[str, str]) -> Dict[str, str]:
+def for_backend(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of mpirun and the like; hvdliterun may itself run in a rank.
 
     Open MPI does not start without HOME, which a service or a container may not have.
@@ -55,7 +57,7 @@ def for_backend(extra: Mapping[str, str]) -> Dict[str, str]:
     return {"HOME": os.path.expanduser("~"), **kept, **extra}
 
 
-def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of the user's environment that every rank gets."""
     return {
         name: value
@@ -64,7 +66,7 @@ def forwarded(environ: Mapping[str, str]) -> Dict[str, str]:
     }
 
 
-def added(job: "Job") -> Dict[str, str]:
+def added(job: Job) -> dict[str, str]:
     """Return the variables that the options add for every rank."""
     defaults = {
         "PYTHONUNBUFFERED": "1",  # lines appear when printed, and the last ones before a crash
@@ -88,22 +90,22 @@ def added(job: "Job") -> Dict[str, str]:
     return {**unset, **mode, **interfaces, **job.env}
 
 
-def with_job_site(environ: Mapping[str, str]) -> Dict[str, str]:
+def with_job_site(environ: Mapping[str, str]) -> dict[str, str]:
     """Put job_site/sitecustomize.py first in Python's module search path; confine MPI's sockets."""
-    folder = str(Path(__file__).parent / "job_site")
+    folder = os.path.join(os.path.dirname(__file__), "job_site")
     others = environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([folder, *(p for p in others if p and p != folder)])
     return {**listening.confined(environ), "PYTHONPATH": path}
 
 
-def threads(environ: Mapping[str, str], local_size: int) -> Dict[str, str]:
+def threads(environ: Mapping[str, str], local_size: int) -> dict[str, str]:
     """Share the cores of a host among its ranks: MXNet would start a thread per core in each."""
     if "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // local_size))}
 
 
-def parse_assignments(texts: List[str], option: str) -> Dict[str, str]:
+def parse_assignments(texts: list[str], option: str) -> dict[str, str]:
     """Parse NAME=VALUE, MXNet's NAME:VALUE, or NAME, which takes over the user's own value.
 
     >>> parse_assignments(["A=1:2", "B:x=y"], "--env-worker")

@@ -3,9 +3,10 @@
 What reads recorders needs NumPy, so it is imported only when something has gone wrong.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
-from typing import Dict, Optional, Set
 
 LOOK_SECONDS = 1.0  # for the agents to answer
 EVERY = 2.0  # seconds between two looks for --metrics-port; one costs a rank's host 12 ms
@@ -17,7 +18,7 @@ class Held:
     """The recorder of an agent's rank, kept open so that it outlives the rank."""
 
     def __init__(self) -> None:
-        self._file: Optional[int] = None
+        self._file: int | None = None
         self.whole = False  # all operations are sent, also at a good end
 
     def hold(self, path: str) -> None:
@@ -48,14 +49,14 @@ class Flights:
 
     def __init__(self, job: str):
         self._job = job
-        self._of: Dict[int, bytes] = {}
+        self._of: dict[int, bytes] = {}
         self._stalls = 0
-        self._said: Set[str] = set()
+        self._said: set[str] = set()
 
     def add(self, rank: int, data: bytes) -> None:
         self._of[rank] = data
 
-    def report_stall(self) -> Optional[str]:
+    def report_stall(self) -> str | None:
         """Write a report about what the ranks wait for; return a line for the user, or None."""
         self._stalls += 1
         if self._stalls > _MOST_STALLS:
@@ -65,7 +66,7 @@ class Flights:
         self._said.update([line] if line else [])
         return new
 
-    def report_failure(self, why: str) -> Optional[str]:
+    def report_failure(self, why: str) -> str | None:
         """Write a report about the job's failure; return a line for the user, or None.
 
         :param why: the launcher's own report.
@@ -91,7 +92,7 @@ class Flights:
 
         return [memory.snapshot_of(data.decode()) for _, data in sorted(self._of.items())]
 
-    def _write(self, why: str, what: str) -> Optional[str]:
+    def _write(self, why: str, what: str) -> str | None:
         if not self._of:
             return None
         from hvdlite.monitor import report

@@ -2,8 +2,9 @@
 
 import re
 import socket
-from pathlib import Path
 from typing import List, NamedTuple, Optional, Tuple
+
+from hvdlite.core.files import text_of
 
 MOST_SLOTS = 1024  # more is an ssh port: MXNet's host files have `host:port`
 
@@ -27,7 +28,7 @@ def parse_list(text: str) -> List[Host]:
 def read_file(path: str) -> List[Host]:
     """Read a host file: a host a line, then `slots=4`, or `host:4`; # starts a comment."""
     try:
-        text = Path(path).read_text()
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise ValueError(f"host file {path}: {why}; a list is host1:4,host2:4") from error

@@ -1,7 +1,5 @@
 """The description of a job, which the options make and every backend reads."""
 
-import secrets
-from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.launch.hosts import Host
@@ -13,11 +11,10 @@ class LaunchError(Exception):
     """A job can't be run; the text is one sentence that says what to do."""
 
 
-@dataclass
-class SSH:
+class SSH(NamedTuple):
     """How to reach a host."""
 
-    program: List[str] = field(default_factory=lambda: ["ssh"])  # HVDLITE_SSH: options included
+    program: List[str] = ["ssh"]  # HVDLITE_SSH: options included
     port: Optional[int] = None
     identity: Optional[str] = None
 
@@ -30,25 +27,24 @@ class SSH:
         return [*self.program, *options]
 
 
-@dataclass
-class Job:
-    """One run of a program on many ranks."""
+class Job(NamedTuple):
+    """One run of a program on many ranks: a tuple, as dataclasses take 8 ms to import."""
 
     command: List[str]
     workers: int  # ranks that train
     launcher: str = "local"  # the name of a backend
     mode: str = "mpi"  # or ps: MXNet's parameter server
     servers: int = 0
-    hosts: List[Host] = field(default_factory=list)  # empty: this host, or what the backend gives
-    env: Dict[str, str] = field(default_factory=dict)  # for every process
-    env_of: Dict[str, Dict[str, str]] = field(default_factory=dict)  # for a role of mode ps
+    hosts: List[Host] = []  # empty: this host, or what the backend gives
+    env: Dict[str, str] = {}  # for every process
+    env_of: Dict[str, Dict[str, str]] = {}  # for a role of mode ps
     sync_dir: Optional[str] = None  # where the hosts get a copy of the current folder
-    interfaces: List[str] = field(default_factory=list)
+    interfaces: List[str] = []
     transport: Optional[str] = None  # tcp: without MPI
-    secret: str = field(default_factory=lambda: secrets.token_hex(16))  # of ranks without MPI
-    ssh: SSH = field(default_factory=SSH)
-    mpi_args: List[str] = field(default_factory=list)  # the user's own, for mpirun
-    binding: List[str] = field(default_factory=list)  # the user's own, in place of ours
+    secret: str = ""  # of ranks without MPI
+    ssh: SSH = SSH()
+    mpi_args: List[str] = []  # the user's own, for mpirun
+    binding: List[str] = []  # the user's own, in place of ours
     start_timeout: float = 30.0  # seconds until all ranks must be there
     host_timeout: float = HOST_TIMEOUT  # seconds that a host may be silent
     restarts: int = 0  # how often a job that has failed begins again
@@ -66,7 +62,7 @@ class Job:
     parallel_environment: Optional[str] = None
     batch: bool = False
     image: Optional[str] = None
-    arguments: List[str] = field(default_factory=list)  # hvdliterun's own, to call it again inside
+    arguments: List[str] = []  # hvdliterun's own, to call it again inside
 
     @property
     def processes(self) -> int:
@@ -92,15 +88,14 @@ class Outcome(NamedTuple):
     lost: List[str]  # hosts that have vanished, as the job names them
 
 
-@dataclass
-class Plan:
+class Plan(NamedTuple):
     """The command that a backend runs, and for a batch backend the script that it submits."""
 
     argv: List[str]
-    env: Dict[str, str] = field(default_factory=dict)  # on top of the environment
+    env: Dict[str, str] = {}  # on top of the environment
     script: Optional[str] = None  # given to the command on its standard input
     watched: bool = True  # it starts agents; else it is only submitted, and prints for itself
     remote: bool = True  # agents on other hosts connect to this one
-    notes: List[str] = field(default_factory=list)
+    notes: List[str] = []
     log: Optional[str] = None  # the file that a batch backend writes, $JOB_ID in its name
-    cancel: List[str] = field(default_factory=list)  # the command that takes a job's id
+    cancel: List[str] = []  # the command that takes a job's id

@@ -5,11 +5,10 @@
 
 import argparse
 import contextlib
-import difflib
 import itertools
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.core.files import text_of
 from hvdlite.lifecycle.watched import RESETS
 
 USAGE = "hvdliterun [-n N] [-H HOSTS] [--launcher BACKEND] [option ...] command ..."
@@ -193,6 +192,8 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
+            import difflib
+
             known = [name for name in self._option_string_actions if name not in REFUSED]
             word = unknown[0].partition("=")[0]
             like = difflib.get_close_matches(word.replace("_", "-"), known, 1)
@@ -331,7 +332,7 @@ def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Tuple[str, Any]
     except ImportError:
         parser.error("--config-file needs PyYAML: run `pip install pyyaml`")
     try:
-        content = yaml.safe_load(Path(path).read_text()) or {}
+        content = yaml.safe_load(text_of(path)) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         parser.error(f"--config-file {path} cannot be read: {error}")
     if not isinstance(content, dict):

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 
 from hvdlite.launch.job import LaunchError
@@ -97,24 +96,24 @@ class Files:
     """
 
     def __init__(self, folder: str):
-        self._folder = Path(folder)
-        self._open: Dict[Path, BinaryIO] = {}
+        self._folder = folder
+        self._open: Dict[str, BinaryIO] = {}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise LaunchError(f"--output-filename {folder}: {error.strerror}") from error
 
     def write(self, label: str, stream: int, data: bytes) -> None:
         """Append to a file; an OSError names it."""
-        path = self._folder / file_label(label) / ("stdout", "stderr")[stream]
+        path = os.path.join(self._folder, file_label(label), ("stdout", "stderr")[stream])
         try:
             self._append(path, data)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise OSError(error.errno, error.strerror, path) from error
 
-    def _append(self, path: Path, data: bytes) -> None:
+    def _append(self, path: str, data: bytes) -> None:
         if path not in self._open:
-            path.parent.mkdir(exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             self._open[path] = open(path, "wb", buffering=0)  # noqa: SIM115
         while data:  # a disk that is nearly full takes a part
             data = data[self._open[path].write(data) :]

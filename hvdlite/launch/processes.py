@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from pathlib import Path
+from glob import iglob
 from typing import IO, Dict, List, Set, Tuple
 
 from hvdlite.launch import environment
@@ -109,8 +109,8 @@ class BackendProcess:
 def _holders(pipes: Set[str]) -> List[int]:
     """Return the other processes that have one of these pipes open, by its name in /proc."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*/fd"):
+    for folder in iglob("/proc/[0-9]*/fd"):
         with contextlib.suppress(OSError):  # another user's, or it has ended
-            if pipes & {os.readlink(file) for file in folder.iterdir()}:
-                found.append(int(folder.parent.name))
+            if pipes & {os.readlink(file) for file in os.scandir(folder)}:
+                found.append(int(folder.split("/")[2]))
     return [pid for pid in found if pid != os.getpid()]

@@ -7,7 +7,6 @@ role from DMLC_ variables.
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import environment
@@ -88,23 +87,27 @@ def role_environment(
     }
 
 
-@dataclass
 class Rank:
     """One process of the job and the connection to its agent."""
 
-    number: int
-    link: Channel
-    host: str
-    address: str
-    port: int  # free on its host
-    versions: Dict[str, Optional[str]]
-    role: Optional[Role] = None  # in mode ps
-    ending: Optional[Ending] = None
-    clean: bool = False  # its program has ended and its leftovers are removed
-    result: Optional[bytes] = None  # of hvdlite.run
-    takes_part: bool = True  # False: a newcomer to an elastic job that has not been let in
-    door: Optional[Dict[str, Any]] = None  # of an elastic job without MPI
-    gone: bool = False  # the others go on without it
+    def __init__(
+        self,
+        number: int,
+        link: Channel,
+        host: str,
+        address: str,
+        port: int,  # free on its host
+        versions: Dict[str, Optional[str]],
+    ):
+        self.number, self.link, self.versions = number, link, versions
+        self.host, self.address, self.port = host, address, port
+        self.role: Optional[Role] = None  # in mode ps
+        self.ending: Optional[Ending] = None
+        self.clean = False  # its program has ended and its leftovers are removed
+        self.result: Optional[bytes] = None  # of hvdlite.run
+        self.takes_part = True  # False: a newcomer to an elastic job that has not been let in
+        self.door: Optional[Dict[str, Any]] = None  # of an elastic job without MPI
+        self.gone = False  # the others go on without it
 
     @property
     def label(self) -> str:

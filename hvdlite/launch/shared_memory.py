@@ -5,19 +5,17 @@ Open MPI gets a folder for each job, with the job's unique number in its name. W
 room, as in a container, the folder is among the temporary files: Open MPI would end without a word.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
 import re
-import shutil
-import tempfile
-from pathlib import Path
-from typing import Dict, Mapping, Optional
+from collections.abc import Mapping
 
-FOLDER = Path("/dev/shm")
+FOLDER = "/dev/shm"
 _ROOM = 20 << 20  # bytes: Open MPI 5 wants 16 MiB and a little more, and then takes 76 KiB a rank
 VARIABLE = "HVDLITE_JOB"  # the number
-_NUMBER = re.compile(r"[0-9a-f]{16}")
 
 # Where Open MPI 5 and 4 put their segments: for each component, the names of one variable.
 _OPEN_MPI = tuple(
@@ -34,22 +32,24 @@ def new_job() -> str:
 class SharedMemory:
     """The folder of one job on this host, in /dev/shm if it can be; job None has none."""
 
-    def __init__(self, job: Optional[str]):
+    def __init__(self, job: str | None):
         self._job = job
-        self._folders = [f / f"hvdlite-{job}" for f in (FOLDER, Path(tempfile.gettempdir()))]
-        self._folder = self._folders[0]
-        self._hold: Optional[int] = None  # a descriptor
+        self._name = f"hvdlite-{job}"
+        self._folder = os.path.join(FOLDER, self._name)
+        self._hold: int | None = None  # a descriptor
 
-    def environment(self, environ: Mapping[str, str]) -> Dict[str, str]:
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
         if not _has_room(FOLDER):
-            self._folder = self._folders[1]
+            import tempfile
+
+            self._folder = os.path.join(tempfile.gettempdir(), self._name)
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
         except OSError:  # there is no /dev/shm
             return {}
         unset = [names for names in _OPEN_MPI if names.isdisjoint(environ)]
-        return {name: str(self._folder) for names in unset for name in names}
+        return {name: self._folder for names in unset for name in names}
 
     def hold(self) -> None:
         """Keep :meth:`remove_if_last` of other processes from removing anything."""
@@ -68,14 +68,20 @@ class SharedMemory:
 
     def remove(self, all_of_it: bool) -> None:
         """Remove the folder of the job; if not ``all_of_it``, only if it is empty."""
-        for folder in self._folders if self._job else ():
-            if all_of_it:
-                shutil.rmtree(folder, ignore_errors=True)
+        if not self._job:
+            return
+        if not all_of_it:
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                os.rmdir(self._folder)
+            return
+        import shutil  # with the next they take 3 ms, of each agent's start
+        import tempfile
+
+        for folder in (FOLDER, tempfile.gettempdir()):
+            shutil.rmtree(os.path.join(folder, self._name), ignore_errors=True)
 
 
-def _has_room(folder: Path) -> bool:
+def _has_room(folder: str) -> bool:
     with contextlib.suppress(OSError):
         memory = os.statvfs(folder)
         return memory.f_bavail * memory.f_frsize >= _ROOM
@@ -90,6 +96,6 @@ def of_job(number: str) -> SharedMemory:
 
     :raises ValueError: it is not the number of a job.
     """
-    if not _NUMBER.fullmatch(number):
+    if not re.fullmatch("[0-9a-f]{16}", number):
         raise ValueError(f"{VARIABLE} is '{number}': expected 16 hexadecimal digits")
     return SharedMemory(number)

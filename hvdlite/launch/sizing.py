@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Optional, Tuple
+
+from hvdlite.core.files import text_of
 
 MOST = 8  # ranks: with more cores each has several threads, since each has the model in memory
 
@@ -30,16 +31,16 @@ def cores() -> int:
 
 
 def _core_of(cpu: int) -> Tuple[str, ...]:
-    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    folder = f"/sys/devices/system/cpu/cpu{cpu}/topology"
     with contextlib.suppress(OSError):
-        return tuple((folder / name).read_text() for name in ("physical_package_id", "core_id"))
+        return tuple(text_of(f"{folder}/{name}") for name in ("physical_package_id", "core_id"))
     return (str(cpu),)
 
 
 def _quota() -> int:
     """Return the cores' worth of time that a container may use."""
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = text_of("/sys/fs/cgroup/cpu.max").split()
         return int(quota) // int(period)  # ValueError: "max"
     return os.cpu_count() or 1
 

@@ -5,30 +5,33 @@ a SystemExit and forgets the exception before exit functions run. So this module
 property. If no Python code has called the property, the interpreter did: the script is ending.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import gc
 import sys
-from typing import Any, Callable, NamedTuple, Optional
+from collections import namedtuple
+from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import typing takes 2 ms
+    from typing import Any
 
 
-class Failure(NamedTuple):
-    """A script's failed end."""
-
-    reason: str  # "its script raised ValueError: no such file"
-    code: int  # the process's exit code
-    error: Optional[BaseException] = None  # None for SystemExit, which has been freed
-    unsaid: bool = False  # Python itself ends with exit code 0
+# A script's failed end: "its script raised ValueError: no such file"; the process's exit code; the
+# exception, None for SystemExit, which has been freed; whether Python itself ends with exit code 0.
+Failure = namedtuple("Failure", ("reason", "code", "error", "unsaid"), defaults=(None, False))
 
 
 class _Seen:
     """What this module has seen of the process's end."""
 
-    failure: Optional[Failure] = None
-    after_all: Optional[Callable[[Failure], None]] = None
+    failure: Failure | None = None
+    after_all: Callable[[Failure], None] | None = None
 
 
-def failure() -> Optional[Failure]:
+def failure() -> Failure | None:
     """Return how the script failed; None if it did not."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
     return _Seen.failure if error is None else _of_error(error)
@@ -63,7 +66,7 @@ def _note(failed: Failure) -> None:
         _Seen.after_all(failed)
 
 
-def failure_under_way() -> Optional[Failure]:
+def failure_under_way() -> Failure | None:
     """Return how the script fails, for what runs while its exception passes."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
@@ -81,7 +84,7 @@ def _note_exit(value: Any, unsaid: bool = False) -> None:
         _note(failed)
 
 
-def _of_exit(value: Any, unsaid: bool = False) -> Optional[Failure]:
+def _of_exit(value: Any, unsaid: bool = False) -> Failure | None:
     """Read sys.exit(value) as the interpreter does: a number, or a text with exit code 1."""
     if value is None or value == 0:
         return None
@@ -92,7 +95,7 @@ def _of_exit(value: Any, unsaid: bool = False) -> Optional[Failure]:
     return Failure(reason, seen or 1, unsaid=unsaid or not seen)
 
 
-def watch_uncaught(before: Callable[[BaseException], Optional[str]]) -> None:
+def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
     """Call the function before an exception is shown that nobody has caught.
 
     :param before: returns what is shown in place of the traceback; None: the traceback.

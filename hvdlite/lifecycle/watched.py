@@ -5,10 +5,12 @@ The launcher's agent of this process learns when the process joins and leaves th
 A process that ends between the two has not finished its training, whatever its exit code.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
-from typing import Optional, Sequence
+from collections.abc import Sequence
 
 # Environment variables between a launcher and the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: ranks may die
@@ -85,7 +87,7 @@ def line_of(word: bytes) -> bytes:
     return b"%b%d\n" % (word, os.getpid())
 
 
-def open_pipe() -> Optional[int]:
+def open_pipe() -> int | None:
     """Return a new descriptor of the agent's pipe; None: there is none."""
     try:
         return os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -3,9 +3,11 @@
 This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
 """
 
+from __future__ import annotations
+
 import contextlib
 import sys
-from typing import Iterator
+from collections.abc import Iterator
 
 from hvdlite.patches import kvstore_hooks
 

@@ -5,10 +5,9 @@ Inside the job, PE_HOSTFILE names the hosts and their slots. Processes on other 
 """
 
 import os
-from dataclasses import replace
-from pathlib import Path
 from typing import List
 
+from hvdlite.core.files import text_of
 from hvdlite.launch import mpirun, submit
 from hvdlite.launch.hosts import Host, is_here
 from hvdlite.launch.job import SSH, Job, LaunchError, Plan
@@ -30,10 +29,10 @@ def plan(job: Job) -> Plan:
 
 
 def _inside(job: Job) -> Plan:
-    hosts = granted_hosts(Path(os.environ["PE_HOSTFILE"]).read_text())
+    hosts = granted_hosts(text_of(os.environ["PE_HOSTFILE"]))
     if len(hosts) == 1 and is_here(hosts[0].name):
         return mpirun.plan(job, where="here")
-    return mpirun.plan(replace(job, hosts=hosts, ssh=QRSH()), where="ssh")
+    return mpirun.plan(job._replace(hosts=hosts, ssh=QRSH()), where="ssh")
 
 
 def granted_hosts(text: str) -> List[Host]:

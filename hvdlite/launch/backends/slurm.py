@@ -36,9 +36,8 @@ def _inside(job: Job) -> Plan:
         return Plan([*_WITHOUT_MPI, f"--ntasks={job.processes}", *mpirun.agent(job)])
     if srun_wires_up(job):
         return Plan([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
-    plan = mpirun.plan(job, where="")
-    plan.notes.append("srun --mpi=pmix does not join ranks of this MPI: mpirun starts them")
-    return plan
+    note = "srun --mpi=pmix does not join ranks of this MPI: mpirun starts them"
+    return mpirun.plan(job, where="")._replace(notes=[note])
 
 
 def srun_wires_up(job: Job) -> bool:
