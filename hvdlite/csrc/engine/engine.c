@@ -217,6 +217,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     wheel_open(&e->wheel, step, e);
     regions_init(&e->regions);
     express_open(&e->express, t, &e->executor, &e->failed, config->group);
+    /* A round that a late rank closes may be fused with others, and summed in another order. */
+    if (config->options.deterministic) e->express.by_hosts = false;
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
     e->t = t;
     e->log = config->log;
