@@ -26,7 +26,11 @@ class BackendProcess:
     """Starts in its own process group, so that Ctrl-C on the terminal does not reach it."""
 
     def __init__(self, plan: Plan, extra_env: Dict[str, str]):
-        self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="hvdlite-")
+        except OSError as error:
+            why = f"temporary files can't be written: {error.strerror}"
+            raise LaunchError(f"{why}: set TMPDIR to a folder with room") from error
         env = {**plan.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:
             self._process = subprocess.Popen(
