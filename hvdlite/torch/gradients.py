@@ -98,6 +98,7 @@ class Gradients(Plan):
             self.restart()
         for param, grad in done.items():
             place = self._places[param]  # laid out anew, and reduced once more
+            assert place.bucket is not None
             place.bucket.views[place.at].copy_(grad)
         for param in self._sparse:
             how = self.reduction.op, self.reduction.process_set
