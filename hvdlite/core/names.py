@@ -91,9 +91,15 @@ def calling_line() -> str:
 
 def _calling_frame():
     frame = sys._getframe(1)
-    while frame.f_back and _is_ours(frame.f_code.co_filename):
+    while frame.f_back and (_is_ours(frame.f_code.co_filename) or _is_converted(frame)):
         frame = frame.f_back
     return frame
+
+
+def _is_converted(frame) -> bool:
+    """Tell whether it runs what TensorFlow's autograph has made of this package, or autograph."""
+    module = frame.f_globals.get("__name__", "")
+    return module.startswith(("hvdlite.", "tensorflow.python.autograph."))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -152,3 +152,16 @@ def test_threads_that_share_handles_get_the_same_results(size):
         handle = start_allreduce(names, arrays, hvd.Sum, scales, everyone)
         (results,) = outcomes([handle])
         assert [each.tolist() for each in results] == [[size] * 3, [size] * 2, []]
+
+
+def test_unnamed_calls_of_a_graph_within_a_graph_have_the_names_of_their_lines(rank, size):
+    @tf.function
+    def step(x):
+        outer = hvd.allreduce(x, op=hvd.Sum)
+        inner = tf.cond(x[0] > -1, lambda: hvd.allreduce(10 * x, op=hvd.Sum), lambda: x)
+        return outer, inner
+
+    ranks = size * (size + 1) / 2
+    assert [each.numpy().tolist() for each in step(tf.fill([2], rank + 1.0))] == [
+        [ranks] * 2, [10 * ranks] * 2,
+    ]  # fmt: skip
