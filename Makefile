@@ -17,8 +17,7 @@
 #   make bench-small     small allreduces beside Open MPI, Intel MPI, MPICH and Gloo, into docs/benchmarks.md
 #   make sim       the core on simulated hosts: python -m benchmarks.sim --help; needs libsimgrid-dev
 #   make sim-validate   beside emulated hosts, as root: fails where they differ    (4 minutes)
-#   make bench-hosts   between emulated hosts: allreduce into docs/hosts.md, the order of gradients
-#                  into docs/order.md                                  (25 minutes)
+#   make bench-hosts   allreduce between emulated hosts, into docs/hosts.md        (15 minutes)
 #   make docs      the documentation site, build/docs/index.html; a broken link, code that does not
 #                  run and a public name without a page fail
 #   make wheel     dist/: the sdist, and a wheel for every Python, Open MPI and MPICH
@@ -239,7 +238,6 @@ $(SIM): $(wildcard benchmarks/sim/*.[ch]) $(patsubst %,build/c/plain/%.o,$(filte
 # As root: hosts and links of namespaces.
 bench-hosts: install peers
 	$(BIN)/python -m benchmarks.hosts --page docs/hosts.md
-	$(BIN)/python -m benchmarks.order --page docs/order.md $(ARGS)
 
 bench-report: install
 	$(BIN)/python -m benchmarks.report

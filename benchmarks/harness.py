@@ -16,6 +16,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 UNLIMITED = "unlimited"  # the rate of links that are left as they are
+PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
 
 
 # ---- options, tables, pages ----
@@ -36,8 +37,30 @@ def parser_of(text: str, rounds: Optional[int] = None, rate: Optional[str] = Non
         add("--rounds", type=int, default=rounds, help="(%(default)s) 0: show what is kept")
     if rate is not None:
         known = f"of each link, as tc writes it, or {UNLIMITED} (%(default)s)"
-        add("--rate", default=rate, help=known)
+        add("--rate", type=_checked, default=rate, help=known)
     return parser
+
+
+def bits_a_second(text: str) -> float:
+    """Return the rate of a link such as 25gbit.
+
+    :raises argparse.ArgumentTypeError: it is no such rate.
+    """
+    match = re.fullmatch(r"([\d.]+)(mbit|gbit)", text)
+    if not match:
+        expected = "a number and mbit or gbit, as 25gbit"
+        raise argparse.ArgumentTypeError(f"rate {text}: expected {expected}")
+    return float(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]]
+
+
+def bytes_a_second(rate: str) -> Optional[float]:
+    """Return what a link carries of data, without headers; None: nothing limits it."""
+    return None if rate == UNLIMITED else bits_a_second(rate) / 8 * PAYLOAD
+
+
+def _checked(rate: str) -> str:
+    bytes_a_second(rate)
+    return rate
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:

@@ -16,7 +16,6 @@ A time is the median of the slowest rank's. The bound is that of the links: a ho
 late rank naps before it submits 4 KB; its own time counts from its submission on.
 """
 
-import re
 import statistics
 import sys
 from functools import partial
@@ -24,9 +23,8 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from benchmarks import harness, hosts_rank, plan
-from benchmarks.harness import UNLIMITED, Kept, markdown, parser_of, show
+from benchmarks.harness import Kept, bytes_a_second, markdown, parser_of, show
 
-PAYLOAD = 0.956  # of a link's bytes: 1,448 of the 1,514 of a frame with TCP's time stamps
 TIMEOUT = 240  # seconds, of one run
 LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
 SIZES = [64 * 1024, 1_000_000, 40_000_000]
@@ -49,19 +47,6 @@ class Layout:
     def bound(self, size: int) -> Optional[float]:
         rate = bytes_a_second(self.rate)
         return rate and self.optimum(size) / rate
-
-
-def bytes_a_second(rate: str) -> Optional[float]:
-    """Return what a link of a rate like 200mbit carries of data; None: nothing limits it.
-
-    :raises SystemExit: it is no such rate.
-    """
-    if rate == UNLIMITED:
-        return None
-    match = re.fullmatch(r"(\d+)(mbit|gbit)", rate)
-    if not match:
-        sys.exit(f"--rate {rate}: expected a whole number and mbit or gbit, or {UNLIMITED}")
-    return int(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]] / 8 * PAYLOAD
 
 
 # ---- measuring ----
@@ -191,7 +176,6 @@ def main() -> None:
         help="this library, more than once")  # fmt: skip
     args = parser.parse_args()
     sizes = args.sizes or SIZES
-    bytes_a_second(args.rate)
     found = {}
     for file in sorted(harness.BUILD.glob("hosts-*.json")):
         found[file.stem[6:]] = Kept(file.stem).found

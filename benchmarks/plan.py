@@ -9,7 +9,7 @@ from benchmarks.harness import ROOT
 CORES = len(os.sched_getaffinity(0))
 ROUNDS = 5
 RANKS = (2, 4)
-HOSTS, RATE = 4, "200mbit"  # made by tests/cluster.py, a rank on each; of their links
+RATE = "200mbit"  # of the links of hosts that tests/cluster.py makes
 
 # The same for all: one thread a rank, no binding, and waiting that yields where ranks outnumber
 # cores.

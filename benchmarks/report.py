@@ -62,9 +62,8 @@ def floor_table(results: Results) -> str:
         case = cases.one_array("allreduce", size, memory="zero-copy")
         line = [size_text(size)]
         for ranks in plan.RANKS:
-            floor, ours = results.floor(size, ranks), results.value(OURS, ranks, case.name)
-            line += [milliseconds(floor), milliseconds(ours)]
-            line.append(percent(results.floor_share(size, "zero-copy", ranks)))
+            floor, taken, share = results.beside_floor(OURS, ranks, case)
+            line += [milliseconds(floor), milliseconds(taken), percent(share)]
         lines.append(line)
     return markdown(by_ranks("size", "floor, {} ranks", "hvdlite", "share"), lines)
 

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 from statistics import median
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from benchmarks import plan
-from hvdlite.bench import cases
 from hvdlite.bench.figures import floor_seconds
 
 
@@ -65,8 +64,11 @@ class Results:
         by_turns = self.value(contestant, ranks, case, "speed_kept")
         return by_turns or self.ratio(contestant, case, plan.ALONE, lone_case, ranks)
 
-    def floor_shares(self, contestant, ranks: int, case, suite: str) -> Optional[float]:
-        """Return the floor over the contestant's time: the median over rounds."""
+    def beside_floor(
+        self, contestant, ranks: int, case, suite: str = "speed"
+    ) -> Tuple[Optional[float], Optional[float], Optional[float]]:
+        """Return the least seconds of a case in memory, the contestant's, and the former over the
+        latter: its median over rounds."""
         bandwidths = {
             n: kept.get("bandwidth") for n, kept in self.runs(plan.ALONE, ranks, suite).items()
         }
@@ -75,24 +77,15 @@ class Results:
             for n, row in self.rows(contestant, ranks, case.name, suite).items()
             if bandwidths.get(n)
         ]
-        return median(shares) if shares else None
+        taken = self.value(contestant, ranks, case.name, suite=suite)
+        share = median(shares) if shares else None
+        return taken and share and taken * share, taken, share
 
     def bandwidth(self, ranks: int) -> Optional[float]:
         """Return bytes per second of memory, all ranks at once."""
         found = [kept.get("bandwidth") for kept in self.runs(plan.ALONE, ranks).values()]
         found = [value for value in found if value]
         return median(found) if found else None
-
-    def floor(self, nbytes: int, ranks: int) -> Optional[float]:
-        """Return the least seconds of an allreduce in memory."""
-        bandwidth = self.bandwidth(ranks)
-        return bandwidth and floor_seconds("allreduce", ranks, nbytes, bandwidth)
-
-    def floor_share(self, nbytes: int, memory: str, ranks: int) -> Optional[float]:
-        """Return the floor over hvdlite's time."""
-        case = cases.one_array("allreduce", nbytes, memory=memory)
-        floor, ours = self.floor(nbytes, ranks), self.value(plan.HVDLITE, ranks, case.name)
-        return floor / ours if floor and ours else None
 
     def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
         """Return a field that is measured once."""

@@ -60,11 +60,9 @@ def floor_table(results: Results) -> str:
     lines = []
     for suite, name, optimizer in works():
         case = cases.update(name, "sharded", optimizer)
-        shares = results.floor_shares(plan.HVDLITE, RANKS, case, suite)
-        taken = results.value(plan.HVDLITE, RANKS, case.name, suite=suite)
-        floor = taken * shares if taken and shares else None
+        floor, taken, share = results.beside_floor(plan.HVDLITE, RANKS, case, suite)
         text = f"{TITLES[name]}, {RULES[optimizer]}"
-        lines.append([text, milliseconds(floor), milliseconds(taken), percent(shares)])
+        lines.append([text, milliseconds(floor), milliseconds(taken), percent(share)])
     return markdown(header, lines)
 
 

@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import cluster
 import pytest
 from jobs import ROOT, assert_passed, mpirun
-from versions import no_module
 
-from benchmarks import harness, hosts, kvstore, plan, report, shown, suites, update
+from benchmarks import harness, hosts, plan, report, shown, suites, update
 from benchmarks.results import Results
 from benchmarks.run import Job, execute, run
 from benchmarks.sim import published
@@ -163,26 +163,21 @@ def test_the_picture_of_published_figures_is_of_the_pages_tables(tmp_path, monke
     assert list(published.columns("workers")) == list(published.KINDS)
 
 
-@no_module
-@pytest.mark.parametrize("store", [kvstore.SERVERS, kvstore.MPI])
-def test_a_script_with_servers_and_without(store):
-    assert kvstore.run("lenet", store)[store] > 10
-
-
-def test_rounds_of_scripts_take_turns_and_add_up(tmp_path, monkeypatch):
+def test_rounds_take_turns_and_add_up(tmp_path, monkeypatch):
     runs = []
 
-    def run(script, store):
-        runs.append(store)
-        return {store: {kvstore.SERVERS: 100.0, kvstore.MPI: 150.0}[store] + len(runs)}
+    def run(work, contestant):
+        runs.append(contestant)
+        return {contestant: len(runs)}
 
     monkeypatch.setattr(harness, "BUILD", tmp_path / "build")
-    stores = [kvstore.SERVERS, kvstore.MPI]
-    harness.Kept("kvstore").add(["lenet"], stores, 2, run)
-    kept = harness.Kept("kvstore").add(["lenet"], stores, 1, run)
-    assert runs == stores + stores[::-1] + stores
-    row = kvstore.table(kept).splitlines()[-1]
-    assert row.endswith("| 3 | 104 | 153 | **1.49** (1.47 to 1.50) |")
+    both = ["ours", "theirs"]
+    harness.Kept("study").add(["work"], both, 2, run)
+    kept = harness.Kept("study").add(["work"], both, 1, run)
+    assert runs == both + both[::-1] + both
+    first, second, third = kept["work"]
+    assert first == {"ours": 1, "theirs": 2} and second == {"theirs": 3, "ours": 4}
+    assert third == {"ours": 5, "theirs": 6}
 
 
 def test_a_table_is_put_between_the_marks_of_a_page(tmp_path):
@@ -215,15 +210,6 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 
-def test_order_on_a_busy_wire(tmp_path):
-    """Two hosts, a few gradients: the table has a row for each nap and setting."""
-    small = ["--hosts=2", "--gradients=3", "--rounds=1", "--bytes=40000", "--nap=0.001"]
-    rows = rows_of_page("order", small, tmp_path)[1:]
-    assert [row.split(" | ")[:2] for row in rows] == [
-        ["| 0", "0"], ["| 0", "unset"], ["| 1", "0"], ["| 1", "unset"]
-    ]  # fmt: skip
-
-
 def test_allreduce_between_hosts(tmp_path):
     """Two hosts of two ranks: time, a late rank, bytes and CPU, beside MPI."""
     arguments = ["--layout=2x2", "--bytes=40000", "--only=hvdlite", "--rounds=1"]
@@ -243,7 +229,7 @@ def calls_of(*seconds, sent=2_000_000):
 
 
 def test_the_tables_of_hosts():
-    bound = 1_500_000 / hosts.bytes_a_second("200mbit")
+    bound = 1_500_000 / harness.bytes_a_second("200mbit")
     runs = [
         {"hvdlite": {"sizes": {"1000000": calls_of(bound, 3 * bound)}, "late": [0.0005]}},
         {"hvdlite": {"sizes": {"1000000": calls_of(2 * bound)}, "late": [0.0007]}},
@@ -258,8 +244,8 @@ def test_the_tables_of_hosts():
 
 
 def test_a_rate_that_is_none():
-    with pytest.raises(SystemExit, match="expected a whole number and mbit or gbit"):
-        hosts.bytes_a_second("fast")
+    with pytest.raises(ArgumentTypeError, match="rate fast: expected a number and mbit or gbit"):
+        harness.bytes_a_second("fast")
 
 
 def test_the_page_of_updates(tmp_path):

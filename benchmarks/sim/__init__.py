@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import PAYLOAD, ROOT
 
 PROGRAM = ROOT / "build" / "sim" / "job"
-PAYLOAD = 0.956  # of a link's bytes; the rest are headers
 ALGORITHMS = ["doubling", "circulant", "ring"]
 PLATFORM = """<?xml version="1.0"?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">

@@ -19,14 +19,8 @@ import sys
 from typing import Any, Dict
 
 from benchmarks import sim
+from benchmarks.harness import bits_a_second
 from benchmarks.sim import models
-
-
-def bits_a_second(text: str) -> float:
-    match = re.fullmatch(r"([\d.]+)(mbit|gbit)", text)
-    if not match:
-        raise argparse.ArgumentTypeError("expected a number and mbit or gbit, as 25gbit")
-    return float(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]]
 
 
 def topology(text: str) -> str:

@@ -12,8 +12,7 @@ import sys
 from typing import Iterator, Optional
 
 from benchmarks import sim
-from benchmarks.harness import markdown
-from benchmarks.sim.__main__ import bits_a_second
+from benchmarks.harness import bits_a_second, markdown
 
 HOSTS = [2, 4, 8, 16, 32, 64, 128, 256]
 RATES = ["10gbit", "25gbit", "100gbit"]
