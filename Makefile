@@ -192,14 +192,16 @@ horovod:
 	    .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-build-isolation $(HOROVOD)
 
 bench: install peers
+	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.update --page docs/sharding.md
 
 # A part of these.
 bench-update: install peers
+	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run --only update $(if $(QUICK),--quick) $(ARGS)
-	$(BIN)/python -m benchmarks.run --only held_ --keep $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.run --only held_ $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.update --page docs/sharding.md
 
 bench-pytorch: install peers $(FRAMEWORKS_DEPS)

@@ -7,7 +7,7 @@ from typing import Dict, List, NamedTuple
 from benchmarks.harness import ROOT
 
 CORES = len(os.sched_getaffinity(0))
-ROUNDS = 5
+KEPT, ROUNDS = "bench", 5  # build/bench.json
 RANKS = (2, 4)
 RATE = "200mbit"  # of the links of hosts that tests/cluster.py makes
 
@@ -37,9 +37,9 @@ class Contestant(NamedTuple):
         venv = ".venv" if self.library in ("hvdlite", "alone") else ".venv-peers"
         return ROOT / venv / "bin" / "python"
 
-    @property
-    def slug(self) -> str:
-        return self.name.lower().replace("'", "").replace(", ", "-").replace(" ", "-")
+    def takes(self, ranks: int) -> bool:
+        """Tell whether it is measured there: some take minutes where ranks outnumber cores."""
+        return ranks <= CORES or self.library not in ("gloo", "ps")
 
     def processes(self, ranks: int) -> int:
         """How many it takes for so many that compute."""
@@ -77,9 +77,3 @@ CONTESTANTS: List[Contestant] = [
 
 UPDATING = [HVDLITE, HOROVOD_TUNED, ZERO_TUNED, ALONE]  # average and update weights
 HELD_RANKS = (1, 2, 4, 8)
-
-
-def contestants(ranks: int) -> List[Contestant]:
-    """Return who is measured: where ranks outnumber cores not those that take minutes there."""
-    slow = ("gloo", "ps") if ranks > CORES else ()
-    return [contestant for contestant in CONTESTANTS if contestant.library not in slow]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from benchmarks import pictures, plan, shown, suites
-from benchmarks.harness import ROOT, markdown, put
+from benchmarks.harness import ROOT, Kept, markdown, put
 from benchmarks.results import Results
-from benchmarks.run import KEPT
 from benchmarks.shown import private
 from hvdlite.bench import cases
 from hvdlite.bench.report import size_text
@@ -196,4 +195,4 @@ def write(results: Results, docs: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(write(Results(KEPT), ROOT / "docs"))
+    print(write(Results(Kept(plan.KEPT).found), ROOT / "docs"))

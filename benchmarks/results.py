@@ -1,31 +1,26 @@
 """What run.py has kept, as medians over the rounds."""
 
-import json
-from pathlib import Path
 from statistics import median
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from benchmarks import plan
 from hvdlite.bench.figures import floor_seconds
 
 
 class Results:
-    """All files of a folder, by suite, number of ranks and contestant."""
+    """Medians and ratios of what run.py has kept.
 
-    def __init__(self, folder: Path) -> None:
-        self.files: Dict[tuple, dict] = {}
-        for file in sorted(folder.glob("*.json")):
-            suite, ranks, rest = file.stem.split("-", 2)
-            slug, _, number = rest.rpartition("-")
-            self.files[suite, int(ranks), slug, int(number)] = json.loads(file.read_text())
+    :param found: of each work, a suite and its ranks as in "speed-2", the rounds; of each of these
+        what the contestants' ranks have written, by their names.
+    """
+
+    def __init__(self, found: Dict[str, List[Dict[str, dict]]]) -> None:
+        self.found = found
 
     def runs(self, contestant, ranks: int, suite: str = "speed") -> Dict[int, dict]:
-        """Return the files of a contestant, by round."""
-        return {
-            key[3]: kept
-            for key, kept in self.files.items()
-            if key[:3] == (suite, ranks, contestant.slug)
-        }
+        """Return what a contestant's ranks have written, by round."""
+        rounds = enumerate(self.found.get(f"{suite}-{ranks}", []))
+        return {n: kept[contestant.name] for n, kept in rounds if contestant.name in kept}
 
     def rows(self, contestant, ranks: int, case: str, suite: str = "speed") -> Dict[int, dict]:
         """Return the rows of a case, by round."""
@@ -88,31 +83,36 @@ class Results:
         return median(found) if found else None
 
     def one(self, contestant, ranks: int, field: str, suite: str = "memory"):
-        """Return a field that is measured once."""
-        for kept in self.runs(contestant, ranks, suite).values():
+        """Return a field that is measured once, as it was the last time."""
+        for kept in reversed(list(self.runs(contestant, ranks, suite).values())):
             if field in kept:
                 return kept[field]
         return None
 
+    def all(self) -> Iterator[Tuple[str, str, dict]]:
+        """Yield all that is kept, with its work and contestant."""
+        for work, rounds in self.found.items():
+            for each in rounds:
+                yield from ((work, name, kept) for name, kept in each.items())
+
     def failures(self) -> List[str]:
-        """Return one line for each contestant that has failed, with its reason."""
-        lines = {}
-        for (suite, ranks, slug, _), kept in self.files.items():
+        """Return one line for each contestant that has failed, with its first reason."""
+        reasons: Dict[Tuple[str, str], List[str]] = {}
+        for work, name, kept in self.all():
             if "error" in kept:
-                reason = kept["error"].strip().splitlines()
-                count, _ = lines.get((suite, ranks, slug), (0, ""))
-                lines[suite, ranks, slug] = count + 1, reason[0] if reason else "no reason"
+                lines = kept["error"].strip().splitlines()
+                reasons.setdefault((work, name), []).append(lines[0] if lines else "no reason")
         return [
-            f"{slug} on {ranks} ranks ({suite}), {count} of its jobs: {reason}"
-            for (suite, ranks, slug), (count, reason) in lines.items()
+            f"{name}, {work}, {len(found)} of its jobs: {found[0]}"
+            for (work, name), found in reasons.items()
         ]
 
     def any(self, field: str) -> dict:
-        """Return a field of all files, joined."""
+        """Return a field of all that is kept, joined."""
         joined: dict = {}
-        for kept in self.files.values():
+        for _, _, kept in self.all():
             joined.update(kept.get(field, {}))
         return joined
 
     def rounds(self) -> int:
-        return 1 + max((key[3] for key in self.files if key[0] == "speed"), default=-1)
+        return max((len(runs) for work, runs in self.found.items() if "speed" in work), default=0)

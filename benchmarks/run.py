@@ -1,9 +1,11 @@
-"""Measures hvdlite beside its peers, alternating, and keeps every result under build/bench.
+"""Measures hvdlite beside its peers, alternating, and keeps every result in build/bench.json.
 
     python -m benchmarks.run            five rounds; --quick: one, shorter
     python -m benchmarks.report         docs/benchmarks.md from what is kept
 
-A job that fails or hangs leaves its reason in place of its result, and the next one starts.
+A work is a suite and a number of ranks; in a round each contestant does it once. Rounds add up
+until the file is deleted. A job that fails or hangs leaves its reason beside what it had measured,
+and the next one starts.
 """
 
 import argparse
@@ -11,74 +13,63 @@ import json
 import os
 import signal
 import subprocess
-import time
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Dict, Iterator, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from tqdm import tqdm
 
 from benchmarks import plan
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, Kept
 from benchmarks.plan import Contestant
 
-KEPT = ROOT / "build" / "bench"
+TIMEOUT = 180  # seconds, of a job
+IDLE = {"memory": 3}  # seconds at the end of a suite
+SECONDS = {"held_sharded": 0.1, "held_trainer": 0.1, "memory": 0.3, "memory_zero_copy": 0.3}
 
 
-class Job(NamedTuple):
-    """One start of mpirun."""
-
-    contestant: Contestant
-    ranks: int
-    suite: str
-    round: int
-    seconds: float  # a case
-    idle: float = 0
-
-    @property
-    def file(self) -> str:
-        return f"{self.suite}-{self.ranks}-{self.contestant.slug}-{self.round}.json"
-
-
-def jobs(rounds: int, seconds: float) -> Iterator[Job]:
-    """All jobs, in the order in which they run: within a round everybody once."""
-    for number in range(rounds):
-        for ranks in plan.RANKS:
-            for contestant in plan.contestants(ranks):
-                yield Job(contestant, ranks, "speed", number, seconds)
-    for number in range(rounds):
-        for contestant in plan.UPDATING:
-            yield Job(contestant, 2, "update", number, seconds)
-    for number in range(rounds):
-        for contestant in plan.UPDATING:
-            yield Job(contestant, 2, "update_large", number, seconds)
-    for ranks in plan.HELD_RANKS:
-        yield Job(plan.HVDLITE, ranks, "held_sharded", 0, 0.1)
-        for contestant in (plan.HVDLITE, plan.HOROVOD, plan.ZERO):
-            yield Job(contestant, ranks, "held_trainer", 0, 0.1)
-    for ranks in plan.RANKS:
-        for contestant in (plan.HVDLITE, plan.HOROVOD):
-            yield Job(contestant, ranks, "memory", 0, 0.3, idle=3)
-        yield Job(plan.HVDLITE, ranks, "memory_zero_copy", 0, 0.3)
+def works(rounds: int) -> Iterator[Tuple[List[str], List[Contestant], int]]:
+    """Yield works, who does them, and in how many rounds, in the order in which they are done."""
+    yield [f"speed-{ranks}" for ranks in plan.RANKS], plan.CONTESTANTS, rounds
+    for suite in ("update", "update_large"):
+        yield [f"{suite}-2"], plan.UPDATING, rounds
+    once = {
+        "held_sharded": (plan.HELD_RANKS, [plan.HVDLITE]),
+        "held_trainer": (plan.HELD_RANKS, [plan.HVDLITE, plan.HOROVOD, plan.ZERO]),
+        "memory": (plan.RANKS, [plan.HVDLITE, plan.HOROVOD]),
+        "memory_zero_copy": (plan.RANKS, [plan.HVDLITE]),
+    }
+    for suite, (of_ranks, contestants) in once.items():
+        yield [f"{suite}-{ranks}" for ranks in of_ranks], contestants, 1
 
 
-def run(job: Job, folder: Path, timeout: float) -> Optional[str]:
-    """Run it, with a file in the folder as result; return what went wrong, or None."""
-    file, python = folder / job.file, job.contestant.python
-    processes = job.contestant.processes(job.ranks)
-    command = [
-        python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
-        "--library", job.contestant.library, "--suite", job.suite, "--seconds", job.seconds,
-        "--idle", job.idle, "--out", file,
-    ]  # fmt: skip
-    if python.exists():
-        settings = job.contestant.settings(processes)
-        reason = execute([str(word) for word in command], settings, timeout)
-    else:
-        reason = f"{python.parent.parent.name} is missing: run `make peers`"
-    if reason:
+def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str, Any]]:
+    """Return what a contestant's ranks have written, with the reason if the job has failed.
+
+    :param seconds: of a case, unless SECONDS has others.
+    """
+    suite, _, ranks = work.rpartition("-")
+    if not contestant.takes(int(ranks)):
+        return {}
+    processes, python = contestant.processes(int(ranks)), contestant.python
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kept.json")
+        command = [
+            python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
+            "--library", contestant.library, "--suite", suite, "--out", file,
+            "--seconds", SECONDS.get(suite, seconds), "--idle", IDLE.get(suite, 0),
+        ]  # fmt: skip
+        if python.exists():
+            settings = contestant.settings(processes)
+            reason = execute([str(word) for word in command], settings, TIMEOUT)
+        else:
+            reason = f"{python.parent.parent.name} is missing: run `make peers`"
         kept = json.loads(file.read_text()) if file.exists() else {"rows": []}
-        file.write_text(json.dumps({**kept, "error": reason}, indent=1))
-    return reason
+    if reason:
+        tqdm.write(f"{contestant.name}, {work}: {reason}")
+        kept["error"] = reason
+    return {contestant.name: kept}
 
 
 def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:
@@ -109,41 +100,21 @@ def end(process: subprocess.Popen) -> str:
 
 
 def main() -> None:
-    args = parse_args()
-    rounds, seconds = (1, 0.15) if args.quick else (args.rounds, args.seconds)
-    todo = [job for job in jobs(rounds, seconds) if not args.only or args.only in job.file]
-    make_ready(args.folder, args.keep)
-    start, failed = time.monotonic(), 0
-    for job in tqdm(todo, unit="job", dynamic_ncols=True):
-        if (args.folder / job.file).exists():
-            continue
-        reason = run(job, args.folder, args.timeout)
-        if reason:
-            failed += 1
-            tqdm.write(f"{job.contestant.name}, {job.ranks} ranks: {reason}")
-    print(f"{len(todo)} jobs, {failed} failed, {time.monotonic() - start:.0f} s")
-
-
-def make_ready(folder: Path, keep: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in () if keep else folder.glob("*.json"):
-        file.unlink()
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"others use this machine (load {load:.1f}): what is measured now is not its best")
-
-
-def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("--rounds", type=int, default=plan.ROUNDS, help="(%(default)s)")
     add("--seconds", type=float, default=0.4, help="a case and job (%(default)s)")
     add("--quick", action="store_true", help="one short round")
-    add("--keep", action="store_true", help="measure only what has no result yet")
-    add("--only", metavar="TEXT", help="jobs whose file name contains it")
-    add("--folder", type=Path, default=KEPT, help="of the results (%(default)s)")
-    add("--timeout", type=float, default=180, help="seconds a job (%(default)s)")
-    return parser.parse_args()
+    add("--only", metavar="TEXT", default="", help="works whose name contains it: update, speed-2")
+    args = parser.parse_args()
+    rounds, seconds = (1, 0.15) if args.quick else (args.rounds, args.seconds)
+    load, kept = os.getloadavg()[0], Kept(plan.KEPT)
+    if load > 0.5:
+        print(f"others use this machine (load {load:.1f}): what is measured now is not its best")
+    for names, contestants, times in works(rounds):
+        chosen = [name for name in names if args.only in name]
+        if chosen:
+            kept.add(chosen, contestants, times, partial(run, seconds=seconds))
 
 
 if __name__ == "__main__":

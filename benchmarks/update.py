@@ -10,10 +10,9 @@ ratio within a round. All systems run within a round, one after the other.
 from typing import Iterator, List, Optional, Tuple
 
 from benchmarks import plan, suites
-from benchmarks.harness import markdown, parser_of, show
+from benchmarks.harness import Kept, markdown, parser_of, show
 from benchmarks.report import milliseconds, percent, times
 from benchmarks.results import Results
-from benchmarks.run import KEPT
 from hvdlite.bench import cases
 
 RANKS = 2
@@ -105,7 +104,7 @@ def page_of(results: Results) -> str:
 
 def main() -> None:
     args = parser_of(__doc__).parse_args()
-    show(page_of(Results(KEPT)), args.page)
+    show(page_of(Results(Kept(plan.KEPT).found)), args.page)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from jobs import ROOT, assert_passed, mpirun
 
 from benchmarks import harness, hosts, plan, report, shown, suites, update
 from benchmarks.results import Results
-from benchmarks.run import Job, execute, run
+from benchmarks.run import execute, run
 from benchmarks.sim import published
 from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
@@ -110,10 +110,13 @@ def test_the_same_work_through_each_library(processes, library, cases_it_has, tm
 
 def test_a_peer_that_is_missing_is_reported_not_fatal(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "ROOT", tmp_path)
-    job = Job(plan.HOROVOD, 2, "small", 0, 0.01)
-    reason = run(job, tmp_path, timeout=10)
-    assert reason == ".venv-peers is missing: run `make peers`"
-    assert json.loads((tmp_path / job.file).read_text()) == {"rows": [], "error": reason}
+    reason = ".venv-peers is missing: run `make peers`"
+    assert run("small-2", plan.HOROVOD, 0.01) == {"Horovod": {"rows": [], "error": reason}}
+
+
+def test_what_ranks_write_is_kept():
+    found = run("small-2", plan.ALONE, 0.01)["alone"]
+    assert found["rows"] and "error" not in found
 
 
 def test_a_job_that_crashes_or_hangs_leaves_its_reason_and_what_it_had_measured(tmp_path):
@@ -131,13 +134,10 @@ def made_up(seconds: float) -> dict:
 
 
 def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
-    for number, (ours, theirs) in enumerate([(1e-3, 9e-3), (2e-3, 8e-3), (3e-3, 6e-3)]):
-        for contestant, seconds in ((plan.HVDLITE, ours), (plan.HOROVOD, theirs)):
-            file = tmp_path / Job(contestant, 2, "speed", number, 1).file
-            file.write_text(json.dumps(made_up(seconds)))
-    failed = tmp_path / Job(plan.GLOO, 2, "speed", 0, 1).file
-    failed.write_text(json.dumps({"rows": [], "error": "exit status 1\nTraceback"}))
-    results = Results(tmp_path)
+    times = [(1e-3, 9e-3), (2e-3, 8e-3), (3e-3, 6e-3)]
+    rounds = [{"hvdlite": made_up(ours), "Horovod": made_up(theirs)} for ours, theirs in times]
+    rounds[0]["Gloo"] = {"rows": [], "error": "exit status 1\nTraceback"}
+    results = Results({"speed-2": rounds})
     case = shown.ROWS[0].ours
     assert results.value(plan.HVDLITE, 2, case) == 2e-3
     assert results.ratio(plan.HVDLITE, case, plan.HOROVOD, case, 2) == pytest.approx(4)
@@ -150,7 +150,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     text = report.write(results, tmp_path / "docs").read_text()
     assert "| 4 KiB | 2 | 8 | – | – | – | – | – | **4.0x** | **–** |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % | – | – | – |" in text
-    assert "gloo on 2 ranks (speed), 1 of its jobs: exit status 1" in text
+    assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
     pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
 
@@ -248,8 +248,9 @@ def test_a_rate_that_is_none():
         harness.bytes_a_second("fast")
 
 
-def test_the_page_of_updates(tmp_path):
+def test_the_page_of_updates():
     """DistributedTrainer at 8 ms, ShardedTrainer at 2, the others at 6; memory of 1 GB/s."""
+    found = {}
     for suite, updates in suites.UPDATES.items():
         for contestant in plan.UPDATING:
             rows = [
@@ -258,12 +259,11 @@ def test_the_page_of_updates(tmp_path):
                 for memory, seconds in (("trainer", 8e-3), ("sharded", 2e-3))
             ]
             kept = {"rows": rows if contestant is plan.HVDLITE else rows[::2], "bandwidth": 10**9}
-            (tmp_path / f"{suite}-2-{contestant.slug}-0.json").write_text(json.dumps(kept))
+            found.setdefault(f"{suite}-2", [{}])[0][contestant.name] = kept
     case = cases.update("resnet50", "sharded", "momentum")
     row = {"name": case.name, "held": 6 * case.nbytes}
-    (tmp_path / "held_sharded-4-hvdlite-0.json").write_text(json.dumps({"rows": [row]}))
-    results = Results(tmp_path)
-    text = update.page_of(results)
+    found["held_sharded-4"] = [{"hvdlite": {"rows": [row]}}]
+    text = update.page_of(Results(found))
     assert "| ResNet-50, Adam | 2 | 8 (4.0x) | 8 (4.0x) | 8 (4.0x) |" in text
     nbytes = cases.update("bert-base", "sharded", "adam").nbytes
     assert f"| {1e3 * 8 * nbytes / 10**9:.0f} | 2 | " in text
