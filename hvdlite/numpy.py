@@ -15,19 +15,19 @@ from typing import Any, Callable, List, Optional, Sequence
 import numpy as np
 
 from hvdlite.core import frameworks, rows
-from hvdlite.core.collectives import Started, dense, memory_of, pointer, reduction, run, start_all
+from hvdlite.core.again import again, described
+from hvdlite.core.collectives import Started, dense, pointer, reduction, run, start_all
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, recurring_name, tensor_name
-from hvdlite.core.native import ffi, lib
+from hvdlite.core.native import lib
 from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
-from hvdlite.core.prepared import Prepared, find, note
+from hvdlite.core.prepared import Prepared
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.rows import part_shape, rows_of
 from hvdlite.core.shared_memory import shared_bytes
 
 globals().update(VALUES)  # Min, Max, ... are names of this module, too
-_memory = ffi.from_buffer
 
 
 def allreduce(
@@ -48,20 +48,8 @@ def allreduce(
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
-    call = name, op, prescale_factor, postscale_factor, process_set
-    as_is = array.__class__ is np.ndarray and (
-        array.flags.carray if out is array else array.flags.c_contiguous
-    )
-    known = as_is and find(call, array.dtype, array.shape)
-    if known and (out is None or out is array or _takes_all(out, array)):
-        result = np.empty(array.shape, array.dtype) if out is None else out
-        source = _memory(array)
-        known.run(source, source if out is array else _memory(result), (array, result))
-        return result
-    result = _allreduce(array, *call, out).synchronize()
-    if as_is and array.dtype.kind != "V":  # of ml_dtypes, which lacks buffers on old NumPy
-        note(call, array.dtype, array.shape, lambda: _described(array, *call))
-    return result
+    how = name, op, prescale_factor, postscale_factor, process_set
+    return again("allreduce", _allreduce, array, how, out)
 
 
 def allreduce_plan(
@@ -83,7 +71,8 @@ def allreduce_plan(
     :raises ValueError: as :func:`allreduce`; the function raises all its other errors, and one
         where another thread is in the same function.
     """
-    full, memory, *how = _described(array, name, op, prescale_factor, postscale_factor, process_set)
+    call = name, op, prescale_factor, postscale_factor, process_set
+    full, memory, *how = described("allreduce", array, None, call)
     check_out(full, out, memory.shape, memory.owner.dtype)
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:
@@ -126,7 +115,6 @@ def grouped_allreduce(
     return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
 
-@waiting
 def reducescatter(
     array: np.ndarray, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
@@ -140,12 +128,10 @@ def reducescatter(
     :param array: of at least one dimension; all arguments and errors are those of
         :func:`allreduce`.
     """
-    names = [tensor_name("reducescatter", name, process_set)]
-    outs = None if out is None else [out]
-    scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs).then(
-        _first
-    )
+    if name is None:
+        name = recurring_name("reducescatter", process_set)
+    how = name, op, prescale_factor, postscale_factor, process_set
+    return again("reducescatter", _reducescatter, array, how, out)
 
 
 @waiting
@@ -160,7 +146,6 @@ def grouped_reducescatter(
     return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
 
-@waiting
 def broadcast(
     array: np.ndarray, root_rank: int = 0, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set, out: Optional[np.ndarray] = None,
@@ -170,17 +155,11 @@ def broadcast(
     :param root_rank: a rank of the job, also where ``process_set`` is given.
     :raises ValueError: and HvdliteError: as :func:`allreduce`; ``root_rank`` is not in the set.
     """
-    array, name = dense(array), tensor_name("broadcast", name, process_set)
-    check_out(name, out, array.shape, array.dtype)
-    result = result_array(out, array.shape, array, in_place=True)
-    root, group = process_set.number_of(root_rank), group_of(process_set)
-    started = start_all(
-        lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
-    )
-    return _handle(started, [name], [result], [out]).then(_first)
+    if name is None:
+        name = recurring_name("broadcast", process_set)
+    return again("broadcast", _broadcast, array, (root_rank, name, process_set), out)
 
 
-@waiting
 def allgather(
     array: np.ndarray,
     name: Optional[str] = None,
@@ -194,9 +173,9 @@ def allgather(
     :return: an array of shape (rows of all ranks, ...), in the order of ranks.
     :raises ValueError: and HvdliteError: as :func:`allreduce`.
     """
-    name = tensor_name("allgather", name, process_set)
-    outs = None if out is None else [out]
-    return _gather([name], [array], process_set, outs).then(_first)
+    if name is None:
+        name = recurring_name("allgather", process_set)
+    return again("allgather", _allgather, array, (name, process_set), out)
 
 
 @waiting
@@ -211,7 +190,6 @@ def grouped_allgather(
     return _gather(names, arrays, process_set, out)
 
 
-@waiting
 def alltoall(
     array: np.ndarray, splits: Optional[Sequence[int]] = None, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set, out: Optional[np.ndarray] = None,
@@ -226,19 +204,16 @@ def alltoall(
         ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
     """
-    array, name = dense(array), tensor_name("alltoall", name, process_set)
-    check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    handle = rows.exchange(name, array, splits, process_set, out)
-    return handle.then(_first) if splits is None else handle
+    if name is None:
+        name = recurring_name("alltoall", process_set)
+    if splits is not None:
+        return _alltoall(array, splits, name, process_set, out).synchronize()
+    return again("alltoall", _alltoall, array, (None, name, process_set), out)
 
 
 grouped_allreduce_async = grouped_allreduce.start
-reducescatter_async = reducescatter.start
 grouped_reducescatter_async = grouped_reducescatter.start
-broadcast_async = broadcast.start
-allgather_async = allgather.start
 grouped_allgather_async = grouped_allgather.start
-alltoall_async = alltoall.start
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -274,17 +249,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     return process_set.ranks[last[0]]
 
 
-def _takes_all(out, array: np.ndarray) -> bool:
-    """Tell whether the C library can write an allreduce's result right into ``out``."""
-    return (
-        out.__class__ is np.ndarray
-        and out.flags.carray
-        and (out.shape, out.dtype) == (array.shape, array.dtype)
-        and not np.may_share_memory(out, array)
-    )
-
-
-# These return a Handle; @waiting makes of it what the functions above are annotated with.
+# These return a Handle.
 
 
 def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
@@ -294,15 +259,47 @@ def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, 
     return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
 
 
-_allreduce.__defaults__ = allreduce.__defaults__
+def _reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
+    names = [tensor_name("reducescatter", name, process_set)]
+    outs = None if out is None else [out]
+    scales = prescale_factor, postscale_factor
+    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs).then(
+        _first
+    )
+
+
+def _broadcast(array, root_rank, name, process_set, out) -> Any:
+    array, name = dense(array), tensor_name("broadcast", name, process_set)
+    check_out(name, out, array.shape, array.dtype)
+    result = result_array(out, array.shape, array, in_place=True)
+    root, group = process_set.number_of(root_rank), group_of(process_set)
+    started = start_all(
+        lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
+    )
+    return _handle(started, [name], [result], [out]).then(_first)
+
+
+def _allgather(array, name, process_set, out) -> Any:
+    name = tensor_name("allgather", name, process_set)
+    outs = None if out is None else [out]
+    return _gather([name], [array], process_set, outs).then(_first)
+
+
+def _alltoall(array, splits, name, process_set, out) -> Any:
+    array, name = dense(array), tensor_name("alltoall", name, process_set)
+    check_out(name, out, (None, *array.shape[1:]), array.dtype)
+    handle = rows.exchange(name, array, splits, process_set, out)
+    return handle.then(_first) if splits is None else handle
+
+
+_allreduce.__defaults__ = _reducescatter.__defaults__ = allreduce.__defaults__
+_broadcast.__defaults__, _allgather.__defaults__ = broadcast.__defaults__, allgather.__defaults__
+_alltoall.__defaults__ = alltoall.__defaults__
 allreduce_async = started(allreduce, _allreduce)
-
-
-def _described(array, name, op, prescale_factor, postscale_factor, process_set) -> tuple:
-    """Return what a :class:`Prepared` is made of."""
-    members = reduction(op, (prescale_factor, postscale_factor), process_set)
-    full = tensor_name("allreduce", name, process_set)
-    return full, memory_of(dense(array)), members, process_set
+reducescatter_async = started(reducescatter, _reducescatter)
+broadcast_async = started(broadcast, _broadcast)
+allgather_async = started(allgather, _allgather)
+alltoall_async = started(alltoall, _alltoall)
 
 
 def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:

@@ -191,18 +191,23 @@ class Started:
 
         The memory is a buffer, which lives as long as somebody has it; None: it is that of ``out``.
         """
-        handle, rows = self._work.handles[number], ffi.new("int64_t **")
-        memory = lib.hvd_result(handle, rows)
-        came = np.array(ffi.unpack(rows[0], ranks), np.int64)
         out = self._work.memory[1][number]
-        if out is not None and memory == ffi.cast("void *", out.address):
-            return None, came
-        kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # the memory is the handle's
-        return ffi.buffer(kept, int(came.sum()) * row_bytes), came
+        return result_of(self._work.handles[number], out and out.address, ranks, row_bytes)
 
     def __del__(self) -> None:
         if not self._ended:
             abandon(self._work)
+
+
+def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
+    """Return what :meth:`Started.result` does, for an output at the address ``out``."""
+    rows = ffi.new("int64_t **")
+    memory = lib.hvd_result(handle, rows)
+    came = np.array(ffi.unpack(rows[0], ranks), np.int64)
+    if out is not None and memory == pointer(out):
+        return None, came
+    kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # the memory is the handle's
+    return ffi.buffer(kept, int(came.sum()) * row_bytes), came
 
 
 class Repeated:

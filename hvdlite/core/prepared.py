@@ -1,6 +1,6 @@
-"""Allreduces that come again: described and checked once."""
+"""Collectives that come again: described and checked once."""
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from hvdlite.core.collectives import Memory, Work, abandon, describe_on, let_go_of_one
 from hvdlite.core.native import exception_of, ffi, lib, new_error
@@ -8,29 +8,39 @@ from hvdlite.core.process_set import ProcessSet, group_of
 
 _MOST = 1024  # kept; each has some KB
 _kept: Dict[tuple, Optional["Prepared"]] = {}
+# Returns what is prepared for (a call's arguments, dtype, shape). TypeError: an argument is wrong.
+find = _kept.get
 _run = lib.hvd_run
 
 
 class Prepared:
-    """An allreduce. Any threads may run it, not two at the same time.
+    """A collective. Any threads may run it, not two at the same time.
 
     :param name: the full one.
     :param array: says dtype and shape.
     :param members: op and scales, as members of ``hvd_tensor``.
+    :param shape: of the result; None: as the array's.
     :raises ValueError: one of these is wrong.
     """
 
-    __slots__ = "_tensor", "_alive", "_set", "_group", "_idle"
+    __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape"
 
-    def __init__(self, name: str, array: Memory, members: dict, process_set: ProcessSet) -> None:
+    def __init__(
+        self, name: str, array: Memory, members: dict, process_set: ProcessSet,
+        kind: int = lib.HVD_ALLREDUCE, shape: Optional[Sequence[int]] = None,
+    ) -> None:  # fmt: skip
         members = {**members, "waited": 1}
-        self._tensor, self._alive = describe_on(lib.HVD_ALLREDUCE, name, array, array, members)
+        self._tensor, self._alive = describe_on(kind, name, array, array, members)
         self._set = process_set
+        self.shape = shape or array.shape
         self._enter_group()
         self._idle.append(self._new())
 
-    def run(self, source, out, owner: Any) -> None:
+    def run(self, source, out, owner: Any) -> Any:
         """Do it from and to memory at a ``void *``, which ``owner`` keeps; return when it is done.
+
+        Return None; or, if other ranks may have brought other numbers of rows, the handle, of which
+        ``result_of`` knows where the result is.
 
         :raises hvdlite.HvdliteError: as every collective; another thread runs it.
         """
@@ -44,10 +54,13 @@ class Prepared:
         try:
             if not _run(handle, source, out, 0.1):
                 _finish(handle)
+                if self._tensor.open:
+                    return handle
         except BaseException:
             abandon(Work({0: handle}, owner))
             raise
         idle.append(handle)
+        return None
 
     def _enter_group(self) -> None:
         """Note the number in C of the process set, which a new job changes."""
@@ -73,12 +86,9 @@ def _finish(handle) -> None:
         raise exception_of(error)
 
 
-def find(call: tuple, dtype, shape) -> Optional[Prepared]:
-    """Return what is prepared for a call with equal arguments, and an array like this."""
-    try:
-        return _kept.get((call, dtype, shape))
-    except TypeError:  # an argument is wrong
-        return None
+def forget() -> None:
+    """Forget all: a new job may have another number of ranks."""
+    _kept.clear()
 
 
 def note(call: tuple, dtype, shape, described: Callable[[], tuple]) -> None:

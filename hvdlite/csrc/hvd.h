@@ -33,7 +33,7 @@ typedef struct hvd_tensor {
      * part; the first parts may have one row more. alltoall: the rows that this rank receives. */
     int64_t out_rows;
     /* 1: an allgather's or alltoall's out_rows is a guess. If it is wrong, or `out` is NULL, the
-     * output is memory of the handle's; see hvd_result. Only for hvd_start. */
+     * output is memory of the handle's; see hvd_result. */
     int open;
     /* alltoall: [to]: rows for that rank, in the order in which they lie in `in`; rows left over
      * are not sent. NULL: equally many for each of n ranks. */
@@ -89,10 +89,11 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
  * 0: not yet. Any threads, any number of times, also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
-/* A tensor that comes again: prepared once, not submitted yet. NULL: see *err. Not for open ones. */
+/* A tensor that comes again: prepared once, not submitted yet. NULL: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
 /* Submits a plan from `in` to `out`, and waits at most `seconds`. 1: it is done, and well. 0: see
- * hvd_finish. One thread at a time, and only when the last run is done. */
+ * hvd_finish; or an open one has its output elsewhere, and can't be run again. One thread at a time,
+ * and only when the last run is done. */
 int hvd_run(hvd_handle *plan, const void *in, void *out, double seconds);
 /* Calls watcher(arg) once when the tensor is done: at once, or on the thread that completes it,
  * which moves other tensors, so the watcher must return soon. At most once a handle. */

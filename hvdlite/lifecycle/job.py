@@ -11,7 +11,7 @@ import time
 import traceback
 from typing import Callable, Optional
 
-from hvdlite.core import frameworks, names, registry, start, topology
+from hvdlite.core import frameworks, names, prepared, registry, start, topology
 from hvdlite.core.log import logger
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
@@ -86,6 +86,7 @@ def _enter(process_sets, world: World) -> None:
     if not world.rank:
         logger.info("%d ranks, transport %s", world.size, door.TRANSPORT)
     names.forget()
+    prepared.forget()
     if not _joined:
         door.before_end(shutdown)
         script_end.watch_uncaught(_before_a_traceback)

@@ -41,7 +41,10 @@ def again(tensor, call: tuple, in_place: bool):
         or (tensor.requires_grad and not in_place and torch.is_grad_enabled())
     ):
         return None
-    known = find(call, tensor.dtype, tensor.shape)
+    try:
+        known = find((call, tensor.dtype, tensor.shape))
+    except TypeError:
+        return None
     if not known:
         return None
     result = tensor if in_place else torch.empty_like(tensor)

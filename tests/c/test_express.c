@@ -8,51 +8,97 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 2000, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    atomic_int *express; /* rounds without negotiation */
-    float in[MOST], out[MOST];
+    atomic_int *express; /* [kind]: rounds without negotiation */
+    float in[MOST], out[MOST_RANKS * MOST];
 };
 
 /* What the ranks do in a round; `odd` rank: one that does something else than the others. */
 struct plan {
-    int odd, n;
-    bool unwaited, late, wrong;
+    hvd_kind kind;
+    int odd, n, root;
+    bool unwaited, late, wrong, more;
 };
 
 /* The same on all ranks. */
 static struct plan plan_of(const struct caller *c, int round) {
     static const int SIZES[] = {1, 1000, 5001}; /* added at once and by chunks */
+    const int size = c->me->ranks->size, part = round / (ROUNDS / 15);
     uint64_t random = (uint64_t)(round * CALLERS + c->number) + 1;
     uint64_t what = random_next(&random) % 40;
-    return (struct plan){.odd = (int)(random_next(&random) % (uint64_t)c->me->ranks->size),
-                         .n = SIZES[round / 100 % 3],
+    int n = SIZES[part % 3];
+    hvd_kind kind = (hvd_kind)(part % HVD_JOIN);
+    return (struct plan){.kind = kind,
+                         .odd = (int)(random_next(&random) % (uint64_t)size),
+                         .n = kind == HVD_ALLTOALL ? (n / size + 1) * size : n,
+                         .root = part % size,
                          .unwaited = what == 0,
                          .late = what == 1,
-                         .wrong = what == 2};
+                         .wrong = what == 2,
+                         .more = what == 3 && kind == HVD_ALLGATHER};
 }
 
 static float value(int rank, int round, int i) {
     return (float)((rank + 1) * (round % 97 + i % 5));
 }
 
-static void check_sum(const struct caller *c, int round, int n) {
-    int wrong = 0;
-    for (int i = 0; i < n; i++) {
-        float sum = 0;
-        for (int r = 0; r < c->me->ranks->size; r++) sum += value(r, round, i);
-        wrong += c->out[i] != sum;
+/* The rows of a rank; each has one number. */
+static int rows_of(const struct plan *plan, int rank) {
+    return plan->n + (plan->more && rank == plan->odd);
+}
+
+static int64_t out_rows_of(const struct caller *c, const struct plan *plan,
+                           const struct request *r) {
+    int size = c->me->ranks->size;
+    switch (plan->kind) {
+    case HVD_ALLGATHER: return (int64_t)plan->n * size; /* a guess */
+    case HVD_REDUCESCATTER: return request_part_rows(r, c->me->rank, size);
+    default: return plan->n;
     }
-    CHECK_CASE(!wrong, "round %d of caller %d on rank %d: %d of %d", round, c->number, c->me->rank,
-               wrong, n);
+}
+
+static float sum_of(int size, int round, int i) {
+    float sum = 0;
+    for (int r = 0; r < size; r++) sum += value(r, round, i);
+    return sum;
+}
+
+/* The number `i` of the results on this rank. */
+static float expected(const struct caller *c, const struct plan *plan, int round, int i) {
+    int size = c->me->ranks->size, self = c->me->rank, each = plan->n / size, from = 0;
+    switch (plan->kind) {
+    case HVD_BROADCAST: return value(plan->root, round, i);
+    case HVD_ALLGATHER:
+        while (i >= rows_of(plan, from)) i -= rows_of(plan, from++);
+        return value(from, round, i);
+    case HVD_REDUCESCATTER:
+        return sum_of(size, round,
+                      i + self * each + (self < plan->n % size ? self : plan->n % size));
+    case HVD_ALLTOALL: return value(i / each, round, self * each + i % each);
+    default: return sum_of(size, round, i);
+    }
+}
+
+static void check_results(const struct caller *c, const struct plan *plan, int round,
+                          const float *out, int n) {
+    int wrong = 0;
+    for (int i = 0; i < n; i++) wrong += out[i] != expected(c, plan, round, i);
+    CHECK_CASE(!wrong, "kind %d, round %d of caller %d on rank %d: %d of %d", plan->kind, round,
+               c->number, c->me->rank, wrong, n);
 }
 
 static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     struct plan plan = plan_of(c, round);
     bool odd = plan.odd == c->me->rank;
     struct request *r = &h->tensor.request;
+    r->kind = plan.kind;
     r->waited = !(odd && plan.unwaited);
     r->op = odd && plan.wrong ? HVD_MAX : HVD_SUM;
-    r->dims[0] = plan.n;
-    for (int i = 0; i < plan.n; i++) c->in[i] = value(c->me->rank, round, i);
+    r->dtype = odd && plan.wrong ? HVD_INT32 : HVD_FLOAT32;
+    r->root = plan.root;
+    r->dims[0] = rows_of(&plan, c->me->rank);
+    h->tensor.out_rows = out_rows_of(c, &plan, r);
+    h->tensor.open = plan.kind == HVD_ALLGATHER;
+    for (int i = 0; i < r->dims[0]; i++) c->in[i] = value(c->me->rank, round, i);
     if (odd && plan.late) clock_nap(2e-3);
     handle_renew(h, c->in, c->out);
     REQUIRE(engine_submit(c->me->engine, &h->tensor, ERR) == HVD_OK);
@@ -60,8 +106,8 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     bool fails = plan.wrong && c->me->ranks->size > 1;
     check_finished(h, PATIENCE, fails ? HVD_MISMATCH : HVD_OK);
     const char *way = engine_algorithm(c->me->engine);
-    if (way && !strcmp(way, "express")) atomic_fetch_add(c->express, 1);
-    if (!fails) check_sum(c, round, plan.n);
+    if (way && !strcmp(way, "express")) atomic_fetch_add(&c->express[plan.kind], 1);
+    if (!fails) check_results(c, &plan, round, h->tensor.out, (int)h->tensor.out_rows);
 }
 
 static void *call(void *arg) {
@@ -82,9 +128,11 @@ ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
 }
 
 static void run_callers(int p, int per_host) {
-    atomic_int express = 0;
-    ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, &express);
-    CHECK_CASE(atomic_load(&express) > ROUNDS / 4, "%d ranks: %d", p, atomic_load(&express));
+    atomic_int express[HVD_JOIN] = {0};
+    ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, express);
+    for (int kind = 0; kind < (per_host ? 1 : HVD_JOIN); kind++)
+        CHECK_CASE(atomic_load(&express[kind]) > ROUNDS / 20, "%d ranks, kind %d: %d", p, kind,
+                   atomic_load(&express[kind]));
 }
 
 TEST(test_uses_keep_apart) {

@@ -1,4 +1,4 @@
-"""Allreduces that come again under one name, which the binding describes and checks once."""
+"""Collectives that come again under one name, which the binding describes and checks once."""
 
 import gc
 import signal
@@ -275,3 +275,55 @@ def test_what_no_plan_takes():
 def test_a_plan_in_two_threads(size):
     plan = hvd.numpy.allreduce_plan(np.ones(100), "two", hvd.Sum)
     in_two_threads(lambda: (plan() == size).all())
+
+
+def gathered(shapes, i: int) -> np.ndarray:
+    return np.concatenate([np.full(shape, float(r + i)) for r, shape in enumerate(shapes)])
+
+
+VERBS = {  # of NumPy: the call, and its result on this rank, in the use i
+    "allgather": lambda x, i, size: gathered([x.shape] * size, i),
+    "broadcast": lambda x, i, size: np.full_like(x, i),
+    "alltoall": lambda x, i, size: gathered([(len(x) // size, *x.shape[1:])] * size, i),
+    "reducescatter": lambda x, i, size: np.full((len(x) // size, *x.shape[1:]), (size - 1) / 2 + i),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_other_verbs_come_again_with_few_calls_of_python(verb, rows, rank, size):
+    calls = []
+
+    def profile(_frame, event, arg):
+        if event == "call" or (event == "c_call" and arg.__name__ == "new"):
+            calls.append(arg)
+
+    results = []
+    for i in range(3 * COMES):
+        x = np.full((rows * size, 2), float(rank + i))
+        expected = VERBS[verb](x, i, size)
+        out = np.empty_like(expected) if i % 2 else None
+        sys.setprofile(profile if i == 2 * COMES else None)
+        results.append((getattr(hvd.numpy, verb)(x, name=f"again{rows}", out=out), expected))
+        sys.setprofile(None)
+        assert out is None or results[-1][0] is out
+    for got, expected in results:
+        np.testing.assert_array_equal(got, expected)
+    assert len(calls) <= 5 and not any(calls)
+
+
+def test_rows_of_one_rank_change(rank, size):
+    """The others, whose call is as before, get more or fewer rows."""
+    for i in range(4 * COMES):
+        shapes = [(3 + (i % COMES == 0 and r == size - 1), 2) for r in range(size)]
+        for out in (None, np.empty(gathered(shapes, i).shape)):
+            got = hvd.numpy.allgather(np.full(shapes[rank], float(rank + i)), name="rows", out=out)
+            np.testing.assert_array_equal(got, gathered(shapes, i))
+
+
+def test_ranks_that_disagree_on_the_root(rank, size, several):
+    for i in range(3):
+        for _ in range(COMES):
+            assert hvd.numpy.broadcast(np.full(2, rank + i), 0, name="root")[0] == i
+        with pytest.raises(hvd.HvdliteError, match="'broadcast.root': ranks disagree on the root"):
+            hvd.numpy.broadcast(np.full(2, rank), rank % 2, name="root")

@@ -4,6 +4,7 @@
 #include "base/floats.h"
 #include "collectives/coll.h"
 #include "engine/express_place.h"
+#include "engine/round.h"
 #include "kernels/reduce.h"
 #include "shm/lines.h"
 #include "transport/transport.h"
@@ -48,60 +49,6 @@ void express_close(struct express *x) {
     monitor_destroy(&x->monitor);
 }
 
-/* ---- the word: generation (40 bits) | round (8) | closed (1) | ranks that have come (15) ---- */
-
-#define CLOSED ((uint64_t)1 << 15)
-
-enum { UNTIMED = 16 }; /* looks for one look at the clock */
-
-static uint64_t word_of(uint64_t generation, uint64_t round) {
-    return generation << 24 | (round & 0xff) << 16;
-}
-static uint64_t round_of(uint64_t word) { return word >> 16; }
-static uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
-
-/* Counts this rank, the first of the round or not. False: the round is closed. */
-static bool arrive(_Atomic uint64_t *word, uint64_t own) {
-    uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
-    do {
-        bool here = round_of(w) == round_of(own);
-        if (here && w & CLOSED) return false;
-        next = (here ? w : own) + 1;
-    } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
-                                                    memory_order_acquire));
-    return true;
-}
-
-/* Closes the round; `arrived`: this rank has come to it. False: it is full. */
-static bool close_round(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
-    uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
-    do {
-        bool here = round_of(w) == round_of(own);
-        if (here ? count_of(w) == n : arrived) return false; /* others are in the next one */
-        next = (here ? w : own) | CLOSED;
-    } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
-                                                    memory_order_acquire));
-    return true;
-}
-
-/* True: all ranks have come. */
-static bool wait_until_full(_Atomic uint64_t *word, uint64_t own, uint64_t n,
-                            struct wait_policy policy) {
-    struct waiter waiter = {0};
-    for (unsigned looks = 1;; looks++) {
-        uint64_t w = atomic_load_explicit(word, memory_order_acquire);
-        if (round_of(w) != round_of(own) || count_of(w) == n) return true;
-        if (w & CLOSED) return false;
-        if (policy.spin > 0 && looks % UNTIMED) {
-            clock_relax();
-            continue;
-        }
-        double pause = waiter_next(&waiter, clock_now(), policy, 1);
-        if (pause > 0) return !close_round(word, own, true, n);
-        if (pause < 0) clock_yield();
-    }
-}
-
 /* ---- places ---- */
 
 static char *room_of(const struct express *x, int local_rank, const struct express_place *p) {
@@ -121,17 +68,26 @@ static char *input_of(const struct express *x, int local_rank, const struct expr
     return room_of(x, local_rank, p) + HEAD + p->round % 2 * p->room;
 }
 
+/* All ranks bring equally many rows, and deal them out evenly. */
+static bool is_even(const struct express *x, const struct tensor *tensor) {
+    if (!request_rows_vary(&tensor->request)) return true;
+    for (int i = 0; i < x->window->n; i++)
+        if (tensor->rows[i] != tensor->rows[0]) return false;
+    return !tensor->uneven;
+}
+
 static bool suits_window(const struct express *x, const struct tensor *tensor) {
     enum { OWN_MEMORY = 16 << 10 }; /* from here on, less is copied by the direct allreduce */
     size_t bytes = request_bytes(&tensor->request);
-    return x->window && bytes * (size_t)(x->window->n - 1) <= LARGEST &&
+    return x->window && bytes * (size_t)(x->window->n - 1) <= LARGEST && is_even(x, tensor) &&
            !(tensor->direct && bytes > OWN_MEMORY);
 }
 
 static bool suits(const struct express *x, const struct tensor *tensor) {
     const struct request *r = &tensor->request;
-    return r->kind == HVD_ALLREDUCE && r->op != HVD_ADASUM && !r->codec.kind && !r->rule &&
-           !r->grouped && (x->by_hosts ? express_suits_hosts(x, r) : suits_window(x, tensor));
+    bool plain = r->op != HVD_ADASUM && !r->codec.kind && !r->rule && !r->grouped;
+    if (!x->by_hosts) return plain && r->kind < HVD_JOIN && suits_window(x, tensor);
+    return plain && r->kind == HVD_ALLREDUCE && express_suits_hosts(x, r);
 }
 
 struct express_place *express_find(struct express *x, const struct map_node *like) {
@@ -188,22 +144,28 @@ int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *er
 
 /* ---- a round, any thread ---- */
 
+static const char *source_of(const struct express *x, const struct express_place *p,
+                             const struct tensor *t, int local_rank) {
+    return local_rank == x->window->self ? t->in : input_of(x, local_rank, p);
+}
+
 /* Adds the bytes from `begin` on, in the order of ranks. */
 static void add(const struct express *x, const struct express_place *p, const struct tensor *t,
-                size_t begin, size_t bytes) {
+                size_t begin, size_t bytes, char *out) {
     const struct request *r = &t->request;
     const struct reduce_kernels *kernels = reduce_kernels((hvd_dtype)r->dtype, (hvd_op)r->op);
     int n = x->window->n;
     const char *in[n];
-    for (int i = 0; i < n; i++)
-        in[i] = (i == x->window->self ? (const char *)t->in : input_of(x, i, p)) + begin;
-    reduce_all(kernels, (char *)t->out + begin, in, n, bytes / kernels->size, r->prescale,
+    for (int i = 0; i < n; i++) in[i] = source_of(x, p, t, i) + begin;
+    reduce_all(kernels, out, in, n, bytes / kernels->size, r->prescale,
                (struct reduce_final){r->postscale, r->op == HVD_AVERAGE ? (int64_t)n : 1});
 }
 
-/* Up to here every rank adds all, and waits once. Of more, each adds a chunk for all. */
+/* Up to here every rank adds all, and waits once. Of more, each adds a chunk for all. Other kinds
+ * wait once, too: nobody needs what another rank has added. */
 static bool is_divided(const struct express *x, const struct tensor *t) {
-    return request_bytes(&t->request) > (x->window->n == 2 ? 2 << 10 : 8 << 10);
+    return t->request.kind == HVD_ALLREDUCE &&
+           request_bytes(&t->request) > (x->window->n == 2 ? 2 << 10 : 8 << 10);
 }
 
 static struct coll_range chunk_of(const struct express *x, const struct tensor *t, int local_rank) {
@@ -215,6 +177,7 @@ static struct coll_range chunk_of(const struct express *x, const struct tensor *
 /* Copies the input for the others; for the chunk that this rank adds it has its own memory. */
 static void stage(const struct express *x, const struct express_place *p, const struct tensor *t) {
     char *to = input_of(x, x->window->self, p);
+    if (t->request.kind == HVD_BROADCAST && t->request.root != x->window->self) return;
     size_t bytes = request_bytes(&t->request);
     struct coll_range own = {0};
     if (is_divided(x, t)) own = chunk_of(x, t, x->window->self);
@@ -228,7 +191,7 @@ static void add_chunk(const struct express *x, const struct express_place *p,
     struct coll_range own = chunk_of(x, t, x->window->self);
     for (size_t at = own.begin; at < own.end; at += BLOCK) {
         size_t bytes = own.end - at < BLOCK ? own.end - at : BLOCK;
-        add(x, p, t, at, bytes);
+        add(x, p, t, at, bytes, (char *)t->out + at);
         for (int i = 0; i < x->window->n; i++)
             if (i != x->window->self)
                 lines_copy(input_of(x, i, p) + at, (char *)t->out + at, bytes);
@@ -272,30 +235,74 @@ static bool take_sums(struct express *x, const struct express_place *p, const st
     return true;
 }
 
+/* An allgather, an alltoall, a broadcast. */
+static void copy_parts(const struct express *x, const struct express_place *p,
+                       const struct tensor *t) {
+    const struct request *r = &t->request;
+    size_t part = request_bytes(r), from = 0;
+    int first = 0, last = x->window->n;
+    if (r->kind == HVD_ALLTOALL) {
+        part = (size_t)(request_rows(r) / x->window->n) * request_row_bytes(r);
+        from = (size_t)x->window->self * part;
+    }
+    if (r->kind == HVD_BROADCAST) last = 1 + (first = r->root);
+    for (int i = first; i < last; i++) {
+        char *to = (char *)t->out + (size_t)(i - first) * part;
+        const char *source = source_of(x, p, t, i) + from;
+        if (to != source) lines_copy(to, source, part);
+    }
+}
+
+/* This rank's rows. */
+static void add_part(const struct express *x, const struct express_place *p,
+                     const struct tensor *t) {
+    const struct request *r = &t->request;
+    size_t begin = 0, row = request_row_bytes(r);
+    for (int i = 0; i < x->window->self; i++)
+        begin += row * (size_t)request_part_rows(r, i, x->window->n);
+    add(x, p, t, begin, (size_t)t->out_rows * row, t->out);
+}
+
 static bool reduce(struct express *x, const struct express_place *p, const struct tensor *t,
                    uint64_t own) {
     bool divided = is_divided(x, t);
     floats_mode mode = floats_exact();
     if (divided)
         add_chunk(x, p, t);
+    else if (t->request.kind == HVD_ALLREDUCE)
+        add(x, p, t, 0, request_bytes(&t->request), t->out);
+    else if (t->request.kind == HVD_REDUCESCATTER)
+        add_part(x, p, t);
     else
-        add(x, p, t, 0, request_bytes(&t->request));
+        copy_parts(x, p, t);
     floats_restore(mode);
     if (!divided) return true;
     atomic_store_explicit(sums_of(x, x->window->self, p), own, memory_order_release);
     return take_sums(x, p, t, own);
 }
 
+/* False: the tensor differs from what all ranks brought before, or the output needs the engine. */
+static bool fits(const struct express *x, const struct express_place *p, const struct tensor *t) {
+    const struct request *r = &t->request;
+    if (request_conflict(&p->request, r) != FIELD_NONE) return false;
+    if (r->kind == HVD_REDUCESCATTER)
+        return t->out_rows == request_part_rows(r, x->window->self, x->window->n);
+    if (!request_rows_vary(r)) return true;
+    int64_t rows = request_rows(r), each = r->kind == HVD_ALLTOALL ? rows / x->window->n : rows;
+    return rows == request_rows(&p->request) && !r->uneven && t->out &&
+           t->out_rows == each * x->window->n;
+}
+
 /* Returns the round's number among all of the tensor, equal on all ranks; 0: it is not done. */
 static uint64_t use(struct express *x, struct express_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->window->n;
     _Atomic uint64_t *word = word_at(x, p);
-    if (request_conflict(&p->request, &t->request) != FIELD_NONE) {
-        close_round(word, own, false, n);
+    if (!fits(x, p, t)) {
+        round_close(word, own, false, n);
         return 0;
     }
     stage(x, p, t);
-    if (!arrive(word, own) || !wait_until_full(word, own, n, x->transport->patience.policy))
+    if (!round_arrive(word, own) || !round_wait(word, own, n, x->transport->patience.policy))
         return 0;
     if (!reduce(x, p, t, own)) return 0;
     return express_batch(p);
@@ -338,6 +345,6 @@ int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *
     int state = OPEN;
     if (!p) return HVD_OK;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))
-        close_round(word_at(x, p), word_of(p->generation, p->round), false, (uint64_t)x->window->n);
+        round_close(word_at(x, p), word_of(p->generation, p->round), false, (uint64_t)x->window->n);
     return state == BUSY ? tensor_duplicate(tensor, err) : HVD_OK;
 }

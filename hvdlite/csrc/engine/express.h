@@ -1,14 +1,15 @@
-/* Express: small allreduces that come again and are waited for, without negotiation.
+/* Express: small collectives that come again and are waited for, without negotiation.
  *
  * Such a tensor gets a place; a use of its name is then a round. Where each rank has a host of its
- * own, express_hosts.c has the rounds, and the stepping thread calls.
+ * own, express_hosts.c has the rounds of allreduces, and the stepping thread calls.
  *
  * Where all ranks share a window, a place is there: one word for all, and on each rank room for two
  * inputs. Each rank copies its input in and counts itself in the word. The rank that fills the round
- * settles it: all data is there and nobody can withdraw, so each rank adds all inputs in the order of
- * ranks; of larger ones a chunk, and waits for the sums of the others. A rank that has waited in vain
- * for a full round closes it, and so does one that submits the tensor to the engine. Nobody fills a
- * closed round: all go to the engine, which knows of stalls, deaths, joins and disagreement.
+ * settles it: all data is there and nobody can withdraw, so each rank takes of the inputs what it
+ * needs. In an allreduce it adds all, in the order of ranks; of larger ones a chunk, and waits for
+ * the sums of the others. A rank that has waited in vain for a full round closes it, and so does one
+ * that submits the tensor to the engine. Nobody fills a closed round: all go to the engine, which
+ * knows of stalls, deaths, joins and disagreement.
  *
  * What the engine decides comes in one order on all ranks, so they agree on places and rounds
  * without a message: each decision on the tensor opens a generation, whose rounds are counted from
@@ -63,7 +64,7 @@ void express_close(struct express *x);
  * of decisions. */
 int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *err);
 
-/* Any thread. Reduces the tensor with ranks that wait for it now, and completes it. False: submit it
+/* Any thread. Does the collective with ranks that wait for it now, and completes it. False: submit it
  * to the engine. */
 bool express_run(struct express *x, struct tensor *tensor);
 

@@ -60,6 +60,8 @@ void handle_renew(struct hvd_handle *h, const void *in, void *out) {
     h->tensor.in = in;
     h->tensor.out = out;
     h->tensor.request.contributors = 0;
+    free(h->tensor.made);
+    h->tensor.made = NULL;
     h->error.code = HVD_OK;
     atomic_store(&h->done, false);
     handle_lend(h);

@@ -65,7 +65,7 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
         error_of(&err, h->tensor.request.name);
         handle_refuse(h, &err);
     }
-    return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK;
+    return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK && h->tensor.out == out;
 }
 
 void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
