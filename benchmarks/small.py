@@ -11,8 +11,11 @@ build/small-RANKS.json until it is deleted. A figure is the median over rounds o
 median; CPU is the processor time of a rank a call, of the same rounds.
 """
 
+import ctypes
 import os
 import statistics
+import subprocess
+import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -24,7 +27,8 @@ from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)  # bytes
 TITLES = ("4 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB")
 SHARED = "hvdlite, `empty_shared`"
-HERE = ("hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", "Open MPI", "Gloo")
+IN_C = "hvdlite, called from C"
+HERE = ("hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C, "Open MPI", "Gloo")
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
@@ -37,6 +41,14 @@ ENVIRONMENT = {
     "Intel MPI": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "HYDRA_LAUNCHER": "fork"},
     "MPICH": {"HYDRA_LAUNCHER": "fork"},
 }
+
+LOOP = """
+int loop(int (*run)(void *, const void *, void *, double), void *plan, void *data, int count) {
+    for (int i = 0; i < count; i++)
+        if (!run(plan, data, data, 10)) return i;
+    return count;
+}
+"""
 
 # ---- on each rank ----
 
@@ -76,7 +88,48 @@ def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
         tensor, name = torch.zeros(nbytes // 4), f"torch.{nbytes}"
         return lambda: hvd.allreduce_(tensor, name=name, op=hvd.Sum)
 
-    return dict(zip(HERE, (call, plan, shared, in_torch)))
+    return dict(zip(HERE, (call, plan, shared, in_torch, of_c())))
+
+
+def of_c() -> Callable[[int], Callable]:
+    """Return what makes calls with a ``repeat``, which is a loop in C around ``hvd_run``."""
+    from hvdlite.core.collectives import describe_on, memory_of, reduction
+    from hvdlite.core.native import ffi, lib, new_error
+    from hvdlite.core.process_set import global_process_set
+    from hvdlite.core.reduce_ops import Sum
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/loop.so"
+        line = ["cc", "-O2", "-shared", "-fPIC", "-xc", "-", "-o", library]
+        subprocess.run(line, input=LOOP, text=True, check=True)
+        loop = ctypes.CDLL(library).loop
+    loop.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int)
+    run = int(ffi.cast("intptr_t", ffi.addressof(lib, "hvd_run")))
+    how = {**reduction(Sum, (1.0, 1.0), global_process_set), "waited": 1}
+
+    def call(nbytes: int) -> Callable:
+        array = np.zeros(nbytes // 4, np.float32)
+        memory = memory_of(array)
+        tensor, _alive = describe_on(lib.HVD_ALLREDUCE, f"c.{nbytes}", memory, memory, how)
+        plan = lib.hvd_plan(tensor, new_error())
+        handle = int(ffi.cast("intptr_t", plan))
+
+        def repeat(count: int) -> None:
+            assert loop(run, handle, array.ctypes.data, count) == count, "hvd_run failed"
+
+        return Repeating(repeat)
+
+    return call
+
+
+class Repeating:
+    """A call that knows how to make itself many times."""
+
+    def __init__(self, repeat: Callable[[int], None]) -> None:
+        self.repeat = repeat
+
+    def __call__(self) -> None:
+        self.repeat(1)
 
 
 def of_gloo(comm) -> Callable[[int], Callable]:
@@ -100,8 +153,11 @@ def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
     """Return seconds and CPU seconds a call."""
     comm.Barrier()
     cpu, began = time.process_time(), time.perf_counter()
-    for _ in range(count):
-        run()
+    if isinstance(run, Repeating):
+        run.repeat(count)
+    else:
+        for _ in range(count):
+            run()
     return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 
 
