@@ -51,7 +51,6 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state: State, *args, **kwargs) -> Any:
-        members.be_elastic()
         members.begin(topology.world())
         newcomers.begin()
         left: Optional[_Left] = None  # the job that had a death, or is to have newcomers

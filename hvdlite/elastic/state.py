@@ -54,7 +54,7 @@ class State:
 
         :raises HostsUpdatedInterrupt: on all ranks; ``run`` goes on with those that come.
         """
-        if job.door.newcomers_are_ready():
+        if job.door.newcomers.are_ready():
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:

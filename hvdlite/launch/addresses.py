@@ -25,12 +25,8 @@ def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
     """Return the address from which this host sends to the first reachable other host."""
     for interfaces in others:
         for address in interfaces.values():
-            if address in own.values():  # the loopback, or a bridge that every host has
-                continue
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-                try:
-                    sock.connect((address, 9))  # only asks the routing table
-                except OSError:
-                    continue
-                return sock.getsockname()[0]
+            here = address in own.values()  # the loopback, or a bridge that every host has
+            source = None if here else probe.source_towards(address)
+            if source:
+                return source
     return next(a for a in [*own.values(), "127.0.0.1"] if not a.startswith("127."))

@@ -153,34 +153,16 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
     """
     if not remote:
         return [LOOPBACK]
-    allowed = [a for n, a in probe.interfaces().items() if not wanted or _allowed(n, a, wanted)]
-    ways = [_way_to(host) for host in hosts]
+    own = probe.interfaces().items()
+    allowed = [address for name, address in own if not wanted or probe.is_on(name, address, wanted)]
+    ways = [probe.source_towards(host) for host in hosts]  # None: a name that only ssh knows
     if ways and not wanted and None not in ways:
         allowed = [address for address in allowed if address in ways]
     return [*(a for a in allowed if not a.startswith("127.")), LOOPBACK]
 
 
-def _way_to(host: str) -> Optional[str]:
-    """Return the source address of packets from here to the host; sends no packet."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect((socket.gethostbyname(host), 9))
-            return sock.getsockname()[0]
-    except OSError:  # a name that only ssh knows
-        return None
-
-
 def unknown_interface(wanted: List[str]) -> Optional[str]:
     """Return the first interface or network (10.1.0.0/16) that this host lacks, or None."""
-    own = probe.interfaces()
-    return next((w for w in wanted if not any(_allowed(n, a, [w]) for n, a in own.items())), None)
-
-
-def _allowed(name: str, address: str, wanted: List[str]) -> bool:
-    return any(_in_network(address, w) if "/" in w else w == name for w in wanted)
-
-
-def _in_network(address: str, network: str) -> bool:
-    import ipaddress  # few name a network, and it takes 1 ms
-
-    return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    own = probe.interfaces().items()
+    lacking = (w for w in wanted if not any(probe.is_on(*each, [w]) for each in own))
+    return next(lacking, None)

@@ -117,6 +117,30 @@ def interfaces():
     return found
 
 
+def is_on(name, address, networks):
+    """Tell whether an interface is one of these networks: eth0, 10.1.0.0/16, 10.1.0.7."""
+    return name in networks or any(_is_in(address, each) for each in networks)
+
+
+def _is_in(address, network):
+    import ipaddress  # few jobs name networks
+
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def source_towards(host):
+    """Return the address from which this host sends to another; None: it knows no way there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, 9))  # only asks the routing table
+        except OSError:
+            return None
+        return sock.getsockname()[0]
+
+
 def why_not_loaded(without_mpi=False):
     """Return why ranks can't import hvdlite here; another process tries, as that loads MPI."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}

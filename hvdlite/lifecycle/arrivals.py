@@ -1,13 +1,25 @@
-"""Which ranks are in init(), and the texts of a rank that waits there for others."""
+"""Which ranks are in init(), and the texts and errors of a rank that waits there for others."""
 
 import socket
 import time
 from typing import Set
 
 from hvdlite.core.log import logger
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import HvdliteError, RankFailedError
 
 LIMIT = "HVDLITE_INIT_TIMEOUT_SECONDS"
+
+
+def ended(rank: int) -> RankFailedError:
+    """Return the error of a rank that was there, and has died before the job began."""
+    text = f"init(): rank {rank} has ended while the job began"
+    return RankFailedError(text, kind="rank dead", ranks=(rank,))
+
+
+def ended_without(rank: int) -> HvdliteError:
+    """Return the error of a rank that will not come to init()."""
+    text = f"init(): rank {rank}'s script has ended without calling init()"
+    return HvdliteError(text, kind="rank left", ranks=(rank,))
 
 
 class Arrivals:

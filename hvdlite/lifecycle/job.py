@@ -174,13 +174,13 @@ def at_exit() -> None:
     if failed and failed.error:
         watched.say_raised()  # again: a user's own sys.excepthook may have replaced the one here
     if failed:
-        door.end_alone()
+        door.members.end_alone()
     clean = True
     if is_initialized():
         if failed is None:
             frameworks.submit_all()
         clean = _leave(*((failed.reason, EXIT_PATIENCE_SECONDS) if failed else (GOOD_END,)))
-        clean = clean or door.goes_on_without_others()
+        clean = clean or door.members.go_on_without_others()
         if clean:
             frameworks.after_exit()
     elif failed and not _joined and door.has_others():

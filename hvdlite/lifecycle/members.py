@@ -41,12 +41,6 @@ def is_elastic() -> bool:
     return (_elastic or os.environ.get(ELASTIC) == "1") and survive()
 
 
-def be_elastic() -> None:
-    """From now on a failure of this script ends this process only."""
-    global _elastic
-    _elastic = True
-
-
 def note_death() -> None:
     """End alone from now on: the processes of MPI are not those of the job, or will not be."""
     global _died
@@ -118,10 +112,20 @@ def take(comm: MPI.Intracomm) -> None:
     _comm, _died = comm, True
 
 
+def go_on_without_others() -> bool:
+    """Note a death after all work, if this process goes on though others die."""
+    if is_elastic():
+        note_death()
+    return is_elastic()
+
+
 def begin(world: Any) -> None:
-    """Take the communicator of the job that this process has joined, an ``MPIWorld``."""
-    global _comm
-    _comm = world.comm
+    """From now on a failure of this script ends this process only.
+
+    :param world: of the job that this process has joined, an ``MPIWorld``.
+    """
+    global _comm, _elastic
+    _comm, _elastic = world.comm, True
 
 
 def _within_patience(function: Callable[[], Any]) -> Any:

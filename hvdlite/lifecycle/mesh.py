@@ -1,6 +1,5 @@
 """The mesh: the connections of each rank to each, for the C library of a job that no MPI joins."""
 
-import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -119,13 +118,6 @@ def _chosen(wanted: str) -> str:
     """Return this host's address on the interfaces and networks that the user allows."""
     words = [word.strip() for word in wanted.split(",")]
     for name, address in probe.interfaces().items():
-        if name in words or any(_is_in(address, word) for word in words):
+        if probe.is_on(name, address, words):
             return address
     raise HvdliteError(f"init(): {INTERFACES} is {wanted}: this host has no address there")
-
-
-def _is_in(address: str, network: str) -> bool:
-    try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False

@@ -10,7 +10,7 @@ from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, members, mpi_life, newcomers, orphan
-from hvdlite.lifecycle.arrivals import Arrivals
+from hvdlite.lifecycle.arrivals import Arrivals, ended_without
 
 TRANSPORT = "mpi"
 SOON_SECONDS = 3.0  # in init(), until ranks tell rank 0, and few ranks all others, who is there
@@ -175,8 +175,7 @@ def _all_here(comm: MPI.Intracomm, patience: float) -> MPI.Intracomm:
             gone = status.source
             (of_comm,) = MPI.COMM_WORLD.group.Translate_ranks([gone], comm.group)
             if of_comm != MPI.UNDEFINED:
-                text = f"init(): rank {gone}'s script has ended without calling init()"
-                raise HvdliteError(text, kind="rank left", ranks=(gone,))
+                raise ended_without(gone)
             MPI.COMM_WORLD.Recv([None, 0, MPI.BYTE], gone, _GONE)
         time.sleep(0.001)  # Ctrl-C gets through here
     asked.take()
@@ -232,24 +231,6 @@ def say_gone() -> None:
     for other in range(MPI.COMM_WORLD.size):
         if other != MPI.COMM_WORLD.rank:
             MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _GONE).Free()
-
-
-def goes_on_without_others() -> bool:
-    """Note a death after all work, if this process goes on though others die."""
-    if members.is_elastic():
-        members.note_death()
-        return True
-    return False
-
-
-def newcomers_are_ready() -> bool:
-    """Tell whether new ranks may come in now. Collective, in elastic training."""
-    return newcomers.are_ready()
-
-
-def end_alone() -> None:
-    """Exit now where the usual end would wait for the dead; for exit functions."""
-    members.end_alone()
 
 
 def end_all(code: int, patience: float) -> None:

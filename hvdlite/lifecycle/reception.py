@@ -11,7 +11,7 @@ import time
 from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.core.log import logger
-from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.lifecycle.arrivals import ended, ended_without
 from hvdlite.lifecycle.handshake import GONE, Hello, Stranger, Visitor, introduce, say
 
 VISITOR_SECONDS = 10.0  # from a connection to its proof
@@ -119,8 +119,7 @@ class Reception:
 
     def _let_in(self, visitor: Visitor, hello: Hello) -> None:
         if hello.purpose == GONE:
-            text = f"init(): rank {hello.rank}'s script has ended without calling init()"
-            raise HvdliteError(text, kind="rank left", ranks=(hello.rank,))
+            raise ended_without(hello.rank)
         guest, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
             told = "of {} ranks (its init() number {}, version {})".format(*hello[2:])
@@ -153,8 +152,7 @@ class Reception:
         self._ended(guest)
 
     def _ended(self, guest: Guest) -> None:
-        text = f"rank {guest[1]} has ended while the job began"
-        raise RankFailedError(text, kind="rank dead", ranks=guest[1:])
+        raise ended(guest[1])
 
     def _end_the_slow(self) -> None:
         now = time.monotonic()

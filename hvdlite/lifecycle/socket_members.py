@@ -56,8 +56,7 @@ def is_elastic() -> bool:
     return _self.listener is not None
 
 
-def be_elastic() -> None:
-    """Do nothing: :func:`begin` is what makes a job elastic."""
+go_on_without_others = is_elastic
 
 
 def have_died() -> bool:

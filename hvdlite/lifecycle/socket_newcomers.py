@@ -19,6 +19,8 @@ from hvdlite.lifecycle import watched
 from hvdlite.lifecycle.watched import MOST, TOO_LATE
 from hvdlite.numpy import allreduce
 
+let_in = members.go_on  # with those that have come to the roll call
+
 
 def begin() -> None:
     """Do nothing: the launcher sees what the job lacks."""
@@ -43,11 +45,6 @@ def are_ready() -> bool:
         return False
     ready = not topology.rank() and bool(members.coming())
     return bool(allreduce(np.array([int(ready)]), name="elastic.newcomers", op=Max)[0])
-
-
-def let_in() -> None:
-    """Go on with those that have come to the roll call."""
-    members.go_on()
 
 
 def come_in() -> None:

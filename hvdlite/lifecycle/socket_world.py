@@ -14,13 +14,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 from hvdlite.core import start, topology
 from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.core.world import World
-from hvdlite.lifecycle import alone, forks, mesh, orphan, socket_newcomers, star
+from hvdlite.lifecycle import alone, forks, mesh, orphan, star
 from hvdlite.lifecycle import socket_members as members
+from hvdlite.lifecycle import socket_newcomers as newcomers  # noqa: F401 - as mpi_world has it
 from hvdlite.lifecycle.watch import Watch, check_limits
 from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "tcp"
-newcomers = socket_newcomers
 GONE_SECONDS = 1.0  # for telling those who wait in init() that this process ends without
 
 _joined = 0  # jobs of this process
@@ -208,21 +208,6 @@ def rank() -> int:
 def say_gone() -> None:
     """Tell those who wait for this process in init() now, or soon."""
     star.say_gone(_place(), _joined, GONE_SECONDS)
-
-
-def goes_on_without_others() -> bool:
-    """Tell whether this process goes on though others die."""
-    return members.is_elastic()
-
-
-def newcomers_are_ready() -> bool:
-    """Tell whether newcomers may be let in now: the same on all ranks. Collective."""
-    return newcomers.are_ready()
-
-
-def end_alone() -> None:
-    """Exit now if the others go on without this process; for exit functions."""
-    members.end_alone()
 
 
 def end_all(code: int, patience: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Set
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle.arrivals import Arrivals
+from hvdlite.lifecycle.arrivals import Arrivals, ended, ended_without
 from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
 from hvdlite.lifecycle.reception import Reception, bound, listen, reach
 
@@ -60,7 +60,7 @@ class Star:
             finally:
                 connection.settimeout(self._timeout)
             if not something:
-                raise _ended(rank)
+                raise ended(rank)
             if self.rank:  # between two calls rank 0 tells of errors only
                 self.receive(0)
 
@@ -81,18 +81,18 @@ class Star:
         try:
             say(self.connections[rank], {"value": value})
         except OSError:
-            raise _ended(rank) from None
+            raise ended(rank) from None
 
     def receive(self, rank: int) -> Any:
         try:
             told = hear(self.connections[rank])
         except socket.timeout as error:
             if error.errno == errno.ETIMEDOUT:  # the kernel has given the other host up
-                raise _ended(rank) from None
+                raise ended(rank) from None
             text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
             raise HvdliteError(text, kind="stalled", ranks=(rank,)) from None
         except OSError:
-            raise _ended(rank) from None
+            raise ended(rank) from None
         if "error" in told:
             ranks, kind = tuple(told.get("ranks", ())), told.get("kind")
             failed = RankFailedError if kind == "rank dead" else HvdliteError
@@ -120,16 +120,6 @@ class Star:
         self.connections = {}
 
 
-def _ended(rank: int) -> RankFailedError:
-    text = f"init(): rank {rank} has ended while the job began"
-    return RankFailedError(text, kind="rank dead", ranks=(rank,))
-
-
-def _ended_without(rank: int) -> HvdliteError:
-    text = f"init(): rank {rank}'s script has ended without calling init()"
-    return HvdliteError(text, kind="rank left", ranks=(rank,))
-
-
 def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
     return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
 
@@ -150,7 +140,7 @@ def meet(place: start.Place, joined: int, patience: float) -> Star:
     connection, other = reach(place.host, place.ports, hello, key, wait.look)
     if other.purpose == GONE:
         connection.close()
-        raise _ended_without(0)
+        raise ended_without(0)
     return Star(place, key, joined, patience, {0: connection})
 
 
