@@ -72,12 +72,17 @@ class Gloo(MPI):
         return array.numpy()
 
 
-def open_gloo(comm):
+def join_gloo(comm, host: str = "127.0.0.1"):
+    """Join a process group of Gloo's that rank 0 begins there; return torch.distributed."""
     import torch.distributed as dist
 
-    address = f"tcp://127.0.0.1:{free_port(comm)}"
+    address = f"tcp://{host}:{free_port(comm)}"
     dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
-    return Gloo(dist, "Gloo"), comm
+    return dist
+
+
+def open_gloo(comm):
+    return Gloo(join_gloo(comm), "Gloo"), comm
 
 
 class ParameterServer(MXNetArrays):
@@ -187,8 +192,7 @@ class ShardedUpdating:
 
 
 def open_zero(comm):
-    gloo, comm = open_gloo(comm)
-    return Sharded(gloo.hvd, "DDP, ZeroRedundancyOptimizer"), comm
+    return Sharded(join_gloo(comm), "DDP, ZeroRedundancyOptimizer"), comm
 
 
 def open_alone(comm):

@@ -32,7 +32,7 @@ from typing import Callable, Dict, List, Sequence
 
 from benchmarks import harness, plan
 from benchmarks.harness import Kept, markdown, parser_of, show
-from benchmarks.libraries import free_port
+from benchmarks.libraries import join_gloo
 
 MODELS = {"mlp": 60, "resnet18": 12}  # steps that are measured
 SYSTEMS = ("hvdlite", "hvdlite in DDP", "Gloo", "alone")
@@ -111,13 +111,10 @@ def begin(systems: Sequence[str], comm) -> None:
 
         horovod.init()
         return
-    import torch.distributed as dist
-
     import hvdlite.torch as hvd
 
     hvd.init()
-    address = f"tcp://{comm.bcast(_own_address())}:{free_port(comm)}"
-    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+    join_gloo(comm, comm.bcast(_own_address()))
 
 
 def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
@@ -224,16 +221,15 @@ def compare(rounds: List[Dict[str, Dict[str, float]]]) -> Dict[str, float]:
     def median(runs, value: Callable) -> float:
         return statistics.median(value(run) for run in runs)
 
-    found = {system: median(plain + shared, itemgetter(system)) for system in plain[0]}
+    both = plain + shared
+    found = {system: median(both, itemgetter(system)) for system in plain[0]}
     found["Gloo"], found[SHARED] = (median(r, itemgetter("Gloo")) for r in (plain, shared))
     for title, runs in (("Gloo / hvdlite", plain), (f"{SHARED} / hvdlite", shared)):
         found[title] = median(runs, lambda run: run["Gloo"] / run["hvdlite"])
     if HOROVOD in found:
-        found["Horovod / hvdlite"] = median(
-            plain + shared, lambda run: run[HOROVOD] / run["hvdlite"]
-        )
-    found[f"hvdlite / {SLOWER}"] = median(plain + shared, lambda run: run["hvdlite"] / run[SLOWER])
-    found["hvdlite / alone"] = median(plain + shared, lambda run: run["hvdlite"] / run["alone"])
+        found["Horovod / hvdlite"] = median(both, lambda run: run[HOROVOD] / run["hvdlite"])
+    for lone in (SLOWER, "alone"):
+        found[f"hvdlite / {lone}"] = median(both, lambda run, lone=lone: run["hvdlite"] / run[lone])
     return found
 
 

@@ -23,6 +23,8 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
+from benchmarks.libraries import join_gloo
+from benchmarks.plan import KEEP_MEMORY
 
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)  # bytes
 TITLES = ("4 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB")
@@ -33,11 +35,7 @@ ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
 ENVIRONMENT = {
-    "Open MPI": {
-        "MALLOC_MMAP_THRESHOLD_": "1000000000",
-        "MALLOC_TRIM_THRESHOLD_": "4000000000",
-        "MALLOC_TOP_PAD_": "256000000",
-    },
+    "Open MPI": KEEP_MEMORY,
     "Intel MPI": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "HYDRA_LAUNCHER": "fork"},
     "MPICH": {"HYDRA_LAUNCHER": "fork"},
 }
@@ -134,13 +132,9 @@ class Repeating:
 
 def of_gloo(comm) -> Callable[[int], Callable]:
     import torch
-    import torch.distributed as dist
-
-    from benchmarks.libraries import free_port
 
     torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{free_port(comm)}"
-    dist.init_process_group("gloo", init_method=address, rank=comm.rank, world_size=comm.size)
+    dist = join_gloo(comm)
 
     def call(nbytes: int) -> Callable:
         tensor = torch.zeros(nbytes // 4)

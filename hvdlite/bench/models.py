@@ -55,13 +55,12 @@ def lenet():
     return net
 
 
-def bert_shapes(
-    layers: int = 12, units: int = 768, inner: int = 3072, words: int = 30522, positions: int = 512
-) -> List[Shape]:
-    """Return the shapes of BERT's encoder with pooler; the defaults are those of bert-base-uncased.
+def bert_shapes() -> List[Shape]:
+    """Return the shapes of BERT's encoder with pooler, as of bert-base-uncased.
 
     https://arxiv.org/abs/1810.04805: 110 million parameters.
     """
+    layers, units, inner, words, positions = 12, 768, 3072, 30522, 512
     norm = [(units,), (units,)]
     attention = 4 * [(units, units), (units,)]  # query, key, value, output
     feed_forward = [(inner, units), (inner,), (units, inner), (units,)]

@@ -164,5 +164,5 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
 def unknown_interface(wanted: List[str]) -> Optional[str]:
     """Return the first interface or network (10.1.0.0/16) that this host lacks, or None."""
     own = probe.interfaces().items()
-    lacking = (w for w in wanted if not any(probe.is_on(*each, [w]) for each in own))
+    lacking = (w for w in wanted if not any(probe.is_on(n, a, [w]) for n, a in own))
     return next(lacking, None)

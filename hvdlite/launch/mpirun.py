@@ -16,9 +16,6 @@ from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, LaunchError, Plan
 from hvdlite.launch.ranks import placement
 
-# Python on another host needs these to start; the rest of the environment follows by the agent.
-_FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-
 Placement = List[Tuple[str, int]]
 
 
@@ -159,7 +156,7 @@ def _loopback(name: str) -> bool:
 def _forwarded(where: str) -> List[str]:
     if where == "here":
         return []
-    return [name for name in _FORWARDED if name in os.environ or name == channel.VARIABLE]
+    return [name for name in starter.FORWARDED if name in os.environ or name == channel.VARIABLE]
 
 
 def agent(job: Job) -> List[str]:

@@ -57,17 +57,12 @@ def reason(done: subprocess.CompletedProcess) -> str:
 
 def copy_commands(job: Job) -> List[List[str]]:
     """Return one rsync command a host."""
-    names = [host.name for host in job.hosts] or ["localhost"]
-    return [_rsync(job, name) for name in names]
-
-
-def _target(job: Job) -> str:
-    assert job.sync_dir is not None  # otherwise nothing is copied
-    return job.sync_dir
+    return [_rsync(job, host.name) for host in job.hosts]
 
 
 def _rsync(job: Job, host: str) -> List[str]:
-    folder = _target(job).rstrip("/") + "/"
+    assert job.sync_dir is not None  # otherwise nothing is copied
+    folder = job.sync_dir.rstrip("/") + "/"
     # The remote side makes the folder's parents first, which rsync itself does not.
     make = f"mkdir -p {shlex.quote(folder)} && rsync"
     argv = ["rsync", "-az", "--rsync-path", make]
@@ -80,24 +75,21 @@ def copy_folder(job: Job) -> None:
     """Copy the folder to all hosts; LaunchError names the first host that failed."""
     if not shutil.which("rsync"):
         raise LaunchError("--sync-dst-dir needs rsync here: run `apt-get install rsync`")
-    names = [host.name for host in job.hosts] or ["localhost"]
-    for text in on_each(lambda name: _copy_to(job, name), names):
+    for text in on_each(lambda name: _copy_to(job, name), [host.name for host in job.hosts]):
         if text:
             raise LaunchError(text)
 
 
 def _copy_to(job: Job, host: str) -> Optional[str]:
+    argv = _rsync(job, host)
     if is_here(host):
-        if os.path.realpath(_target(job)) == os.getcwd():
+        if os.path.realpath(argv[-1]) == os.getcwd():
             return None
-        os.makedirs(_target(job), exist_ok=True)
-    done = subprocess.run(_rsync(job, host), capture_output=True, text=True)
+        os.makedirs(argv[-1], exist_ok=True)
+    done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode == 0:
         return None
     if "rsync: command not found" in done.stderr or "rsync: not found" in done.stderr:
         return f"{host} has no rsync, which --sync-dst-dir needs: run `apt-get install rsync` there"
-    return f"{host} cannot be given a copy in {job.sync_dir}: {_first_line(done.stderr)}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0]
+    why = done.stderr.strip().split("\n")[0]
+    return f"{host} cannot be given a copy in {job.sync_dir}: {why}"

@@ -24,6 +24,7 @@ from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, Plan
 from hvdlite.launch.ranks import placement
 
+# Python on another host needs these to start; the rest of the environment follows by the agent.
 FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 TERM_SECONDS = 2.0
 _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
