@@ -1,7 +1,6 @@
 """run: calls a training function again, from the last commit, when ranks have died or come."""
 
 import functools
-import socket
 from typing import Any, Callable, Optional
 
 from hvdlite.core import frameworks, names, registry, topology
@@ -66,7 +65,7 @@ def run(function: Callable) -> Callable:
                     left = None
                     state.on_reset()
                 else:
-                    newcomers.call_first()
+                    newcomers.call()
                 state.sync()
                 has_state = True
                 result = function(state, *args, **kwargs)
@@ -110,8 +109,8 @@ class _Left:
         """
         job.leave_broken()
         job.init()
-        own = (socket.gethostname(), newcomers.homes(), self._owners, has_state)
-        hosts, homes, owners, have_state = zip(*allgather_object(own, "elastic.ranks"))
+        own = self._owners, has_state
+        owners, have_state = zip(*allgather_object(own, "elastic.ranks"))
         if not any(have_state):
             raise HvdliteError(
                 "all ranks that had the state of training have died before the new ones got it: "
@@ -125,4 +124,4 @@ class _Left:
             for number, ranks in self._ranks.items()
         }
         registry.renumber(self._sets, left)
-        newcomers.call(max(homes, key=len), list(hosts))
+        newcomers.call()

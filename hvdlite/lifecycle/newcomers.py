@@ -50,30 +50,20 @@ def begin() -> None:
         members.note_death()  # of nobody: but MPI_Finalize would wait for newcomers
 
 
-def call_first() -> None:
-    """Note where the ranks are, and call those that lack. Collective: a rank may die in it."""
-    hosts = allgather_object(socket.gethostname(), "elastic.hosts")
-    call(hosts, hosts)
-
-
-def homes() -> List[str]:
-    """Return the hosts of the ranks that the job began with; a newcomer learns it from others."""
-    return _homes
-
-
 def missing() -> int:
     """Return how many ranks the job lacks, the same number on every rank."""
     return max(int(os.environ.get(MOST) or 0) - topology.size(), 0) if _active else 0
 
 
-def call(homes: List[str], present: List[str]) -> None:
-    """Start processes for the ranks that the job lacks, if it lacks any; return at once.
+def call() -> None:
+    """Note where the ranks are, and start processes for those that the job lacks, if it lacks any.
 
-    :param homes: the hosts of the ranks that the job began with; none: nobody learned them.
-    :param present: the hosts of the ranks.
+    Collective: a rank may die in it. It does not wait for the processes.
     """
     global _present
-    _homes[:], _present = homes or present, present
+    told = allgather_object((socket.gethostname(), _homes), "elastic.hosts")
+    _present = [host for host, _ in told]
+    _homes[:] = max((homes for _, homes in told), key=len) or _present  # newcomers know none
     _call_again()
 
 

@@ -7,7 +7,6 @@ commit they hold a roll call, if the first of them has heard of one.
 
 import os
 import sys
-from typing import List
 
 import numpy as np
 
@@ -26,16 +25,7 @@ def begin() -> None:
     """Do nothing: the launcher sees what the job lacks."""
 
 
-def call_first() -> None:
-    """Do nothing: the launcher calls."""
-
-
-def homes() -> List[str]:
-    """Return no hosts: the launcher knows them."""
-    return []
-
-
-def call(homes: List[str], present: List[str]) -> None:
+def call() -> None:
     """Do nothing: the launcher calls."""
 
 
