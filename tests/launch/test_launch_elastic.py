@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 from jobs import ROOT
@@ -90,8 +89,9 @@ def test_where_ssh_never_answers_another_host_gets_the_new_rank():
     """A host that vanishes while the new rank starts there closes no connection."""
     hosts = [Host(f"{name}.invalid", 1) for name in "abc"]
     job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
-    job = replace(job, transport="tcp", most=2, start_timeout=0.2)
-    first = Rank(0, None, "a", "", 0, {}, door={"address": "", "port": 0})
+    job = job._replace(transport="tcp", most=2, start_timeout=0.2)
+    first = Rank(0, None, "a", "", 0, {})
+    first.door = {"address": "", "port": 0}
     coming = newcomers.Newcomers(job, {}, {0: first}, print, print)
     for _ in range(2):
         coming.look()

@@ -208,10 +208,7 @@ static void release(struct engine *e) {
 static int prepare(struct engine *e, struct transport *t, const struct engine_config *config,
                    hvd_error *err) {
     struct coordinator_config coordinator = {
-        .size = t->at.size,
-        .job_ranks = t->job_ranks,
-        .options = config->options,
-    };
+        .size = t->at.size, .job_ranks = t->job_ranks, .options = config->options};
     if (config->options.deterministic) coordinate_in_order(&coordinator, &t->all);
     monitor_init(&e->monitor);
     wheel_open(&e->wheel, step, e);
