@@ -36,9 +36,7 @@ ROWS = [
     _same("64 MiB", "64 MiB", private("64M")),
     _same("400 MB", "400 MB", private("400MB")),
     _same(
-        "ResNet-50, `allreduce_` one by one",
-        "ResNet-50,\none by one",
-        cases.model("resnet50").name,
+        "ResNet-50, `allreduce_` one by one", "ResNet-50,\none by one", cases.model("resnet50").name
     ),
     Row(
         "ResNet-50, zero-copy, `trainer.allreduce_grads()`",

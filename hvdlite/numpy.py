@@ -14,17 +14,16 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.core import frameworks, rows
+from hvdlite.core import frameworks, rows, starting
 from hvdlite.core.again import again, described
-from hvdlite.core.collectives import Started, dense, pointer, reduction, run, start_all
+from hvdlite.core.collectives import dense, pointer, run
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, recurring_name, tensor_name
 from hvdlite.core.native import lib
-from hvdlite.core.outs import are_apart, check_out, check_outs, deliver, result_array
+from hvdlite.core.outs import check_out, check_outs, result_array
 from hvdlite.core.prepared import Prepared
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
-from hvdlite.core.rows import part_shape, rows_of
 from hvdlite.core.shared_memory import shared_bytes
 
 globals().update(VALUES)  # Min, Max, ... are names of this module, too
@@ -112,7 +111,7 @@ def grouped_allreduce(
     """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("allreduce", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
+    return starting.reductions(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
 
 
 def reducescatter(
@@ -143,7 +142,7 @@ def grouped_reducescatter(
     """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
     names = group_names(tensor_name("reducescatter", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
+    return starting.reductions(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
 
 
 def broadcast(
@@ -256,27 +255,21 @@ def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, 
     names = [tensor_name("allreduce", name, process_set)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_ALLREDUCE, names, [array], op, scales, process_set, outs).then(_first)
+    kind = lib.HVD_ALLREDUCE
+    return starting.reductions(kind, names, [array], op, scales, process_set, outs).then(_first)
 
 
 def _reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
     names = [tensor_name("reducescatter", name, process_set)]
     outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    return _reduce(lib.HVD_REDUCESCATTER, names, [array], op, scales, process_set, outs).then(
-        _first
-    )
+    kind = lib.HVD_REDUCESCATTER
+    return starting.reductions(kind, names, [array], op, scales, process_set, outs).then(_first)
 
 
 def _broadcast(array, root_rank, name, process_set, out) -> Any:
-    array, name = dense(array), tensor_name("broadcast", name, process_set)
-    check_out(name, out, array.shape, array.dtype)
-    result = result_array(out, array.shape, array, in_place=True)
-    root, group = process_set.number_of(root_rank), group_of(process_set)
-    started = start_all(
-        lib.HVD_BROADCAST, [name], [array], [result], [{"root": root, "group": group}]
-    )
-    return _handle(started, [name], [result], [out]).then(_first)
+    names, outs = [tensor_name("broadcast", name, process_set)], None if out is None else [out]
+    return starting.broadcasts(names, [array], root_rank, process_set, outs).then(_first)
 
 
 def _allgather(array, name, process_set, out) -> Any:
@@ -302,16 +295,6 @@ allgather_async = started(allgather, _allgather)
 alltoall_async = started(alltoall, _alltoall)
 
 
-def _reduce(kind, names, arrays, op, scales, process_set, outs) -> Any:
-    arrays = [dense(array) for array in arrays]
-    shapes = [array.shape for array in arrays]
-    if kind == lib.HVD_REDUCESCATTER:
-        shapes = [part_shape(shape, process_set) for shape in shapes]
-    details = reduction(op, scales, process_set)
-    outs = check_outs(names, outs, shapes, arrays)
-    return _start_all(kind, names, arrays, shapes, outs, details)
-
-
 def _gather(names, arrays, process_set, outs) -> Any:
     arrays = [dense(array) for array in arrays]
     outs = check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
@@ -319,26 +302,6 @@ def _gather(names, arrays, process_set, outs) -> Any:
         return ended([])
     handle = rows.gather(names, arrays, process_set, outs)
     return handle.then(lambda pairs: [gathered for gathered, _came in pairs])
-
-
-def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
-    """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
-    apart = len(arrays) == 1 or are_apart(outs, arrays)
-    in_place = kind == lib.HVD_ALLREDUCE
-    results = [
-        result_array(out if apart else None, shape, array, in_place)
-        for out, shape, array in zip(outs, shapes, arrays)
-    ]
-    members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
-    return _handle(start_all(kind, names, arrays, results, members), names, results, outs)
-
-
-def _handle(started: Started, names, results, outs) -> Any:
-    def finish() -> List[np.ndarray]:
-        started.finish()
-        return [deliver(*each) for each in zip(names, results, outs)]
-
-    return Handle(started.done, finish)
 
 
 def _first(results: list):

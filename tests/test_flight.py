@@ -252,7 +252,7 @@ def test_top_says_how_to_get_its_library(monkeypatch, capsys):
 
 def test_a_snapshot_travels_as_text():
     one = snapshot(1, [op("a", "done", 1, 98)])
-    assert memory.snapshot_of(one.as_json()) == one
+    assert memory.from_line(memory.to_line([one])) == [one]
 
 
 def test_a_report_of_one_rank_names_what_is_under_way():

@@ -6,16 +6,30 @@ import importlib.util
 import itertools
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
 from hvdlite.core import files
 
-SIZES = "4K,64K,1M,4M,16M,64M"
 MEMORIES = ("private", "trainer", "zero-copy", "sharded")
 KINDS = (*cases.KINDS, "update")
 APIS = ("mxnet", "numpy")
+LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
+    # option: what converts a word, known words, default, help
+    "kinds": (str, KINDS, "allreduce", f"of {', '.join(KINDS)}; or all. update: average the "
+              "gradients of the models and update the weights"),
+    "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "in bytes"),
+    "dtypes": (str, (), "float32", "of the arrays"),
+    "apis": (str, APIS, "mxnet,numpy", "whose arrays"),
+    "memory": (str, MEMORIES, "private,zero-copy,sharded", "private: arrays; trainer: gradients, "
+               "by allreduce_grads(); zero-copy: the same after share_gradients; sharded: the same "
+               "by a ShardedTrainer, updates and steps only"),
+    "models": (str, models.NAMES, "lenet,resnet50", f"gradients of {', '.join(models.NAMES)}; or "
+               "all"),
+    "optimizers": (str, tuple(cases.OPTIMIZERS), "momentum", "of updates: "
+                   f"{', '.join(cases.OPTIMIZERS)}; or all"),
+}  # fmt: skip
 
 
 def parse_args(arguments=None) -> argparse.Namespace:
@@ -27,54 +41,16 @@ def parse_args(arguments=None) -> argparse.Namespace:
         "as in NCCL's tests; the floor is what the memory of one host allows.",
     )
     add = parser.add_argument
-    words, sizes = _list_of(str), _list_of(parse_size)
-    add(
-        "--kinds",
-        type=_list_of(str, KINDS),
-        default=["allreduce"],
-        metavar="LIST",
-        help=f"of {', '.join(KINDS)}; or all (allreduce). update: average the gradients of the "
-        "models and update the weights",
-    )
-    add("--sizes", type=sizes, default=sizes(SIZES), metavar="LIST", help=f"in bytes ({SIZES})")
-    add("--dtypes", type=words, default=["float32"], metavar="LIST", help="(float32)")
-    add(
-        "--apis",
-        type=_list_of(str, APIS),
-        default=list(APIS),
-        metavar="LIST",
-        help="mxnet, numpy (both)",
-    )
-    add(
-        "--memory",
-        type=_list_of(str, MEMORIES),
-        default=["private", "zero-copy", "sharded"],
-        metavar="LIST",
-        help="private: arrays; trainer: gradients, by allreduce_grads(); zero-copy: the same after "
-        "share_gradients; sharded: the same by a ShardedTrainer, updates and steps only "
-        "(private,zero-copy,sharded)",
-    )
-    add(
-        "--models",
-        type=_list_of(str, models.NAMES),
-        default=["lenet", "resnet50"],
-        metavar="LIST",
-        help=f"gradients of {', '.join(models.NAMES)}; or all (lenet,resnet50)",
-    )
-    add(
-        "--optimizers",
-        type=_list_of(str, cases.OPTIMIZERS),
-        default=["momentum"],
-        metavar="LIST",
-        help=f"of updates: {', '.join(cases.OPTIMIZERS)}; or all (momentum)",
-    )
+    for name, (convert, known, default, text) in LISTS.items():
+        kind, text = _list_of(convert, known), f"{text} ({default})"
+        add(f"--{name}", type=kind, default=default, metavar="LIST", help=text)
     add("--seconds", type=float, default=0.5, help="a line of the table (%(default)s)")
     add("--idle", type=float, default=2, help="seconds in which nothing is done (%(default)s)")
     add("--no-tiny", action="store_true", help="leave out the many small arrays")
     add("--no-step", action="store_true", help="leave out the training step of LeNet")
     add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")
     add("--json", type=Path, metavar="FILE", help="the same, with a description of the machine")
-    return parser.parse_args(arguments)  # fmt: skip
+    return parser.parse_args(arguments)
 
 
 def _list_of(convert, known=()):

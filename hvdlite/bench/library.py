@@ -61,10 +61,8 @@ class MXNetArrays(NumPyArrays):
     def make(self, shape, dtype: str):
         import mxnet as mx
 
-        if dtype == "bfloat16":
-            return mx.nd.zeros(shape).astype(
-                np.dtype([("bfloat16", np.uint16)])
-            )  # MXNet's name for it
+        if dtype == "bfloat16":  # as MXNet knows it
+            return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))
         return mx.nd.zeros(shape, dtype=dtype)
 
     def fill(self, array, value: float) -> None:

@@ -14,20 +14,8 @@ from hvdlite.core import arguments
 from hvdlite.core.native import HvdliteError, c_text, call, exception_of, ffi, lib, new_error
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-DTYPES = {
-    np.dtype(name): getattr(lib, "HVD_" + name.upper())
-    for name in (
-        "float16",
-        "float32",
-        "float64",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "bool",
-    )
-}
+_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
+DTYPES = {np.dtype(name): getattr(lib, "HVD_" + name.upper()) for name in _DTYPES}
 
 
 class Memory(NamedTuple):
@@ -97,12 +85,9 @@ def run(kind: int, name: str, array: np.ndarray, out: np.ndarray, **members) -> 
 
 
 def run_all(
-    kind: int,
-    names: Sequence[str],
-    arrays: Sequence[np.ndarray],
-    outs: Sequence[np.ndarray],
+    kind: int, names: Sequence[str], arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray],
     members: Sequence[dict],
-) -> None:
+) -> None:  # fmt: skip
     """Do several at once. When this returns, or raises the errors of some, all have ended."""
     waited = [{**member, "waited": 1} for member in members]
     start_all(kind, names, arrays, outs, waited).finish()

@@ -20,11 +20,7 @@ class Handle:
         and again where Ctrl-C interrupts it.
     """
 
-    def __init__(
-        self,
-        poll: Callable[[], bool],
-        finish: Callable[[], Any],
-    ) -> None:
+    def __init__(self, poll: Callable[[], bool], finish: Callable[[], Any]) -> None:
         self._poll = poll
         self._finish = finish
         self._lock = threading.RLock()  # of the thread that finishes: a signal handler may come in

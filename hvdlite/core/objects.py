@@ -15,11 +15,9 @@ from hvdlite.core.rows import gather_bytes
 
 
 def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: Optional[str] = None,
+    obj: Any, root_rank: int = 0, name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return rank ``root_rank``'s object on every rank; the objects of other ranks are ignored.
 
     :param obj: anything that ``pickle`` takes; with cloudpickle installed also lambdas, closures
@@ -90,12 +88,10 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
 
 
 def agree(
-    what: str,
-    lines: Sequence[str],
-    words: Optional[Sequence[str]] = None,
+    what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None,
     process_set: ProcessSet = global_process_set,
     remedy: str = "Build the same network on every rank.",
-) -> None:
+) -> None:  # fmt: skip
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
     Equal lines cost one small allgather; only different lines are sent.

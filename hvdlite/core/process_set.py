@@ -23,9 +23,8 @@ class ProcessSet:
         self.process_set_id: Optional[int] = None  # the same on every rank
         self.ranks: List[int]  # sorted; None: told by the communicator when it is registered
         self.mpi_comm: Any = None
-        self._group: Optional[int] = (
-            None  # its number in the C library, None: this rank isn't in it
-        )
+        # Its number in the C library; None: this rank is not in it.
+        self._group: Optional[int] = None
         if _is_communicator(ranks_or_comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:

@@ -35,15 +35,8 @@ MOST_DATA = (1 << 32) - 1  # bytes of a frame; the task and the results of hvdli
 FROM_STRANGERS = {HELLO: 1 << 14}
 FROM_AGENTS = {OUTPUT: READ + 1, EXIT: 1 << 10, DATA: MOST_DATA, CLEAN: 0}
 FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, DOOR: 160, GONE: 1 << 13})
-FROM_LAUNCHER = {
-    START: 1 << 26,
-    STOP: 0,
-    DATA: MOST_DATA,
-    BYE: 0,
-    LOOK: 1,
-    LOST: 1 << 8,
-    COMES: 1 << 8,
-}
+FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
+FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
 # What agents pass on: from a rank by the first byte of its line, and to it with one in front.
 PASSED_ON = {
     **{watched.TROUBLE: TROUBLE, watched.LET_IN: LET_IN, watched.BLAME: SIGN},
@@ -198,12 +191,9 @@ def _probe(sock: socket.socket) -> None:
     """Let the kernel ask an idle peer for an acknowledgement; see Channel.silence."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, PROBE),
-        (socket.TCP_KEEPINTVL, PROBE),
-        (socket.TCP_KEEPCNT, 127),
-    ):
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 127)
 
 
 def new_token() -> str:

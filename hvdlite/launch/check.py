@@ -167,15 +167,8 @@ def _why_cut_off(ssh: SSH, host: str, addresses: List[str], sign: str) -> str:
 
 
 COLUMNS = (
-    "host",
-    "reachable",
-    "Python",
-    "hvdlite",
-    "MXNet",
-    "MPI",
-    "cores",
-    "interfaces",
-    "/dev/shm",
+    *("host", "reachable", "Python", "hvdlite", "MXNet"),
+    *("MPI", "cores", "interfaces", "/dev/shm"),
 )
 
 

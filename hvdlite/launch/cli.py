@@ -163,9 +163,7 @@ def job_of(args, argv: List[str]) -> Job:
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
         "interfaces": args.interfaces.split(",") if args.interfaces else [],
         "ssh": SSH(
-            shlex.split(os.environ.get("HVDLITE_SSH", "ssh")),
-            args.ssh_port,
-            args.ssh_identity_file,
+            shlex.split(os.environ.get("HVDLITE_SSH", "ssh")), args.ssh_port, args.ssh_identity_file
         ),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),

@@ -18,15 +18,8 @@ _OWN = {
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),
 }
 _OWN_PREFIXES = (
-    "BASH_FUNC",
-    "DBUS_",
-    "SSH_",
-    "XDG_",
-    "LS_",
-    "SLURM_",
-    "SBATCH_",
-    "SALLOC_",
-    "SGE_",
+    *("BASH_FUNC", "DBUS_", "SSH_", "XDG_", "LS_"),
+    *("SLURM_", "SBATCH_", "SALLOC_", "SGE_"),
 )
 RANK = "HVDLITE_AGENT_RANK"  # set by starter.py
 _OF_A_RANK = (
@@ -34,12 +27,8 @@ _OF_A_RANK = (
     *("HVDLITE_LAUNCHER", RANK),
 )
 _NOT_OF_A_RANK = (
-    "OMPI_MCA_",
-    "PRTE_MCA_",
-    "PMIX_MCA_",
-    "HYDRA_LAUNCHER_",
-    "OMPI_ALLOW_",
-    "PRTE_ALLOW_",
+    *("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),
+    *("HYDRA_LAUNCHER_", "OMPI_ALLOW_", "PRTE_ALLOW_"),
 )
 
 
@@ -77,11 +66,7 @@ def added(job: Job) -> dict[str, str]:
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # what kvstore `dist_sync` means
-    elastic = {
-        watched.ELASTIC: "1",
-        watched.FEWEST: str(job.fewest),
-        watched.MOST: str(job.most),
-    }
+    elastic = {watched.ELASTIC: "1", watched.FEWEST: str(job.fewest), watched.MOST: str(job.most)}
     mode.update(elastic if job.elastic else {})
     mode.update({"HVDLITE_SECRET": job.secret} if job.transport == "tcp" else {})
     interfaces = {listening.INTERFACES: ",".join(job.interfaces)} if job.interfaces else {}

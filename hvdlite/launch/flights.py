@@ -40,7 +40,7 @@ class Held:
                 one = report.look([recorder])[0] if stacks else recorder.snapshot()
             late = [op for op in one.ops[:-_MOST_OPS] if op["phase"] in memory.UNDER_WAY]
             ops = [*late[:_MOST_OPS], *one.ops[-_MOST_OPS:]]
-            return (one if self.whole else one._replace(ops=ops)).as_json().encode()
+            return memory.to_line([one if self.whole else one._replace(ops=ops)]).encode()
         return b""
 
 
@@ -90,7 +90,8 @@ class Flights:
     def _snapshots(self) -> list:
         from hvdlite.monitor import memory
 
-        return [memory.snapshot_of(data.decode()) for _, data in sorted(self._of.items())]
+        lines = [data.decode() for _, data in sorted(self._of.items())]
+        return [one for line in lines for one in memory.from_line(line)]
 
     def _write(self, why: str, what: str) -> str | None:
         if not self._of:

@@ -44,13 +44,10 @@ class Newcomers:
     """
 
     def __init__(
-        self,
-        job: Job,
-        where: Dict[str, str],
-        ranks: Dict[int, Rank],
+        self, job: Job, where: Dict[str, str], ranks: Dict[int, Rank],
         send: Callable[[channel.Channel, int, bytes], None],
         lose: Callable[[channel.Channel, float], None],
-    ):
+    ):  # fmt: skip
         self._job, self._where, self._ranks = job, where, ranks
         self._send, self._lose = send, lose
         self._calls: List[_Call] = []

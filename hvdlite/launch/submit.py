@@ -27,9 +27,7 @@ def run(job: Job, plan: Plan) -> int:
 
 def _follow(plan: Plan) -> int:
     """Submit, print the log while it grows, and wait for the end."""
-    reader, terminal = (
-        os.openpty()
-    )  # into a pipe, qsub would print the job's number only at its end
+    reader, terminal = os.openpty()  # a pipe would get the job's number only at qsub's end
     process = subprocess.Popen(
         plan.argv, stdin=subprocess.PIPE, stdout=terminal, text=True, preexec_fn=os.setpgrp
     )

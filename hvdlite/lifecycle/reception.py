@@ -58,13 +58,9 @@ class Reception:
     LOOK_SECONDS = 0.1
 
     def __init__(
-        self,
-        listener: socket.socket,
-        own: Hello,
-        key: bytes,
-        expected: Set[Guest],
+        self, listener: socket.socket, own: Hello, key: bytes, expected: Set[Guest],
         look: Callable[[], None],
-    ):
+    ):  # fmt: skip
         self.guests: Dict[Guest, socket.socket] = {}
         self._listener, self._own, self._key = listener, own, key
         self._expected, self._look = expected, look

@@ -47,15 +47,9 @@ class RollCall:
     """
 
     def __init__(
-        self,
-        own: int,
-        doors: Dict[int, Door],
-        listener: socket.socket,
-        key: bytes,
-        lost: Callable[[], Set[int]],
-        coming: Dict[int, Door],
-        limit: float,
-    ) -> None:
+        self, own: int, doors: Dict[int, Door], listener: socket.socket, key: bytes,
+        lost: Callable[[], Set[int]], coming: Dict[int, Door], limit: float,
+    ) -> None:  # fmt: skip
         self._own, self._old, self._listener, self._key = own, doors, listener, key
         self._limit, self._lost = limit, lost
         self._doors = {**doors, **coming}

@@ -26,13 +26,9 @@ class Star:
     """
 
     def __init__(
-        self,
-        place: start.Place,
-        key: bytes,
-        joined: int,
-        patience: float,
+        self, place: start.Place, key: bytes, joined: int, patience: float,
         connections: Dict[int, socket.socket],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.key, self.joined = place.rank, place.size, key, joined
         self.patience, self.connections = patience, connections
         self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None

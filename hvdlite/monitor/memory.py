@@ -57,14 +57,6 @@ class Snapshot(NamedTuple):
     def rank(self) -> int:
         return self.head["rank"]
 
-    def as_json(self) -> str:
-        return json.dumps(self._asdict())
-
-
-def snapshot_of(text: str) -> Snapshot:
-    """Return what ``as_json`` has written."""
-    return Snapshot(**json.loads(text))
-
 
 def to_line(ranks: Sequence[Snapshot]) -> str:
     """Return a list of objects as JSON, in one line."""

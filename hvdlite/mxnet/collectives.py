@@ -49,10 +49,8 @@ def rows_of_all(
 
     The second value tells whether dtype and all other dimensions are equal on all ranks.
     """
-    for own, tensor in zip(names, tensors):
-        validate(
-            lib.HVD_ALLGATHER, own, tensor, priority=priority
-        )  # before the other ranks wait for our rows
+    for own, tensor in zip(names, tensors):  # before the other ranks wait for our rows
+        validate(lib.HVD_ALLGATHER, own, tensor, priority=priority)
     own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]
     gathered = gather_numbers(own, name, process_set)
     return gathered[..., 0], alike(gathered[..., 1])

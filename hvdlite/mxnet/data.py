@@ -122,9 +122,8 @@ class DistributedRecordIter(mx.io.DataIter):
             **options,
             "path_imgrec": str(record),
             "path_imgidx": str(index),
-            "batch_size": min(
-                batch_size, _part_size(images, parts, part)
-            ),  # ImageRecordIter refuses a larger batch than its part
+            # ImageRecordIter refuses a larger batch than its part.
+            "batch_size": min(batch_size, _part_size(images, parts, part)),
             "num_parts": parts,
             "part_index": part,
         }

@@ -111,9 +111,8 @@ def _recorded(name: str, tensor, forward: Callable, backward: Callable):
     Both may work in place, and get a 0-d tensor as one row. ``backward`` takes and returns an
     ``mx.nd`` array, on a thread of MXNet.
     """
-    own = collectives.copy(
-        tensor
-    )  # copy and reshape are recorded, so that backward adds up gradients
+    # Copy and reshape are recorded, so that backward adds up gradients.
+    own = collectives.copy(tensor)
     with mx.util.np_shape():
         own = own if own.shape else own.reshape((1,))
     return _Collective(name, forward, backward)(own)

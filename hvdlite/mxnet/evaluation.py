@@ -123,9 +123,8 @@ def _join(metric, states) -> None:
 def _join_classified(metric, states) -> None:
     classified = _classified(metric)
     for name in vars(classified):
-        values = [
-            state[name] for state in states if state[name] is not None
-        ]  # None: nothing counted yet
+        counted = [state[name] for state in states]
+        values = [value for value in counted if value is not None]  # None: nothing counted yet
         if values and name.endswith(("positives", "negatives")):
             setattr(classified, name, _as_mxnet_counts(sum(values)))
         elif values:  # MXNet 2 keeps the kind and number of classes there

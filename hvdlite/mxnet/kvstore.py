@@ -15,13 +15,7 @@ from hvdlite.core.reduce_ops import Sum
 from hvdlite.lifecycle import job
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order
-from hvdlite.mxnet.kvstore_arrays import (
-    add_up,
-    by_key,
-    deliver,
-    empty_like,
-    some_rows,
-)
+from hvdlite.mxnet.kvstore_arrays import add_up, by_key, deliver, empty_like, some_rows
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.optimizer import DistributedOptimizer
 from hvdlite.mxnet.parameters import broadcast_parameters

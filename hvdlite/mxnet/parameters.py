@@ -14,11 +14,9 @@ from hvdlite.training.plan import agree_on_layers
 
 
 def broadcast_parameters(
-    params,
-    root_rank: int = 0,
-    prefix: Optional[str] = None,
+    params, root_rank: int = 0, prefix: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
-) -> None:
+) -> None:  # fmt: skip
     """Replace the parameters of every rank by those of rank ``root_rank``.
 
     Returns at once; only row_sparse weights are waited for. A Parameter of unknown shape is

@@ -75,11 +75,7 @@ def _adam_rule(optimizer) -> Rule:
     return Rule(lib.HVD_ADAM, rates)
 
 
-_RULES = {
-    mx.optimizer.SGD: _sgd,
-    mx.optimizer.NAG: _nag,
-    mx.optimizer.Adam: _adam_rule,
-}
+_RULES = {mx.optimizer.SGD: _sgd, mx.optimizer.NAG: _nag, mx.optimizer.Adam: _adam_rule}
 if not IS_MXNET_1:  # its optimizers compute otherwise
     _RULES.clear()
 

@@ -7,14 +7,14 @@ The name of a gradient's collective is that of its own, with ".grad".
 
 from typing import List, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite.core import rows, topology
+from hvdlite.core import rows, starting, topology
 from hvdlite.core.collectives import dense
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
+from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.core.rows import part_shape
@@ -41,10 +41,8 @@ def allreduce(names: Sequence[str], tensors, op, scales, process_set: ProcessSet
 
 def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handle:
     """Start the allreduces of arrays; return one handle for all."""
-    return _all_of([
-        collectives.allreduce_async(array, name, op, scales[0], scales[1], process_set)
-        for name, array in zip(names, arrays)
-    ])  # fmt: skip
+    full = _full_names("allreduce", names, process_set)
+    return starting.reductions(lib.HVD_ALLREDUCE, full, arrays, op, scales, process_set)
 
 
 def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
@@ -99,10 +97,8 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
 
 def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> Handle:
     """Start the broadcasts of arrays; return one handle for all."""
-    return _all_of([
-        collectives.broadcast_async(array, root_rank, name, process_set)
-        for name, array in zip(names, arrays)
-    ])  # fmt: skip
+    full = _full_names("broadcast", names, process_set)
+    return starting.broadcasts(full, arrays, root_rank, process_set)
 
 
 def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
@@ -146,14 +142,14 @@ def reducescatter(names: Sequence[str], tensors, op, scales, process_set: Proces
                 for own, grad in zip(names, grads)
             ]
 
-        def start(arrays):
-            return _all_of([
-                collectives.reducescatter_async(array, name, op, *scales, process_set)
-                for name, array in zip(names, arrays)
-            ])  # fmt: skip
-
-        shapes = [_part_shape(tensor.shape, process_set) for tensor in tensors]
-        return run(start, tensors, [t.dtype for t in tensors], shapes), gradient
+        full = _full_names("reducescatter", names, process_set)
+        how = op, scales, process_set
+        results = run(
+            lambda arrays: starting.reductions(lib.HVD_REDUCESCATTER, full, arrays, *how),
+            tensors, [t.dtype for t in tensors],
+            [_part_shape(tensor.shape, process_set) for tensor in tensors],
+        )  # fmt: skip
+        return results, gradient
 
     return list(scatter(*tensors))
 
@@ -164,22 +160,9 @@ def _part_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShap
     return tf.TensorShape(part_shape(shape[:1], process_set)).concatenate(shape[1:])
 
 
+def _full_names(kind: str, names: Sequence[str], process_set: ProcessSet) -> List[str]:
+    return [tensor_name(kind, name, process_set) for name in names]
+
+
 def _grad_names(names: Sequence[str]) -> List[str]:
     return [f"{name}.grad" for name in names]
-
-
-def _all_of(handles: Sequence[Handle]) -> Handle:
-    """Return one handle for all; all have ended when it raises what went wrong with the first."""
-
-    def finish() -> List[np.ndarray]:
-        results, errors = [], []
-        for handle in handles:
-            try:
-                results.append(handle.synchronize())
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return results
-
-    return Handle(lambda: all(handle.poll() for handle in handles), finish)

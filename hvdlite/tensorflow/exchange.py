@@ -41,11 +41,9 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
 
 
 def run(
-    start: Callable[[List[np.ndarray]], Handle],
-    tensors: Sequence[tf.Tensor],
-    dtypes: Sequence[tf.DType],
-    shapes: Sequence[tf.TensorShape],
-) -> List[tf.Tensor]:
+    start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
+) -> List[tf.Tensor]:  # fmt: skip
     """Return the results of a collective, whose dtypes and shapes, as far as known, are given.
 
     :param start: starts it on the arrays of the tensors; its handle's result is a list of arrays.

@@ -41,7 +41,7 @@ def read(path: Path, data: bytes) -> bool:
     path.write_bytes(data)
     try:
         with Recorder(str(path)) as recorder:
-            show(memory.snapshot_of(recorder.snapshot().as_json()))
+            show(*memory.from_line(memory.to_line([recorder.snapshot()])))
     except NoRecorder:
         return False
     return True

@@ -1,11 +1,11 @@
-"""Kubernetes: a manifest for the MPI operator (kubeflow.org/v2beta1), which `kubectl apply` takes.
+"""Kubernetes: a manifest for the MPI operator (kubeflow.org/v2beta1), in JSON, as kubectl takes it.
 
 The operator starts one pod a slot group that runs sshd, and a launcher pod where hvdliterun finds
 the host file that mpirun is given there by the environment.
 """
 
 import json
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from hvdlite.launch import submit
 from hvdlite.launch.job import Job, LaunchError, Plan
@@ -14,7 +14,8 @@ from hvdlite.launch.job import Job, LaunchError, Plan
 def plan(job: Job) -> Plan:
     if not job.image:
         raise LaunchError("--launcher k8s needs --image, a container image that has hvdlite in it")
-    return Plan(["kubectl", "create", "-f", "-"], script=yaml(manifest(job)), watched=False)
+    script = json.dumps(manifest(job), indent=2) + "\n"
+    return Plan(["kubectl", "create", "-f", "-"], script=script, watched=False)
 
 
 def manifest(job: Job) -> Dict[str, Any]:
@@ -43,23 +44,3 @@ def _replicas(count: int, container: Dict[str, Any]) -> Dict[str, Any]:
         "restartPolicy": "Never",
         "template": {"spec": {"containers": [container]}},
     }
-
-
-def yaml(value: Any) -> str:
-    """Return YAML, with scalars as JSON, which is also YAML."""
-    return "\n".join(_lines(value)) + "\n"
-
-
-def _lines(value: Any) -> List[str]:
-    if isinstance(value, dict):
-        return [line for key, item in value.items() for line in _entry(f"{key}:", item)]
-    return [line for item in value for line in _entry("-", item)]
-
-
-def _entry(head: str, item: Any) -> List[str]:
-    if not isinstance(item, (dict, list)):
-        return [f"{head} {json.dumps(item)}"]
-    inner = _lines(item)
-    if head == "-":
-        return [f"- {inner[0]}", *(f"  {line}" for line in inner[1:])]
-    return [head, *(f"  {line}" for line in inner)]

@@ -1,0 +1,53 @@
+"""Starts collectives on NumPy arrays: several at once, by their full names.
+
+All go to the other ranks in one message. A handle's result is the list of what the arrays become.
+"""
+
+from typing import Any, List
+
+import numpy as np
+
+from hvdlite.core.collectives import dense, reduction, start_all
+from hvdlite.core.handles import Handle
+from hvdlite.core.native import lib
+from hvdlite.core.outs import are_apart, check_outs, deliver, result_array
+from hvdlite.core.process_set import group_of
+from hvdlite.core.rows import part_shape, rows_of
+
+
+def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:
+    """Start allreduces or reducescatters, by ``kind``."""
+    arrays = [dense(array) for array in arrays]
+    shapes = [array.shape for array in arrays]
+    if kind == lib.HVD_REDUCESCATTER:
+        shapes = [part_shape(shape, process_set) for shape in shapes]
+    details = reduction(op, scales, process_set)
+    outs = check_outs(names, outs, shapes, arrays)
+    return _start_all(kind, names, arrays, shapes, outs, details)
+
+
+def broadcasts(names, arrays, root_rank, process_set, outs=None) -> Any:
+    """Start broadcasts."""
+    arrays = [dense(array) for array in arrays]
+    shapes = [array.shape for array in arrays]
+    outs = check_outs(names, outs, shapes, arrays)
+    details = {"root": process_set.number_of(root_rank), "group": group_of(process_set)}
+    return _start_all(lib.HVD_BROADCAST, names, arrays, shapes, outs, details)
+
+
+def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
+    """Start the collectives. Several results share no memory, even where the user's ``out`` do."""
+    apart = len(arrays) == 1 or are_apart(outs, arrays)
+    in_place = kind != lib.HVD_REDUCESCATTER
+    results = [
+        result_array(out if apart else None, shape, array, in_place)
+        for out, shape, array in zip(outs, shapes, arrays)
+    ]
+    members = [{**details, "out_rows": rows_of(shape)} for shape in shapes]
+    started = start_all(kind, names, arrays, results, members)
+
+    def finish() -> List[np.ndarray]:
+        started.finish()
+        return [deliver(*each) for each in zip(names, results, outs)]
+
+    return Handle(started.done, finish)
