@@ -6,6 +6,7 @@ is part of the package, can watch the processes of a job without being one.
 """
 
 import atexit
+import contextlib
 import importlib
 import sys
 
@@ -68,7 +69,8 @@ def _end() -> None:
     """Tell ranks that wait in init() that this one has ended."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.lifecycle.job" not in sys.modules:
-        importlib.import_module("hvdlite.lifecycle.job").at_exit()
+        with contextlib.suppress(ImportError):  # the C library is another MPI's: no rank can join
+            importlib.import_module("hvdlite.lifecycle.job").at_exit()
     if "hvdlite.lifecycle.members" in sys.modules:
         sys.modules["hvdlite.lifecycle.members"].end_alone()
         sys.modules["hvdlite.lifecycle.mpi_life"].end()
