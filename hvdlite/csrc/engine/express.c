@@ -90,29 +90,6 @@ static bool suits(const struct express *x, const struct tensor *tensor) {
     return plain && r->kind == HVD_ALLREDUCE && express_suits_hosts(x, r);
 }
 
-struct express_place *express_find(struct express *x, const struct map_node *like) {
-    monitor_lock(&x->monitor);
-    struct express_place *p = map_find(&x->names, like);
-    monitor_unlock(&x->monitor);
-    return p;
-}
-
-/* NULL: no memory. Places would differ from those of other ranks then, so no more is opened. */
-static struct express_place *add_place(struct express *x, const struct request *r) {
-    struct express_place *p = calloc(1, sizeof *p);
-    hvd_error ignored;
-    if (!p) return NULL;
-    request_copy(&p->request, r);
-    p->node = map_node_of(p->request.name, p);
-    p->next = x->places;
-    p->number = x->nplaces++;
-    x->places = p;
-    monitor_lock(&x->monitor);
-    int code = map_put(&x->names, &p->node, &ignored);
-    monitor_unlock(&x->monitor);
-    return code ? NULL : p;
-}
-
 /* Gives the place room for `bytes`, in the same order on all ranks. */
 static void make_room(struct express *x, struct express_place *p, size_t bytes) {
     size_t room = bytes / LINE * LINE + LINE, all = HEAD + 2 * room;
@@ -126,7 +103,7 @@ static void make_room(struct express *x, struct express_place *p, size_t bytes) 
 int express_agreed(struct express *x, const struct tensor *tensor, hvd_error *err) {
     if (x->fails || !suits(x, tensor)) return HVD_OK;
     struct express_place *p = express_find(x, &tensor->node);
-    if (!p && !(p = add_place(x, &tensor->request))) {
+    if (!p && !(p = express_add(x, &tensor->request))) {
         x->fails = true;
         return x->by_hosts ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
     }
@@ -316,12 +293,6 @@ static uint64_t try_once(struct express *x, const struct tensor *tensor) {
     uint64_t batch = use(x, p, tensor);
     atomic_store_explicit(&p->state, batch ? OPEN : AWAY, memory_order_release);
     return batch;
-}
-
-bool express_takes(const struct express *x, const struct tensor *tensor) {
-    const struct executor *by = x->by;
-    bool traced = log_on(by->log, LOG_TRACE) || (by->timeline && timeline_on(by->timeline));
-    return tensor->request.waited && !tensor->request.failed && !tensor->nviews && !traced;
 }
 
 bool express_run(struct express *x, struct tensor *tensor) {

@@ -1,6 +1,6 @@
-/* What the files of express share: a tensor's place.
+/* A tensor's place, which express.c and express_hosts.c share.
  *
- * express.c owns it; by its state, any thread has it or the stepping one. */
+ * express.c frees it. By its state any thread has it or the stepping one. */
 #ifndef HVDLITE_ENGINE_EXPRESS_PLACE_H
 #define HVDLITE_ENGINE_EXPRESS_PLACE_H
 
@@ -30,10 +30,11 @@ struct express_place {
     struct request request;
 };
 
-/* ---- express.c ---- */
-struct express_place *express_find(struct express *x, const struct map_node *like);
 /* If a tensor of its request may come to a round. */
 bool express_takes(const struct express *x, const struct tensor *tensor);
+struct express_place *express_find(struct express *x, const struct map_node *like);
+/* NULL: no memory. Places would differ from those of other ranks then, so no more is opened. */
+struct express_place *express_add(struct express *x, const struct request *r);
 /* Ends a round; its number among all of the tensor, equal on all ranks. */
 static inline uint64_t express_batch(struct express_place *p) {
     return BATCHES + (p->generation << 32) + p->round++;
