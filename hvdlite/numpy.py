@@ -252,19 +252,20 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 
 
 def _allreduce(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
-    names = [tensor_name("allreduce", name, process_set)]
-    outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    kind = lib.HVD_ALLREDUCE
-    return starting.reductions(kind, names, [array], op, scales, process_set, outs).then(_first)
+    full = tensor_name("allreduce", name, process_set)
+    return _reduce(lib.HVD_ALLREDUCE, full, array, op, scales, process_set, out)
 
 
 def _reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, out) -> Any:
-    names = [tensor_name("reducescatter", name, process_set)]
-    outs = None if out is None else [out]
     scales = prescale_factor, postscale_factor
-    kind = lib.HVD_REDUCESCATTER
-    return starting.reductions(kind, names, [array], op, scales, process_set, outs).then(_first)
+    full = tensor_name("reducescatter", name, process_set)
+    return _reduce(lib.HVD_REDUCESCATTER, full, array, op, scales, process_set, out)
+
+
+def _reduce(kind, name, array, op, scales, process_set, out) -> Any:
+    outs = None if out is None else [out]
+    return starting.reductions(kind, [name], [array], op, scales, process_set, outs).then(_first)
 
 
 def _broadcast(array, root_rank, name, process_set, out) -> Any:
