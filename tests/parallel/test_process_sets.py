@@ -1,5 +1,8 @@
 """Process sets: some ranks among themselves, beside all others."""
 
+import re
+from pathlib import Path
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -86,6 +89,20 @@ def test_members_that_disagree_are_called_by_their_global_ranks(sets, rank):
             assert f"rank {other}: {other}" in str(error.value)
         after = hvd.numpy.allreduce(np.ones(2), process_set=process_set)
         assert (after == 1).all()
+
+
+def test_memory_of_a_set_exists_once_it_is_used(size):
+    """Its window has 2 MiB a rank, and sets may be many."""
+    if size == 1:
+        return  # its set of all ranks is the job
+
+    def kilobytes():
+        return int(re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+    before = kilobytes()
+    made = hvd.add_process_set(range(1, size))
+    assert kilobytes() - before < 1024
+    assert hvd.remove_process_set(made)
 
 
 def test_the_global_set(rank, size):

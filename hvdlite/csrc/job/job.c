@@ -82,7 +82,8 @@ static int open_transport(const struct job *j, struct group *g, struct reach *re
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
     if (reach->by_mpi)
-        return transport_mpi_open(&g->transport, reach->mpi_comm, o->window, o->nudge, err);
+        return transport_mpi_open(&g->transport, reach->mpi_comm, job_ranks, o->window, o->nudge,
+                                  err);
     if (job_ranks)
         return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
                                         reach->number, o->window, err);

@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 
-int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
-                       hvd_error *err) {
-    (void)out, (void)comm, (void)window, (void)nudge;
+int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,
+                       bool nudge, hvd_error *err) {
+    (void)out, (void)comm, (void)job_ranks, (void)window, (void)nudge;
     return error_set(
         err, HVD_UNSUPPORTED,
         "this library of hvdlite was built without MPI: its jobs are joined by sockets");

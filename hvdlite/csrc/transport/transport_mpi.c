@@ -298,12 +298,13 @@ static const struct transport_ops MPI_OPS = {
     mpi_polls, mpi_sleep, mpi_gather, NULL,     mpi_abandon, mpi_close,
 };
 
-int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
-                       hvd_error *err) {
+int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,
+                       bool nudge, hvd_error *err) {
     struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
+    m->transport.job_ranks = job_ranks;
     m->arriving.from = m->here.file = -1;
     m->data = m->control = m->local = MPI_COMM_NULL;
     int code = open_all(m, *(const MPI_Comm *)comm, window, nudge, err);

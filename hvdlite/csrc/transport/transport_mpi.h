@@ -10,9 +10,9 @@
 
 /* Collective over the communicator whose handle (an MPI_Comm) lies at `comm`. If `window`, the
  * ranks of one host share a window where they can; without one all data goes through MPI. If
- * `nudge`, messages through MPI wake their receiver. */
-int transport_mpi_open(struct transport **out, const void *comm, bool window, bool nudge,
-                       hvd_error *err);
+ * `nudge`, messages through MPI wake their receiver. job_ranks: as of a transport. */
+int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks, bool window,
+                       bool nudge, hvd_error *err);
 
 /* "Open MPI 5.0.11": the MPI compiled for; the MPI linked to. Both work before MPI is
  * initialised. */
