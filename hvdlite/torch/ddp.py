@@ -49,7 +49,19 @@ def allreduce_hook(
     how = {"name": name, "op": Average, "process_set": state.process_set}
     state.under_way.append((future, allreduce_async_(bucket.buffer(), **how)))
     if bucket.is_last():
-        under_way, state.under_way = state.under_way, []
-        for pending, handle in under_way:
-            pending.set_result(handle.synchronize())
+        _finish(state)
     return future
+
+
+def _finish(state: AllreduceState) -> None:
+    """Complete all futures, whatever failed, and then raise the first error."""
+    under_way, state.under_way = state.under_way, []
+    first: Optional[Exception] = None
+    for pending, handle in under_way:
+        try:
+            pending.set_result(handle.synchronize())
+        except Exception as error:
+            pending.set_exception(error)
+            first = first or error
+    if first:
+        raise first

@@ -56,6 +56,11 @@ class SyncBatchNorm(_BatchNorm):
         own = x.new_full((1,), x.numel() // x.shape[1])
         sums = self._sum_over_ranks(torch.cat([x.sum(axes), own]))
         count = sums[-1].detach()
+        if count <= 1:
+            raise ValueError(
+                f"{self._owner}: expected more than 1 value per channel of all ranks in training: "
+                f"got {int(count)}; this rank's input is of shape {tuple(x.shape)}"
+            )
         mean = sums[:-1] / count
         centred = x - _along(mean, x)
         var = self._sum_over_ranks(centred.square().sum(axes)) / count

@@ -1,5 +1,7 @@
 """Weights and states of one rank on all; compression; SyncBatchNorm; the hook of PyTorch's DDP."""
 
+import types
+
 import pytest
 import torch
 from batch_norm import check_far_from_zero
@@ -199,6 +201,34 @@ def test_sync_batch_norm_of_a_mean_of_a_thousand_deviations():
         return [t.detach().numpy().transpose(0, 2, 3, 1) for t in (y, x.grad)]
 
     check_far_from_zero(normalise)
+
+
+def test_sync_batch_norm_of_one_value(rank, size):
+    """PyTorch refuses it, too: its deviation is 0."""
+    layer = hvd.SyncBatchNorm(3)
+    if size > 1:
+        assert torch.isfinite(layer(torch.full((1, 3), float(rank)))).all()  # one a rank
+    with pytest.raises(ValueError, match="(?i)expected more than 1 value per channel"):
+        layer(torch.ones(int(rank == 0), 3))
+    assert torch.isfinite(layer.running_var).all()
+
+
+def test_a_bucket_that_fails_leaves_no_future_waiting(rank, size):
+    if size == 1:
+        return
+    state = hvd.AllreduceState()
+    buckets = [torch.ones(3 + (rank == 0)), torch.full((2,), rank + 1.0), torch.ones(1)]
+
+    def start(i):
+        methods = {"index": lambda: i, "buffer": lambda: buckets[i], "is_last": lambda: i == 2}
+        return hvd.allreduce_hook(state, types.SimpleNamespace(**methods))
+
+    failed, sound = start(0), start(1)
+    with pytest.raises(hvd.HvdliteError, match="ranks disagree on the shape"):
+        start(2)
+    with pytest.raises(hvd.HvdliteError, match="ranks disagree on the shape"):
+        failed.wait()
+    assert (sound.wait() == (size + 1) / 2).all()
 
 
 def test_a_guard_looks_at_sparse_gradients(rank):
