@@ -16,7 +16,7 @@ from hvdlite.core.log import logger
 from hvdlite.core.native import failure_of, lib, new_error
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
-from hvdlite.lifecycle import recorder, script_end, watched
+from hvdlite.lifecycle import limits, recorder, script_end, watched
 from hvdlite.lifecycle.watched import FOLD
 
 
@@ -59,6 +59,7 @@ def init(comm=None, process_sets=None) -> None:
     """
     with _joining:
         if not is_initialized():
+            limits.check()
             door.begin(comm, not _joined)
             enter = functools.partial(_enter, process_sets)
             door.join(comm, INIT_PATIENCE_SECONDS, enter, leave_broken)

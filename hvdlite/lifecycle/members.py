@@ -15,7 +15,8 @@ from typing import Any, Callable, List
 from hvdlite.core.mpi import MPI
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle import mpi_life, resets, script_end
-from hvdlite.lifecycle.watched import ELASTIC, NEWCOMER, PATIENCE
+from hvdlite.lifecycle.limits import PATIENCE, limit_of
+from hvdlite.lifecycle.watched import ELASTIC, NEWCOMER
 
 _ON = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm
 NEWS_SECONDS = 5.0  # from an error to the news of the death that has caused it; 1 on busy cores
@@ -130,7 +131,7 @@ def begin(world: Any) -> None:
 
 def _within_patience(function: Callable[[], Any]) -> Any:
     """Call it in a thread: Ctrl-C gets through, and a rank that never comes is not waited for."""
-    seconds = float(os.environ.get(PATIENCE) or 600)
+    seconds = limit_of(PATIENCE)
     outcome: list = []
 
     def run() -> None:

@@ -17,9 +17,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from hvdlite.core.native import HvdliteError
 from hvdlite.lifecycle.handshake import NEW, READY, Hello, Stranger, Visitor, hear, introduce, say
+from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.reception import Guest, Reception, bound
-from hvdlite.lifecycle.watch import limit_of
-from hvdlite.lifecycle.watched import PATIENCE
 
 PAUSE_SECONDS = 0.02  # between two questions at a door
 Door = Tuple[str, int]

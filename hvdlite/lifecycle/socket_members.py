@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Optional, Set
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, failure_of, lib, new_error
 from hvdlite.lifecycle import resets, script_end, star, watched
+from hvdlite.lifecycle.limits import ELASTIC_LIMIT, limit_of
 from hvdlite.lifecycle.reception import bound, listen
 from hvdlite.lifecycle.roll_call import Door, Met, RollCall
-from hvdlite.lifecycle.watch import ELASTIC_LIMIT, limit_of
 
 _OF_DEATHS = ("rank dead", "rank left", "transport")  # kinds of errors
 

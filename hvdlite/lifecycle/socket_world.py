@@ -17,7 +17,7 @@ from hvdlite.core.world import World
 from hvdlite.lifecycle import alone, forks, mesh, orphan, star
 from hvdlite.lifecycle import socket_members as members
 from hvdlite.lifecycle import socket_newcomers as newcomers  # noqa: F401 - as mpi_world has it
-from hvdlite.lifecycle.watch import Watch, check_limits
+from hvdlite.lifecycle.watch import Watch
 from hvdlite.lifecycle.watched import ELASTIC
 
 TRANSPORT = "tcp"
@@ -156,12 +156,11 @@ forks.keep_out()
 def begin(comm, first: bool) -> None:
     """Watch what this process depends on.
 
-    :raises ValueError: ``comm`` is one of MPI's, or a limit is wrong.
+    :raises ValueError: ``comm`` is one of MPI's.
     :raises HvdliteError: this process can't be in a job, or is one of several and knows no others.
     """
     if comm is not None:
         raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
-    check_limits()
     if forks.is_child():
         raise HvdliteError(
             "init(): this process was forked from a rank, and a child is none: call hvdlite.init() "

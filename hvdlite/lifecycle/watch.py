@@ -7,7 +7,6 @@ Seconds are too coarse for a short limit: then bytes ask, which the other kernel
 """
 
 import contextlib
-import os
 import socket
 import struct
 import threading
@@ -15,34 +14,13 @@ import time
 from typing import Callable, Set
 
 from hvdlite.core.log import logger
+from hvdlite.lifecycle.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.lifecycle.mesh import Mesh
 from hvdlite.lifecycle.reception import LOOKS, set_patience
-from hvdlite.lifecycle.watched import PATIENCE
 
-LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
-ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
-DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0}
 _BYTES_ASK = 5.0  # seconds: with a shorter limit
 _LONGEST_PAUSE = 1.0
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
-
-
-def limit_of(variable: str) -> float:
-    """Return the limit that the user has set.
-
-    :raises ValueError: it is no number of seconds over 0.
-    """
-    text = os.environ.get(variable) or str(DEFAULTS[variable])
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise ValueError(f"{variable} is '{text}': expected a number of seconds over 0")
-
-
-def check_limits() -> None:
-    """Raise ValueError if a limit is wrong: all ranks should, before one begins."""
-    for variable in DEFAULTS:
-        limit_of(variable)
 
 
 class Watch:
@@ -67,9 +45,10 @@ class Watch:
         """Wait so many seconds for a silent host, from now on."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
-        for stream in self._streams.values():
-            set_patience(stream, limit)
-            stream.setblocking(False)
+        for stream in list(self._streams.values()):  # the thread drops those that have ended
+            with contextlib.suppress(OSError):
+                set_patience(stream, limit)
+                stream.setblocking(False)
 
     def close(self) -> None:
         self._ended.set()

@@ -133,6 +133,14 @@ def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
         job._seconds(name, 5)
 
 
+def test_a_wrong_limit_is_named_before_the_job_begins(monkeypatch):
+    """Over MPI, too, where only a death asks for it."""
+    name = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
+    monkeypatch.setenv(name, "10m")
+    with pytest.raises(ValueError, match=f"{name} is '10m': expected a number of seconds over 0"):
+        job.init()
+
+
 def test_a_broadcast_that_takes_long_says_how_far_it_is():
     code = """
 import time
