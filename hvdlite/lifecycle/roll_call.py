@@ -21,6 +21,7 @@ from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.reception import Guest, Reception, bound
 
 PAUSE_SECONDS = 0.02  # between two questions at a door
+NEWCOMER_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
 Door = Tuple[str, int]
 
 
@@ -118,13 +119,20 @@ class RollCall:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
 
+        alone = math.inf  # since when all but newcomers are here
+
         def look() -> None:
+            nonlocal alone
             for guest in expected - set(reception.guests):
                 if not self._answers(guest[1], False):
                     expected.discard(guest)
-            awaited = {number for _, number in expected - set(reception.guests)}
-            if awaited:
-                self._check_time(awaited)
+            awaited = expected - set(reception.guests)
+            ranks = {number for purpose, number in awaited if purpose == READY}
+            alone = math.inf if ranks else min(alone, time.monotonic())
+            if ranks:
+                self._check_time(ranks)
+            elif time.monotonic() > alone + NEWCOMER_SECONDS:
+                expected.difference_update(awaited)
 
         hello = Hello(READY, self._own, 0, 0)
         reception = _Muster(self._listener.dup(), hello, self._key, expected, look)

@@ -247,7 +247,7 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def called(numbers, votes=None, lost=(), gone=(), new=()) -> list:
+def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=()) -> list:
     """What a roll call of these ranks comes to; those that are gone have closed their doors."""
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
     doors = {number: listener.getsockname() for number, listener in listeners.items()}
@@ -263,7 +263,7 @@ def called(numbers, votes=None, lost=(), gone=(), new=()) -> list:
             connection.close()
         return met[:3]
 
-    there = [(number,) for number in numbers if number not in (*gone, *lost)]
+    there = [(number,) for number in numbers if number not in (*gone, *lost, *stopped)]
     return as_threads(meet, there)
 
 
@@ -276,6 +276,12 @@ def test_a_roll_call_comes_to_the_same_on_all_that_are_left():
     assert called([0, 2, 5, 6], new=[5, 6], gone=[0, 5]) == 2 * [(0, 7, [2, 6])]
     assert called([0, 1, 5], new=[5], gone=[5], votes={0: 2, 1: 2}) == 2 * [(2, 2, [0, 1])]
     assert str(*called([0, 5], new=[5], gone=[0])) == "the others have ended"
+
+
+def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(roll_call, "NEWCOMER_SECONDS", 0.2)
+    found = called([0, 1, 5, 6], new=[5, 6], stopped=[5], votes={0: 2, 1: 2})
+    assert found == 3 * [(2, 7, [0, 1, 6])]
 
 
 def test_the_fewer_ranks_behind_a_broken_network_end():
