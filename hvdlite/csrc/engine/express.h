@@ -44,6 +44,7 @@ struct express {
     struct executor *by;
     struct express_note *notes; /* of rounds to which this rank has not come */
     size_t coming;              /* rounds to which it has come, and which are not over */
+    bool joined;                /* this rank comes to none */
     double due;                 /* when the first of them has waited too long */
     uint32_t nplaces;
     /* Any thread's: */
@@ -77,6 +78,8 @@ int express_withdraw(struct express *x, const struct tensor *tensor, hvd_error *
 /* Before the tensor is reported to the coordinator. *comes: it is not, but in a round, which
  * completes it or, by express_take, gives it back. */
 int express_come(struct express *x, struct tensor *tensor, double now, bool *comes, hvd_error *err);
+/* This rank comes to no rounds until `joined` is false again. It has come to none. */
+int express_join(struct express *x, double now, hvd_error *err);
 bool express_is_message(const struct message *m);
 /* Takes the message's data. *back: to be reported to the coordinator; NULL: none. */
 int express_take(struct express *x, struct message *m, struct tensor **back, hvd_error *err);

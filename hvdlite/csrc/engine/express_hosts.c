@@ -10,8 +10,9 @@
  * can get all sums, and each gets a CLOSED, as each rank's data goes to all. Who has come to the
  * round goes to the coordinator then, which knows of stalls, joins and disagreement. A rank that has
  * come can't withdraw, as others may have the sum. So a rank leaves or joins when its rounds are
- * over. Who waits for long ASKs the rank that it waits for, which, unless it has come, closes the
- * round, or itself waits for another that it asks.
+ * over, and one that has joined closes a round when its first message comes. Who waits for long ASKs
+ * the rank that it waits for, which, unless it has come, closes the round, or itself waits for
+ * another that it asks.
  *
  * A rank may get messages of the next round, or of a generation that its engine has not opened yet:
  * they are kept as notes. */
@@ -221,11 +222,20 @@ static int close_round(struct express *x, struct express_place *p, struct tensor
     return HVD_OK;
 }
 
+/* Another rank has come to the round. */
+static bool is_awaited(const struct express *x, const struct express_place *p) {
+    const struct express_note *note = x->notes;
+    while (note && !is_now(p, note->head)) note = note->next;
+    return note;
+}
+
 /* Does what the notes of the place tell. */
 static int settle(struct express *x, struct express_place *p, double now, struct tensor **back,
                   hvd_error *err) {
     struct express_note *note;
     if (p->tensor) HVD_TRY(advance(x, p, now, err));
+    if (x->joined && atomic_load(&p->state) == OPEN && is_awaited(x, p))
+        HVD_TRY(close_round(x, p, back, err));
     while (atomic_load(&p->state) != AWAY && (note = take_note(x, p, false))) {
         bool closes = note->head->type == CLOSED || !p->tensor;
         free_note(note);
@@ -269,6 +279,14 @@ int express_come(struct express *x, struct tensor *tensor, double now, bool *com
     wait_until(x, p, now + PATIENT);
     kernels_of(r)->widen(sums_of(p), tensor->in, request_count(r), r->prescale);
     return settle(x, p, now, &back, err);
+}
+
+int express_join(struct express *x, double now, hvd_error *err) {
+    struct tensor *none = NULL;
+    x->joined = true;
+    for (struct express_place *p = x->by_hosts ? x->places : NULL; p; p = p->next)
+        HVD_TRY(settle(x, p, now, &none, err));
+    return HVD_OK;
 }
 
 bool express_is_message(const struct message *m) { return m->size && *(uint8_t *)m->data == MARK; }

@@ -50,13 +50,18 @@ static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error
     return send_up(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
 }
 
+static int join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+    HVD_TRY(express_join(n->express, n->now, err));
+    return report_tensor(n, tensor, err);
+}
+
 static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     bool comes;
     record_reported(n->flight, n->group, tensor, cache_by_name(n->cache, &tensor->node));
     HVD_TRY(express_come(n->express, tensor, n->now, &comes, err));
     if (comes) return HVD_OK;
-    if (tensor->request.kind != HVD_JOIN || !n->express->coming)
-        return report_tensor(n, tensor, err);
+    if (tensor->request.kind != HVD_JOIN) return report_tensor(n, tensor, err);
+    if (!n->express->coming) return join(n, tensor, err);
     n->joins = tensor;
     return HVD_OK;
 }
@@ -69,7 +74,7 @@ int follow_report(struct negotiation *n, hvd_error *err) {
     struct tensor *joins = n->joins;
     if (!joins || n->express->coming) return HVD_OK;
     n->joins = NULL;
-    return report_tensor(n, joins, err);
+    return join(n, joins, err);
 }
 
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
@@ -171,7 +176,10 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
         HVD_TRY(find(n, item, TENSOR_SAID, out, err));
         HVD_TRY(agree(n, item, *out, err));
     }
-    if ((*out)->request.kind == HVD_JOIN) gather_joined(&n->gather);
+    if ((*out)->request.kind == HVD_JOIN) {
+        gather_joined(&n->gather);
+        n->express->joined = false;
+    }
     (*out)->request.contributors = (int32_t)(size - joined);
     (*out)->stage = TENSOR_AGREED;
     return HVD_OK;
