@@ -37,10 +37,20 @@ void pieces_remove(struct pieces *q, struct piece *p) {
 
 /* ---- opening and closing ---- */
 
+/* A link that has been down is used at most 2 s after it is up again; by default the kernel tries
+ * ever more rarely, for as long again as it was down. It also gives up after some tries, unless told
+ * for how long to go on: who is lost is for others to say. Kernels below 6.15 have no such option. */
+static void try_often(int file) {
+    enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
+    if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))
+        setsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){A_DAY}, sizeof(int));
+}
+
 void link_open(struct link *l, int file) {
     int on = 1;
     *l = (struct link){.file = file, .readable = true, .writable = true};
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* not all streams are of TCP */
+    try_often(file);
     fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
     fcntl(file, F_SETFD, FD_CLOEXEC);
 }
