@@ -6,6 +6,8 @@
 #include "sockets.h"
 #include "transport/channel.h"
 
+#include <sys/resource.h>
+
 enum { TINY = 1, BIG = 300007, MOST_FRAMES = 24 };
 
 /* Two ends that this thread drives by turns. */
@@ -241,6 +243,41 @@ TEST(test_ends_of_a_rank) {
     for (int how = FAREWELL; how <= JUNK; how++) run_end((enum end)how);
 }
 
+/* A link that was down is used at once, and by no count of tries is a stream given up. */
+TEST(test_streams_are_tried_often) {
+    struct ends e, *arg;
+    int files[2], often = 0, give_up = 0;
+    socklen_t size = sizeof often;
+    enum { TCP_RTO_MAX_MS = 44, TCP_USER_TIMEOUT = 18 };
+    sockets_tcp_pair(files);
+    bool knows = getsockopt(files[0], IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size) == 0;
+    for (int i = 0; i < 2; i++) close(files[i]);
+    open_ends(&e, &arg, SOCKETS_TCP);
+    int file = e.net[0]->peers[1].links[LANE_DATA].file;
+    getsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size);
+    getsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up, &size);
+    if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
+    close_both(&e);
+}
+
+/* The process may have no more memory; the sanitizers' allocators end it then. */
+TEST(test_no_memory_for_a_frame) {
+    struct ends e, *arg;
+    struct rlimit old;
+    struct frame head = {LINK_LONGEST, 0, FRAME_MESSAGE};
+    if (CHECK_SLOW) return;
+    open_ends(&e, &arg, 0);
+    CHECK(write(e.net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
+    OK(channel_check(e.channel[1], 0, ERR));
+    getrlimit(RLIMIT_AS, &old);
+    setrlimit(RLIMIT_AS, &(struct rlimit){LINK_LONGEST / 2, old.rlim_max});
+    net_look(e.net[1]);
+    setrlimit(RLIMIT_AS, &old);
+    FAILS(channel_check(e.channel[1], 0, ERR), HVD_NO_MEMORY);
+    CHECK(!e.lost[1]);
+    close_both(&e);
+}
+
 TEST(test_a_frame_of_another_size) {
     struct ends e, *arg;
     OWN(transit_free) struct transit x;
@@ -250,7 +287,8 @@ TEST(test_a_frame_of_another_size) {
     post_send(&e, &x);
     OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, ERR));
     net_look(e.net[1]);
-    CHECK_INT(e.channel[1]->cut, 1);
+    FAILS(channel_check(e.channel[1], 0, ERR), HVD_INTERNAL);
+    CHECK_HAS(ERR->text, "rank 0 sent other bytes");
     CHECK(p && !p->complete && x.to[0] == 0);
     close_both(&e);
 }

@@ -165,6 +165,34 @@ static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL); }
 
+/* Rank 1's engine does not start in a group that all have opened; its last words come first. */
+static void close_a_group(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    static const int ALL[] = {0, 1, 2};
+    struct message m;
+    int code = HVD_OK, words = 0;
+    hvd_error err = {0};
+    OK(transport_tcp_open_among(&group, t, ALL, RANKS, 8, *(bool *)arg, ERR));
+    ranks_meet(ranks);
+    for (int r = 0; rank == 1 && r < RANKS; r += 2) OK(transport_send(group, r, "words", 6, ERR));
+    for (double until = clock_now() + 10; rank != 1 && !code && clock_now() < until;) {
+        unsigned ticket = transport_listen(group);
+        code = transport_receive(group, &m, &err);
+        if (!code && m.data) words++;
+        if (!code) free(m.data);
+        if (!code && !m.data) transport_sleep(group, ticket, 0.1);
+    }
+    if (rank != 1) CHECK_CODE(code, HVD_RANK_LEFT, err);
+    if (rank != 1) CHECK(words == 1 && err.nblamed == 1 && err.blamed[0] == 1);
+    transport_close(group, false);
+    OK(transport_agree(t, HVD_OK, ERR));
+}
+
+TEST(test_a_group_that_one_has_closed) {
+    run_on(APART, false, close_a_group, &(bool){false});
+    run_on(TOGETHER, true, close_a_group, &(bool){true});
+}
+
 /* Rank 1 was killed after all have left, and can't take the last messages. */
 static void fill_a_mailbox(struct ranks *ranks, int rank, void *arg) {
     static const char LONG[2 * MAILBOX_BYTES];

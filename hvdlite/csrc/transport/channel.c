@@ -1,5 +1,7 @@
 #include "transport/channel.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,22 +216,43 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
 
 struct parcel *channel_take(struct channel *c, int from) { return take_parcel(&c->inbox, from); }
 
+int channel_cut(int peer, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL,
+                     "rank %d sent other bytes than were expected: is the version of hvdlite the "
+                     "same on each rank?",
+                     peer);
+}
+
+int channel_check(const struct channel *c, double patience, hvd_error *err) {
+    if (c->cut) return channel_cut(c->cut - 1, err);
+    if (c->net->starved)
+        return error_set(err, HVD_NO_MEMORY, "no memory for what other ranks send to rank %d",
+                         c->net->rank);
+    if (!c->over || clock_now() - c->over_since < patience) return HVD_OK;
+    error_set(err, HVD_RANK_LEFT,
+              "rank %d could not open a group of ranks, or go on in it: its error says why",
+              c->over - 1);
+    return error_blame(err, c->over - 1);
+}
+
 /* ---- for the net ---- */
 
-static bool keep(int peer, struct link *l) {
+static bool keep(struct net *n, int peer, struct link *l) {
     l->parcel = new_parcel(peer, l->head.bytes);
     l->into = l->parcel ? l->parcel->data : NULL;
-    return l->parcel != NULL; /* without memory it waits */
+    n->starved |= !l->parcel;
+    return l->parcel != NULL;
 }
 
 static bool begin(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
+    n->starved |= !c;
     if (!c) return false;
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
-    if (l->head.kind == FRAME_MESSAGE) return keep(peer, l);
+    if (l->head.kind == FRAME_MESSAGE) return keep(n, peer, l);
     struct piece *p = c->posted[peer].first;
     bool alone = c->state == CHANNEL_OPEN && n->nopen == 1;
-    if (!p) return !alone && keep(peer, l);
+    if (!p) return !alone && keep(n, peer, l);
     if (!fits(c, peer, p, l->head.bytes)) return false;
     l->piece = pieces_take(&c->posted[peer]);
     l->into = p->data;
@@ -243,7 +266,10 @@ static void arrived(struct net *n, int peer, struct link *l) {
         free_parcel(l->parcel);
     else if (l->parcel)
         add_parcel(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
-    if (l->head.kind == FRAME_OVER && !c->over) c->over = peer + 1;
+    if (l->head.kind == FRAME_OVER && !c->over) {
+        c->over = peer + 1;
+        c->over_since = clock_now();
+    }
     if (l->head.kind == FRAME_OVER && !c->group) n->peers[peer].failed = true;
     if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
 }

@@ -33,7 +33,8 @@ struct channel {
     struct parcels inbox;
     struct piece *pieces, *free; /* all, until it is closed; those not in use */
     int over;                    /* 1 + the first peer whose group has failed; 0: none */
-    int cut;                     /* 1 + the peer that sent a frame of another size; 0: none */
+    double over_since;
+    int cut; /* 1 + the peer that sent a frame of another size; 0: none */
 };
 
 /* Delivers the frames of all groups to their channels. */
@@ -58,5 +59,9 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err);
 /* The next message of that peer, or of any (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
+/* Fails if a frame was cut; if there was no memory for one; or, after these seconds, if a rank has
+ * closed its group by a failure and not told the cause. Take what has come first. */
+int channel_check(const struct channel *c, double patience, hvd_error *err);
+int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
 
 #endif

@@ -36,9 +36,6 @@ static void arrived(void *arg, struct link *l) {
         s->net->reader->arrived(s->net, s->peer, l);
 }
 
-/* Who ends because its job has failed must not be blamed before the rank that has caused it. */
-static const double CAUSE_COMES_FIRST = 1;
-
 static void note_end(struct net *n, int rank) {
     struct peer *p = &n->peers[rank];
     if (p->gone || p->left) return;

@@ -33,9 +33,14 @@ struct peer {
     double ended[LANES]; /* when each stream has; 0: it has not */
 };
 
+/* Seconds. Who ends because its job or group has failed must not be blamed before the rank that has
+ * caused it. */
+static const double CAUSE_COMES_FIRST = 1;
+
 struct net {
     struct monitor lock; /* guards everything */
     int rank, size;
+    bool starved;       /* there was no memory for a frame: no other one of its stream can come */
     struct peer *peers; /* [rank] */
     int epoll;
     const struct net_reader *reader;

@@ -4,6 +4,7 @@
 #include "transport/channel.h"
 #include "transport/on_host.h"
 
+#include <math.h>
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,13 +54,6 @@ static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, st
     return code;
 }
 
-static int cut(const struct tcp_transport *m, int peer, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL,
-                     "rank %d sent other bytes than were expected: is the version of hvdlite the "
-                     "same on each rank?",
-                     transport_job_rank(&m->transport, m->members[peer]));
-}
-
 static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     struct tcp_transport *m = self(t);
     struct piece *p = (struct piece *)(uintptr_t)x->handle[0];
@@ -67,10 +61,10 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     if (!p->complete) net_look(m->net);
     x->active = !p->complete;
     if (p->complete) channel_done(m->channel, p);
-    int by = m->channel->cut;
     bool broken = x->active && net_is_cut(m->net, m->peers[x->peer]);
+    int code = channel_check(m->channel, INFINITY, err);
     net_unlock(m->net);
-    if (by) return cut(m, by - 1, err);
+    if (code) return code;
     if (broken)
         return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
                          transport_job_rank(t, x->peer));
@@ -110,6 +104,14 @@ static int tcp_send(struct transport *t, int to, const void *data, size_t size, 
     return HVD_OK;
 }
 
+/* As channel_check does. */
+static int check_channel(struct tcp_transport *m, double patience, hvd_error *err) {
+    net_lock(m->net);
+    int code = channel_check(m->channel, patience, err);
+    net_unlock(m->net);
+    return code;
+}
+
 static void take(struct tcp_transport *m, int from, bool look, struct message *message) {
     net_lock(m->net);
     struct parcel *p = channel_take(m->channel, from);
@@ -124,9 +126,10 @@ static void take(struct tcp_transport *m, int from, bool look, struct message *m
 static int tcp_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
+    double patience = m->channel->group ? CAUSE_COMES_FIRST : INFINITY;
     if (by_doorbell) HVD_TRY(on_host_receive(&m->here, t, message, err));
     if (!message->data) take(m, NOBODY, !by_doorbell, message);
-    return HVD_OK;
+    return message->data ? HVD_OK : check_channel(m, patience, err);
 }
 
 /* ---- sleeping ---- */
@@ -171,14 +174,7 @@ static int await(struct tcp_transport *m, int from, struct message *message, hvd
         take(m, m->peers[from], true, message);
         if (message->data) return HVD_OK;
         HVD_TRY(transport_check_life(m->job, err));
-        net_lock(m->net);
-        int over = m->channel->over;
-        net_unlock(m->net);
-        if (over) {
-            error_set(err, HVD_RANK_LEFT, "rank %d could not open the group: its error says why",
-                      over - 1);
-            return error_blame(err, over - 1);
-        }
+        HVD_TRY(check_channel(m, 0, err));
         bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
     }
 }
@@ -189,7 +185,7 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
     bool good = message.size == bytes;
     if (good) memcpy(to, message.data, bytes);
     free(message.data);
-    return good ? HVD_OK : cut(m, m->peers[from], err);
+    return good ? HVD_OK : channel_cut(m->peers[from], err);
 }
 
 /* By way of rank 0. */
