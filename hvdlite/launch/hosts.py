@@ -37,13 +37,9 @@ def read_file(path: str) -> List[Host]:
 
 
 def _parse_line(line: str) -> Host:
-    name, *words = line.split()
-    host = _parse_host(name)
-    for word in words:
-        match = re.fullmatch(r"slots=(\d+)", word)
-        if match:
-            host = host._replace(slots=int(match.group(1)))
-    return host
+    name, *words = re.sub(r"\s*=\s*", "=", line).split()
+    slots = [word[len("slots=") :] for word in words if word.startswith("slots=")]
+    return _parse_host(":".join([name, *slots]))
 
 
 def _parse_host(text: str) -> Host:
@@ -110,5 +106,5 @@ def is_here(name: str) -> bool:
         with socket.socket() as sock:
             sock.bind((socket.gethostbyname(name), 0))
         return True
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: no name of a host is so long
         return False

@@ -158,7 +158,10 @@ def starts_without_mpi():
 
 def describe(load=False, without_mpi=False):
     """Return all facts about this host; one of them takes long and is asked for by ``load``."""
-    memory = os.statvfs("/dev/shm")
+    try:
+        memory = os.statvfs("/dev/shm")
+    except OSError:  # there is none: ranks do without
+        memory = os.statvfs_result((0,) * 10)
     return {
         "host": socket.gethostname(),
         "versions": versions(),

@@ -40,13 +40,11 @@ class SharedMemory:
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Make Open MPI's folder; return the variables that name it, unless the user set them."""
-        if not _has_room(FOLDER):
-            import tempfile
-
-            self._folder = os.path.join(tempfile.gettempdir(), self._name)
         try:
+            if not _has_room(FOLDER):
+                self._folder = os.path.join(_temporary(), self._name)
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        except OSError:  # there is no /dev/shm
+        except OSError:  # there is no /dev/shm, or no room anywhere
             return {}
         unset = [names for names in _OPEN_MPI if names.isdisjoint(environ)]
         return {name: self._folder for names in unset for name in names}
@@ -74,11 +72,18 @@ class SharedMemory:
             with contextlib.suppress(OSError):
                 os.rmdir(self._folder)
             return
-        import shutil  # with the next they take 3 ms, of each agent's start
-        import tempfile
+        import shutil  # it takes 3 ms with tempfile, of each agent's start
 
-        for folder in (FOLDER, tempfile.gettempdir()):
-            shutil.rmtree(os.path.join(folder, self._name), ignore_errors=True)
+        shutil.rmtree(os.path.join(FOLDER, self._name), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(os.path.join(_temporary(), self._name), ignore_errors=True)
+
+
+def _temporary() -> str:
+    """Return the folder for temporary files; OSError: the disk is full, so there is none."""
+    import tempfile
+
+    return tempfile.gettempdir()
 
 
 def _has_room(folder: str) -> bool:

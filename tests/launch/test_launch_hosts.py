@@ -26,6 +26,11 @@ def test_a_file_may_be_that_of_mpi_or_of_mxnet(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# head\nserver1 slots=4\n\nserver2:2  # two\nserver3\n")
     assert read_file(file) == [Host("server1", 4), Host("server2", 2), Host("server3", None)]
+    file.write_text("a slots = 2 max_slots=4\nb slots=0")
+    with pytest.raises(ValueError, match="'b:0': a host takes 1 to 1024 ranks"):
+        read_file(file)
+    file.write_text("a slots = 2 max_slots=4")
+    assert read_file(file) == [Host("a", 2)]
 
 
 @pytest.mark.parametrize("processes", range(1, 9))
@@ -50,6 +55,14 @@ def test_this_host_is_known_by_its_names_and_addresses():
     assert is_here("localhost")
     assert is_here("127.0.0.1")
     assert not is_here("192.0.2.77")
+    assert not is_here("a..b")  # Python can't even ask
+
+
+def test_without_ssh_it_is_said_which_command_lacks(monkeypatch, capsys):
+    monkeypatch.setenv("HVDLITE_SSH", "/nowhere/ssh")
+    assert cli.main(["-n", "2", "-H", "far", "true"]) == 2
+    told = "far cannot be reached by ssh: /nowhere/ssh: No such file or directory"
+    assert capsys.readouterr().err == f"hvdliterun: {told}\n"
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])

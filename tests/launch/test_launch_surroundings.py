@@ -1,9 +1,12 @@
 """Where hvdliterun is started: what a service, a container or a pipe gives, and does not."""
 
+import errno
 import os
 import re
 import subprocess
+import tempfile
 import time
+from unittest import mock
 
 import pytest
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python
@@ -67,6 +70,17 @@ def test_a_full_shared_memory_is_done_without(tmp_path):
     done = call("-n", 2, *python(WHERE), prefix=spaces, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert done.code == 0, done.err
     assert os.listdir(tmp_path) == []
+
+
+def test_no_place_for_shared_memory_nor_for_temporary_files(monkeypatch):
+    lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+    monkeypatch.setattr(tempfile, "gettempdir", mock.Mock(side_effect=lacks))
+    monkeypatch.setattr(os, "statvfs", mock.Mock(side_effect=lacks))
+    assert probe.describe()["shm_free"] == 0
+    monkeypatch.setattr(shared_memory, "_has_room", lambda folder: False)
+    memory = shared_memory.of_job("0123456789abcdef")
+    assert memory.environment({}) == {}
+    memory.remove(all_of_it=True)
 
 
 def test_the_users_own_folder_for_segments_is_kept_by_either_name(tmp_path, monkeypatch):
