@@ -36,7 +36,7 @@ from hvdlite.launch.job import (
     Plan,
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
-from hvdlite.launch.watch import REFUSED, Watch
+from hvdlite.launch.watch import Watch
 
 USAGE_ERROR = 2
 
@@ -81,6 +81,7 @@ def _main(argv: List[str]) -> int:
         return 0
     if args.check_build:
         return check.show_build()
+    _listen()
     if args.check:
         return check_hosts(job_of(args, argv), args.json)
     why = _choose_ranks(args)
@@ -147,6 +148,7 @@ def job_of(args, argv: List[str]) -> Job:
     mode = args.mode or ("ps" if args.servers else "mpi")
     workers = _workers(args, given)
     servers = workers if args.servers is None else args.servers
+    ssh = os.environ.get("HVDLITE_SSH") or "ssh"
     made: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
         "workers": workers,
@@ -161,10 +163,8 @@ def job_of(args, argv: List[str]) -> Job:
         },
         "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
-        "interfaces": args.interfaces.split(",") if args.interfaces else [],
-        "ssh": SSH(
-            shlex.split(os.environ.get("HVDLITE_SSH", "ssh")), args.ssh_port, args.ssh_identity_file
-        ),
+        "interfaces": [name for name in (args.interfaces or "").split(",") if name],
+        "ssh": SSH(shlex.split(ssh), args.ssh_port, args.ssh_identity_file),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),
         "elastic": args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},
@@ -293,15 +293,13 @@ def start(job: Job, plan: Plan) -> int:
     A job with ``restarts`` that has failed is run again: from its last checkpoint, if it has one.
     Over ssh it does without hosts that are gone.
     """
-    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # when the terminal goes: nohup
-    for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
-        signal.signal(number, _interrupt)
+    console = Console(sys.stdout, sys.stderr, job.timestamps)
     for left in range(job.restarts, -1, -1):
-        outcome = prepared(job, plan, Console(sys.stdout, sys.stderr, job.timestamps))
+        outcome = prepared(job, plan, console, None, left < job.restarts)
         if outcome.signal not in (None, signal.SIGPIPE):
             return _interrupted(outcome.signal)
         tell(*outcome.report)
-        if outcome.code in (0, REFUSED) or outcome.signal is not None:
+        if outcome.code == 0 or outcome.refused or outcome.signal is not None:
             break
         if left:
             tell(f"hvdliterun: the job starts again ({left} restarts left)")
@@ -311,8 +309,10 @@ def start(job: Job, plan: Plan) -> int:
     return outcome.code
 
 
-def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = None) -> Outcome:
-    """Run the job, after checks and copies are done."""
+def prepared(
+    job: Job, plan: Plan, console: Console, task: Optional[bytes] = None, again: bool = False
+) -> Outcome:
+    """Run the job, after checks and copies are done; ``again``: files of the run before go on."""
     check.prepare_host(job)
     if job.launcher == "ssh":
         check.before_start(job)
@@ -320,10 +320,17 @@ def prepared(job: Job, plan: Plan, console: Console, task: Optional[bytes] = Non
         remote.copy_folder(job)
     if job.verbose:
         show(job, plan)
-    output = Output(console, Files(job.output_dir) if job.output_dir else None)
+    output = Output(console, Files(job.output_dir, again) if job.output_dir else None)
     watch = Watch(job, plan, output, task)
     with metrics.served(job.metrics, watch.flights.metrics):
         return watch.run()
+
+
+def _listen() -> None:
+    """Have signals that end the job raise Interrupted."""
+    stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # when the terminal goes: nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, _) -> None:

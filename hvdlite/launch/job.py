@@ -86,6 +86,7 @@ class Outcome(NamedTuple):
     results: List[Optional[bytes]]  # of hvdlite.run, by rank
     signal: Optional[int]  # that ended it
     lost: List[str]  # hosts that have vanished, as the job names them
+    refused: bool = False  # no rank's program has run
 
 
 class Plan(NamedTuple):

@@ -92,11 +92,12 @@ def tell(*lines: str) -> None:
 class Files:
     """Writes FOLDER/rank.N/stdout and stderr, as Horovod does; bytes as they come.
 
+    :param again: append to the files of a job that starts again.
     :raises LaunchError: there can be no such folder.
     """
 
-    def __init__(self, folder: str):
-        self._folder = folder
+    def __init__(self, folder: str, again: bool = False):
+        self._folder, self._mode = folder, "ab" if again else "wb"
         self._open: Dict[str, BinaryIO] = {}
         try:
             os.makedirs(folder, exist_ok=True)
@@ -114,7 +115,7 @@ class Files:
     def _append(self, path: str, data: bytes) -> None:
         if path not in self._open:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._open[path] = open(path, "wb", buffering=0)  # noqa: SIM115
+            self._open[path] = open(path, self._mode, buffering=0)  # type: ignore[assignment]  # noqa: SIM115
         while data:  # a disk that is nearly full takes a part
             data = data[self._open[path].write(data) :]
 

@@ -1,49 +1,68 @@
 """Submits a job to a batch backend, which starts hvdliterun again on the job's hosts."""
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from typing import List, Optional
+from typing import Any, List, Optional
 
-from hvdlite.launch.job import Job, LaunchError, Plan
+from hvdlite.launch.job import Interrupted, Job, LaunchError, Plan
 
 LOOK = 0.2  # seconds between looks at a log that grows
 
 
 def run(job: Job, plan: Plan) -> int:
     """Submit; return the exit code of the job, or with ``--batch`` of the submission."""
+    code = _follow(plan) if plan.log and not job.batch else _wait(plan)
+    return code if code >= 0 else 128 - code
+
+
+def _started(plan: Plan, **options: Any) -> subprocess.Popen:
+    """Start the backend's command, and give it the script."""
+    stdin = None if plan.script is None else subprocess.PIPE
     try:
-        if plan.log and not job.batch:
-            return _follow(plan)
-        # Ctrl-C is for the backend's command, which then ends the job; this process ignores it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return subprocess.run(plan.argv, input=plan.script, text=True).returncode
-    except FileNotFoundError as error:
-        raise LaunchError(f"there is no {plan.argv[0]} on this host") from error
+        process = subprocess.Popen(plan.argv, stdin=stdin, text=True, **options)
+    except OSError as error:
+        raise LaunchError(f"cannot run {plan.argv[0]}: {error.strerror}") from error
+    if process.stdin:
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended, and says why
+            process.stdin.write(plan.script or "")
+    return process
+
+
+def _wait(plan: Plan) -> int:
+    """Wait for the backend's command, which ends the job when it gets a signal."""
+    process = _started(plan)
+    while True:
+        try:
+            return process.wait()
+        except Interrupted as interrupt:
+            if interrupt.number != signal.SIGINT:  # a terminal's Ctrl-C has reached it as well
+                process.send_signal(interrupt.number)
+                process.wait()
+                raise
 
 
 def _follow(plan: Plan) -> int:
     """Submit, print the log while it grows, and wait for the end."""
+    assert plan.log
     reader, terminal = os.openpty()  # a pipe would get the job's number only at qsub's end
-    process = subprocess.Popen(
-        plan.argv, stdin=subprocess.PIPE, stdout=terminal, text=True, preexec_fn=os.setpgrp
-    )
-    assert process.stdin and plan.script and plan.log  # of every plan that has a log
-    process.stdin.write(plan.script)
-    process.stdin.close()
+    process, job_id, done = _started(plan, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)
-    job_id = _first_line(reader)
-    log, done = plan.log.replace("$JOB_ID", job_id), 0
     try:
+        job_id = _first_line(reader)
+        log = plan.log.replace("$JOB_ID", job_id)
         while process.poll() is None:
             time.sleep(LOOK)
             done = _print_from(log, done)
-    except KeyboardInterrupt:
-        subprocess.run([*plan.cancel, job_id])
-        return 128 + signal.SIGINT
+    except Interrupted:
+        process.terminate()  # it only waits, or has not submitted yet
+        if job_id:
+            subprocess.run([*plan.cancel, job_id])
+        raise
     _print_from(log, done)
     return process.returncode
 

@@ -304,7 +304,8 @@ class Watch:
         line = self.flights.report_failure(report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)
-        return Outcome(code, report, [r.result for r in members], self._signal, lost)
+        results, refused = [r.result for r in members], bool(self._refusal)
+        return Outcome(code, report, results, self._signal, lost, refused)
 
     def _verdict(self, endings: List[failure.Ending]) -> Tuple[int, List[str]]:
         backend_lines = self._backend.take_lines(hold_back=0)

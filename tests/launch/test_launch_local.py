@@ -65,16 +65,18 @@ def test_a_job_that_fails_starts_again(tmp_path):
     code = (
         "import os, signal, sys, hvdlite as h; h.init(); mine = f'{sys.argv[1]}/{h.rank()}'\n"
         "n = len(open(mine).read()) if os.path.exists(mine) else 0; open(mine, 'a').write('x')\n"
-        "h.barrier()\n"
-        "if n < 2 and h.rank() == n: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "h.barrier(); print(n)"
+        "h.barrier(); print(n, flush=True)\n"
+        "if n == 0 and h.rank() == n: sys.exit(2)\n"
+        "if n == 1 and h.rank() == n: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "h.barrier()"
     )
     enough, too_few = tmp_path / "enough", tmp_path / "too few"
     for folder in (enough, too_few):
         folder.mkdir()
-    done = call("-n", 2, "--restarts", 2, *python(code), enough)
+    logs = tmp_path / "logs"
+    done = call("-n", 2, "--restarts", 2, "--output-filename", logs, *python(code), enough)
     assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == ["[0] 2", "[1] 2"]
+    assert [(logs / f"rank.{i}" / "stdout").read_text() for i in range(2)] == 2 * ["0\n1\n2\n"]
     assert "rank 1 on" in done.err
     assert "the job starts again (1 restarts left)" in done.err
     failed = call("-n", 2, "--restarts", 1, *python(code), too_few)

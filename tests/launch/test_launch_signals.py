@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
+import time
 import uuid
 
 import pytest
-from launching import TIMEOUT, left_with, processes_with, python, start
+from launching import HVDLITERUN, TIMEOUT, left_with, processes_with, python, start
 
 from hvdlite.launch import cli, probe
 from hvdlite.launch.job import Outcome
@@ -50,6 +52,74 @@ def test_a_signal_between_two_attempts_is_no_traceback(monkeypatch, capsys):
     words = ["--transport", "tcp", "--restarts", "1", "-H", "far:1", "true"]
     assert cli.main(words) == 128 + signal.SIGTERM
     assert "interrupted by SIGTERM: the job was ended" in capsys.readouterr().err
+
+
+# Stands for a command; it says by a file that it runs, and by its end what it was told.
+COMMAND = """#!/bin/sh
+echo "$0 $*" >> {log}
+case $0 in *qdel) exit; esac
+trap 'echo SIGTERM >> {log}; exit 9' TERM
+trap 'echo SIGINT >> {log}' INT
+echo 17
+cat > /dev/null
+touch {log}.up; sleep 60 > /dev/null 2>&1 & wait; wait
+"""
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Commands that only note how they are called; the file in which they do."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("SLURM_JOB_ID", "PE_HOSTFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("far_ssh", "qsub", "qdel", "salloc"):
+        (tmp_path / name).write_text(COMMAND.format(log=tmp_path / "log"))
+        (tmp_path / name).chmod(0o755)
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("-H far", []),  # killed, while it is asked whether it has hvdlite
+        ("--launcher salloc", ["SIGTERM"]),
+        ("--launcher sge --pe mpi", ["SIGTERM", "qdel 17"]),
+    ],
+)
+def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
+    mark = uuid.uuid4().hex
+    env = {**os.environ, "HVDLITE_SSH": "far_ssh", "MARKER": mark}
+    line = line.replace("salloc", "slurm").split()
+    launcher = start("-n", 2, *line, "true", env=env, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + TIMEOUT
+    while not os.path.exists(f"{commands}.up") and time.monotonic() < until:
+        time.sleep(0.02)
+    launcher.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, err = launcher.communicate(timeout=TIMEOUT)
+    assert time.monotonic() - began < 5
+    assert (launcher.returncode, err.splitlines()[-1]) == (
+        143, "hvdliterun: interrupted by SIGTERM: the job was ended"
+    )  # fmt: skip
+    text = commands.read_text()
+    assert [each for each in ("SIGTERM", "qdel 17") if each in text] == told
+    for each in left_with(mark, 0):  # of the commands above
+        os.kill(int(each.partition(":")[0]), signal.SIGKILL)
+
+
+def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
+    """It was started with SIGINT ignored, which a shell or Java then cannot undo."""
+    env = {**os.environ, "MARKER": str(commands)}
+    line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
+    launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + TIMEOUT
+    while not os.path.exists(f"{commands}.up") and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(launcher.pid, signal.SIGINT)
+    time.sleep(0.5)
+    os.killpg(launcher.pid, signal.SIGTERM)
+    launcher.wait(TIMEOUT)
+    assert "SIGINT\n" in commands.read_text()
 
 
 def test_a_reader_that_goes_away_ends_the_job():
