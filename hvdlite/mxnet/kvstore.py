@@ -1,5 +1,6 @@
 """The kvstore ``dist_sync_mpi``: MXNet's key-value store by collectives, without servers."""
 
+import contextlib
 import functools
 import numbers
 import os
@@ -203,9 +204,14 @@ class DistSyncMPI(mx.kvstore.KVStore):
         """
         states = self._updater_with_states().get_states(dump_optimizer)
         partial = f"{fname}.{topology.rank()}.{os.getpid()}"
-        with open(partial, "wb") as file:
-            file.write(states)
-        os.replace(partial, fname)
+        try:
+            with open(partial, "wb") as file:
+                file.write(states)
+            os.replace(partial, fname)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+            raise
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read states back; each rank must be able to read the file."""
@@ -319,7 +325,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
         broadcast_(array, root_rank, self._name(key), priority)
 
     def _name(self, key) -> str:
-        return f"{self._owner}.{self._labels.get(key, key)}"
+        number = isinstance(key, str) and key.isdigit()  # key 1 is another one
+        return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
 
     def _wait_for_other(self, name: str, array) -> None:
         """Wait for the last array of this name; MXNet's engine orders only work on one array.

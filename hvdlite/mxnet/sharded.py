@@ -155,8 +155,8 @@ class HostUpdater(mx.optimizer.Updater):
             return None
         if not place.is_of(weight):
             raise HvdliteValueError(
-                f"parameter {index} has been made anew (reset_ctx, cast or initialize) since the "
-                "trainer's first step: make a new trainer"
+                f"parameter {index} has been made anew (reset_ctx, cast, initialize, or by another "
+                "ShardedTrainer) since the trainer's first step: make a new trainer"
             )
         if self.states.get(index) is not place.states:
             self._adopt(index, place)

@@ -51,7 +51,7 @@ class Guard(guards.Guard):
             if param._data is None:  # its shape is not known yet
                 continue
             gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
-            yield guards.Guarded(param.name, param.list_data()[0].asnumpy(), gradient)
+            yield guards.Guarded(param.name, param._data[0].asnumpy(), gradient)
 
 
 def _leaves_sums() -> bool:

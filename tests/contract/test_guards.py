@@ -90,6 +90,16 @@ def test_what_is_not_looked_at_passes(kind, rank):
         guard.step()
 
 
+@pytest.mark.skipif(not mx, reason="row_sparse weights are MXNet's")
+def test_sparse_weights_are_looked_at(rank):
+    param = mx.gluon.Parameter("p", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
+    param.initialize(mx.init.One())
+    guard = hvdlite.Guard([param], every=1)
+    guard.step()
+    mx.nd.sparse.retain(param._data[0], mx.nd.array([rank])).copyto(param._data[0])
+    assert "parameter 'p' differs between ranks" in error_of(guard)
+
+
 @every_kind
 def test_it_looks_every_so_many_steps(kind):
     with pytest.raises(ValueError, match="every is 0: expected a whole number of at least 1"):

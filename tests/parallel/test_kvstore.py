@@ -33,6 +33,24 @@ def test_two_stores_do_not_meet(name, rank, size):
     assert_all(b, 10 * size)
 
 
+def test_a_number_and_its_text_are_two_keys(kv, size):
+    """Neither gets what the codec has left out of the other."""
+    kv.set_gradient_compression({"type": "2bit", "threshold": 1.0})
+    for key in (1, "1"):
+        a = filled(0.6)
+        kv.pushpull(key, a)
+        assert_all(a, 0)
+
+
+def test_states_that_can_not_be_written_leave_no_file(kv, tmp_path):
+    kv.set_optimizer(mx.optimizer.SGD())
+    folder = tmp_path / "states"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError):
+        kv.save_optimizer_states(str(folder))
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_barrier(kv):
     for _ in range(3):
         kv._barrier()
