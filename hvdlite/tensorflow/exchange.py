@@ -1,13 +1,15 @@
 """How TensorFlow calls collectives on NumPy arrays: at once if eager, else by two nodes of a graph.
 
 The first node starts a collective, the second one waits for it. The first never waits for other
-ranks, where shapes are known, and is the only one that TensorFlow keeps in the order of the
-program: so ranks may come to their collectives in different orders.
+ranks, where shapes are known, but for its own last result, and is the only one that TensorFlow
+keeps in the order of the program: so ranks may come to their collectives in different orders.
 """
 
+import contextlib
 import itertools
+import re
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -21,23 +23,38 @@ from hvdlite.core.process_set import checked
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
 _under_way: Dict[int, Handle] = {}  # started by a graph, not yet waited for
 _keys = itertools.count()
+_MOST_AWAITED = 64  # results of one node: a loop runs some of its iterations at once
 
 
 def name_of(kind: str, name: Optional[str], process_set) -> str:
     """Return the name that pairs a collective with those of the other ranks, without its kind.
 
-    In a graph each node has a name of its own, the same whenever the program is traced again.
+    In a graph each node has a name of its own, the same whenever the program is traced again. In
+    a graph within a graph it has that graph's name in its own.
     """
     checked(process_set)  # here, as a graph would raise it when it runs
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a text, or None")
     if tf.executing_eagerly():
         return call_name(kind, process_set) if name is None else name
-    name = calling_line() if name is None else name
-    names = _names_in.setdefault(tf.compat.v1.get_default_graph(), Counter())
+    graph = tf.compat.v1.get_default_graph()
+    name = calling_line() + _within(graph) if name is None else name
+    names = _names_in.setdefault(graph, Counter())
     names[kind, name] += 1
     count = names[kind, name] - 1
     return f"{name}~{count}" if count else name
+
+
+def _within(graph) -> str:
+    """Return the names of the graphs that are inside another, without the numbers of traces."""
+    found, outer = "", getattr(graph, "outer_graph", None)
+    while outer and (hasattr(outer, "outer_graph") or not _is_eager_outside()):
+        found += " in " + re.sub(r"_\d+$", "", graph.name)
+        graph, outer = outer, getattr(outer, "outer_graph", None)
+    return found
+
+
+_is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 
 
 def run(
@@ -56,10 +73,20 @@ def run(
 
 def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the node of a graph that starts a collective; its value is for :func:`wait`."""
+    started: deque = deque()
+    last: Optional[weakref.ref] = None
 
     def begin_now(*arrays):
-        key = next(_keys)
-        _under_way[key] = start(list(arrays))
+        nonlocal last
+        before, key = last and last(), next(_keys)
+        if before:  # of the same name: in a loop, or a function that is called twice
+            with contextlib.suppress(Exception):  # its own wait raises it
+                before.synchronize()
+        _under_way[key] = handle = start(list(arrays))
+        last = weakref.ref(handle)
+        started.append(key)
+        if len(started) > _MOST_AWAITED:  # without a use of the result there is no wait
+            _under_way.pop(started.popleft(), None)
         return np.int64(key)
 
     return tf.numpy_function(begin_now, list(tensors), tf.int64, stateful=True)

@@ -7,6 +7,7 @@ from libraries import Eager, InFunction, InSession
 from threads import in_threads, outcomes
 
 import hvdlite.tensorflow as hvd
+from hvdlite.tensorflow import exchange
 from hvdlite.tensorflow.differentiable import start_allreduce
 
 everywhere = pytest.mark.parametrize("how", [Eager.how, InFunction.how, InSession.how])
@@ -159,9 +160,40 @@ def test_unnamed_calls_of_a_graph_within_a_graph_have_the_names_of_their_lines(r
     def step(x):
         outer = hvd.allreduce(x, op=hvd.Sum)
         inner = tf.cond(x[0] > -1, lambda: hvd.allreduce(10 * x, op=hvd.Sum), lambda: x)
-        return outer, inner
+        return outer, inner, total(x), tf.cond(x[0] > -1, lambda: total(2 * x), lambda: x)
+
+    def total(x):
+        return hvd.allreduce(x, op=hvd.Sum)
 
     ranks = size * (size + 1) / 2
-    assert [each.numpy().tolist() for each in step(tf.fill([2], rank + 1.0))] == [
-        [ranks] * 2, [10 * ranks] * 2,
-    ]  # fmt: skip
+    got = [each.numpy().tolist() for each in step(tf.fill([2], rank + 1.0))]
+    assert got == [[factor * ranks] * 2 for factor in (1, 10, 1, 2)]
+
+
+def test_a_call_in_a_loop_and_a_function_called_twice(size):
+    """The next one does not need the last one's result; both have one name."""
+
+    @tf.function
+    def total(x):
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    @tf.function
+    def step(x):
+        found = tf.constant(0.0)
+        for i in tf.range(20):
+            found += hvd.allreduce(x * tf.cast(i, tf.float32), op=hvd.Sum)
+        return found, total(x), total(10 * x)
+
+    assert [float(each) for each in step(tf.constant(1.0))] == [190 * size, size, 10 * size]
+
+
+def test_results_that_a_graph_does_not_use_do_not_stay(size):
+    @tf.function
+    def step(x):
+        hvd.allreduce(x)
+        return x
+
+    before, most = len(exchange._under_way), exchange._MOST_AWAITED
+    for _ in range(2 * most):
+        step(tf.ones(1))
+    assert len(exchange._under_way) == before + most
