@@ -1,6 +1,5 @@
 """The kvstore ``dist_sync_mpi``: MXNet's key-value store by collectives, without servers."""
 
-import contextlib
 import functools
 import numbers
 import os
@@ -120,6 +119,8 @@ class DistSyncMPI(mx.kvstore.KVStore):
         if isinstance(out, numbers.Integral):
             out, root_rank = None, int(out)
         outs = by_key(key, value if out is None else out)
+        if self._trainer and not self._values:  # with static_alloc BatchNorm's write is undeclared
+            mx.nd.waitall()
         for name, arrays in by_key(key, value).items():
             kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
             deliver(kept, outs[name])
@@ -208,10 +209,9 @@ class DistSyncMPI(mx.kvstore.KVStore):
             with open(partial, "wb") as file:
                 file.write(states)
             os.replace(partial, fname)
-        except BaseException:
-            with contextlib.suppress(OSError):
+        finally:
+            if os.path.exists(partial):
                 os.unlink(partial)
-            raise
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read states back; each rank must be able to read the file."""

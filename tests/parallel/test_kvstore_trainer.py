@@ -42,6 +42,23 @@ def test_other_optimizers(name, on_store):
     assert_equal_on_all_ranks(trained)
 
 
+def test_the_first_step_does_not_lose_statistics():
+    """With static_alloc MXNet's engine does not know that BatchNorm writes them in backward."""
+    for _ in range(8):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(2000, in_units=500), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
+        net.initialize()
+        net(mx.nd.ones((2, 500)))
+        net.hybridize(static_alloc=True, static_shape=True)
+        trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore="dist_sync_mpi")
+        mean = net[1].running_mean.data()
+        with autograd.record():
+            loss = net(mx.nd.ones((64, 500))).sum()
+        loss.backward()
+        trainer.step(1)
+        assert mean.norm().asscalar() > 0
+
+
 def test_multipliers_and_schedules():
     def optimizer():
         return sgd(lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5), clip_gradient=0.3)
