@@ -1,6 +1,7 @@
 """DistributedOptimizer: any PyTorch optimizer, fed with gradients averaged over ranks."""
 
 import warnings
+import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
 
@@ -304,9 +305,12 @@ def _keep_scheduler(distributed) -> None:
     if "step" not in distributed.__dict__:
         return
 
+    kind, own = type(distributed), weakref.ref(distributed)  # which holds this function itself
+
     def step(closure: Optional[Callable] = None):
-        distributed._opt_called = True
-        return type(distributed).step(distributed, closure)
+        optimizer = own()
+        optimizer._opt_called = True
+        return kind.step(optimizer, closure)
 
     vars(step)["_wrapped_by_lr_sched"] = True
     distributed.__dict__["step"] = step

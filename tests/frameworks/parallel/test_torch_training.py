@@ -1,7 +1,9 @@
 """Training with PyTorch: what many ranks come to is what one process does on the joined batch."""
 
 import copy
+import gc
 import warnings
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -174,13 +176,18 @@ def test_a_scheduler_made_before_or_after(before, rank, report_parity):
         for batch in batches:
             train(model, optimizer, [batch])
             scheduler.step()
+        used.append(weakref.ref(optimizer))
         return optimizer.param_groups[0]["lr"]
 
     model, alone = multilayer(), multilayer()
+    used = []
+    expected = run(alone, lambda plain: plain, joined_batches())
+    gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rate = run(model, hvd.DistributedOptimizer, own_batches(rank))
-    assert rate == run(alone, lambda plain: plain, joined_batches())
+        assert run(model, hvd.DistributedOptimizer, own_batches(rank)) == expected
+    gc.enable()
+    assert used[-1]() is None  # nothing has a reference to itself
     report_parity("PyTorch, scheduler", difference(model, alone), 5e-6)
 
 
