@@ -34,6 +34,17 @@ def _colon_list(placement: Placement) -> str:
     return ",".join(f"{host}:{count}" for host, count in placement)
 
 
+def _agent(ssh: List[str]) -> str:
+    """Return ssh's command as one word; Open MPI cuts it at blanks and colons, also in quotes."""
+    odd = next((word for word in ssh if re.search("[ :'\"]", word)), None)
+    if odd is not None:
+        raise LaunchError(
+            f"'{odd}' in ssh's command: Open MPI takes no blank, colon or quote there: name it in "
+            "~/.ssh/config, or give --transport tcp"
+        )
+    return " ".join(ssh)
+
+
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
     """Hydra takes ssh's path as an option and its arguments from a variable.
 
@@ -48,7 +59,7 @@ def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
 _OPEN_MPI_5 = Dialect(
     hosts=lambda placement: ["--host", _colon_list(placement)],
     ssh=lambda ssh: (
-        ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", shlex.join(ssh)],
+        ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", _agent(ssh)],
         {},
     ),
     interfaces=lambda names: [
@@ -61,7 +72,7 @@ _OPEN_MPI_5 = Dialect(
     elastic=["--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1"],
 )
 _OPEN_MPI_4 = _OPEN_MPI_5._replace(
-    ssh=lambda ssh: (["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", shlex.join(ssh)], {}),
+    ssh=lambda ssh: (["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", _agent(ssh)], {}),
     interfaces=lambda names: [
         *("--mca", "oob_tcp_if_include", ",".join(names)),
         *("--mca", "btl_tcp_if_include", ",".join(names)),

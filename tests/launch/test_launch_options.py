@@ -56,6 +56,7 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--launcher ssh t", "needs hosts"),
         ("--sync-dst-dir /d t", "give them by -H"),
         ("--network-interfaces nope0 t", "has no nope0"),
+        ("-H a,b -i /a:b t", "'/a:b' in ssh's command: Open MPI takes no blank, colon or quote"),
         ("--launcher sge t", "--pe"),
         ("--launcher k8s t", "--image"),
         ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
