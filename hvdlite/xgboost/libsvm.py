@@ -2,14 +2,13 @@
 
 import os
 import re
-from typing import Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from hvdlite.core import topology
-from hvdlite.core.reduce_ops import Max
-from hvdlite.numpy import allreduce
+from hvdlite.core.collectives import gather_numbers
 
 _COMMENT = re.compile(rb"#[^\n]*")
 _EMPTY = re.compile(rb"^[ \t\r]*\n", re.M)
@@ -27,22 +26,24 @@ def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     :param path: of a file that every rank can read.
     :return: a float32 matrix of shape (samples, columns), with as many columns on every rank, and
         the float32 labels, of shape (samples,).
-    :raises ValueError: a line is something else; such as one with ``qid:``.
-    :raises OSError: the file can't be read.
+    :raises ValueError: on every rank: a line is something else, such as one with ``qid:``, or the
+        file can't be read.
 
     >>> import hvdlite as hvd
     >>> with hvd.xgboost.communicator():
     ...     data = xgb.DMatrix(*hvd.xgboost.load_libsvm("agaricus.txt.train"))
     """
-    text = _EMPTY.sub(b"", _COMMENT.sub(b"", _part(path, topology.rank(), topology.size()) + b"\n"))
+    rank, size = topology.rank(), topology.size()
+    width = 0
+    wrong: Dict[str, Any] = {}
     try:
+        text = _EMPTY.sub(b"", _COMMENT.sub(b"", _part(path, rank, size) + b"\n"))
         labels, rows, columns, values = _parse(text)
-    except ValueError as error:
-        raise ValueError(f"{path}, part {topology.rank()} of {topology.size()}: {error}") from None
-    widest = np.array([columns.max() + 1 if len(columns) else 0], np.int64)
-    width = int(allreduce(widest, "libsvm.columns", op=Max)[0])
-    shape = len(labels), width
-    return csr_matrix((values.astype(np.float32), (rows, columns)), shape), labels
+        width = columns.max() + 1 if len(columns) else 0
+    except (OSError, ValueError) as error:  # for all ranks: they wait for the widest part
+        wrong["failed"] = f"{path}, part {rank} of {size}: {error}"
+    width = int(gather_numbers([width], "libsvm.columns", **wrong).max())
+    return csr_matrix((values.astype(np.float32), (rows, columns)), (len(labels), width)), labels
 
 
 def _part(path: str, rank: int, ranks: int) -> bytes:

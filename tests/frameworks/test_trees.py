@@ -103,10 +103,12 @@ def test_a_line_that_is_no_sample(tmp_path):
     wrong = ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"]
     files = [str(tmp_path / str(i)) for i in range(len(wrong))]
     for file, line in zip(files, wrong):
-        Path(file).write_text(f"1 0:1\n{line}\n")
-    result = assert_passed(script(1, "libsvm", *files)).results()[0]
-    for i, file in enumerate(files):
-        assert f"{file}, part 0 of 1: " in result[f"error{i}"]
+        Path(file).write_text(f"1 0:1  # as many bytes as any line below\n{line}\n")
+    results = assert_passed(script(2, "libsvm", *files, str(tmp_path / "none"))).results()
+    for result in results.values():  # all of them wait for the widest line of any
+        for i, file in enumerate(files):
+            assert f"{file}, part 1 of 2: " in result[f"error{i}"]
+        assert "No such file" in result[f"error{len(wrong)}"]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
