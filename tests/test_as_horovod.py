@@ -176,9 +176,11 @@ def test_data_is_read_ahead_and_an_error_of_the_reader_is_raised():
     from hvdlite.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 
     class Numbers(BaseDataLoader):
+        error = OSError
+
         def _iterate(self):
             yield from range(5)
-            raise OSError("the disk is gone")
+            raise self.error("the disk is gone")
 
         def _process_batch(self, batch):
             return 2 * batch
@@ -191,6 +193,9 @@ def test_data_is_read_ahead_and_an_error_of_the_reader_is_raised():
         with pytest.raises(OSError, match="the disk is gone"):
             got.extend(batch for batch in iter(Ahead(size)) if got.append(batch))
         assert got == [0, 2, 4, 6, 8]
+    Numbers.error = SystemExit
+    with pytest.raises(SystemExit):
+        got.extend(Ahead(2).__iter__())
     one = Ahead(2)
     assert next(iter(one)) == 0  # whoever stops early leaves no thread
     one.close_async_loader()

@@ -70,7 +70,7 @@ class AsyncDataLoaderMixin:
             for batch in self._iterate():  # type: ignore[attr-defined]
                 if not self._put(batches, batch, left):
                     break
-        except Exception as error:  # raised where the batches are used
+        except BaseException as error:  # raised where the batches are used
             self._put(batches, _Failure(error), left)
         self._put(batches, _END, left)
 
@@ -86,5 +86,5 @@ class AsyncDataLoaderMixin:
 
 
 class _Failure:
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -103,7 +103,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
     if not text.startswith("["):
         raise BadTrace(f"{path} is no timeline: give files that HVDLITE_TIMELINE has named")
     if not text.rstrip().endswith("]"):
-        text = text[: text.rfind("}") + 1] + "]" if "}" in text else "[]"
+        text = text[: max(text.rfind("},\n"), 0) + 1] + "]"
     try:
         return json.loads(text)
     except ValueError as error:

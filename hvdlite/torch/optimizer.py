@@ -308,7 +308,7 @@ def _keep_scheduler(distributed) -> None:
     kind, own = type(distributed), weakref.ref(distributed)  # which holds this function itself
 
     def step(closure: Optional[Callable] = None):
-        optimizer = own()
+        optimizer: Any = own()
         optimizer._opt_called = True
         return kind.step(optimizer, closure)
 
