@@ -17,13 +17,13 @@ from hvdlite.core.native import lib
 from hvdlite.core.prepared import find
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
-from hvdlite.torch.tensors import DTYPES, check, memories_of, plain
+from hvdlite.torch.tensors import DTYPES, check, is_staged, memories_of, plain
 
 
 def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place: bool) -> Handle:
     """Reduce; the results are the tensors themselves if in place, else new ones."""
     ins = _inputs(names, tensors)
-    outs = ins if in_place else [torch.empty_like(each) for each in ins]
+    outs = _outputs(ins, tensors, in_place)
     details = reduction(op, scales, process_set)
     return _start(lib.HVD_ALLREDUCE, names, ins, outs, [details] * len(names), tensors, in_place)
 
@@ -55,7 +55,8 @@ def again(tensor, call: tuple, in_place: bool):
 
 def note(tensor, call: tuple) -> None:
     """Note that this call was right, for :func:`again`."""
-    prepared.note(call, tensor.dtype, tensor.shape, lambda: _described(tensor, *call))
+    if tensor.is_cpu:
+        prepared.note(call, tensor.dtype, tensor.shape, lambda: _described(tensor, *call))
 
 
 def _described(tensor, average, name, op, before, after, process_set) -> tuple:
@@ -108,7 +109,7 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place:
     """Broadcast; the results are the tensors themselves if in place, else new ones."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
     ins = _inputs(names, tensors)
-    outs = ins if in_place else [torch.empty_like(each) for each in ins]
+    outs = _outputs(ins, tensors, in_place)
     details = [{"root": root, "group": group}] * len(names)
     return _start(lib.HVD_BROADCAST, names, ins, outs, details, tensors, in_place)
 
@@ -126,29 +127,37 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
     outs = [each.new_empty(shape) for each, shape in zip(ins, shapes)]
     of_all = reduction(op, scales, process_set)
     details = [{**of_all, "out_rows": rows_of(shape)} for shape in shapes]
-    return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details)
+    return _start(lib.HVD_REDUCESCATTER, names, ins, outs, details, tensors, in_place=False)
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
     """Exchange rows; the only result is a pair: rows, and how many came from each rank."""
     group = group_of(process_set)  # only its ranks may go on
-    check(name, tensor)
+    check(name, tensor, gpu=True)
     details = {"group": group, **dealt(tensor.shape, splits, name, process_set)}
     return _start_open(lib.HVD_ALLTOALL, [name], [tensor], [details], process_set)
 
 
 def _inputs(names, tensors) -> List[torch.Tensor]:
     for name, tensor in zip(names, tensors):
-        check(name, tensor)
+        check(name, tensor, gpu=True)
     return [plain(tensor) for tensor in tensors]
 
 
-def _start(kind, names, ins, outs, details, given=(), in_place: bool = False) -> Handle:
+def _outputs(ins, tensors, in_place: bool) -> List[torch.Tensor]:
+    """Return where results go: a tensor on a GPU has a copy on the host that nobody else has."""
+    own = [in_place or is_staged(tensor) for tensor in tensors]
+    return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
+
+
+def _start(kind, names, ins, outs, details, given, in_place: bool) -> Handle:
     started = Started(kind, names, memories_of(ins), memories_of(outs), details)
 
     def finish() -> List[torch.Tensor]:
         started.finish()
-        return [_deliver(*each) for each in zip(given, outs)] if in_place else outs
+        if in_place:
+            return [_deliver(*each) for each in zip(given, outs)]
+        return [out.to(tensor.device) for tensor, out in zip(given, outs)]
 
     return Handle(started.done, finish)
 
@@ -160,7 +169,8 @@ def _start_open(kind, names, tensors, details, process_set: ProcessSet) -> Handl
 
     def finish() -> List[Tuple[torch.Tensor, np.ndarray]]:
         started.finish()
-        return [_made(started, number, each, process_set) for number, each in enumerate(ins)]
+        made = [_made(started, number, each, process_set) for number, each in enumerate(ins)]
+        return [(rows.to(each.device), came) for each, (rows, came) in zip(tensors, made)]
 
     return Handle(started.done, finish)
 

@@ -1,4 +1,4 @@
-"""Collectives on PyTorch tensors, on CPUs.
+"""Collectives on PyTorch tensors, on CPUs; those on CUDA are copied to the host and back.
 
 Every rank must make the call, with tensors of the same shape and dtype; tensors are paired by
 ``name``, and without one by the line of the script that calls. Dtypes: float16, bfloat16, float32,
@@ -50,7 +50,7 @@ def allreduce(
         truncated after the first, before the sum; int64 wraps before an Average's division.
     :param process_set: the ranks that take part; only they make the call.
     :raises ValueError: an argument that can't be right, before anything is sent: a tensor that is
-        sparse or on a GPU, an unsupported dtype, both ``average`` and ``op``.
+        sparse or on another device, an unsupported dtype, both ``average`` and ``op``.
     :raises hvdlite.HvdliteError: on every rank: the ranks disagree, or one has failed or left.
     """
     if name is None:

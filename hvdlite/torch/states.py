@@ -35,7 +35,7 @@ def broadcast_parameters(
     named = [each if isinstance(each, tuple) else (str(i), each) for i, each in enumerate(items)]
     tensors = [(name, value) for name, value in named if value is not None]
     for name, tensor in tensors:
-        check(name, tensor)
+        check(name, tensor, gpu=True)
     owner = owner_name("parameters")
     facts = [f"{name} ({t.dtype}, {tuple(t.shape)})" for name, t in tensors]
     agree(owner, facts, process_set=process_set, remedy="Make the same model on every rank.")

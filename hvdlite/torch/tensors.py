@@ -17,10 +17,10 @@ DTYPES = {
 }  # fmt: skip
 
 
-def check(name: str, tensor) -> None:
+def check(name: str, tensor, gpu: bool = False) -> None:
     """Raise ValueError for what no collective takes.
 
-    Tensors on a GPU are refused: staging them through host memory was never run on one.
+    :param gpu: the caller takes tensors on a GPU, too (:func:`on_host`).
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"tensor '{name}': expected a torch.Tensor, got {type(tensor).__name__}")
@@ -29,10 +29,10 @@ def check(name: str, tensor) -> None:
             f"tensor '{name}' is {tensor.layout}: expected a dense one; sparse_allreduce_async() "
             "takes sparse COO tensors, and tensor.to_dense() makes a dense one"
         )
-    if tensor.device.type != "cpu":
+    if not (tensor.is_cpu or (gpu and tensor.is_cuda)):
         raise ValueError(
-            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs; "
-            "move it there with tensor.cpu(), or train on CPUs"
+            f"tensor '{name}' is on {tensor.device}: hvdlite.torch takes tensors on CPUs, and its "
+            "functions also those on CUDA; move it with tensor.cpu(), or train on CPUs"
         )
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
@@ -52,8 +52,21 @@ def memories_of(tensors) -> List[Memory]:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor without its history, with its elements in order: itself, or a copy."""
-    return tensor.detach().contiguous().resolve_neg()
+    """Return it on the host, without history, with its elements in order: itself, or a copy."""
+    return on_host(tensor.detach().contiguous().resolve_neg())
+
+
+def is_staged(tensor: torch.Tensor) -> bool:
+    """Tell whether it goes through the host's memory."""
+    return tensor.is_cuda
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or a pinned copy of one on a GPU, once its current stream has made it."""
+    if not is_staged(tensor):
+        return tensor
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return staged.copy_(tensor)
 
 
 def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:

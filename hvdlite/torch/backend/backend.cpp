@@ -71,13 +71,13 @@ class HvdBackend : public Group {
         if (!all_move(ins))
             return other(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins,
                          gloo().allgather_coalesced(outs, ins, o));
-        return run(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins, {}, o,
+        return run(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins, outs[0], o,
                    [&](Start &start) {
                        Tensors copies, flats;
                        for (size_t i = 0; i < ins.size(); i++)
                            for (int r = 0; r < size_; r++) check_alike(outs[r][i], ins[i]);
                        for (const at::Tensor &in : ins) {
-                           flats.push_back(at::empty({size_, in.numel()}, in.options()));
+                           flats.push_back(at::empty({size_, in.numel()}, host_options(in)));
                            start.allgather(dense(in), flats.back(), size_);
                            for (int r = 0; r < size_; r++)
                                copies.push_back(flats.back()[r].view(in.sizes()));
@@ -151,8 +151,10 @@ class HvdBackend : public Group {
             // By elements: rows of the output may be of another length.
             std::vector<int64_t> splits = in_splits;
             for (int64_t &n : splits) n *= in.numel() / std::max<int64_t>(in.size(0), 1);
-            start.alltoall(dense(in), out, in.numel(), out.numel(),
-                           Elements(at::empty({1}, in.options())).number, splits);
+            Tensors to = {out}, copies = buffers_of(to);
+            start.copy_back(to, copies);
+            start.alltoall(dense(in), copies[0], in.numel(), out.numel(), elements_each(in),
+                           splits);
         });
     }
 
@@ -170,8 +172,7 @@ class HvdBackend : public Group {
             for (const at::Tensor &t : outs) out_rows += t.numel();
             at::Tensor in = flat_of(ins), out = at::empty({out_rows}, in.options());
             start.deal(out, outs);
-            start.alltoall(in, out, in.numel(), out_rows,
-                           Elements(at::empty({1}, in.options())).number, splits);
+            start.alltoall(in, out, in.numel(), out_rows, elements_each(in), splits);
         });
     }
 
@@ -206,7 +207,7 @@ class HvdBackend : public Group {
             return other(OpType::SCATTER, "hvdlite:scatter", outs, gloo().scatter(outs, ins, o));
         return run(OpType::SCATTER, "hvdlite:scatter", outs, outs, o, [&](Start &start) {
             std::vector<int64_t> splits(size_, root ? 1 : 0);
-            at::Tensor out = at::empty(outs[0].sizes(), outs[0].options());
+            at::Tensor out = at::empty(outs[0].sizes(), host_options(outs[0]));
             at::Tensor in = root ? flat_of(ins[0]) : at::empty({0}, out.options());
             start.copy_back(outs, {out});
             start.alltoall(in, out, root ? size_ : 0, 1, Elements(out).number, splits);
@@ -235,7 +236,7 @@ class HvdBackend : public Group {
     }
 
     void gather_list(Start &start, const Tensors &outs, const at::Tensor &in) {
-        at::Tensor flat = at::empty({size_ * in.numel()}, in.options());
+        at::Tensor flat = at::empty({size_ * in.numel()}, host_options(in));
         start.deal(flat, outs);
         start.allgather(dense(in), flat, size_);
     }
@@ -294,6 +295,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         TORCH_CHECK(functions.size() == CORE_FUNCTIONS, "hvdlite: as many functions as in Core");
         std::memcpy(&core, functions.data(), sizeof core);
     });
+    m.def("stage", [](bool all) { stage_all = all; });
     m.def("stop", [] { keeper.stop(); }, py::call_guard<py::gil_scoped_release>());
     m.def("make", [](int rank, int size, int group, const std::string &name, double seconds,
                      const c10::intrusive_ptr<c10d::Store> &store) {

@@ -40,7 +40,7 @@ inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits,
 inline Tensors matrices_of(const Tensors &tensors, int ranks) {
     Tensors matrices;
     for (const at::Tensor &t : tensors)
-        matrices.push_back(at::empty({ranks, t.numel()}, t.options()));
+        matrices.push_back(at::empty({ranks, t.numel()}, host_options(t)));
     return matrices;
 }
 
@@ -50,11 +50,12 @@ inline Tensors dense_of(const Tensors &tensors) {
     return copies;
 }
 
-// The tensors, or where they are not contiguous others to write to.
+// The tensors, or where they are not contiguous or on a GPU others to write to.
 inline Tensors buffers_of(const Tensors &tensors) {
     Tensors buffers;
     for (const at::Tensor &t : tensors)
-        buffers.push_back(t.is_contiguous() ? t : at::empty(t.sizes(), t.options()));
+        buffers.push_back(
+            t.is_contiguous() && !is_staged(t) ? t : at::empty(t.sizes(), host_options(t)));
     return buffers;
 }
 

@@ -45,7 +45,9 @@ class Group : public Backend {
     }
 
     // DistributedDataParallel's buckets, which all ranks make at once.
-    bool supportsTensorAlloc(c10::DeviceIndex) { return group_ == 0 && size_ > 1; }
+    bool supportsTensorAlloc(c10::DeviceIndex of_gpu) {
+        return of_gpu < 0 && group_ == 0 && size_ > 1;
+    }
     at::Tensor allocateTensor(long size, at::TensorOptions options) {
         py::gil_scoped_acquire gil;
         auto type = c10::typeMetaToScalarType(options.dtype());
@@ -167,7 +169,7 @@ class Group : public Backend {
 
     static const at::Tensor &only(const Tensors &tensors) {
         TORCH_CHECK(tensors.size() == 1, "hvdlite: send and recv take one tensor");
-        TORCH_CHECK(moves(tensors[0]), "hvdlite: send and recv take dense CPU tensors");
+        TORCH_CHECK(moves(tensors[0]), "hvdlite: send and recv take dense tensors");
         return tensors[0];
     }
 

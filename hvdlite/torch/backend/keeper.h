@@ -141,7 +141,8 @@ inline c10::intrusive_ptr<Future> Operation::future() {
         std::lock_guard<std::mutex> lock(mutex_);
         first = !future_;
         if (first)
-            future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+            future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  devices_of(outputs_));
         future = future_;
     }
     if (ended())

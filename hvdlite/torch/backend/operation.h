@@ -7,6 +7,7 @@
 #pragma once
 
 #include "plans.h"
+#include "staging.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -158,6 +159,7 @@ class Operation : public c10::intrusive_ptr_target {
         }
         try {
             at::NoGradGuard no_grad;
+            c10::OptionalStreamGuard guard(stream_);
             if (deliver_) deliver_();
         } catch (...) {
             return std::current_exception();
@@ -170,6 +172,7 @@ class Operation : public c10::intrusive_ptr_target {
     const std::string name_;
     const char *const what_;
     const Tensors outputs_;
+    const std::optional<c10::Stream> stream_ = stream_of(outputs_); // the caller's
     const Milliseconds limit_;
     const Clock::time_point deadline_;
     const bool waited_; // the caller waits at once, and steps the engine meanwhile

@@ -31,7 +31,7 @@ inline int type_of(at::ScalarType type) {
 }
 
 inline bool moves(const at::Tensor &t) {
-    return t.is_cpu() && t.layout() == at::kStrided && !t.is_quantized();
+    return (t.is_cpu() || t.is_cuda()) && t.layout() == at::kStrided && !t.is_quantized();
 }
 
 // The core's op for tensors like this; FOLD: it has none, so the ranks gather all and each reduces it.
@@ -79,7 +79,10 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
     return all;
 }
 
-inline at::Tensor dense(const at::Tensor &t) { return t.resolve_conj().resolve_neg().contiguous(); }
+// On the host, without gaps.
+inline at::Tensor dense(const at::Tensor &t) {
+    return to_host(t.resolve_conj().resolve_neg().contiguous());
+}
 
 // Elements as the core sees them: pairs of numbers for complex ones, bytes for types it lacks.
 struct Elements {
@@ -95,6 +98,10 @@ struct Elements {
     int type;
     int64_t number;
 };
+
+inline int64_t elements_each(const at::Tensor &t) {
+    return Elements(at::empty({1}, t.scalar_type())).number;
+}
 
 // Members that not every version of PyTorch has.
 template <class O> auto is_async(const O &o, int) -> decltype(o.asyncOp) { return o.asyncOp; }

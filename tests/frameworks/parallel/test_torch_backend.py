@@ -9,6 +9,8 @@ import torch.distributed as dist
 
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import ffi, lib
+from hvdlite.torch.backend import compiled
+from hvdlite.torch.backend import groups as process_groups
 
 SIZES = (0, 1, 7, 1000)
 TYPES = (
@@ -118,9 +120,18 @@ def same(ours, theirs) -> bool:
     return len(ours) == len(theirs) and all(map(torch.equal, ours, truths))
 
 
+@pytest.fixture(params=[False, True], ids=["", "staged"])
+def staged(request, groups):
+    """Tensors pass through memory of the host, as those on a GPU do: all but the GPU's copies."""
+    glue = compiled.load(process_groups.bucket)
+    glue.stage(request.param)
+    yield request.param
+    glue.stage(False)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("call", [*MOVES, *REDUCES], ids=lambda call: call.__name__)
-def test_results_are_those_of_gloo(call, groups):
+def test_results_are_those_of_gloo(call, groups, staged):
     for dtype in TYPES:
         for n in SIZES:
             try:
@@ -133,7 +144,7 @@ def test_results_are_those_of_gloo(call, groups):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("op", ["PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
 @pytest.mark.parametrize("call", REDUCES, ids=lambda call: call.__name__)
-def test_reduce_ops_are_those_of_gloo(call, op, groups):
+def test_reduce_ops_are_those_of_gloo(call, op, groups, staged):
     of_bits = op.startswith("B")
     for dtype in [d for d in TYPES if not (of_bits and (d.is_floating_point or d.is_complex))]:
         how = getattr(dist.ReduceOp, op)
@@ -144,7 +155,7 @@ def test_reduce_ops_are_those_of_gloo(call, op, groups):
         assert same(call(dtype, 7, groups[0], how), theirs), dtype
 
 
-def test_a_tensor_with_gaps(groups):
+def test_a_tensor_with_gaps(groups, staged):
     t = values(torch.float32, 5, 4)
     before, whole = t.clone(), t[:, ::2].contiguous()
     dist.all_reduce(whole, group=groups[1])
@@ -160,15 +171,15 @@ def test_averages_of_floating_point_numbers(groups):
         assert torch.allclose(t, torch.full((5,), (size - 1) / 2, dtype=dtype))
 
 
-def test_buckets_lie_in_shared_memory(groups):
-    """DistributedDataParallel asks for them so."""
+def test_buckets_lie_in_shared_memory(groups, staged):
+    """DistributedDataParallel asks for them so. What is staged is another tensor."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     assert backend.supports_tensor_alloc(cpu) == (dist.get_world_size() > 1)
     if dist.get_world_size() > 1:
         t = backend.allocate_tensor(1000, dtype=torch.float64, device=cpu).fill_(1)
         dist.all_reduce(t, group=groups[0])
         assert t.dtype is torch.float64 and (t == dist.get_world_size()).all()
-        assert ffi.string(lib.hvd_algorithm()) == b"direct allreduce"
+        assert (ffi.string(lib.hvd_algorithm()) == b"direct allreduce") == (not staged)
         late = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
         backend = late._get_backend(cpu)
         if dist.get_rank() == 0:
@@ -179,7 +190,7 @@ def test_buckets_lie_in_shared_memory(groups):
         dist.barrier(group=groups[0])
 
 
-def test_futures_and_what_follows_them(groups):
+def test_futures_and_what_follows_them(groups, staged):
     def start(value):
         return dist.all_reduce(torch.full((4,), value), group=groups[0], async_op=True)
 

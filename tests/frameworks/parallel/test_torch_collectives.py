@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import hvdlite.torch as hvd
+from hvdlite.torch import exchange, tensors
 
 
 def test_tensors_of_any_strides(rank, size):
@@ -27,6 +28,23 @@ def test_splits_in_a_tensor(rank, size):
     rows = torch.arange(2 * size) + 100 * rank
     result, _ = hvd.alltoall(rows, splits=torch.full((size,), 2))
     assert result.tolist() == [100 * r + 2 * rank + i for r in range(size) for i in range(2)]
+
+
+def test_tensors_on_a_gpu_pass_through_the_host(rank, size, monkeypatch):
+    """All but the copies from and to it: every tensor is taken for one."""
+    for module in (tensors, exchange):
+        monkeypatch.setattr(module, "is_staged", lambda tensor: True)
+    x, total = torch.full((size, 2), rank + 1.0), size * (size + 1) / 2
+    assert (hvd.allreduce(x, op=hvd.Sum) == total).all()
+    assert (hvd.reducescatter(x, op=hvd.Sum) == total).all()
+    everyone = torch.arange(1.0, size + 1)
+    assert torch.equal(hvd.allgather(x[:1])[:, 0], everyone)
+    assert torch.equal(hvd.alltoall(x, splits=[1] * size)[0][:, 0], everyone)
+    assert (hvd.broadcast(x, size - 1) == size).all()
+    assert (x == rank + 1).all()
+    hvd.broadcast_parameters({"x": x}, size - 1)
+    assert (x == size).all()
+    assert (hvd.allreduce_(x, op=hvd.Sum) == size * size).all() and x[0, 0] == size * size
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+// Staging: tensors on a GPU go through memory of the host, because the core knows no other.
+//
+// A call copies to the host on its caller's stream before it returns. The copy back is on that
+// stream, too, and has ended before anybody learns that the operation has ended.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <optional>
+#include <vector>
+
+namespace hvdlite {
+
+inline bool stage_all = false; // for tests without a GPU: tensors on the CPU, too
+
+inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || stage_all; }
+
+// Pinned where a GPU reads or writes it, or it would be copied twice.
+inline at::TensorOptions host_options(const at::Tensor &t) {
+    return at::TensorOptions(t.scalar_type()).pinned_memory(!t.is_cpu());
+}
+
+inline at::Tensor to_host(const at::Tensor &t) {
+    return is_staged(t) ? at::empty(t.sizes(), host_options(t)).copy_(t) : t;
+}
+
+inline std::optional<c10::Stream> stream_of(const std::vector<at::Tensor> &tensors) {
+    if (tensors.empty() || tensors[0].is_cpu()) return std::nullopt;
+    at::Device device = tensors[0].device();
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// Of which a future has to know.
+inline std::vector<at::Device> devices_of(const std::vector<at::Tensor> &tensors) {
+    std::vector<at::Device> devices;
+    for (const at::Tensor &t : tensors)
+        if (!t.is_cpu()) devices.push_back(t.device());
+    return devices;
+}
+
+} // namespace hvdlite
