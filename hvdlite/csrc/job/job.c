@@ -67,8 +67,17 @@ static int group_number(const int *job_ranks, int size) {
     return job_ranks ? LEAST + (int)number : 0;
 }
 
+/* A message of another host's takes longer than a spin, and yielding finds it as soon: it costs 2x1
+ * ranks nothing not to spin, and where hosts share cores, as in tests, 4 KB on 8x1 take 0.49 instead
+ * of 0.64 ms, on 4x2 0.40 instead of 0.85. */
+static struct patience patience_of(const struct job *j, const struct transport *t) {
+    struct patience patience = j->patience;
+    if (t->blocks) patience.policy.spin = 0;
+    return patience;
+}
+
 static int start_group(const struct job *j, struct group *g, const int *job_ranks, hvd_error *err) {
-    g->transport->patience = j->patience;
+    g->transport->patience = patience_of(j, g->transport);
     g->transport->pace = j->pace;
     g->transport->cost = j->cost;
     if (job_ranks) HVD_TRY(keep_job_ranks(g, job_ranks, err));
@@ -173,7 +182,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
     double begin = clock_now();
-    t->patience = j->patience;
+    t->patience = patience_of(j, t);
     t->pace = PACE_DEFAULT;
     HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
     if (j->config.options.deterministic) j->cost = COST_FIXED;
