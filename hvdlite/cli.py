@@ -1,10 +1,10 @@
 """The command ``hvdlite``: all programs of the package by one name, and what they share."""
 
 import argparse
-import difflib
+import contextlib
 import importlib
 import sys
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from hvdlite._version import __version__
 
@@ -37,6 +37,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     new.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
     command = new.parse_args(words[:1]).command
     if command not in COMMANDS:
+        import difflib
+
         like = difflib.get_close_matches(command, COMMANDS, 1)
         hint = f"did you mean {like[0]}?" if like else f"choose from {', '.join(COMMANDS)}"
         new.error(f"unknown command {command}: {hint}")
@@ -53,6 +55,14 @@ def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def amount(text: Any) -> float:
+    """Convert to a number of at least 0, which NaN and infinity are not."""
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
 
 
 def fail(prog: str, why: str) -> int:

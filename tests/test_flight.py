@@ -7,7 +7,7 @@ import sys
 import pytest
 from jobs import alone, assert_passed, script, survives_a_death
 
-from hvdlite.monitor import keys, live, memory, report, rows, top
+from hvdlite.monitor import keys, live, memory, report, rows, top, watching, why
 
 
 def only(folder, pattern: str) -> str:
@@ -242,6 +242,17 @@ hvd.shutdown()
     told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
     assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed  # one rank, seen from both sides
     assert "no such host" not in told and "elsewhere: no such host" in failed
+
+
+@pytest.mark.parametrize("program, option", [(top, "--every"), (why, "--seconds")])
+def test_what_can_not_be_is_said(program, option, monkeypatch, capsys):
+    monkeypatch.setenv("HVDLITE_SSH", "/nowhere/ssh")
+    monkeypatch.setattr(watching, "job_of", lambda which: "job")
+    assert program.main(["-H", "far", *["--json"] * (program is top)]) == 2
+    assert "far: /nowhere/ssh: No such file or directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        program.main([f"{option}=-1"])
+    assert "'-1': expected a number of at least 0" in capsys.readouterr().err
 
 
 def test_top_says_how_to_get_its_library(monkeypatch, capsys):

@@ -4,10 +4,10 @@
 """
 
 import argparse
-import contextlib
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite.cli import amount
 from hvdlite.core.files import text_of
 from hvdlite.lifecycle.watched import RESETS
 
@@ -253,17 +253,9 @@ def _add(group, row: Option) -> None:
         group.add_argument(*names, action="append", default=[], metavar=row.metavar, **how)
     else:
         metavar = row.metavar or ("TEXT" if row.kind is str else "N")
-        kind = _amount if row.kind is float else row.kind
+        kind = amount if row.kind is float else row.kind
         how.update(type=kind, default=row.default, choices=row.choices)
         group.add_argument(*names, metavar=None if row.choices else metavar, **how)
-
-
-def _amount(text: Any) -> float:
-    """Convert to a number of at least 0, which NaN and infinity are not."""
-    with contextlib.suppress(TypeError, ValueError):
-        if 0 <= float(text) < float("inf"):
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least 0")
 
 
 def variables(args: argparse.Namespace) -> Dict[str, str]:

@@ -29,13 +29,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     options = _parser().parse_args(arguments)
     if not options.json and not importlib.util.find_spec("rich"):
         return cli.fail(PROGRAM, "the library rich draws the table: pip install rich")
+    stops = contextlib.suppress(KeyboardInterrupt, BrokenPipeError)
     try:
         job = watching.job_of(options.job)
+        with stops, watching.sources(job, options.hosts, options.every) as sources:
+            (_print_json if options.json else _show)(job, sources, options.every, options.once)
     except memory.NoRecorder as why:
         return cli.fail(PROGRAM, str(why))
-    stops = contextlib.suppress(KeyboardInterrupt, BrokenPipeError)
-    with stops, watching.sources(job, options.hosts, options.every) as sources:
-        (_print_json if options.json else _show)(job, sources, options.every, options.once)
     return 0
 
 
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     new = cli.parser(PROGRAM, "Show what each rank of a running job does.", EPILOG)
     new.add_argument("job", nargs="?", help="a rank's process id, or the begin of a job's number")
     watching.add_hosts(new)
-    new.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="default: 1")
+    new.add_argument("--every", type=cli.amount, default=1.0, metavar="SECONDS", help="default: 1")
     new.add_argument("--once", action="store_true", help="print one table, and end")
     new.add_argument("--json", action="store_true", help="print what was read, a line each time")
     return new

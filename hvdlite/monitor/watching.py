@@ -62,8 +62,9 @@ def sources(job: str, hosts: str, every: float) -> Iterator[List["Source"]]:
     """Look at a job on this host and the others (node1,node2), which report so often themselves."""
     ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
     found: List[Source] = [Here(job)]
-    found += [There(ssh, host, job, every) for host in hosts.split(",") if host]
     try:
+        for host in filter(None, hosts.split(",")):
+            found.append(There(ssh, host, job, every))
         yield found
     finally:
         for source in found:
@@ -120,13 +121,13 @@ class There:
         self.problem: Optional[str] = None
         self._last: List[Snapshot] = []
         self._news = threading.Event()
-        self._process = subprocess.Popen(
-            [*ssh, host, shlex.join(own)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        line, pipe = [*ssh, host, shlex.join(own)], subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+            )
+        except OSError as error:
+            raise memory.NoRecorder(f"{host}: {line[0]}: {error.strerror}") from error
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:

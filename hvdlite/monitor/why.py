@@ -28,7 +28,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     watching.add_hosts(new)
     new.add_argument(
-        "--seconds", type=float, default=10.0, help="look for so long at most (default: 10)"
+        "--seconds", type=cli.amount, default=10.0, help="look for so long at most (default: 10)"
     )
     options = new.parse_args(arguments)
     try:
@@ -38,10 +38,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         if len(options.job) > 1:
             new.error("name one job, or timelines")
         job = watching.job_of(next(iter(options.job), None))
+        with watching.sources(job, options.hosts, _EVERY) as sources:
+            print(of_snapshots(*_look(sources, options.seconds)))
     except (memory.NoRecorder, traces.BadTrace) as why:
         return cli.fail(PROGRAM, str(why))
-    with watching.sources(job, options.hosts, _EVERY) as sources:
-        print(of_snapshots(*_look(sources, options.seconds)))
     return 0
 
 
