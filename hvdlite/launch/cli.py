@@ -275,7 +275,8 @@ def show(job: Job, plan: Plan) -> None:
     """Print the command that would run, in a shell's syntax."""
     for who, env in (("every rank", environment.added(job)), (plan.argv[0], plan.env)):
         for name, value in env.items():
-            print(f"# {who} gets {name}={shlex.quote(value)}")
+            shown = "..." if name == "HVDLITE_SECRET" else shlex.quote(value)
+            print(f"# {who} gets {name}={shown}")
     for note in plan.notes:
         print(f"# {note}")
     for argv in remote.copy_commands(job) if job.sync_dir else []:

@@ -285,14 +285,15 @@ class ConfigAction(argparse.Action):
     """Uses the file's values as defaults, so that options before and after --config-file win."""
 
     def __call__(self, parser, namespace, path, option_string=None):
-        options = {_key(s): action for action in parser._actions for s in action.option_strings}
+        others = [action for action in parser._actions if action is not self]
+        options = {_key(s): action for action in others for s in action.option_strings}
         for name, value in read(parser, path):
             if name == "stall_check_enabled":
                 name, value = "no_stall_check", not value
             action = options.get(_RENAMED.get(name, name))
             if action is None:
                 parser.error(f"{path}: there is no option '{name}'")
-            if getattr(namespace, action.dest, None) == action.default:
+            if value is not None and getattr(namespace, action.dest, None) == action.default:
                 _apply(parser, namespace, action, value)
         setattr(namespace, self.dest, path)
 
@@ -303,16 +304,12 @@ def _key(option: str) -> str:
 
 def _apply(parser, namespace, action: argparse.Action, value: Any) -> None:
     """Apply an option as argparse does; a flag is applied if its value is true."""
-    option = action.option_strings[-1]
-    if action.nargs == 0:
-        values: list = [[]] if value else []
-    else:
-        values = value if isinstance(value, list) else [value]
-    for one in values:
+    option, is_flag = action.option_strings[-1], action.nargs == 0
+    many = isinstance(value, list) and isinstance(action.default, list)
+    for one in value if many else [value] if value or not is_flag else []:
         try:
-            convert = action.type if callable(action.type) and action.nargs != 0 else None
-            converted: Any = convert(one) if convert else one
-        except (TypeError, ValueError, argparse.ArgumentTypeError):
+            converted = parser._get_values(action, [] if is_flag else [str(one)])
+        except argparse.ArgumentError:
             parser.error(f"{option} cannot be {one!r}")
         action(parser, namespace, converted, option)
 
@@ -338,4 +335,4 @@ def _flatten(content: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
             prefix = _SECTIONS.get(key, f"{key}_")
             yield from ((f"{prefix}{name}", item) for name, item in _flatten(value))
         else:
-            yield key.replace("-", "_"), value
+            yield str(key).replace("-", "_"), value

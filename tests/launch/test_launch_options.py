@@ -72,6 +72,11 @@ def test_a_mistake_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_the_secret_of_a_job_is_not_shown(capsys):
+    assert cli.main(["--dry-run", "--transport", "tcp", "t"]) == 0
+    assert "HVDLITE_SECRET=...\n" in capsys.readouterr().out
+
+
 def test_on_one_host_mpirun_gets_no_interface(capsys):
     """Open MPI's refuses "lo", and nothing listens on a network there."""
     assert cli.main(["--dry-run", "-n", "2", "--network-interfaces", "lo", "t"]) == 0
@@ -193,6 +198,11 @@ def test_a_config_file_is_horovods_and_the_command_line_wins(tmp_path):
         (b"- 1", "lines"),
         (b"n: x", "'x'"),
         (b"start_timeout: x", "'x'"),
+        (b"n: 1.5", "cannot be 1.5"),
+        (b"launcher: foo", "--launcher cannot be 'foo'"),
+        (b"transport: [tcp, mpi]", "--transport cannot be ['tcp', 'mpi']"),
+        (b"config-file: c.yaml", "no option 'config_file'"),
+        (b"1: 2", "no option '1'"),
         (b"\xff", "c.yaml cannot be read"),
     ],
 )
