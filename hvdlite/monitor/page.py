@@ -205,6 +205,7 @@ def _lateness(late: Dict[int, float]) -> str:
 def _slowest(slow: Sequence[steps.Slow]) -> str:
     names = [row.name if len(row.name) <= 40 else f"...{row.name[-37:]}" for row in slow]
     labels = [f"{name} ({live.size_text(row.bytes)})" for name, row in zip(names, slow)]
+    labels = [label.replace("$", r"\$") for label in labels]  # else it is taken for mathematics
     _, waits, links, moves = _COLOURS
     parts = {
         waits: [row.waits * 1e3 for row in slow],

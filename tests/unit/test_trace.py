@@ -226,6 +226,8 @@ def test_the_page_stands_alone(tmp_path, monkeypatch):
     paths = [timeline(tmp_path, rank, steps_of_rank(rank, 0.02 * rank)) for rank in range(3)]
     about = ', "job": "ab1", "host": "n<2>", "began": "2026-11-25 20:00:00"}}'
     Path(paths[1]).write_text(Path(paths[1]).read_text().replace("}}", about, 1))
+    for path in map(Path, paths):
+        path.write_text(path.read_text().replace('"name": "b"', '"name": "b$^$"'))
     assert cli.main(paths) == 0
     text = (tmp_path / "report.html").read_text()
     found = {"svg": 0}
@@ -237,6 +239,7 @@ def test_the_page_stands_alone(tmp_path, monkeypatch):
     Tags().feed(text)
     assert found["svg"] == 6
     assert "script" not in found
+    assert "b$^$ (" in text
     assert "<h1>job ab1 on n&lt;2&gt;, 2026-11-25 20:00:00</h1>" in text
     assert "Rank 2 caused 100% of it." in text
     assert not re.search(r'(?:src|href)="https?:', text)
