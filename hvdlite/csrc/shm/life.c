@@ -1,9 +1,10 @@
-#define _GNU_SOURCE /* syscall, gethostname */
+#define _GNU_SOURCE /* syscall, gethostname, statx */
 #include "shm/life.h"
 
 #include "base/clock.h"
 #include "base/poller.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -25,8 +26,8 @@ struct life {
 
 struct life_card life_card_of_this_process(void) {
     struct life_card card = {.pid = getpid()};
-    struct stat space;
-    if (stat("/proc/self/ns/pid", &space) == 0) card.space = space.st_ino;
+    struct statx space;
+    if (statx(AT_FDCWD, "/proc/self/ns/pid", 0, STATX_INO, &space) == 0) card.space = space.stx_ino;
     gethostname(card.host, sizeof card.host - 1);
     return card;
 }
