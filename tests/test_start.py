@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from jobs import MPI_SETTINGS, alone, assert_passed, mpirun
+
+from hvdlite.core import beginning
 
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
 NOT_BEGUN = "import mpi4py; mpi4py.rc.initialize = False\n"
@@ -40,6 +43,36 @@ def test_mpi_begins_once_and_ends(how):
     job = assert_passed(mpirun(2, "-c", code, timeout=30))
     assert job.lines("SUM ") == ["2.0", "2.0"]
     assert sorted(job.lines("SAID ")) == sorted(2 * said)
+
+
+LATE = """
+import os, time
+time.sleep(12 * (os.environ["OMPI_COMM_WORLD_RANK"] == "1"))
+import hvdlite as hvd
+hvd.init()
+"""
+
+
+def test_who_is_late_for_mpi_itself_is_named():
+    """MPI_Init waits for all ranks, and holds Python's lock: no thread of a rank can tell."""
+    job = assert_passed(mpirun(3, "-c", LATE, timeout=60))
+    told = re.findall(r"rank 0 on host .* waits in MPI_Init for (.*)", job.output)
+    assert told == ["rank 1"]
+
+
+@pytest.mark.parametrize(
+    "own, here, begun, count, words",
+    [
+        ("0", "02", "012", 3, "for rank 1"),
+        ("2", "02", "012", 3, ""),
+        ("0", "0", "0", 3, "for 2 that have not been started"),
+        ("0", "01", "01", 2, "for the ranks of other hosts"),
+        ("4", "45", "45", 2, ""),
+    ],
+)
+def test_one_rank_of_a_host_tells_who_is_late(own, here, begun, count, words):
+    line = beginning.text(own, set(here), set(begun), count)
+    assert line.endswith(words) and bool(line) == bool(words)
 
 
 def test_an_mpi_with_too_few_threads_is_told_what_to_ask_for():

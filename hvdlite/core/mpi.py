@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
+from hvdlite.core import beginning
 from hvdlite.core.listening import confined
 from hvdlite.core.start import is_worker
 
@@ -59,7 +60,8 @@ try:
     os.environ.update(confined(os.environ))
     if _is_contained():
         _without_shared_memory()
-    from mpi4py import MPI
+    with beginning.told():
+        from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # RuntimeError: its wheel found no libmpi
     raise ImportError(
         f"hvdlite needs mpi4py on an MPI library ({_reason(error)}): run "

@@ -1,0 +1,95 @@
+"""Tells who is not there yet while MPI itself begins, which waits for every rank.
+
+MPI_Init holds Python's lock, so no thread of this process could tell. A shell beside it waits, and
+ends with it; what it then starts is this file. A rank that has come has a socket with its name.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Iterator, Set
+
+SECONDS = "5"
+JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # of Open MPI's mpirun, and of srun --mpi=pmix
+_LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
+# The rank holds the other end of cat's input: at its end, however it ends, cat ends early.
+_SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Tell on stderr after some seconds for whom the block waits; two ranks of a host look."""
+    job, rank = os.environ.get(JOB), os.environ.get(RANK)
+    if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
+        yield
+        return
+    with socket.socket(socket.AF_UNIX) as here:
+        with contextlib.suppress(OSError):  # such a name can't be had: the rank is not told of
+            here.bind(_name(job, rank))
+        with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
+            yield
+
+
+@contextlib.contextmanager
+def _shell() -> Iterator[None]:
+    read, write = os.pipe()
+    words = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
+    pid = os.posix_spawn(
+        "/bin/sh", words, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0)]
+    )
+    os.close(read)
+    try:
+        yield
+    finally:
+        os.close(write)
+        os.waitpid(pid, 0)
+
+
+def _name(job: str, rank: str) -> str:
+    return f"\0hvdlite-{job}-{rank}"
+
+
+def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
+    """Return what to tell; "": nothing, for another rank does, or another host.
+
+    :param own: this rank; ``here``: the ranks of this host that are in MPI_Init.
+    :param begun: those whose processes run; ``count``: how many there should be.
+    """
+    if own != min(here, key=int):
+        return ""
+    late = sorted(begun - here, key=int)
+    whom = [f"rank {', '.join(late[:8])}{', ...' * (len(late) > 8)}"] if late else []
+    whom += [f"{count - len(begun)} that have not been started"] if count > len(begun) else []
+    if not whom:
+        whom = ["the ranks of other hosts"] if own == "0" else []
+    where = f"rank {own} on host {socket.gethostname()}"
+    return f"hvdlite: {where} waits in MPI_Init for {' and '.join(whom)}" if whom else ""
+
+
+def _entry(process: Path, name: str) -> str:
+    found = re.search(
+        rf"(?:^|\0){name}=([^\0]*)", (process / "environ").read_text(errors="replace")
+    )
+    return found[1] if found else ""
+
+
+def main() -> None:
+    """Look at the processes of this host, and tell."""
+    job, begun = os.environ[JOB], set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if _entry(process, JOB) == job:
+                begun.add(_entry(process, RANK))
+    sockets = Path("/proc/net/unix").read_text(errors="replace")
+    here = {
+        rank for rank in begun if re.search(f"@{re.escape(_name(job, rank)[1:])}$", sockets, re.M)
+    }
+    line = text(os.environ[RANK], here, begun, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)))
+    print(line, file=sys.stderr, end="\n" * bool(line))
+
+
+if __name__ == "__main__":
+    main()
