@@ -23,6 +23,9 @@ LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
 BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
 LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
+SUMMARY_EXIT = (
+    30.0  # the same, where agents read what --summary tells: on a busy machine it takes long
+)
 TICK = 0.1
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: no rank's program has run
@@ -245,7 +248,8 @@ class Watch:
         elif rank.ending.failed and needed and not self._ending:
             tell(*failure.report_death(rank.ending))
         if not needed and not self._ending:
-            self._at(LEFTOVERS_EXIT, self._end_leftovers)
+            patience = SUMMARY_EXIT if self._job.summary else LEFTOVERS_EXIT
+            self._at(patience, self._end_leftovers)
 
     def _end_leftovers(self) -> None:
         """End servers, and newcomers, which MPI may hold for ever once their job has ended."""

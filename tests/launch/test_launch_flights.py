@@ -94,3 +94,24 @@ def test_summary_and_metrics_name_the_slow_rank():
     assert float(gain) == float(shares["0"]) > 0.3 > float(shares["1"])
     assert run.code == 0 and "rank 1 on " in run.err, run.err
     assert "who wait for it" in " ".join(run.err.split())
+
+
+SLOW = """
+import sys, time
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "hvdlite.monitor.memory" and "hvdlite.launch.agent" in sys.orig_argv:
+            time.sleep(8)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_the_summary_waits_for_agents_that_read_slowly(tmp_path):
+    """On a busy machine it said that no rank had called hvd.init()."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = call("--summary", "-n", 2, *python(OPERATIONS), env=env)
+    assert run.code == 0 and run.seconds > 8
+    assert "2 ranks on" in run.err, run.err
