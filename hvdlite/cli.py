@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import importlib
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Container, Optional, Sequence
 
 from hvdlite._version import __version__
 
@@ -46,9 +46,28 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     return importlib.import_module(module).main([*first, *words[1:]])
 
 
-def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Names, for an unknown option, the known one that is most like it."""
+
+    no_hints: Container[str] = ()  # options that it does not name
+
+    def parse_args(self, args=None, namespace=None):
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            import difflib
+
+            known = [name for name in self._option_string_actions if name not in self.no_hints]
+            word = unknown[0].partition("=")[0]
+            like = difflib.get_close_matches(word.replace("_", "-"), known, 1)
+            hint = f"did you mean {like[0]}?" if like else f"see {self.prog} --help"
+            kind = "option" if word.startswith("-") else "argument"
+            self.error(f"unknown {kind} {word}: {hint}")
+        return found
+
+
+def parser(prog: str, description: str, epilog: str) -> Parser:
     """Return a parser that prints the epilog as it is."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=prog,
         allow_abbrev=False,
         description=description,

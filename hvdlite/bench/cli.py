@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
+from hvdlite import cli
 from hvdlite.bench import cases, machine, measure, models, report
 from hvdlite.bench.cases import Case, parse_size
 from hvdlite.core import files
@@ -33,7 +34,7 @@ LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
 
 
 def parse_args(arguments=None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = cli.Parser(
         prog="hvdlite-bench",
         allow_abbrev=False,
         description="Measure hvdlite's collectives: mpirun -n 2 hvdlite-bench",

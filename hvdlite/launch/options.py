@@ -7,6 +7,7 @@ import argparse
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from hvdlite import cli
 from hvdlite.cli import amount
 from hvdlite.core.files import text_of
 from hvdlite.lifecycle.watched import RESETS
@@ -186,22 +187,6 @@ class _NoEffect(argparse.Action):
         namespace.without_effect = [*namespace.without_effect, option_string]
 
 
-class _Parser(argparse.ArgumentParser):
-    """Names, for an unknown option, the known one that is most like it."""
-
-    def parse_args(self, args=None, namespace=None):
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            import difflib
-
-            known = [name for name in self._option_string_actions if name not in REFUSED]
-            word = unknown[0].partition("=")[0]
-            like = difflib.get_close_matches(word.replace("_", "-"), known, 1)
-            hint = f"did you mean {like[0]}?" if like else "see hvdliterun --help"
-            self.error(f"unknown option {word}: {hint}")
-        return found
-
-
 class _Refuse(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
         parser.error(f"{option_string}: {REFUSED[option_string]}")
@@ -209,14 +194,8 @@ class _Refuse(argparse.Action):
 
 def parser(launchers: List[str]) -> argparse.ArgumentParser:
     """Return the parser; all words before the command are options."""
-    new = _Parser(
-        prog="hvdliterun",
-        usage=USAGE,
-        description="Start a training job on one or many hosts.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    new = cli.parser("hvdliterun", "Start a training job on one or many hosts.", EPILOG)
+    new.usage, new.no_hints = USAGE, REFUSED
     for heading, rows in OPTIONS.items():
         group = new.add_argument_group(heading) if heading else new
         for row in rows:

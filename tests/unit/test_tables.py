@@ -230,7 +230,8 @@ def test_the_words_after_a_command_are_its_own(capsys):
 
 
 @pytest.mark.parametrize("words", ["report x --titl y", "top --onc", "bench --idl 0", "run --chec"])
-def test_no_program_takes_an_abbreviated_option(words, capsys):
+def test_an_abbreviated_option_gets_the_whole_one(words, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(words.split())
     assert ended.value.code == 2
+    assert re.search(r"unknown option (--\w+): did you mean \1\w+[?]", capsys.readouterr().err)
