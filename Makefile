@@ -211,13 +211,25 @@ bench-small: install small-peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
 
 # Intel MPI asks for a libfabric that has no release: its own is in the wheel.
-small-peers: .venv-intel/.stamp .venv-mpich/.stamp
+small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp
 .venv-%/.stamp:
 	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check mpi4py==4.1.2 numpy==1.23.5 tqdm
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
 	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
+
+# Its two files, which its own set-up compiles at the first use.
+build/deepspeed/.stamp: $(FRAMEWORKS_DEPS)
+	rm -rf $(@D) && mkdir -p $(@D)
+	$(FRAMEWORKS)/bin/pip install --quiet --target $(@D)/ninja ninja && \
+	$(FRAMEWORKS)/bin/pip download --quiet --no-deps --no-binary deepspeed --no-build-isolation \
+	    -d $(@D) deepspeed==0.19.8 && \
+	tar -C $(@D) --strip-components=4 -xzf $(@D)/deepspeed-*.tar.gz --wildcards '*/csrc/cpu/comm' && \
+	PATH=$$PWD/$(@D)/ninja/bin:$$PATH $(FRAMEWORKS)/bin/python -c "from torch.utils.cpp_extension import load; \
+	    load('deepspeed_shm_comm', ['$(@D)/shm.cpp', '$(@D)/shm_interface.cpp'], \
+	    extra_cflags=['-O2', '-fopenmp'], build_directory='$(@D)')" && touch $@ || \
+	    { rm -rf $(@D); echo "hvdlite: DeepSpeed's operation is left out: it could not be compiled"; }
 
 # The core on simulated threads, clock and links: apt-get install libsimgrid-dev
 SIM      := build/sim/job

@@ -3,9 +3,10 @@
     make bench-small                                         two ranks, docs/benchmarks.md
     .venv-frameworks/bin/python -m benchmarks.small --ranks 4 --rounds 3
 
-float32 sums in place, from Python, one after the other. hvdlite, the Open MPI that it stands on and
-Gloo are in the same processes and take turns; Intel MPI and MPICH have environments of their own
-(`make small-peers`) and take their turn by rounds. Each has the settings that were the fastest for
+float32 sums in place, from Python, one after the other. hvdlite, the Open MPI that it stands on,
+DeepSpeed's operation for the CPUs of one host and Gloo are in the same processes and take turns;
+Intel MPI and MPICH have environments of their own and take their turn by rounds. `make small-peers`
+brings those that are not part of the frameworks. Each has the settings that were the fastest for
 it here: Open MPI a large malloc, Intel MPI shared memory and no pinning. Rounds add up in
 build/small-RANKS.json until it is deleted. A figure is the median over rounds of the slowest rank's
 median; CPU is the processor time of a rank a call, of the same rounds.
@@ -15,6 +16,7 @@ import ctypes
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
@@ -23,14 +25,15 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.harness import ROOT, Kept, markdown, parser_of, show
-from benchmarks.libraries import join_gloo
+from benchmarks.libraries import free_port, join_gloo
 from benchmarks.plan import KEEP_MEMORY
 
+DEEPSPEED = ROOT / "build" / "deepspeed"
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)  # bytes
 TITLES = ("4 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB")
 SHARED = "hvdlite, `empty_shared`"
 IN_C = "hvdlite, called from C"
-HERE = ("hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C, "Open MPI", "Gloo")
+HERE = ("hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C, "Open MPI", "DeepSpeed", "Gloo")
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
 BATCHES, SECONDS = 7, 0.02  # of each library and size; a batch takes about so long
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
@@ -130,6 +133,24 @@ class Repeating:
         self.repeat(1)
 
 
+def of_deepspeed(comm) -> Callable[[int], Callable]:
+    """Return what makes calls of DeepSpeed's operation, which spins in shared memory."""
+    import torch
+
+    where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}  # in its memory's name, too
+    os.environ.update(where, MASTER_PORT=str(free_port(comm)))
+    sys.path.insert(0, str(DEEPSPEED))
+    import deepspeed_shm_comm
+
+    deepspeed_shm_comm.initialize(comm.size, comm.rank)
+
+    def call(nbytes: int) -> Callable:
+        tensor = torch.zeros(nbytes // 4)
+        return lambda: torch.ops.deepspeed.inference_all_reduce_(tensor)
+
+    return call
+
+
 def of_gloo(comm) -> Callable[[int], Callable]:
     import torch
 
@@ -185,6 +206,8 @@ def on_rank(folder: str, contestant: str) -> None:
     libraries = {contestant: of_mpi(comm)}
     if contestant == "Open MPI":
         libraries = {**of_hvdlite(), contestant: of_mpi(comm.Dup()), "Gloo": of_gloo(comm)}
+        if DEEPSPEED.is_dir():
+            libraries["DeepSpeed"] = of_deepspeed(comm)
     harness.write(folder, comm.rank, measure(comm, libraries))
 
 
