@@ -37,15 +37,18 @@ def told() -> Iterator[None]:
 def _shell() -> Iterator[None]:
     read, write = os.pipe()
     words = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
-    pid = os.posix_spawn(
-        "/bin/sh", words, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0)]
-    )
+    from_pipe = [(os.POSIX_SPAWN_DUP2, read, 0)]
+    pid = 0
+    with contextlib.suppress(OSError):  # a container without a shell
+        pid = os.posix_spawn("/bin/sh", words, os.environ, file_actions=from_pipe)
     os.close(read)
     try:
         yield
     finally:
         os.close(write)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
+            if pid:
+                os.waitpid(pid, 0)
 
 
 def _name(job: str, rank: str) -> str:
