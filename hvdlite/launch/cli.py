@@ -81,7 +81,6 @@ def _main(argv: List[str]) -> int:
         return 0
     if args.check_build:
         return check.show_build()
-    _listen()
     if args.check:
         return check_hosts(job_of(args, argv), args.json)
     why = _choose_ranks(args)
@@ -93,6 +92,7 @@ def _main(argv: List[str]) -> int:
     if args.dry_run:
         show(job, plan)
         return 0
+    _listen()
     return start(job, plan) if plan.watched else submit.run(job, plan)
 
 

@@ -1,4 +1,7 @@
+import os
+
 import pytest
+from launching import call
 
 from hvdlite.launch import cli
 from hvdlite.launch.hosts import Host, is_here, parse_list, place, place_servers, read_file
@@ -58,11 +61,11 @@ def test_this_host_is_known_by_its_names_and_addresses():
     assert not is_here("a..b")  # Python can't even ask
 
 
-def test_without_ssh_it_is_said_which_command_lacks(monkeypatch, capsys):
-    monkeypatch.setenv("HVDLITE_SSH", "/nowhere/ssh")
-    assert cli.main(["-n", "2", "-H", "far", "true"]) == 2
+def test_without_ssh_it_is_said_which_command_lacks():
+    env = {**os.environ, "HVDLITE_SSH": "/nowhere/ssh"}
+    done = call("--transport", "tcp", "-H", "far", "true", env=env)
     told = "far cannot be reached by ssh: /nowhere/ssh: No such file or directory"
-    assert capsys.readouterr().err == f"hvdliterun: {told}\n"
+    assert (done.code, done.err) == (2, f"hvdliterun: {told}\n")
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])

@@ -78,6 +78,12 @@ def commands(tmp_path, monkeypatch):
     return tmp_path / "log"
 
 
+def wait_for(commands):
+    until = time.monotonic() + TIMEOUT
+    while not os.path.exists(f"{commands}.up") and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -91,9 +97,7 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
     env = {**os.environ, "HVDLITE_SSH": "far_ssh", "MARKER": mark}
     line = line.replace("salloc", "slurm").split()
     launcher = start("-n", 2, *line, "true", env=env, stdin=subprocess.DEVNULL)
-    until = time.monotonic() + TIMEOUT
-    while not os.path.exists(f"{commands}.up") and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_for(commands)
     launcher.send_signal(signal.SIGTERM)
     began = time.monotonic()
     _, err = launcher.communicate(timeout=TIMEOUT)
@@ -112,9 +116,7 @@ def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
     env = {**os.environ, "MARKER": str(commands)}
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
     launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
-    until = time.monotonic() + TIMEOUT
-    while not os.path.exists(f"{commands}.up") and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_for(commands)
     os.killpg(launcher.pid, signal.SIGINT)
     time.sleep(0.5)
     os.killpg(launcher.pid, signal.SIGTERM)
