@@ -86,6 +86,26 @@ TEST(test_broken_in_the_midst) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, midst_main, &broken);
 }
 
+/* Splits that change under way. The error names ranks as the job does. */
+static const int JOB_RANKS[] = {5, 7};
+
+ENGINES_BY(splits_main, arg, rank_transport(ranks, rank)->job_ranks = JOB_RANKS) {
+    OWN(work_free) struct work w;
+    work_init(
+        &w, me,
+        (struct coll_case){.kind = HVD_ALLTOALL, .n = 1, .parts = (const size_t[]){1, 1, 1, 1}},
+        "dealt", false);
+    engine_cork(me->engine, true);
+    OK(work_submit(&w, ERR));
+    if (me->rank) w.splits[0] = 9;
+    engine_cork(me->engine, false);
+    engine_rank_wait(me);
+    CHECK_CODE(w.error.code, HVD_TRANSPORT, w.error);
+    CHECK_HAS(w.error.text, "the splits of rank 7 do not suit its 2 rows");
+}
+
+TEST(test_splits_of_a_group) { ranks_run(2, splits_main, NULL); }
+
 /* A rank breaks while it has left already, or while the others are leaving: the end still comes. */
 ENGINES(leaving_main, arg) {
     const int *broken = arg;

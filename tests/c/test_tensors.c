@@ -171,15 +171,15 @@ TEST(test_outputs_suit_what_comes) {
     t.request.dims[0] = 6; /* one row is left over */
     check_is(&t, HVD_OK, "");
     t.request.dims[0] = 4;
-    check_is(&t, HVD_INVALID, "up to that for rank 2 are negative or more than 4 rows");
+    check_is(&t, HVD_INVALID, "splits[2] is negative, or the splits up to it are more than 4 rows");
     t.request.dims[0] = 5;
     t.nsplits = 9;
     check_is(&t, HVD_INVALID, "expected 3 splits, one a rank, got 9");
     t.nsplits = 3;
     splits[2] = -1;
-    check_is(&t, HVD_INVALID, "up to that for rank 2 are negative or more than 5 rows");
+    check_is(&t, HVD_INVALID, "splits[2] is negative");
     splits[2] = INT64_MAX;
-    check_is(&t, HVD_INVALID, "up to that for rank 2 are negative or more than 5 rows");
+    check_is(&t, HVD_INVALID, "splits[2] is negative");
     t.splits = NULL;
     check_is(&t, HVD_INVALID, "5 rows can't be dealt out evenly to 3 ranks");
     t.splits = splits;

@@ -1,7 +1,7 @@
 #include "engine/execute.h"
 
 #include "engine/record.h"
-#include "transport/layout.h"
+#include "transport/transport.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -184,7 +184,9 @@ static int exchange_splits(struct executor *x, const int64_t *own, int64_t *spli
     return coll_run(x->comm, &args, err);
 }
 
-static int check_splits(const int64_t *splits, const int64_t *rows, size_t n, hvd_error *err) {
+static int check_splits(const struct comm *comm, const int64_t *splits, const int64_t *rows,
+                        hvd_error *err) {
+    const size_t n = (size_t)comm->size;
     for (size_t from = 0; from < n; from++) {
         int64_t left = rows[from];
         for (size_t to = 0; to < n && left >= 0; to++) {
@@ -193,8 +195,8 @@ static int check_splits(const int64_t *splits, const int64_t *rows, size_t n, hv
         }
         if (left < 0)
             return error_set(err, HVD_INTERNAL,
-                             "the splits of rank %zu do not suit its %" PRId64 " rows", from,
-                             rows[from]);
+                             "the splits of rank %d do not suit its %" PRId64 " rows",
+                             transport_job_rank(comm->transport, (int)from), rows[from]);
     }
     return HVD_OK;
 }
@@ -211,7 +213,7 @@ static int find_splits(struct executor *x, const struct tensor *tensor, size_t *
     const int64_t *mine = tensor->splits ? tensor->splits : splits + (size_t)x->comm->rank * n;
     memcpy(own, mine, n * sizeof *own);
     HVD_TRY(exchange_splits(x, own, splits, part_end, err));
-    return check_splits(splits, tensor->rows, n, err);
+    return check_splits(x->comm, splits, tensor->rows, err);
 }
 
 static int alltoall_parts(struct executor *x, struct coll_args *args, struct tensor *tensor,

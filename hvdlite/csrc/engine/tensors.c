@@ -88,7 +88,7 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
         int64_t rows = tensor->splits[to];
         if (rows < 0 || rows > left)
             return error_set(err, HVD_INVALID,
-                             "tensor '%s': the splits up to that for rank %d are negative or more "
+                             "tensor '%s': splits[%d] is negative, or the splits up to it are more "
                              "than %" PRId64 " rows, its first dimension",
                              r->name, to, request_rows(r));
         left -= rows;
