@@ -188,6 +188,12 @@ TEST(test_outputs_suit_what_comes) {
     t.request.dims[0] = 0;
     memset(splits, 0, sizeof splits);
     check_is(&t, HVD_OK, "");
+    t.request.dtype = HVD_UINT8;
+    t.request.ndim = 3;
+    t.request.dims[1] = 3;
+    t.request.dims[2] = (int64_t)(UINT64_MAX / 3); /* bytes of a row: -1, as an int64_t */
+    t.out_rows = 0;
+    OK(tensor_settle_output(&t, splits, 1, 3, ERR));
 }
 
 /* What a refused one brought stays its submitter's, what a finished one has got is freed. */

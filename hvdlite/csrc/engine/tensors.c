@@ -127,7 +127,7 @@ static size_t aligned(size_t bytes) {
 
 /* -1: a number is negative, or the bytes overflow. */
 static int64_t sum_rows(const int64_t *came, size_t stride, size_t n, size_t row_bytes) {
-    const int64_t limit = INT64_MAX / 2 / (int64_t)(row_bytes ? row_bytes : 1);
+    const int64_t limit = (int64_t)((size_t)INT64_MAX / 2 / (row_bytes ? row_bytes : 1));
     int64_t rows = 0;
     for (size_t i = 0; i < n; i++) {
         if (came[i * stride] < 0 || came[i * stride] > limit - rows) return -1;
