@@ -1,6 +1,8 @@
 /* Topk against a slow model: which values are sent, and what is left of each. */
 #include "codec_case.h"
 
+#include <sys/resource.h>
+
 static const struct codec TOPK = {HVD_CODEC_TOPK, 0.1};
 
 /* Takes the largest of what is left, k times. */
@@ -102,4 +104,18 @@ TEST(test_topk_sums) {
         memcpy(messages + 4, &wild, 4);
         codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
     }
+}
+
+TEST(test_without_memory_the_residual_stays) {
+    const size_t n = 9 << 20; /* glibc takes the memory for such a choice from the kernel */
+    if (CHECK_SLOW) return;   /* a sanitizer ends the program */
+    OWNED float *in = room(n * 4), *residual = room(n * 4);
+    OWNED uint8_t *message = room(codec_bytes(TOPK, n));
+    struct rlimit old;
+    in[1] = 1;
+    getrlimit(RLIMIT_AS, &old);
+    setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_max = old.rlim_max});
+    FAILS(codec_encode(TOPK, in, 1, residual, n, message, ERR), HVD_NO_MEMORY);
+    setrlimit(RLIMIT_AS, &old);
+    CHECK(residual[1] == 0);
 }

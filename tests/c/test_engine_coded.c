@@ -127,7 +127,18 @@ ENGINES_TEST(test_refused, ranks_run, 2, 2) {
     FAILS(work_submit(&w.work, ERR), HVD_UNSUPPORTED);
     CHECK_HAS(ERR->text, "compression 2bit is for an allreduce of float32, this is an allreduce of "
                          "float64");
+    check_in_order(me, "before");
+    OWN(coded_free) struct coded_work first;
+    coded_init(&first, me, (struct codec){HVD_CODEC_2BIT, 0.5}, w.n, "w");
+    w.work.tensor.request.dtype = HVD_FLOAT32;
+    engine_cork(me->engine, true);
+    OK(work_submit(&first.work, ERR));
+    FAILS(work_submit(&w.work, ERR), HVD_DUPLICATE);
+    engine_cork(me->engine, false);
+    engine_rank_wait(me);
+    check_coded(&first);
+    engine_leave(me->engine, "early");
+    FAILS(work_submit(&w.work, ERR), HVD_NOT_INITIALIZED);
     for (size_t i = 0; i < w.n; i++) CHECK(w.residual[i] == 0);
     coded_free(&w);
-    check_in_order(me, "after");
 }

@@ -46,15 +46,11 @@ static void free_additions(struct tensor *tensor) {
     tensor->message = NULL;
 }
 
-static void free_zeros(struct tensor *tensor) {
+static void finish_zeros(struct tensors *t, struct tensor *tensor) {
+    tensor_list_remove(&t->zeros, tensor);
     free_additions(tensor);
     free(tensor->out);
     free(tensor);
-}
-
-static void finish_zeros(struct tensors *t, struct tensor *tensor) {
-    tensor_list_remove(&t->zeros, tensor);
-    free_zeros(tensor);
 }
 
 void tensors_free(struct tensors *t) {
@@ -156,22 +152,6 @@ int tensor_settle_output(struct tensor *tensor, const int64_t *came, size_t stri
     return HVD_OK;
 }
 
-int tensor_encode(struct tensor *tensor, hvd_error *err) {
-    const struct request *r = &tensor->request;
-    size_t n = request_count(r);
-    tensor->message = NULL;
-    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    if (n && !tensor->residual && !codec_is_cast(r->codec))
-        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
-                         codec_name(r->codec.kind));
-    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
-    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
-    int code =
-        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
-    if (code) free(tensor->message);
-    return code;
-}
-
 /* ---- the table ---- */
 
 /* Enters a tensor whose name is not in the table. */
@@ -197,11 +177,44 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
                      tensor->request.name);
 }
 
-static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+/* *first: of its name; NULL: none. */
+static int check_locked(struct tensors *t, const struct tensor *tensor, struct tensor **first,
+                        hvd_error *err) {
+    *first = map_find(&t->names, &tensor->node);
     if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
-    struct tensor *first = map_find(&t->names, &tensor->node);
+    bool may = !*first || (*first)->last->request.failed || tensor->queued;
+    return may ? HVD_OK : tensor_duplicate(tensor, err);
+}
+
+static int check(struct tensors *t, const struct tensor *tensor, hvd_error *err) {
+    struct tensor *first;
+    monitor_lock(&t->monitor);
+    int code = check_locked(t, tensor, &first, err);
+    monitor_unlock(&t->monitor);
+    return code;
+}
+
+int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+    const struct request *r = &tensor->request;
+    size_t n = request_count(r);
+    tensor->message = NULL;
+    if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
+    HVD_TRY(check(t, tensor, err)); /* which would come too late for the residual */
+    if (n && !tensor->residual && !codec_is_cast(r->codec))
+        return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
+                         codec_name(r->codec.kind));
+    tensor->message = malloc(codec_bytes(r->codec, n) + 1); /* + 1: malloc(0) may be NULL */
+    if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
+    int code =
+        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
+    if (code) free(tensor->message);
+    return code;
+}
+
+static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+    struct tensor *first;
+    HVD_TRY(check_locked(t, tensor, &first, err));
     if (!first) return enter(t, tensor, err);
-    if (!first->last->request.failed && !tensor->queued) return tensor_duplicate(tensor, err);
     first->last->behind = tensor;
     first->last = tensor;
     return HVD_OK;

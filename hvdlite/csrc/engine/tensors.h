@@ -79,8 +79,9 @@ void tensors_free(struct tensors *t); /* empty, except for zeros */
 /* Checks what request_check does not: that the splits, or the out_rows of a reducescatter, fit the
  * request, and the update. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
-/* Encodes the tensor if it has a codec. On the caller's thread: the one that steps has data to move. */
-int tensor_encode(struct tensor *tensor, hvd_error *err);
+/* Encodes the tensor if it has a codec, unless tensors_add would fail: then its residual stays as it
+ * was. On the caller's thread: the one that steps has data to move. */
+int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 
 /* The error that a tensor of its name is under way on this rank. */
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);

@@ -86,13 +86,12 @@ static void take(const struct choice *c, float *residual, size_t k, uint32_t *in
 int codec_topk_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                       uint32_t *pairs, hvd_error *err) {
     size_t k = codec_topk_count(c.parameter, n);
-    struct choice choice = {.values = residual};
     if (!k) return HVD_OK;
+    struct choice choice = {.values = residual, .index = malloc((n + 1) * sizeof *choice.index)};
+    if (!choice.index) /* the residual is unchanged */
+        return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     add_scaled(residual, in, scale, n);
     choice.count = histogram_of_all(residual, n, k, &choice.least);
-    choice.index = malloc((choice.count + 1) * sizeof *choice.index);
-    if (!choice.index)
-        return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     list(&choice, n);
     choice.equal = k - count_larger(&choice);
     for (int digit = 1; digit < DIGITS; digit++) refine(&choice, digit, &choice.equal);
