@@ -3,6 +3,8 @@
 #include "handle_case.h"
 #include "random.h"
 
+#include <sys/mman.h>
+
 enum { ROUNDS = CHECK_SLOW ? 300 : 2000, CALLERS = 2, MOST = 8 << 10 };
 
 struct caller {
@@ -170,3 +172,66 @@ ENGINES_BY(twice_main, arg,
 }
 
 TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
+
+/* ---- a rank that is killed in a round, after all have left ---- */
+
+enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
+
+static _Alignas(PAGE) float ones[2][ONES], sums[2][ONES];
+static atomic_bool frozen, thaws;
+
+/* Of rank 1, as it adds its chunk. */
+static void freeze(int number) {
+    atomic_store(&frozen, true);
+    while (!atomic_load(&thaws)) clock_nap(1e-3);
+    mprotect(ones[1] + ONES / 2, PAGE, PROT_READ);
+}
+
+struct last_use {
+    struct engine_rank *me;
+    struct hvd_handle *h;
+    int code;
+};
+
+static void *use_last(void *arg) {
+    struct last_use *last = arg;
+    hvd_error err = {0};
+    handle_renew(last->h, ones[last->me->rank], sums[last->me->rank]);
+    last->code = engine_submit(last->me->engine, &last->h->tensor, &err);
+    if (last->code) handle_refuse(last->h, &err);
+    return NULL;
+}
+
+ENGINES_BY(killed_main, arg, spin(ranks, rank)) {
+    DROPPED struct hvd_handle *h = new_handle();
+    struct last_use last = {me, h, HVD_OK};
+    struct transport *t = rank_transport(me->ranks, me->rank);
+    h->tensor.request = request_of("w", ONES);
+    h->tensor.request.waited = true;
+    for (int i = 0; i < 20; i++) {
+        use_last(&last);
+        engine_drive(me->engine, is_done, h);
+        check_finished(h, PATIENCE, HVD_OK);
+    }
+    CHECK_TEXT(engine_algorithm(me->engine), "express");
+    if (me->rank) REQUIRE(!mprotect(ones[1] + ONES / 2, PAGE, PROT_NONE));
+    pthread_t thread;
+    threads_start(&thread, 1, use_last, &last, sizeof last);
+    while (!atomic_load(&frozen)) clock_nap(1e-3);
+    engine_leave(me->engine, "done");
+    CHECK(engine_ended(me->engine, PATIENCE));
+    if (!me->rank) transport_note_death(t, 1);
+    if (!me->rank) threads_join(&thread, 1);
+    ranks_meet(me->ranks);
+    atomic_store(&thaws, true);
+    if (me->rank) threads_join(&thread, 1);
+    CHECK_INT(last.code, me->rank ? HVD_OK : HVD_NOT_INITIALIZED);
+}
+
+TEST(test_a_rank_killed_in_a_round_after_the_end_ends_the_wait) {
+    struct sigaction old, action = {.sa_handler = freeze};
+    if (CHECK_SLOW) return; /* a sanitizer takes the signal for its own */
+    sigaction(SIGSEGV, &action, &old);
+    ranks_run_on_window(2, killed_main, NULL);
+    sigaction(SIGSEGV, &old, NULL);
+}

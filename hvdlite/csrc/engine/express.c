@@ -175,13 +175,15 @@ static void add_chunk(const struct express *x, const struct express_place *p,
     }
 }
 
-/* False: the engine has failed. It does when the rank is dead, and soon when it is silent. */
+/* False: the engine has failed, as it does when the rank is dead, and soon when it is silent. Once all
+ * have left, it does not: then this wait ends by itself. */
 static bool wait_for_sums(struct express *x, const struct express_place *p, int local_rank,
                           uint64_t own) {
     static const double LONGEST_NAP = 1e-3;
     const struct wait_policy policy = x->transport->patience.policy;
     struct waiter waiter = {0};
     hvd_error late;
+    bool ends = false;
     for (unsigned looks = 1;; looks++) {
         if (atomic_load_explicit(sums_of(x, local_rank, p), memory_order_acquire) == own)
             return true;
@@ -189,13 +191,12 @@ static bool wait_for_sums(struct express *x, const struct express_place *p, int 
             clock_relax();
             continue;
         }
-        if (atomic_load(x->failed)) return false;
+        if (atomic_load(x->failed) || ends) return false;
         double now = clock_now();
         waiter_do(waiter_next(&waiter, now, policy, LONGEST_NAP));
-        if (comm_check_wait(x->transport, local_rank, now - waiter.since, &late)) {
-            atomic_store(&x->silent, local_rank + 1);
-            transport_wake(x->transport);
-        }
+        bool silent = comm_check_wait(x->transport, local_rank, now - waiter.since, &late);
+        if (silent && !atomic_exchange(&x->silent, local_rank + 1)) transport_wake(x->transport);
+        ends = atomic_load(&x->over) && (silent || transport_is_dead(x->transport, local_rank));
     }
 }
 

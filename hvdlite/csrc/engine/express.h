@@ -49,8 +49,8 @@ struct express {
     uint32_t nplaces;
     /* Any thread's: */
     atomic_bool opens; /* there is a place */
-    atomic_int
-        silent; /* 1 + the local rank that sends no sums for longer than the limit; 0: none */
+    atomic_bool over;  /* every rank has left: the engine does not see deaths any more */
+    atomic_int silent; /* 1 + the local rank without sums for longer than the limit; 0: none */
 };
 
 /* by: does the accounts; it need not be ready yet. */

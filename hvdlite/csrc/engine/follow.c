@@ -249,7 +249,10 @@ int follow_decision(struct negotiation *n, int from, const struct wire_item *ite
     case WIRE_FAIL: return finish_failed(n, item, err);
     case WIRE_RESEND: return resend(n, item, err);
     case WIRE_ABORT: return follow_abort(n, item, err);
-    case WIRE_BYE: n->bye = true; return HVD_OK;
+    case WIRE_BYE:
+        n->bye = true;
+        atomic_store(&n->express->over, true);
+        return HVD_OK;
     case WIRE_REQUEST:
     case WIRE_HIT:
     case WIRE_HITS:
