@@ -92,7 +92,7 @@ static void drive(struct wheel *w, struct transport *t, bool (*done)(void *), vo
     for (unsigned looks = 0; !done(arg) && !w->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
-        unsigned ticket = transport_listen(t);
+        unsigned ticket = t->blocks ? transport_listen(t) : 0; /* else no nap needs one */
         if (w->step(w->engine, &progress, &w->failure)) return;
         if (progress) waiter = (struct waiter){0};
         if (progress) naps = 0;
