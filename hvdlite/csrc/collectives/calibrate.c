@@ -28,8 +28,8 @@ static int agree(const struct comm *comm, double *value, struct scratch *scratch
 }
 
 /* Of one of n exchanges with the ranks that are so far away, the longest of all ranks. */
-static int timed_at(const struct comm *comm, int distance, char *memory, size_t bytes, int n,
-                    double *seconds, struct scratch *scratch, hvd_error *err) {
+static int timed(const struct comm *comm, int distance, char *memory, size_t bytes, int n,
+                 double *seconds, struct scratch *scratch, hvd_error *err) {
     int p = comm->size;
     struct coll_exchange x = {.out = memory,
                               .in = memory + MOST,
@@ -43,19 +43,14 @@ static int timed_at(const struct comm *comm, int distance, char *memory, size_t 
     return agree(comm, seconds, scratch, err);
 }
 
-static int timed(const struct comm *comm, char *memory, size_t bytes, int n, double *seconds,
-                 struct scratch *scratch, hvd_error *err) {
-    return timed_at(comm, 1, memory, bytes, n, seconds, scratch, err);
-}
-
 /* One after the other, as the steps of an algorithm: so the times to wake up count, too. */
 static int measure_alpha(const struct comm *comm, char *memory, double *alpha,
                          struct scratch *scratch, hvd_error *err) {
     double seconds;
-    HVD_TRY(timed(comm, memory, 1, 1, &seconds, scratch, err)); /* connects */
-    HVD_TRY(timed(comm, memory, 1, STEPS, alpha, scratch, err));
+    HVD_TRY(timed(comm, 1, memory, 1, 1, &seconds, scratch, err)); /* connects */
+    HVD_TRY(timed(comm, 1, memory, 1, STEPS, alpha, scratch, err));
     for (int i = 1; i < TRIALS; i++) {
-        HVD_TRY(timed(comm, memory, 1, STEPS, &seconds, scratch, err));
+        HVD_TRY(timed(comm, 1, memory, 1, STEPS, &seconds, scratch, err));
         if (seconds < *alpha) *alpha = seconds;
     }
     return HVD_OK;
@@ -67,9 +62,9 @@ static int measure_far(const struct comm *comm, char *memory, size_t bytes, stru
     enum { FAR_TRIALS = 2 };
     int distance = comm->size / 2;
     double seconds, least = HUGE_VAL;
-    HVD_TRY(timed_at(comm, distance, memory, 1, 1, &seconds, scratch, err)); /* connects */
+    HVD_TRY(timed(comm, distance, memory, 1, 1, &seconds, scratch, err)); /* connects */
     for (int i = 0; i < FAR_TRIALS; i++) {
-        HVD_TRY(timed_at(comm, distance, memory, bytes, 1, &seconds, scratch, err));
+        HVD_TRY(timed(comm, distance, memory, bytes, 1, &seconds, scratch, err));
         if (seconds < least) least = seconds;
     }
     cost->far = fmax((least - cost->alpha) / (double)bytes, cost->beta);
@@ -83,7 +78,7 @@ static int measure(const struct comm *comm, char *memory, struct cost *cost,
     HVD_TRY(measure_alpha(comm, memory, &cost->alpha, scratch, err));
     while (seconds < ENOUGH && bytes < MOST) {
         bytes *= 2;
-        HVD_TRY(timed(comm, memory, bytes, 1, &seconds, scratch, err));
+        HVD_TRY(timed(comm, 1, memory, bytes, 1, &seconds, scratch, err));
     }
     double moving = seconds - cost->alpha, least = seconds / 10; /* if alpha was disturbed */
     cost->beta = (moving > least ? moving : least) / (double)bytes;

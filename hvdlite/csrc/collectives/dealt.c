@@ -203,26 +203,6 @@ static int keep(const void *arg, size_t piece, hvd_error *err) {
     return HVD_OK;
 }
 
-static int run_lane(const struct dealt *d, const struct coll_args *args, size_t longest_chunk,
-                    hvd_error *err) {
-    struct coll_pieces pieces = {.n = d->npieces,
-                                 .prepare = sum_piece,
-                                 .finish = keep,
-                                 .arg = d,
-                                 .longest_chunk = longest_chunk,
-                                 .chunk = lane_chunk,
-                                 .completed = update_range,
-                                 .arrived = store_range};
-    HVD_TRY(sum_piece(d, 0, err));
-    return coll_hosts_lane_pieces(d->l, args, &pieces, err);
-}
-
-/* What a rank in no lane does, in the order in which the others do. */
-static int stand_by(const struct dealt *d, hvd_error *err) {
-    for (size_t i = 0; i < d->npieces; i++) HVD_TRY(sum_piece(d, i, err));
-    return HVD_OK;
-}
-
 static int run(struct dealt *d, const struct comm *comm, const struct coll_args *args,
                hvd_error *err) {
     size_t most = 0;
@@ -230,9 +210,17 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
         if (d->begin[h + 1] - d->begin[h] > most) most = d->begin[h + 1] - d->begin[h];
     d->npieces = coll_segments(most, coll_hosts_chunk(comm) * (size_t)d->l->lanes);
     size_t piece = coll_length(coll_chunk(most, sizeof(float), (int)d->npieces, 0));
-    size_t longest = coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0));
+    struct coll_pieces pieces = {.n = d->npieces,
+                                 .prepare = sum_piece,
+                                 .finish = keep,
+                                 .arg = d,
+                                 .longest_chunk =
+                                     coll_length(coll_chunk(piece, sizeof(float), d->l->lanes, 0)),
+                                 .chunk = lane_chunk,
+                                 .completed = update_range,
+                                 .arrived = store_range};
     if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err)); /* all have their gradients */
-    HVD_TRY(d->l->lane.size ? run_lane(d, args, longest, err) : stand_by(d, err));
+    HVD_TRY(coll_hosts_pieces(d->l, args, &pieces, err));
     return coll_meet(&d->l->host, err);
 }
 

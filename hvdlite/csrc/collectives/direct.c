@@ -97,21 +97,6 @@ static void add_or_update(const struct direct *d, struct block b) {
     (b.tensor->update ? update_block : add_block)(d, b);
 }
 
-/* Returns when all ranks of the host are in the collective. */
-static int begin(const struct comm *host, hvd_error *err) {
-    window_raise(host->window, WINDOW_STAGED, host->window->rounds);
-    return comm_wait_flags(host, WINDOW_STAGED, host->window->rounds, err);
-}
-
-/* Returns when all have written what they have to write. */
-static int end(const struct comm *host, hvd_error *err) {
-    struct window *w = host->window;
-    window_raise(w, WINDOW_REDUCED, w->rounds);
-    HVD_TRY(comm_wait_flags(host, WINDOW_REDUCED, w->rounds, err));
-    window_raise(w, WINDOW_TAKEN, w->rounds++);
-    return HVD_OK;
-}
-
 static int open_direct(struct direct *d, const struct comm *host, const struct coll_args *args,
                        struct scratch *scratch, hvd_error *err) {
     *d = (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
@@ -125,11 +110,11 @@ int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args,
     struct direct d;
     if (!args->bytes) return HVD_OK;
     HVD_TRY(open_direct(&d, comm, args, args->scratch, err));
-    HVD_TRY(begin(comm, err));
+    HVD_TRY(coll_meet(comm, err)); /* all have their data */
     struct coll_range chunk = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
     each_block(&d, chunk, add_or_update);
     comm_count_window(comm, coll_length(chunk) * (size_t)(d.n - 1));
-    return end(comm, err);
+    return coll_meet(comm, err); /* all have written */
 }
 
 /* ---- on several hosts ---- */
@@ -185,10 +170,8 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
                                  .longest_chunk = coll_hosts_chunk(comm)};
     d->piece = pieces.longest_chunk * (size_t)d->l->hosts;
     pieces.n = coll_segments(lane.bytes, d->piece);
-    if (pieces.n > 1 && coll_hosts_in_pieces(comm, d->args->reduce, d->piece)) {
-        HVD_TRY(add_piece(d, 0, err));
-        return coll_hosts_lane_pieces(d->l, &lane, &pieces, err);
-    }
+    if (pieces.n > 1 && coll_hosts_in_pieces(comm, d->args->reduce, d->piece))
+        return coll_hosts_pieces(d->l, &lane, &pieces, err);
     d->piece = lane.bytes;
     HVD_TRY(add_piece(d, 0, err));
     HVD_TRY(coll_hosts_lane(d->l, &lane, err));
@@ -214,7 +197,7 @@ int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd
     HVD_TRY(open_direct(&d, &l->host, args, &scratch, err));
     d.l = l;
     d.final = coll_final_on_host(args);
-    int code = begin(&l->host, err);
+    int code = coll_meet(&l->host, err);
     if (!code && l->lane.size) {
         d.own = coll_chunk(args->bytes, args->reduce->size, l->lanes, l->host.rank);
         code = find_lane_memory(&d, err);
@@ -222,5 +205,5 @@ int coll_hosts_direct(const struct comm *comm, const struct coll_args *args, hvd
         comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
     }
     scratch_free(&scratch);
-    return code ? code : end(&l->host, err);
+    return code ? code : coll_meet(&l->host, err);
 }

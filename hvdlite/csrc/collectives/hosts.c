@@ -59,11 +59,18 @@ int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_er
     return coll_run(&l->lane, &lane, err);
 }
 
-int coll_hosts_lane_pieces(const struct layout *l, const struct coll_args *args,
-                           const struct coll_pieces *pieces, hvd_error *err) {
+int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
+                      const struct coll_pieces *pieces, hvd_error *err) {
     struct coll_args lane = lane_args(args);
     bool ring = args->reduce->wide == args->reduce->size;
-    return (ring ? coll_ring_pieces : coll_pairwise_pieces)(&l->lane, &lane, pieces, err);
+    HVD_TRY(pieces->prepare(pieces->arg, 0, err));
+    if (l->lane.size)
+        return (ring ? coll_ring_pieces : coll_pairwise_pieces)(&l->lane, &lane, pieces, err);
+    for (size_t i = 0; i < pieces->n; i++) {
+        if (i + 1 < pieces->n) HVD_TRY(pieces->prepare(pieces->arg, i + 1, err));
+        HVD_TRY(pieces->finish(pieces->arg, i, err));
+    }
+    return HVD_OK;
 }
 
 static int sum_on_lane(const struct layout *l, const struct coll_args *args, struct coll_range own,
@@ -99,7 +106,7 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 struct by_pieces {
     const struct layout *l;
     struct coll_args args; /* with a scratch of its own: the lane's is in use */
-    size_t n, piece;       /* how many pieces; bytes of one */
+    size_t piece;          /* bytes of one */
     size_t *end;           /* [local ranks]: of the piece at hand */
 };
 
@@ -131,26 +138,6 @@ static int gather_piece(const void *arg, size_t i, hvd_error *err) {
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-static int run_lane(const struct by_pieces *b, const struct coll_args *args, size_t longest_chunk,
-                    hvd_error *err) {
-    struct coll_pieces pieces = {.n = b->n,
-                                 .range = own_range,
-                                 .prepare = sum_piece,
-                                 .finish = gather_piece,
-                                 .arg = b,
-                                 .longest_chunk = longest_chunk};
-    return coll_hosts_lane_pieces(b->l, args, &pieces, err);
-}
-
-/* What a rank in no lane does, in the order in which the others do. */
-static int stand_by(const struct by_pieces *b, hvd_error *err) {
-    for (size_t i = 0; i < b->n; i++) {
-        if (i + 1 < b->n) HVD_TRY(sum_piece(b, i + 1, err));
-        HVD_TRY(gather_piece(b, i, err));
-    }
-    return HVD_OK;
-}
-
 /* The bytes of a chunk of a ring, half of what is in flight: while the hosts work on a piece, the
  * other half of it is on the links. */
 size_t coll_hosts_chunk(const struct comm *comm) {
@@ -162,11 +149,14 @@ static int run_pieces(const struct comm *comm, const struct coll_args *args, siz
                       size_t piece, hvd_error *err) {
     struct scratch scratch = {0};
     struct by_pieces b = {.l = comm->layout, .args = *args, .piece = piece, .end = end};
-    b.n = coll_segments(args->bytes, piece);
+    struct coll_pieces pieces = {.n = coll_segments(args->bytes, piece),
+                                 .range = own_range,
+                                 .prepare = sum_piece,
+                                 .finish = gather_piece,
+                                 .arg = &b,
+                                 .longest_chunk = coll_hosts_chunk(comm)};
     b.args.scratch = &scratch;
-    int code = sum_piece(&b, 0, err);
-    if (!code)
-        code = b.l->lane.size ? run_lane(&b, args, coll_hosts_chunk(comm), err) : stand_by(&b, err);
+    int code = coll_hosts_pieces(b.l, args, &pieces, err);
     scratch_free(&scratch);
     return code;
 }

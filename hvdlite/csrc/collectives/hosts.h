@@ -21,8 +21,10 @@ bool coll_hosts_in_pieces(const struct comm *comm, const struct reduce_kernels *
 
 /* This rank's lane sums data of which each of its hosts has the host's sum. */
 int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
-int coll_hosts_lane_pieces(const struct layout *l, const struct coll_args *args,
-                           const struct coll_pieces *pieces, hvd_error *err);
+/* The same in pieces, the first one's prepare included. A rank in no lane prepares and finishes
+ * them in the same order. */
+int coll_hosts_pieces(const struct layout *l, const struct coll_args *args,
+                      const struct coll_pieces *pieces, hvd_error *err);
 
 /* Where each local rank's chunk of the data ends; ranks in no lane have empty chunks. */
 void coll_hosts_cut(const struct layout *l, size_t bytes, size_t element, size_t *end);
