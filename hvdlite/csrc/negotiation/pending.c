@@ -153,18 +153,15 @@ static void own_text(const struct pending *p, int rank, enum request_field field
 }
 
 static void explain_refused(const struct pending *p, hvd_error *err) {
-    char list[sizeof err->text] = "";
-    size_t used = 0;
+    *err = (hvd_error){0};
     for (int i = 0; i < p->size; i++) {
-        char piece[sizeof err->text];
+        int rank = job_rank(p->job_ranks, i);
+        hvd_error one;
         if (!p->why[i]) continue;
-        snprintf(piece, sizeof piece, "%srank %d: %s", used ? "; " : "", job_rank(p->job_ranks, i),
-                 p->why[i]);
-        used = append(list, sizeof list, used, piece);
+        error_set(&one, HVD_INVALID, "rank %d: %s", rank, p->why[i]);
+        error_also(err, &one);
+        error_blame(err, rank);
     }
-    error_set(err, HVD_INVALID, "%s", list);
-    for (int i = 0; i < p->size; i++)
-        if (p->why[i]) error_blame(err, job_rank(p->job_ranks, i));
 }
 
 static void explain_failed(const struct pending *p, hvd_error *err) {

@@ -25,25 +25,17 @@ static void number_ranks(struct tree *tree, int *next) {
     }
 }
 
-static bool allocate(struct tree *tree) {
-    size_t n = (size_t)tree->size;
-    tree->parents = calloc(n, sizeof *tree->parents);
-    tree->children = calloc(n, sizeof *tree->children);
-    tree->above = calloc(n, sizeof *tree->above);
-    tree->ranks = calloc(n, sizeof *tree->ranks);
-    tree->at = calloc(n, sizeof *tree->at);
-    tree->many = calloc(n, sizeof *tree->many);
-    return tree->parents && tree->children && tree->above && tree->ranks && tree->at && tree->many;
-}
-
 int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_error *err) {
-    *tree = (struct tree){.rank = rank, .size = size};
-    int *leaders = calloc((size_t)size, sizeof *leaders);
-    if (!leaders || !allocate(tree)) {
-        free(leaders);
-        tree_close(tree);
-        return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
-    }
+    size_t n = (size_t)size;
+    int *arrays = calloc(n, 6 * sizeof(int) + sizeof(bool));
+    *tree = (struct tree){.rank = rank, .size = size, .parents = arrays};
+    if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
+    tree->children = arrays + n;
+    tree->ranks = arrays + 2 * n;
+    tree->at = arrays + 3 * n;
+    tree->many = arrays + 4 * n;
+    int *leaders = arrays + 5 * n;
+    tree->above = (bool *)(arrays + 6 * n);
     for (int r = size - 1; r >= 0; r--) leaders[host_of[r]] = r;
     for (int r = 0; r < size; r++) {
         tree->parents[r] = parent_of(r, host_of, leaders);
@@ -51,17 +43,11 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
     }
     for (int r = rank; (r = tree->parents[r]) >= 0;) tree->above[r] = true;
     number_ranks(tree, leaders); /* their use is over */
-    free(leaders);
     return HVD_OK;
 }
 
 void tree_close(struct tree *tree) {
-    free(tree->parents);
-    free(tree->children);
-    free(tree->above);
-    free(tree->ranks);
-    free(tree->at);
-    free(tree->many);
+    free(tree->parents); /* and all others */
     *tree = (struct tree){0};
 }
 
