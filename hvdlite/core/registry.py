@@ -133,8 +133,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _leave_group(group: int) -> None:
     """Leave and free a group of the C library. Collective over its ranks."""
     frameworks.submit_all()
-    lib.hvd_group_leave(group, b"it called remove_process_set()")
-    while not lib.hvd_group_wait_end(group, 0.1):
+    lib.hvd_leave(group, b"it called remove_process_set()")
+    while not lib.hvd_wait_end(group, 0.1):
         pass
     lib.hvd_group_close(group)
 

@@ -131,18 +131,18 @@ def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]
     """
     leader = own_host().leader
     leads = leader == topology.rank()
-    made = _open_memory(lib.hvd_memory_make, nbytes) if leads else None
+    made = _open_memory(nbytes, ffi.NULL) if leads else None
     if made:
         fill(made.shared)
     addresses = allgather_object(made and _address_of(made), f"memory.{owner}")
     address = addresses[leader]
     if not leads and address:
-        made = _open_memory(lib.hvd_memory_attach, nbytes, ffi.new("char[]", address))
+        made = _open_memory(nbytes, ffi.new("char[]", address))
     return made if all(allgather_object(made is not None, f"memory.{owner}")) else None
 
 
-def _open_memory(function, nbytes: int, *address) -> Optional[HostMemory]:
-    handle = function(nbytes, *address, new_error())
+def _open_memory(nbytes: int, address) -> Optional[HostMemory]:
+    handle = lib.hvd_memory_open(nbytes, address, new_error())
     return None if handle == ffi.NULL else HostMemory(handle, nbytes)
 
 

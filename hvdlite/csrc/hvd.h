@@ -134,10 +134,9 @@ void hvd_region_close(hvd_region *region); /* no tensor may be under way in it *
  * until it writes to the view, whose pages then are its own. NULL: see *err; HVD_UNSUPPORTED where
  * ranks of a host share no memory. */
 typedef struct hvd_memory hvd_memory;
-hvd_memory *hvd_memory_make(size_t bytes, hvd_error *err); /* zeroed */
+hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err); /* NULL: makes it */
 /* By which other ranks attach it. Moves it to large pages where it can. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
-hvd_memory *hvd_memory_attach(size_t bytes, const char *address, hvd_error *err);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
 void hvd_memory_close(hvd_memory *memory);
@@ -172,15 +171,12 @@ int hvd_group_open(const void *mpi_comm, const int *ranks, int *group, hvd_error
 /* The same in a job by sockets, called by these ranks only, which are in the group's order. `number`
  * is over 0, equal on all of them and new in this job. */
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
-/* Ends a group in three steps, like the job's below. */
-void hvd_group_leave(int group, const char *reason);
-int hvd_group_wait_end(int group, double seconds);
+/* End a group, or the job with all its groups, in three steps: this rank submits nothing any more, for
+ * that reason; wait until every rank has left (1) or the seconds have passed (0); free everything. */
+#define HVD_ALL_GROUPS -1
+void hvd_leave(int group, const char *reason);
+int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
-
-/* End the job with all its groups in three steps: this rank submits nothing any more, for that reason;
- * wait until every rank has left (1) or the seconds have passed (0); free everything. */
-void hvd_leave(const char *reason);
-int hvd_wait_end(double seconds);
 void hvd_close(void);
 
 /* Ends a child that was forked from a process with MPI, with the exit code that was given before.

@@ -119,9 +119,9 @@ def leave_broken() -> None:
 
 def _leave(reason: str, patience: float = float("inf")) -> bool:
     """Leave and free everything. Return False, and free nothing, if other ranks stay too long."""
-    lib.hvd_leave(reason.replace("\0", "\\0").encode(errors="replace"))
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, reason.replace("\0", "\\0").encode(errors="replace"))
     deadline = time.monotonic() + patience
-    while not lib.hvd_wait_end(0.1):  # short waits let Ctrl-C through
+    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1):  # short waits let Ctrl-C through
         if time.monotonic() > deadline:
             return False
     sound = lib.hvd_check(new_error()) == lib.HVD_OK

@@ -4,22 +4,21 @@
 
 #include "hvd.h"
 
-static int prepare(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
+hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err) {
+    hvd_handle *h = handle_new(err);
+    if (!h) return NULL;
     h->group = tensor->group;
-    return hvd_prepare(tensor, &h->tensor, err);
-}
-
-static int submit(hvd_handle *h, const hvd_tensor *tensor, hvd_error *err) {
-    HVD_TRY(prepare(h, tensor, err));
-    handle_lend(h);
-    int code = hvd_submit(tensor->group, &h->tensor, err);
-    if (code) handle_drop(h); /* for the engine */
-    return code;
+    if (hvd_prepare(tensor, &h->tensor, err) == HVD_OK) return h;
+    handle_drop(h);
+    return NULL;
 }
 
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
-    hvd_handle *h = handle_new(err);
-    if (!h || submit(h, tensor, err) == HVD_OK) return h;
+    hvd_handle *h = hvd_plan(tensor, err);
+    if (!h) return NULL;
+    handle_lend(h);
+    if (hvd_submit(h->group, &h->tensor, err) == HVD_OK) return h;
+    handle_drop(h); /* for the engine */
     handle_drop(h);
     return NULL;
 }
@@ -36,13 +35,6 @@ static void drive(hvd_handle *h) {
 int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     if (seconds > 0) drive(h);
     return handle_finish(h, seconds, err);
-}
-
-hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err) {
-    hvd_handle *h = handle_new(err);
-    if (!h || prepare(h, tensor, err) == HVD_OK) return h;
-    handle_drop(h);
-    return NULL;
 }
 
 /* The job may be another than the one that the plan was prepared in. */

@@ -141,39 +141,29 @@ int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd
     return open_group(&(struct reach){.size = size, .number = number}, ranks, group, err);
 }
 
-enum { ALL_GROUPS = -1 };
-
-static void leave_groups(int id, const char *reason) {
+void hvd_leave(int group, const char *reason) {
     if (context_enter(NULL)) return;
     for (int i = 0; i < context_job()->ngroups; i++) {
         struct group *g = job_group(context_job(), i);
-        if (g && (id == ALL_GROUPS || i == id)) engine_leave(g->engine, reason);
+        if (g && (group == HVD_ALL_GROUPS || i == group)) engine_leave(g->engine, reason);
     }
     context_leave();
 }
 
-static bool groups_ended(int id, double seconds) {
+int hvd_wait_end(int group, double seconds) {
     if (context_enter(NULL)) return true;
     bool ended = true;
     for (int i = 0; i < context_job()->ngroups && ended; i++) {
         struct group *g = job_group(context_job(), i);
-        if (g && (id == ALL_GROUPS || i == id)) ended = engine_ended(g->engine, seconds);
+        if (g && (group == HVD_ALL_GROUPS || i == group)) ended = engine_ended(g->engine, seconds);
     }
     context_leave();
     return ended;
 }
 
-void hvd_group_leave(int group, const char *reason) { leave_groups(group, reason); }
-
-int hvd_group_wait_end(int group, double seconds) { return groups_ended(group, seconds); }
-
 void hvd_group_close(int group) { group_close(context_take_group(group)); }
 
 /* ---- the end of the job ---- */
-
-void hvd_leave(const char *reason) { leave_groups(ALL_GROUPS, reason); }
-
-int hvd_wait_end(double seconds) { return groups_ended(ALL_GROUPS, seconds); }
 
 void hvd_close(void) { context_close(); }
 

@@ -20,27 +20,15 @@ static int check_shared(hvd_error *err) {
                   : error_set(err, HVD_UNSUPPORTED, "the ranks of this host do not share memory");
 }
 
-/* address NULL: makes it. */
-static int open_memory(struct host_memory *m, size_t bytes, const char *address, hvd_error *err) {
-    HVD_TRY(check_shared(err));
-    return address ? host_memory_attach(m, bytes, address, err) : host_memory_make(m, bytes, err);
-}
-
-static hvd_memory *new_memory(size_t bytes, const char *address, hvd_error *err) {
-    hvd_memory *memory = malloc(sizeof *memory);
-    if (!memory) {
-        error_set(err, HVD_NO_MEMORY, "no memory for memory to share");
-        return NULL;
-    }
-    if (!open_memory(&memory->memory, bytes, address, err)) return memory;
-    free(memory);
+hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err) {
+    if (check_shared(err)) return NULL;
+    hvd_memory *m = malloc(sizeof *m);
+    int code = !m        ? error_set(err, HVD_NO_MEMORY, "no memory for memory to share")
+               : address ? host_memory_attach(&m->memory, bytes, address, err)
+                         : host_memory_make(&m->memory, bytes, err);
+    if (!code) return m;
+    free(m);
     return NULL;
-}
-
-hvd_memory *hvd_memory_make(size_t bytes, hvd_error *err) { return new_memory(bytes, NULL, err); }
-
-hvd_memory *hvd_memory_attach(size_t bytes, const char *address, hvd_error *err) {
-    return new_memory(bytes, address, err);
 }
 
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]) {

@@ -1,5 +1,7 @@
 #include "mxnet/array.h"
 
+#include "mxnet/push.h"
+
 #include <stdlib.h>
 
 static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error *err) {
@@ -113,7 +115,7 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
 }
 
 /* Its second word is libstdc++'s control block: a virtual table, then the count. */
-int mxnet_array_references(NDArrayHandle array) {
+int hvd_mxnet_references(void *array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];
 }

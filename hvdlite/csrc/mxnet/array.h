@@ -32,7 +32,4 @@ int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const c
 /* True if any two are views of the same memory, by which MXNet schedules. Sorts the arrays. */
 bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
-/* How many NDArrays, anywhere in the process, share its memory. */
-int mxnet_array_references(NDArrayHandle array);
-
 #endif

@@ -200,8 +200,6 @@ int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t 
     return push_one(lib, &(hvd_mxnet_work){.out = (void *)array, .tensor = tensor}, err);
 }
 
-int hvd_mxnet_references(void *array) { return mxnet_array_references(array); }
-
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
