@@ -15,11 +15,12 @@ static const double ENOUGH = 4e-3;
  * steps of a tiny allreduce, measured instead, chose worse in simulated clusters: docs/scaling.md. */
 static const double LEAST_ALPHA = 50e-6;
 
-/* The largest value of any rank. */
-static int agree(const struct comm *comm, double *value, struct scratch *scratch, hvd_error *err) {
+/* The largest value of any rank, of each number. */
+static int agree(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
+                 hvd_error *err) {
     struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .data = value,
-                             .bytes = sizeof *value,
+                             .data = numbers,
+                             .bytes = bytes,
                              .reduce = reduce_kernels(HVD_FLOAT64, HVD_MAX),
                              .prescale = 1,
                              .final = {1, 1},
@@ -40,7 +41,7 @@ static int timed(const struct comm *comm, int distance, char *memory, size_t byt
     double begin = clock_now();
     for (int i = 0; i < n; i++) HVD_TRY(coll_exchange(comm, x, err));
     *seconds = (clock_now() - begin) / n;
-    return agree(comm, seconds, scratch, err);
+    return agree(comm, seconds, sizeof *seconds, scratch, err);
 }
 
 /* One after the other, as the steps of an algorithm: so the times to wake up count, too. */
@@ -97,9 +98,7 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     int code = HVD_OK;
     if (layout->local_of[all->rank] == 0)
         code = measure(&layout->lane, memory, cost, &scratch, err);
-    if (!code) code = agree(all, &cost->alpha, &scratch, err);
-    if (!code) code = agree(all, &cost->beta, &scratch, err);
-    if (!code) code = agree(all, &cost->far, &scratch, err);
+    if (!code) code = agree(all, cost, sizeof *cost, &scratch, err);
     scratch_free(&scratch);
     return code;
 }

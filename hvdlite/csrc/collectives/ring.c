@@ -77,13 +77,15 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
 }
 
 /* Adds item i. The last addition also scales, while the sum is in the cache. */
-static void add_item(const struct ring *r, size_t i) {
+static int add_item(const void *arg, size_t i, hvd_error *err) {
+    const struct ring *r = arg;
     struct coll_range range = item_range(r, i, 1);
     const struct coll_pieces *pieces = r->pieces && r->pieces->chunk ? r->pieces : NULL;
-    if (!coll_length(range)) return;
+    (void)err;
+    if (!coll_length(range)) return HVD_OK;
     if (!is_added(r, i)) {
         if (pieces) pieces->arrived(pieces->arg, range);
-        return;
+        return HVD_OK;
     }
     const struct reduce_kernels *k = r->args->reduce;
     char *data = (char *)r->args->data + range.begin;
@@ -93,11 +95,6 @@ static void add_item(const struct ring *r, size_t i) {
     if (whole && (r->args->final.scale != 1 || r->args->final.divisor != 1))
         k->narrow(data, data, n, r->args->final);
     if (whole && pieces) pieces->completed(pieces->arg, range);
-}
-
-static int receive_item(const void *arg, size_t i, hvd_error *err) {
-    (void)err;
-    add_item(arg, i);
     return HVD_OK;
 }
 
@@ -130,7 +127,7 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
     r.slots = slots;
     struct coll_pipeline p = {.items = r.items * (pieces ? pieces->n : 1),
                               .item = item_of,
-                              .received = receive_item,
+                              .received = add_item,
                               .arg = &r,
                               .depth = r.depth,
                               .send_ahead = r.depth,
