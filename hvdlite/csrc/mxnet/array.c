@@ -77,16 +77,14 @@ int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_t
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                size_t count, hvd_error *err) {
     int64_t dims[HVD_MAX_DIMS];
-    int ndim, flag, dtype = -1;
+    hvd_tensor got = {.name = name};
     size_t values = 1;
-    if (api->get_dtype(array, &flag)) return mxnet_failed(api, name, err);
-    HVD_TRY(translate_dtype(flag, name, &dtype, err));
-    HVD_TRY(read_shape(api, array, name, &ndim, dims, err));
-    for (int i = 0; i < ndim; i++) values *= (size_t)dims[i];
-    if (dtype == HVD_FLOAT32 && values == count) return HVD_OK;
+    HVD_TRY(mxnet_array_describe(api, array, &got, dims, err));
+    for (int i = 0; i < got.ndim; i++) values *= (size_t)dims[i];
+    if (got.dtype == HVD_FLOAT32 && values == count) return HVD_OK;
     return error_set(err, HVD_INVALID,
                      "tensor '%s': expected a residual of %zu float32 values, got %zu of %s", name,
-                     count, values, dtype_name(dtype));
+                     count, values, dtype_name(got.dtype));
 }
 
 /* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,

@@ -107,28 +107,11 @@ static int push_apart(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_er
     return code;
 }
 
-static int push_group(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
-    struct operation *op = NULL;
-    NDArrayHandle *arrays = malloc((size_t)n * ARRAYS * sizeof *arrays);
-    if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
-    int code = new_prepared(lib, works, n, &op, err);
-    int count = code ? 0 : arrays_of(op, arrays);
-    bool apart = mxnet_array_any_share(arrays, count);
-    if (apart) operation_end(op);
-    if (!code) code = apart ? push_apart(lib, works, n, err) : push(op, arrays, count, err);
-    free(arrays);
-    return code;
-}
-
 static int push_one(hvd_mxnet *lib, const hvd_mxnet_work *work, hvd_error *err) {
     struct operation *op = NULL;
     NDArrayHandle arrays[ARRAYS];
     HVD_TRY(new_prepared(lib, work, 1, &op, err));
     return push(op, arrays, arrays_of(op, arrays), err);
-}
-
-int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
-    return n == 1 ? push_one(lib, works, err) : push_group(lib, works, n, err);
 }
 
 /* ---- holding ---- */
@@ -172,27 +155,28 @@ static int hold(struct operation *op, const hvd_mxnet_held *held, int n, hvd_err
     return HVD_OK;
 }
 
-static int push_holding(struct operation *op, const hvd_mxnet_held *held, int nheld,
-                        NDArrayHandle *arrays, hvd_error *err) {
-    int code = hold(op, held, nheld, err), count = code ? 0 : arrays_of(op, arrays);
-    if (!code && mxnet_array_any_share(arrays, count))
-        code = error_set(err, HVD_INVALID, "tensor '%s': two of the arrays share memory",
-                         op->collectives[0].tensor.request.name);
-    if (!code) return push(op, arrays, count, err);
-    operation_end(op);
-    return code;
-}
-
+/* Collectives that share memory: apart; if the operation holds any, not at all. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
                            const hvd_mxnet_held *held, int nheld, hvd_error *err) {
     struct operation *op = NULL;
     HVD_TRY(new_prepared(lib, works, n, &op, err));
     NDArrayHandle *arrays = malloc((size_t)(n * ARRAYS + nheld) * sizeof *arrays);
-    int code = arrays ? push_holding(op, held, nheld, arrays, err)
-                      : error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
-    if (!arrays) operation_end(op);
+    int code =
+        arrays ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for a group of %d tensors", n);
+    if (!code && nheld) code = hold(op, held, nheld, err);
+    int count = code ? 0 : arrays_of(op, arrays);
+    bool share = count && mxnet_array_any_share(arrays, count);
+    if (share && nheld)
+        code = error_set(err, HVD_INVALID, "tensor '%s': two of the arrays share memory",
+                         op->collectives[0].tensor.request.name);
+    if (code || share) operation_end(op);
+    if (!code) code = share ? push_apart(lib, works, n, err) : push(op, arrays, count, err);
     free(arrays);
     return code;
+}
+
+int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err) {
+    return n == 1 ? push_one(lib, works, err) : hvd_mxnet_push_holding(lib, works, n, NULL, 0, err);
 }
 
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
