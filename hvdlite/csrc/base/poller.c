@@ -25,17 +25,11 @@ struct poller {
     struct watch *watches; /* [n] */
 };
 
-static bool stop(void *arg, int file) {
-    (void)arg;
-    (void)file;
-    return false;
-}
-
 int poller_new(struct poller **out, hvd_error *err) {
     struct poller *p = calloc(1, sizeof *p);
     int file = p ? eventfd(0, EFD_CLOEXEC) : -1;
     int code = file < 0 ? error_set(err, HVD_NO_MEMORY, "no event file: %s", strerror(errno))
-                        : poller_add(p, file, stop, NULL, err);
+                        : poller_add(p, file, NULL, NULL, err);
     if (code && file >= 0) close(file);
     if (code)
         poller_free(p);

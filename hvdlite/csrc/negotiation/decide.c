@@ -76,13 +76,6 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     return code;
 }
 
-/* Fails tensors that can't run any more. */
-static int decide_waiting(struct coordinator *c, double now, struct wire_writer *out,
-                          hvd_error *err) {
-    HVD_TRY(decide_left(c, out, err));
-    return decide_stalled(c, now, out, err);
-}
-
 /* Sends the name and a new id: the tensor is new or has changed. */
 static int name_tensor(struct coordinator *c, const struct pending *p, struct wire_item *item,
                        hvd_error *err) {
@@ -212,7 +205,8 @@ void coordinator_finished(struct coordinator *c, double now) {
 
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     HVD_TRY(decide_ready(c, now, out, err));
-    HVD_TRY(decide_waiting(c, now, out, err));
+    HVD_TRY(decide_left(c, out, err));
+    HVD_TRY(decide_stalled(c, now, out, err));
     bool all_left = c->nleft == c->config.size && !c->nowed && c->ready.first == c->ready.n;
     if (!all_left || c->said_bye) return HVD_OK;
     c->said_bye = true;
