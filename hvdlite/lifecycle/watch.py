@@ -35,7 +35,7 @@ class Watch:
         self._leads = mesh.lowest[rank] == rank
         watch = {other: fd for other, fd in enumerate(mesh.watch) if fd >= 0}
         self._streams = {other: socket.socket(fileno=fd) for other, fd in watch.items()}
-        self._ended = threading.Event()
+        self._ends, self._changed = False, threading.Event()
         self._thread = threading.Thread(target=self._run, name="hvdlite watch", daemon=True)
         self.set_limit(limit_of(LIMIT))
         if self._streams:
@@ -45,13 +45,15 @@ class Watch:
         """Wait so many seconds for a silent host, from now on."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
+        self._changed.set()  # the thread may be in a longer pause
         for stream in list(self._streams.values()):  # the thread drops those that have ended
             with contextlib.suppress(OSError):
                 set_patience(stream, limit)
                 stream.setblocking(False)
 
     def close(self) -> None:
-        self._ended.set()
+        self._ends = True
+        self._changed.set()
         if self._thread.is_alive():
             self._thread.join()
         self.let_go()
@@ -63,7 +65,9 @@ class Watch:
 
     def _run(self) -> None:
         last = time.monotonic()
-        while not self._ended.wait(self._pause):
+        while not self._ends:
+            self._changed.wait(self._pause)
+            self._changed.clear()
             now = time.monotonic()
             if now - last > self._limit / 2:  # this process stood still: all count from now
                 self._since = now

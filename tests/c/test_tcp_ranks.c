@@ -215,4 +215,25 @@ static void lose_a_host(struct ranks *ranks, int rank, void *arg) {
     CHECK_INT(ERR->blamed[0], 2);
 }
 
+/* Its kernel ends no stream: nobody waits for that at the end. */
+static void end_without_a_host(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank);
+    if (rank == 2) {
+        ranks_meet(ranks);
+        return;
+    }
+    atomic_store(&t->host_lost, true);
+    transport_note_death(t, 2);
+    double *took = (double *)arg + rank, begin = clock_now();
+    close_own(ranks, rank, false);
+    *took = clock_now() - begin;
+    ranks_meet(ranks);
+}
+
+TEST(test_the_end_does_not_wait_for_a_lost_host) {
+    double took[2][RANKS];
+    for (int i = 0; i < 2; i++) run_on(APART, false, end_without_a_host, took[i]);
+    CHECK(took[0][0] < 0.1 || took[0][1] < 0.1 || took[1][0] < 0.1 || took[1][1] < 0.1);
+}
+
 TEST(test_a_group_of_a_job_that_has_lost_a_host) { run_on(APART, false, lose_a_host, NULL); }

@@ -11,7 +11,7 @@ import pytest
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import handshake, mesh, reception, roll_call, star
+from hvdlite.lifecycle import handshake, mesh, reception, roll_call, star, watch
 
 JOB = "torchrun 29500 x"
 # Below those that the system gives to anybody; other tests run in processes beside this one.
@@ -287,3 +287,19 @@ def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
 def test_the_fewer_ranks_behind_a_broken_network_end():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
+
+
+def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch):
+    """Also while the thread is in the pause of a longer one."""
+    looked = threading.Event()
+    monkeypatch.setattr(watch.Watch, "_look_at", lambda *_: looked.set())
+    near, far = socket.socketpair()
+    watching = watch.Watch(
+        0, mesh.Mesh([0, 1], [], [], [-1, near.detach()], ["a", "b"]), lambda *_: None
+    )
+    time.sleep(0.1)
+    looked.clear()
+    watching.set_limit(0.1)
+    assert looked.wait(0.5)
+    watching.close()
+    far.close()

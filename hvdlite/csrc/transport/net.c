@@ -86,7 +86,7 @@ bool net_sends(const struct net *n) {
     for (int r = 0; r < n->size; r++)
         for (int lane = 0; lane < LANES; lane++) {
             const struct link *l = &n->peers[r].links[lane];
-            if (l->out.first && !l->mute) return true;
+            if (l->out.first && !l->mute && !n->peers[r].gone) return true;
         }
     return false;
 }
@@ -145,7 +145,7 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
 static bool all_quiet(const struct net *n) {
     for (int r = 0; r < n->size; r++) {
         const struct peer *p = &n->peers[r];
-        if (r != n->rank && !p->left && !p->links[LANE_MESSAGES].ended) return false;
+        if (r != n->rank && !p->left && !p->gone && !p->links[LANE_MESSAGES].ended) return false;
     }
     return true;
 }

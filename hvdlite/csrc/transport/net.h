@@ -28,7 +28,7 @@ struct net_reader {
 struct peer {
     struct link links[LANES];
     bool left;   /* it has said farewell */
-    bool gone;   /* it is dead */
+    bool gone;   /* it is dead, or its host is lost */
     bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
     double ended[LANES]; /* when each stream has; 0: it has not */
 };

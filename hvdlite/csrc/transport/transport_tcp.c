@@ -149,19 +149,15 @@ static bool tcp_polls(struct transport *t) {
     return sends || host_waits(&m->here.host);
 }
 
-static void look(struct net *n) {
-    net_lock(n);
-    net_look(n);
-    net_unlock(n);
-}
-
 static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct tcp_transport *m = self(t);
     if (atomic_load(&m->by_doorbell))
         doorbell_sleep(m->here.doorbell, ticket, seconds);
     else
         bell_sleep(&m->bell, ticket, m->net->epoll, seconds);
-    look(m->net);
+    net_lock(m->net);
+    net_look(m->net);
+    net_unlock(m->net);
 }
 
 /* ---- opening ---- */
@@ -280,8 +276,17 @@ static void close_channel(struct tcp_transport *m, bool clean) {
     net_unlock(m->net);
 }
 
+/* The streams of a lost host never end: nothing of them is to be waited for. */
+static void give_up_lost(struct tcp_transport *m) {
+    const struct transport *t = &m->transport;
+    int dead = atomic_load(&t->host_lost) ? atomic_load(&t->dead) - 1 : NOBODY;
+    for (int r = 0; dead >= 0 && r < t->all.size; r++)
+        if (t->layout.host_of[r] == t->layout.host_of[dead]) m->net->peers[m->peers[r]].gone = true;
+}
+
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
+    if (m->job == t) give_up_lost(m);
     on_host_close(&m->here, t, clean);
     if (m->channel) close_channel(m, clean);
     if (m->job == t) net_close(m->net, clean);
