@@ -77,6 +77,7 @@ def run(function: Callable) -> Callable:
             except RuntimeError as error:  # those of hvdlite, of MPI and of the frameworks are
                 if not members.have_caused(error):
                     raise
+                job.begin_to_leave()
             verdict = members.agreed(vote)
             if verdict == resets.ALL_IS_DONE:
                 return result

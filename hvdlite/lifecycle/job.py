@@ -111,6 +111,11 @@ def shutdown() -> None:
         _leave("it called shutdown()")
 
 
+def begin_to_leave() -> None:
+    """Let those fail, too, that wait for this rank in a process set without the dead."""
+    lib.hvd_leave(b"it goes on without the dead")
+
+
 def leave_broken() -> None:
     """Leave a job in which a rank has died; the other ranks leave it, too."""
     if is_initialized():
