@@ -113,7 +113,7 @@ def shutdown() -> None:
 
 def begin_to_leave() -> None:
     """Let those fail, too, that wait for this rank in a process set without the dead."""
-    lib.hvd_leave(b"it goes on without the dead")
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, b"it goes on without the dead")
 
 
 def leave_broken() -> None:
