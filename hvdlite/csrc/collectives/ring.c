@@ -16,7 +16,8 @@
  *   step 3   S0 S1 S2           S0 S1 S2           S0 S1 S2              sends chunk r - 3 = r
  *
  * Step s: send chunk r - s, receive chunk r - s - 1 (mod p). Chunks travel in segments, and a rank
- * sends a segment on as soon as it has added it. Item i of the pipeline is segment i % nseg of step
+ * sends a segment on as soon as it has added it; equal ones, as a short one leaves the link idle
+ * while the next step's first is on its way. Item i of the pipeline is segment i % nseg of step
  * i / nseg; the items of one step overlap with those of the next.
  *
  * Data may come in pieces, each a ring: the next one begins while the last segments of the one before
@@ -118,7 +119,9 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
                      .size = comm->size,
                      .segment = pace.segment,
                      .pieces = pieces};
-    r.nseg = coll_segments(pieces ? pieces->longest_chunk : longest_chunk(&r), r.segment);
+    size_t longest = pieces ? pieces->longest_chunk : longest_chunk(&r);
+    r.nseg = coll_segments(longest, r.segment);
+    if (r.nseg) r.segment = coll_segments(longest, r.nseg * PACE_UNIT) * PACE_UNIT;
     r.depth = r.nseg < pace.depth ? r.nseg : pace.depth;
     r.added = r.nseg * adding;
     r.items = r.nseg * (adding + others);
