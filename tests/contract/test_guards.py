@@ -91,7 +91,7 @@ def test_what_is_not_looked_at_passes(kind, rank):
 
 
 @pytest.mark.skipif(not mx, reason="row_sparse weights are MXNet's")
-def test_sparse_weights_are_looked_at(rank):
+def test_sparse_weights_are_looked_at(rank, several):
     param = mx.gluon.Parameter("p", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
     param.initialize(mx.init.One())
     guard = hvdlite.Guard([param], every=1)
