@@ -17,6 +17,14 @@ static double log_steps(int size) {
 /* Seconds a byte where each step goes to another rank. */
 static double byte_of_steps(struct cost c) { return fmax(c.far, IDLE * c.beta); }
 
+/* A step's segments are equal, and those of the next one follow at once: only a chunk of a single
+ * segment waits for what comes before. */
+static double ring_seconds(const struct comm *comm, double bytes) {
+    struct cost c = comm_cost(comm);
+    double chunk = bytes / comm->size, n = fmax(ceil(chunk / (double)comm_pace(comm).segment), 1);
+    return 2 * (comm->size - 1) * fmax(c.beta * chunk, c.alpha + c.beta * chunk / n);
+}
+
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes) {
     struct cost c = comm_cost(comm);
@@ -25,7 +33,7 @@ enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kerne
     double wider = (double)kernels->wide / (double)kernels->size;
     double doubling = q * (c.alpha + f * all * wider);
     double circulant = 2 * q * c.alpha + f * part * (wider + 1);
-    double ring = 2 * (p - 1) * c.alpha + 2 * c.beta * part;
+    double ring = ring_seconds(comm, all);
     if (all * wider <= SMALL || (doubling <= circulant && doubling <= ring)) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
 }
