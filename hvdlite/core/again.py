@@ -12,8 +12,7 @@ from hvdlite.core.prepared import find, note
 from hvdlite.core.process_set import group_of
 from hvdlite.core.rows import rows_of
 
-_memory = ffi.from_buffer
-_IN_PLACE = ("allreduce", "broadcast")  # out may be the input itself
+_memory, _Array = ffi.from_buffer, np.ndarray
 
 
 def again(verb: str, begin: Callable, array: np.ndarray, how: tuple, out) -> Any:
@@ -22,24 +21,30 @@ def again(verb: str, begin: Callable, array: np.ndarray, how: tuple, out) -> Any
     :param begin: starts it otherwise, with ``array``, ``how`` and ``out``; returns a handle.
     :param how: all other arguments. The last is the process set.
     """
-    as_is = array.__class__ is np.ndarray and (
-        array.flags.carray if out is array else array.flags.c_contiguous
-    )
-    call = verb, how
+    call: tuple = ()
+    if array.__class__ is _Array:
+        flags = array.flags
+        if flags.carray if out is array else flags.c_contiguous:
+            call = verb, how, array.dtype, array.shape
     try:
-        known = as_is and find((call, array.dtype, array.shape))
+        known = find(call)
     except TypeError:
-        known = None
-    in_place = out is array and verb in _IN_PLACE
-    if known and (out is None or in_place or _takes_all(out, array, known.shape)):
-        result = np.empty(known.shape, array.dtype) if out is None else out
+        call, known = (), None
+    if known:
         source = _memory(array)
-        there = source if in_place else _memory(result)
-        handle = known.run(source, there, (array, result))
-        return result if handle is None else _moved(handle, array, how, result, out)
+        if out is array:
+            result, there = out, source if known.in_place else None
+        elif out is None:
+            result = np.empty(known.shape, array.dtype)
+            there = _memory(result)
+        else:
+            result, there = out, _place(out, known.shape, array.dtype, source)
+        if there is not None:
+            handle = known.run(source, there, (array, result))
+            return result if handle is None else _moved(handle, array, how, result, out)
     result = begin(array, *how, out).synchronize()
-    if as_is and array.dtype.kind != "V":  # of ml_dtypes, which lacks buffers on old NumPy
-        note(call, array.dtype, array.shape, lambda: described(verb, array, result.shape, how))
+    if call and array.dtype.kind != "V":  # of ml_dtypes, which lacks buffers on old NumPy
+        note(call, lambda: described(verb, array, result.shape, how))
     return result
 
 
@@ -59,14 +64,13 @@ def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
     return full, memory_of(dense(array)), members, process_set, kind, shape
 
 
-def _takes_all(out, array: np.ndarray, shape) -> bool:
-    """Tell whether the C library can write a result of this shape right into ``out``."""
-    return (
-        out.__class__ is np.ndarray
-        and out.flags.carray
-        and (out.shape, out.dtype) == (shape, array.dtype)
-        and not np.may_share_memory(out, array)
-    )
+def _place(out, shape, dtype, source):
+    """Return the memory of ``out`` if the C library can write a result of this shape there."""
+    if out.__class__ is _Array and out.flags.carray and out.shape == shape and out.dtype == dtype:
+        there = _memory(out)
+        if source + len(source) <= there or there + len(there) <= source:
+            return there
+    return None
 
 
 def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:

@@ -8,7 +8,8 @@ from hvdlite.core.process_set import ProcessSet, group_of
 
 _MOST = 1024  # kept; each has some KB
 _kept: Dict[tuple, Optional["Prepared"]] = {}
-# Returns what is prepared for (a call's arguments, dtype, shape). TypeError: an argument is wrong.
+# Returns what is prepared for a key: all of a call's arguments, dtype and shape. TypeError: it has
+# a wrong argument.
 find = _kept.get
 _run = lib.hvd_run
 
@@ -23,7 +24,7 @@ class Prepared:
     :raises ValueError: one of these is wrong.
     """
 
-    __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape"
+    __slots__ = "_tensor", "_alive", "_set", "_group", "_idle", "shape", "in_place"
 
     def __init__(
         self, name: str, array: Memory, members: dict, process_set: ProcessSet,
@@ -33,6 +34,8 @@ class Prepared:
         self._tensor, self._alive = describe_on(kind, name, array, array, members)
         self._set = process_set
         self.shape = shape or array.shape
+        # Whether the result may be written over the input.
+        self.in_place = kind in (lib.HVD_ALLREDUCE, lib.HVD_BROADCAST)
         self._enter_group()
         self._idle.append(self._new())
 
@@ -91,12 +94,11 @@ def forget() -> None:
     _kept.clear()
 
 
-def note(call: tuple, dtype, shape, described: Callable[[], tuple]) -> None:
+def note(key: tuple, described: Callable[[], tuple]) -> None:
     """Note that this call is right. The second time, keep a :class:`Prepared`.
 
     :param described: returns what it is made of.
     """
-    key = call, dtype, shape
     if key not in _kept:
         if len(_kept) >= _MOST:
             _kept.clear()

@@ -56,7 +56,7 @@ def again(tensor, call: tuple, in_place: bool):
 def note(tensor, call: tuple) -> None:
     """Note that this call was right, for :func:`again`."""
     if tensor.is_cpu:
-        prepared.note(call, tensor.dtype, tensor.shape, lambda: _described(tensor, *call))
+        prepared.note((call, tensor.dtype, tensor.shape), lambda: _described(tensor, *call))
 
 
 def _described(tensor, average, name, op, before, after, process_set) -> tuple:
