@@ -97,10 +97,12 @@ class RollCall:
         guests = self._receive()
         told, came = {self._own: (vote, epoch, self._doors[self._own])}, {}
         for number, connection in guests.items():
-            with contextlib.suppress(OSError):  # it has died since
-                connection.settimeout(self._patience)
+            try:
+                connection.settimeout(self._patience if number in self._old else NEWCOMER_SECONDS)
                 bound(connection, self._limit)
                 told[number], came[number] = tuple(hear(connection)), connection
+            except OSError:  # it has died since, or stands still
+                connection.close()
         members = sorted(told)
         try:
             self._check_majority(members)

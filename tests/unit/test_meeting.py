@@ -247,8 +247,11 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=()) -> list:
-    """What a roll call of these ranks comes to; those that are gone have closed their doors."""
+def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=()) -> list:
+    """What a roll call of these ranks comes to; those that are gone have closed their doors.
+
+    Those that are mute stop when they have proved who they are.
+    """
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
     doors = {number: listener.getsockname() for number, listener in listeners.items()}
     for number in gone:
@@ -257,6 +260,11 @@ def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=()) -> list:
     def meet(number: int):
         listener, old = listeners[number], {n: at for n, at in doors.items() if n not in new}
         coming = {} if number in new else {n: doors[n] for n in new}
+        if number in mute:
+            with socket.create_connection(doors[min(old)]) as leader:
+                hello = handshake.Hello(handshake.NEW, number, 0, 0)
+                handshake.introduce(leader, hello, b"key")
+                return leader.recv(1)
         call = roll_call.RollCall(number, old, listener, b"key", lambda: set(lost), coming, 1.0)
         met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
         for connection in met.connections.values():
@@ -282,6 +290,8 @@ def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(roll_call, "NEWCOMER_SECONDS", 0.2)
     found = called([0, 1, 5, 6], new=[5, 6], stopped=[5], votes={0: 2, 1: 2})
     assert found == 3 * [(2, 7, [0, 1, 6])]
+    found = called([0, 1, 5, 6], new=[5, 6], mute=[5], votes={0: 2, 1: 2})
+    assert found == [(2, 7, [0, 1, 6])] * 2 + [b""] + [(2, 7, [0, 1, 6])]
 
 
 def test_the_fewer_ranks_behind_a_broken_network_end():
