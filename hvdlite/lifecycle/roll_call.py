@@ -21,6 +21,7 @@ from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.reception import Guest, Reception, bound
 
 PAUSE_SECONDS = 0.02  # between two questions at a door
+DOUBT_SECONDS = 1.0  # for a leader that leads only if the watch is right
 NEWCOMER_SECONDS = 5.0  # for one that is ready but does not come; the others train on without it
 Door = Tuple[str, int]
 
@@ -54,6 +55,7 @@ class RollCall:
         self._limit, self._lost = limit, lost
         self._doors = {**doors, **coming}
         self._silent: Set[int] = set()
+        self._asked: Set[int] = set()  # whatever the watch says of them
         self._dead: Set[int] = set()
         self._questions: Dict[int, socket.socket] = {}  # connections to doors
         self._unanswered: Dict[int, float] = {}  # since when
@@ -71,16 +73,19 @@ class RollCall:
             leader = min(self._living() & set(self._old), default=None)
             if leader is None:
                 raise HvdliteError("the others have ended")
-            if leader == self._own:
-                return self._lead(vote, epoch, resets)
-            met = self._follow(leader, vote, epoch)
+            met = None
+            if leader != self._own:
+                met = self._follow(leader, vote, epoch)
+            else:
+                with contextlib.suppress(_Follows):
+                    return self._lead(vote, epoch, resets)
             if met:
                 return met
             self._check_time({leader})
             time.sleep(PAUSE_SECONDS)
 
     def _living(self) -> Set[int]:
-        self._silent |= self._lost()
+        self._silent |= self._lost() - self._asked
         return set(self._doors) - self._silent - self._dead
 
     def _check_time(self, awaited: Set[int]) -> None:
@@ -122,9 +127,14 @@ class RollCall:
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
 
         alone = math.inf  # since when all but newcomers are here
+        doubted, begun = self._doubted(self._own), time.monotonic()
 
         def look() -> None:
             nonlocal alone
+            if doubted and time.monotonic() > begun + DOUBT_SECONDS:
+                self._doubt(doubted)
+                if any(self._ask(number) for number in doubted):
+                    raise _Follows
             for guest in expected - set(reception.guests):
                 if not self._answers(guest[1], False):
                     expected.discard(guest)
@@ -140,9 +150,14 @@ class RollCall:
         reception = _Muster(self._listener.dup(), hello, self._key, expected, look)
         try:
             guests = reception.wait()
+        except BaseException:
+            for connection in reception.guests.values():
+                connection.close()
+            raise
         finally:
             for question in self._questions.values():
                 question.close()
+            self._questions.clear()
         return {number: connection for (_, number), connection in guests.items()}
 
     def _check_majority(self, members: List[int]) -> None:
@@ -163,15 +178,19 @@ class RollCall:
         if not self._answers(leader, True):
             return None
         question = self._questions.pop(leader)
+        doubted = self._doubted(leader)
         try:
             rest = max(self._ends - time.monotonic(), PAUSE_SECONDS)
-            question.settimeout(None if math.isinf(rest) else rest)
+            patience = None if math.isinf(rest) else rest
+            question.settimeout(DOUBT_SECONDS if doubted else patience)
             purpose = READY if self._own in self._old else NEW
             introduce(question, Hello(purpose, self._own, 0, 0), self._key)
+            question.settimeout(patience)
             say(question, [vote, epoch, self._listener.getsockname()[:2]])
             told = hear(question)
         except (OSError, Stranger):
             question.close()
+            self._doubt(doubted)
             return None
         if "error" in told:
             question.close()
@@ -179,6 +198,15 @@ class RollCall:
         return _met(told["value"], {0: question})
 
     # ---- doors ----
+
+    def _doubted(self, leader: int) -> Set[int]:
+        """Return who would lead if this rank's watch were wrong, as the others may know."""
+        return {n for n in self._lost() - self._asked if n in self._old and n < leader}
+
+    def _doubt(self, doubted: Set[int]) -> None:
+        """Ask at their doors, whatever the watch says."""
+        self._silent -= doubted - self._asked
+        self._asked |= doubted
 
     def _answers(self, number: int, wait: bool) -> bool:
         """Ask at a rank's door; False: it is gone. Without ``wait`` the answer may take calls."""
@@ -198,8 +226,8 @@ class RollCall:
         if question is None:
             question = self._questions[number] = _begin_to_connect(self._doors[number])
             bound(question, self._limit)
+        now = time.monotonic()  # before: what stops this process is no silence of the other's
         code = question.connect_ex(tuple(self._doors[number]))
-        now = time.monotonic()
         if code in (0, errno.EISCONN) and _is_open(question):
             self._unanswered.pop(number, None)
             return True
@@ -212,6 +240,10 @@ class RollCall:
         if gone or code not in (errno.EALREADY, errno.EINPROGRESS):
             self._questions.pop(number).close()
         return False if gone else None
+
+
+class _Follows(Exception):
+    """This rank does not lead: its watch was wrong."""
 
 
 class _Muster(Reception):

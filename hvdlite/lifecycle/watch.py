@@ -90,7 +90,7 @@ class Watch:
             return
         if self._leads and not here:
             silent = min(_silence(stream), now - self._since)
-            if silent > self._limit:
+            if silent > self._limit and time.monotonic() - now < self._limit / 2:
                 self._declare(rank, silent)
 
     def _is_here(self, rank: int) -> bool:

@@ -247,10 +247,10 @@ def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
     assert handshake.key_of(JOB) != kept
 
 
-def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=()) -> list:
+def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=(), wrong=()) -> list:
     """What a roll call of these ranks comes to; those that are gone have closed their doors.
 
-    Those that are mute stop when they have proved who they are.
+    Those that are mute stop after their proof. (a, b) in wrong: a takes b for lost.
     """
     listeners = {number: reception.listen(["127.0.0.1"], [0]) for number in numbers}
     doors = {number: listener.getsockname() for number, listener in listeners.items()}
@@ -265,7 +265,8 @@ def called(numbers, votes=None, lost=(), gone=(), new=(), stopped=(), mute=()) -
                 hello = handshake.Hello(handshake.NEW, number, 0, 0)
                 handshake.introduce(leader, hello, b"key")
                 return leader.recv(1)
-        call = roll_call.RollCall(number, old, listener, b"key", lambda: set(lost), coming, 1.0)
+        silent = {*lost, *(b for a, b in wrong if a == number)}
+        call = roll_call.RollCall(number, old, listener, b"key", lambda: silent, coming, 1.0)
         met = call.meet((votes or {}).get(number, 0), number, 0)  # the epochs differ, too
         for connection in met.connections.values():
             connection.close()
@@ -294,22 +295,52 @@ def test_a_newcomer_that_is_stopped_is_not_waited_for(monkeypatch):
     assert found == [(2, 7, [0, 1, 6])] * 2 + [b""] + [(2, 7, [0, 1, 6])]
 
 
+@pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
+def test_a_wrong_alarm_on_one_rank_holds_nobody(alarm):
+    begun = time.monotonic()
+    assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
+    assert time.monotonic() - begun < 10
+
+
 def test_the_fewer_ranks_behind_a_broken_network_end():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
 
 
-def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch):
+@pytest.fixture
+def watching():
+    """A watch of another host that answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    streams = mesh.Mesh([0, 1], [], [], [-1, near.detach()], ["a", "b"])
+    watching = watch.Watch(0, streams, lambda *_: None)
+    yield watching
+    watching.close()
+    far.close()
+    listener.close()
+
+
+def test_a_shorter_limit_of_lost_hosts_counts_at_once(monkeypatch, watching):
     """Also while the thread is in the pause of a longer one."""
     looked = threading.Event()
     monkeypatch.setattr(watch.Watch, "_look_at", lambda *_: looked.set())
-    near, far = socket.socketpair()
-    watching = watch.Watch(
-        0, mesh.Mesh([0, 1], [], [], [-1, near.detach()], ["a", "b"]), lambda *_: None
-    )
-    time.sleep(0.1)
+    time.sleep(1.1)  # a pause of the old limit may have begun before
     looked.clear()
     watching.set_limit(0.1)
     assert looked.wait(0.5)
-    watching.close()
-    far.close()
+
+
+def test_a_rank_that_stood_still_as_it_looked_takes_no_host_for_lost(monkeypatch, watching):
+    """It had no core, or its script did not let the thread have Python's lock."""
+    silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]  # it counts from when the limit was set
+
+    def silence(_) -> float:
+        time.sleep(silences[0])
+        return silences.pop(0) if silences[1:] else silences[0]
+
+    monkeypatch.setattr(watch, "_silence", silence)
+    watching.set_limit(0.4)
+    while silences[1:]:
+        time.sleep(0.01)
+    assert not watching.lost
