@@ -86,6 +86,51 @@ TEST(test_broken_in_the_midst) {
     for (int broken = 0; broken < 3; broken++) ranks_run(3, midst_main, &broken);
 }
 
+/* A rank dies while data moves. Who waits, and who submits later, gets one text, and learns whom it
+ * blames. */
+static void check_death(const hvd_error *error, int dead) {
+    char cause[64];
+    snprintf(cause, sizeof cause, "rank %d (process 0 on host ?) is dead", dead);
+    CHECK_CODE(error->code, HVD_RANK_DEAD, *error);
+    CHECK_HAS(error->text, cause);
+    CHECK_CASE(!strstr(error->text, "running"), "'%s'", error->text);
+    CHECK_INT(error->nblamed, 1);
+    CHECK_INT(error->blamed[0], dead);
+}
+
+struct dying {
+    struct engine_rank *me;
+    int dead;
+    struct patience before;
+};
+
+/* Called while this rank waits for data. */
+static int die_meanwhile(void *arg, hvd_error *err) {
+    const struct dying *d = arg;
+    for (int r = 0; r < d->me->ranks->size; r++)
+        transport_note_death(rank_transport(d->me->ranks, r), d->dead);
+    return d->before.meanwhile(d->before.arg, err);
+}
+
+ENGINES(death_main, arg) {
+    struct patience *patience = &rank_transport(me->ranks, me->rank)->patience;
+    struct dying d = {me, *(const int *)arg, *patience};
+    patience->meanwhile = die_meanwhile;
+    patience->arg = &d;
+    OWN(work_free) struct work w;
+    work_start(&w, me, plain_sum(300007), "big", true);
+    engine_rank_wait(me);
+    check_death(&w.error, d.dead);
+    CHECK(engine_ended(me->engine, PATIENCE));
+    CHECK(work_submit(&w, ERR) != HVD_OK);
+    check_death(ERR, d.dead);
+    engine_rank_end(me); /* before `d` ends */
+}
+
+TEST(test_death_in_the_midst) {
+    for (int dead = 0; dead < 3; dead++) ranks_run(3, death_main, &dead);
+}
+
 /* Splits that change under way. The error names ranks as the job does. */
 static const int JOB_RANKS[] = {5, 7};
 

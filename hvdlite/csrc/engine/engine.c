@@ -43,7 +43,7 @@ struct engine {
 /* Fails with the first cause: the same text on every rank, without what this one was doing. */
 static void fail(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
-    if (!cause.code && err->nblamed) cause = *err;
+    if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
     if (cause.code != HVD_RANK_DEAD && !transport_find_dead(e->t, &cause) && !cause.code) {
         error_set(&cause, HVD_TRANSPORT, "rank %d can't go on: %.960s",
                   transport_job_rank(e->t, e->t->at.rank), err->text);

@@ -46,7 +46,8 @@ int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err) {
 
 int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     monitor_lock(&p->monitor);
-    int code = p->closed ? error_set(err, (hvd_code)p->why.code, "%s", p->why.text) : HVD_OK;
+    int code = p->closed ? p->why.code : HVD_OK;
+    if (code) *err = p->why;
     if (!code) tensor_list_add(&p->fresh, tensor, tensor);
     if (!code) atomic_fetch_add(&p->count, 1);
     monitor_unlock(&p->monitor);

@@ -181,7 +181,7 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
 static int check_locked(struct tensors *t, const struct tensor *tensor, struct tensor **first,
                         hvd_error *err) {
     *first = map_find(&t->names, &tensor->node);
-    if (t->closed) return error_set(err, (hvd_code)t->why.code, "%s", t->why.text);
+    if (t->closed) return *err = t->why, err->code;
     bool may = !*first || (*first)->last->request.failed || tensor->queued;
     return may ? HVD_OK : tensor_duplicate(tensor, err);
 }
