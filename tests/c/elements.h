@@ -11,8 +11,6 @@
 
 #include <math.h>
 
-static inline bool is_float(int dtype) { return dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64; }
-
 union element {
     uint64_t whole; /* little-endian: the low bytes come first */
     uint8_t u8;
@@ -68,7 +66,8 @@ static inline double sample(int dtype, int op, int rank, size_t i) {
     static const double WHOLE_FACTORS[] = {1, 1, 1, 3, 2, 5, 1, 7, 1, 0};
     int value = (int)(mixed((uint64_t)i * 16 + (uint64_t)rank) % 201);
     if (dtype == HVD_BOOL) return value % 7 == 0;
-    if (op == HVD_PRODUCT) return (is_float(dtype) ? FACTORS : WHOLE_FACTORS)[value * 7 % 201 % 10];
+    if (op == HVD_PRODUCT)
+        return (dtype_is_float(dtype) ? FACTORS : WHOLE_FACTORS)[value * 7 % 201 % 10];
     return dtype == HVD_UINT8 ? value : value - 100;
 }
 
@@ -85,11 +84,11 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     double result = 0;
     for (int r = 0; r < ranks; r++) {
         double x = sample(dtype, how.op, r, i) * how.prescale;
-        if (!is_float(dtype)) x = trunc(x);
+        if (!dtype_is_float(dtype)) x = trunc(x);
         result = r ? combined(dtype, how.op, result, x) : x;
     }
     result = result * how.postscale / (how.op == HVD_AVERAGE ? ranks : 1);
-    return is_float(dtype) ? result : trunc(result);
+    return dtype_is_float(dtype) ? result : trunc(result);
 }
 
 /* How far a result may be from the reference: 0, unless 1 / divisor was rounded first. */

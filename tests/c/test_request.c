@@ -83,7 +83,7 @@ TEST(test_what_dtypes_take) {
     is(HVD_UNSUPPORTED, WITH(flag, postscale, 0.5));
     is(HVD_UNSUPPORTED, WITH(flag, op, HVD_AVERAGE));
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
-        bool floats = dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64;
+        bool floats = dtype_is_float(dtype);
         is(floats ? HVD_OK : HVD_UNSUPPORTED, WITH(of_dtype(dtype), op, HVD_ADASUM));
     }
 }

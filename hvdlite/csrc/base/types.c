@@ -11,11 +11,6 @@ const char *kind_name(int kind) {
     return kind >= 0 && kind < HVD_KINDS ? NAMES[kind] : "?";
 }
 
-const char *op_name(int op) {
-    NAMED(HVD_OPS, OP_NAMES);
-    return op >= 0 && op < HVD_OPS ? NAMES[op] : "?";
-}
-
 const char *codec_name(int codec) {
     NAMED(HVD_CODECS, "none", "fp16", "bf16", "2bit", "1bit", "topk");
     return codec >= 0 && codec < HVD_CODECS ? NAMES[codec] : "?";
@@ -38,3 +33,23 @@ const char *dtype_name(int dtype) {
 }
 
 size_t dtype_size(int dtype) { return dtype >= 0 && dtype < HVD_DTYPES ? DTYPES[dtype].size : 0; }
+
+bool dtype_is_float(int dtype) { return dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64; }
+
+enum dtypes { INTEGERS = 1, FLOATS = 2, ALL = INTEGERS | FLOATS }; /* bool is an integer */
+
+static const struct {
+    const char *name;
+    enum dtypes takes;
+} OP_ROWS[] = {
+#define ROW(...) {__VA_ARGS__},
+    OPS(ROW)
+#undef ROW
+};
+_Static_assert(sizeof OP_ROWS / sizeof *OP_ROWS == HVD_OPS, "each op has a row");
+
+const char *op_name(int op) { return op >= 0 && op < HVD_OPS ? OP_ROWS[op].name : "?"; }
+
+bool op_takes(int op, int dtype) {
+    return OP_ROWS[op].takes & (dtype_is_float(dtype) ? FLOATS : INTEGERS);
+}

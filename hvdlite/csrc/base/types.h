@@ -4,6 +4,7 @@
 #ifndef HVDLITE_BASE_TYPES_H
 #define HVDLITE_BASE_TYPES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,8 +112,14 @@ typedef struct hvd_sockets {
 } hvd_sockets;
 /* cdef end */
 
-/* Of hvd_op, in its order. */
-#define OP_NAMES "Sum", "Average", "Min", "Max", "Product", "Adasum"
+/* A row an op, in the order of hvd_op: its name, and which dtypes it takes. */
+#define OPS(ROW)                                                                                   \
+    ROW("Sum", ALL)                                                                                \
+    ROW("Average", ALL)                                                                            \
+    ROW("Min", ALL)                                                                                \
+    ROW("Max", ALL)                                                                                \
+    ROW("Product", ALL)                                                                            \
+    ROW("Adasum", FLOATS)
 
 /* Names as the user writes them; "?" for a value out of range. */
 const char *kind_name(int kind);
@@ -123,5 +130,10 @@ const char *rule_name(int rule);
 
 /* Bytes of one element; 0 for a value out of range. */
 size_t dtype_size(int dtype);
+
+bool dtype_is_float(int dtype);
+
+/* Whether an op takes arrays of a dtype. */
+bool op_takes(int op, int dtype);
 
 #endif

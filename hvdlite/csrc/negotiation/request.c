@@ -46,16 +46,19 @@ static int check_rows(const struct request *r, hvd_error *err) {
 
 static int check_op(const struct request *r, hvd_error *err) {
     if (!request_reduces(r)) return HVD_OK;
-    bool is_float = r->dtype >= HVD_FLOAT16 && r->dtype <= HVD_FLOAT64;
     if (r->op == HVD_ADASUM && r->kind != HVD_ALLREDUCE)
         return error_set(err, HVD_UNSUPPORTED,
                          "tensor '%s': op=Adasum is only for an allreduce, not for %s", r->name,
                          kind_name(r->kind));
-    if (r->op == HVD_ADASUM && !is_float)
+    if (!op_takes(r->op, r->dtype)) {
+        bool is_float = dtype_is_float(r->dtype);
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' is %s: expected a floating-point dtype for op=Adasum; use "
-                         "another op or cast it to float32",
-                         r->name, dtype_name(r->dtype));
+                         "tensor '%s' is %s: expected %s dtype for op=%s; use another op or cast "
+                         "it to %s",
+                         r->name, dtype_name(r->dtype),
+                         is_float ? "an integer" : "a floating-point", op_name(r->op),
+                         is_float ? "int32" : "float32");
+    }
     if (!isfinite(r->prescale) || !isfinite(r->postscale))
         return error_set(err, HVD_INVALID,
                          "tensor '%s': prescale_factor %g and postscale_factor %g must be finite",
