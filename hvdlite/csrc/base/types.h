@@ -42,6 +42,7 @@ typedef enum hvd_op {
     HVD_MAX,
     HVD_PRODUCT,
     HVD_ADASUM,
+    HVD_XOR, /* of bits; of bool: logical */
     HVD_OPS
 } hvd_op;
 
@@ -119,7 +120,8 @@ typedef struct hvd_sockets {
     ROW("Min", ALL)                                                                                \
     ROW("Max", ALL)                                                                                \
     ROW("Product", ALL)                                                                            \
-    ROW("Adasum", FLOATS)
+    ROW("Adasum", FLOATS)                                                                          \
+    ROW("Xor", INTEGERS)
 
 /* Names as the user writes them; "?" for a value out of range. */
 const char *kind_name(int kind);
