@@ -36,7 +36,7 @@ def lazy_names(
 
 
 # The operations of reductions: hvd_op in csrc/base/types.h has their numbers.
-OPS = ("Adasum", "Average", "Max", "Min", "Product", "Sum", "Xor")
+OPS = ("Adasum", "Average", "Max", "Min", "Product", "Sum")
 
 # What every package for a framework takes from hvdlite: these names have nothing to do with arrays.
 NEUTRAL = (

@@ -76,7 +76,6 @@ static inline double combined(int dtype, int op, double a, double b) {
     if (op == HVD_MIN) return fmin(a, b);
     if (op == HVD_MAX) return fmax(a, b);
     if (op == HVD_PRODUCT) return a * b;
-    if (op == HVD_XOR) return (double)((int64_t)a ^ (int64_t)b);
     return dtype == HVD_BOOL ? fmax(a, b) : a + b;
 }
 

@@ -66,7 +66,6 @@ REFUSED = [
     *(("x' is 0-d", verb, np.float32(1), {}) for verb in ("reducescatter", "alltoall")),
     ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, "int32"), {"op": hvd.Adasum}),
     ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, bool), {"op": hvd.Adasum}),
-    ("an integer dtype for op=Xor", "allreduce", TWO, {"op": hvd.Xor}),
     ("op=Adasum is only for an allreduce", "reducescatter", TWO, {"op": hvd.Adasum}),
     (rf"are of shape \({SIZE + 1},\): ex", "alltoall", ROWS, {"splits": [0] * (SIZE + 1)}),
     (

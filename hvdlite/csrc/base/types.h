@@ -42,7 +42,6 @@ typedef enum hvd_op {
     HVD_MAX,
     HVD_PRODUCT,
     HVD_ADASUM,
-    HVD_XOR, /* of bits; of bool: logical */
     HVD_OPS
 } hvd_op;
 
@@ -120,8 +119,7 @@ typedef struct hvd_sockets {
     ROW("Min", ALL)                                                                                \
     ROW("Max", ALL)                                                                                \
     ROW("Product", ALL)                                                                            \
-    ROW("Adasum", FLOATS)                                                                          \
-    ROW("Xor", INTEGERS)
+    ROW("Adasum", FLOATS)
 
 /* Names as the user writes them; "?" for a value out of range. */
 const char *kind_name(int kind);

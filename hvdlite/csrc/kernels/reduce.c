@@ -16,8 +16,6 @@
 #define MAX(U, a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
 #define OR(U, a, b) (((a) | (b)) != 0)
 #define AND(U, a, b) (((a) != 0) & ((b) != 0))
-#define XOR(U, a, b) ((U)(a) ^ (U)(b))
-#define UNEQUAL(U, a, b) (((a) != 0) != ((b) != 0))
 
 /* NAME names the functions; T is the element, W its accumulator. */
 #define COMBINE(NAME, T, W, U, WIDE_OF, OP)                                                        \
@@ -76,7 +74,6 @@ static inline int64_t truncated(double x) {
 
 #define INTEGER_KERNELS(DTYPE, T, W, U)                                                            \
     KERNELS(DTYPE, T, W, U, SAME)                                                                  \
-    COMBINE(DTYPE##_xor, T, W, U, SAME, XOR)                                                       \
     SIMD static void widen_##DTYPE(void *wide, const void *in, size_t n, double scale) {           \
         W *w = wide;                                                                               \
         const T *x = in;                                                                           \
@@ -111,7 +108,6 @@ COMBINE(truth_sum, uint8_t, uint8_t, uint8_t, SAME, OR)
 COMBINE(truth_min, uint8_t, uint8_t, uint8_t, SAME, AND)
 COMBINE(truth_max, uint8_t, uint8_t, uint8_t, SAME, OR)
 COMBINE(truth_product, uint8_t, uint8_t, uint8_t, SAME, AND)
-COMBINE(truth_xor, uint8_t, uint8_t, uint8_t, SAME, UNEQUAL)
 
 /* Any byte but 0 is true. request_check has refused scaling and averaging. */
 static void widen_truth(void *wide, const void *in, size_t n, double scale) {
@@ -137,23 +133,19 @@ static void narrow_truth(void *out, const void *wide, size_t n, struct reduce_fi
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* The rows of a dtype. SUMS and REST: what partial sums and other partial results may be; BITS: the
- * row of operations on bits. */
-#define ROWS(DTYPE, T, W, PAIR, SUMS, REST, BITS)                                                  \
+/* The rows of a dtype. SUMS and REST: what partial sums and other partial results may be. */
+#define ROWS(DTYPE, T, W, PAIR, SUMS, REST)                                                        \
     static const struct reduce_kernels rows_##DTYPE[] = {                                          \
         [HVD_SUM] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                             \
         [HVD_AVERAGE] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                         \
         [HVD_MIN] = ROW(DTYPE, min, T, W, NULL, REST),                                             \
         [HVD_MAX] = ROW(DTYPE, max, T, W, NULL, REST),                                             \
         [HVD_PRODUCT] = ROW(DTYPE, product, T, W, NULL, REST),                                     \
-        [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS),                                          \
-        [HVD_XOR] = BITS};                                                                         \
+        [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS)};                                         \
     _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op has a kernel");
 
-#define INTEGER_ROWS(DTYPE, T, W)                                                                  \
-    ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS, ROW(DTYPE, xor, T, W, NULL, REDUCE_WRAPS))
-#define FLOAT_ROWS(DTYPE, T, W)                                                                    \
-    ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY, {0})
+#define INTEGER_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
+#define FLOAT_ROWS(DTYPE, T, W) ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
 
 FLOAT_ROWS(float16, uint16_t, float)
 FLOAT_ROWS(bfloat16, uint16_t, float)
