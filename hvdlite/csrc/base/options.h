@@ -20,7 +20,6 @@
     ROW(size_t, cache_capacity, CACHE_CAPACITY, 4096, 0, SIZE_MAX)                                 \
     ROW(double, stall_warning, STALL_CHECK_TIME_SECONDS, 60, 0, 0)                                 \
     ROW(double, stall_failure, STALL_SHUTDOWN_TIME_SECONDS, 0, 0, 0)                               \
-    ROW(double, least_silence, LEAST_SILENCE_SECONDS, 1, 0, 0)                                     \
     ROW(double, data_timeout, DATA_TIMEOUT_SECONDS, 300, 0, 0)                                     \
     ROW(bool, window, WINDOW, true, 0, 1)                                                          \
     ROW(bool, nudge, NUDGE, true, 0, 1)                                                            \

@@ -6,12 +6,14 @@
 
 static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
 
+/* Seconds. Tensors may stall sooner, but on a busy machine an engine's answer takes some time. */
+static const double LEAST = 1;
+
 /* A member can't tell why the coordinator decides nothing; the coordinator knows which tensors
  * stall, and fails these alone. */
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
-    /* Tensors may stall sooner, but on a busy machine an engine's answer takes some time. */
-    if (stall > 0 && stall < options->least_silence) stall = options->least_silence;
+    if (stall > 0 && stall < LEAST) stall = LEAST;
     double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
     n->watch.warning = options->stall_warning;
     n->watch.failure = n->coordinator ? timeout : either;
