@@ -10,6 +10,7 @@ import cluster as clusters
 import pytest
 from jobs import MPI_SETTINGS, TESTS, assert_passed, mpirun, script, wait_until
 from places import start_ranks, variables
+from versions import no_examples
 
 SCRIPT = str(TESTS / "scripts" / "without_mpi.py")
 ELASTIC = str(TESTS / "scripts" / "elastic_numpy.py")
@@ -37,6 +38,15 @@ def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
         assert not ours[rank]["mpi"] and not ours[rank]["listens"]
         assert (ours[rank]["enabled"], theirs[rank]["enabled"]) == (False, True)
         assert ours[rank]["where"] == theirs[rank]["where"] == [rank, size, 0, 1]
+
+
+@no_examples
+def test_an_example_trains_to_mpis_bits():
+    line = ["examples/mnist.py", "--epochs", "1"]
+    theirs = assert_passed(script(2, "example_bits", *line, timeout=120, lean=False)).results()
+    example = str(TESTS / "scripts" / "example_bits.py")
+    assert results(start_ranks(2, example, *line, timeout=120)) == theirs
+    assert theirs[0] == theirs[1]
 
 
 def test_a_process_alone_needs_no_mpi():
