@@ -9,7 +9,7 @@ Prints each case where another algorithm takes less time, and how many are withi
 import argparse
 import itertools
 import sys
-from typing import Iterator, Optional
+from typing import Dict, Iterator, Tuple
 
 from benchmarks import sim
 from benchmarks.harness import bits_a_second, markdown
@@ -28,8 +28,17 @@ def places(args: argparse.Namespace) -> Iterator[sim.Place]:
             yield sim.Place(hosts, rate=bits_a_second(rate), topology="tree:2")
 
 
-def seconds(place: sim.Place, size: int, algorithm: Optional[str] = None) -> float:
-    return sim.run(place, [(size // 4, 1.0)], 3600, algorithm, steps=3)["steps"][0]
+def compared(place: sim.Place, size: int) -> Tuple[Dict[str, float], str]:
+    """Return the seconds by each algorithm, and which one hvdlite chooses."""
+    found = {each: sim.run(place, [(size // 4, 1.0)], 3600, each, warm=1, steps=2)
+             for each in sim.ALGORITHMS if possible(each, place, size)}  # fmt: skip
+    chosen = sim.ALGORITHMS[found["ring"]["chosen"]]
+    return {each: ran["steps"][0] for each, ran in found.items()}, chosen
+
+
+def possible(algorithm: str, place: sim.Place, size: int) -> bool:
+    """Leave out what sends q S bytes where others send 2 S, and takes long to simulate."""
+    return algorithm != "doubling" or place.hosts < 8 or size <= 1_000_000
 
 
 def main() -> None:
@@ -46,10 +55,9 @@ def main() -> None:
         sys.exit(f"sim: {lacks}")
     rows, ratios = [], []
     for place, size in itertools.product(places(args), args.sizes):
-        times = {each: seconds(place, size, each) for each in sim.ALGORITHMS}
+        times, chosen = compared(place, size)
         best = min(times, key=lambda each: times[each])
-        chosen = seconds(place, size)
-        ratios.append(chosen / times[best])
+        ratios.append(times[chosen] / times[best])
         if ratios[-1] > 1.001:
             where = f"{place.hosts} hosts, {place.rate / 1e9:.0f} Gbit/s, {place.topology}"
             rows.append([where, f"{size:,}", best, f"{1e3 * times[best]:.3f}", f"{ratios[-1]:.2f}"])

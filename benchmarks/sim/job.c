@@ -29,8 +29,8 @@ enum coll_cheap __real_coll_cheapest(const struct comm *comm, const struct reduc
                                      size_t bytes);
 enum coll_cheap __wrap_coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                                      size_t bytes) {
-    return set.algorithm < 0 ? __real_coll_cheapest(comm, kernels, bytes)
-                             : (enum coll_cheap)set.algorithm;
+    job.chosen = __real_coll_cheapest(comm, kernels, bytes);
+    return set.algorithm < 0 ? job.chosen : (enum coll_cheap)set.algorithm;
 }
 
 static int fail(const char *what, const char *why) {
@@ -146,8 +146,8 @@ static void train(struct program *p) {
 
 static void prepare(struct program *p, struct transport *t) {
     hvd_error err;
-    if (coll_calibrate(&t->all, &t->cost, &err)) fail("calibrate", err.text);
     t->patience.policy = (struct wait_policy){0, set.yield};
+    if (coll_calibrate(&t->all, &t->cost, &err)) fail("calibrate", err.text);
     t->pace.depth = coll_depth(t->cost, t->pace.segment);
     struct engine_config config = {.options = OPTIONS_DEFAULT, .log = {.level = LOG_OFF}};
     if (set.ahead >= 0) config.options.bytes_ahead = (size_t)set.ahead;

@@ -46,6 +46,7 @@ extern struct job {
     char *memory; /* of all tensors, of all ranks */
     struct timeline timeline;
     struct cost cost;
+    enum coll_cheap chosen; /* for the last allreduce by messages, if none is forced */
     size_t depth;
     char choices[200];
     struct sim_counts *before, *after; /* [rank]: when the steps that count began and ended */

@@ -11,10 +11,6 @@ enum { STEPS = 8, TRIALS = 3, LEAST = 16 * 1024, MOST = 128 * 1024 };
 /* Such a message tells enough: longer ones would only take longer. */
 static const double ENOUGH = 4e-3;
 
-/* In an algorithm a step also takes the additions, and a look for messages of the negotiation. The
- * steps of a tiny allreduce, measured instead, chose worse in simulated clusters: docs/scaling.md. */
-static const double LEAST_ALPHA = 50e-6;
-
 /* The largest value of any rank, of each number. */
 static int agree(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
                  hvd_error *err) {
@@ -28,64 +24,70 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
+struct trial {
+    const struct comm *comm;
+    char *memory;
+    struct scratch *scratch;
+};
+
 /* Of one of n exchanges with the ranks that are so far away, the longest of all ranks. */
-static int timed(const struct comm *comm, int distance, char *memory, size_t bytes, int n,
-                 double *seconds, struct scratch *scratch, hvd_error *err) {
-    int p = comm->size;
-    struct coll_exchange x = {.out = memory,
-                              .in = memory + MOST,
+static int timed(const struct trial *t, int distance, size_t bytes, int n, bool adds,
+                 double *seconds, hvd_error *err) {
+    const struct reduce_kernels *sum = reduce_kernels(HVD_FLOAT32, HVD_SUM);
+    int p = t->comm->size, rank = t->comm->rank;
+    struct coll_exchange x = {.out = t->memory,
+                              .in = t->memory + MOST,
                               .out_bytes = bytes,
                               .in_bytes = bytes,
-                              .to = (comm->rank + distance) % p,
-                              .from = (comm->rank + p - distance) % p};
+                              .to = (rank + distance) % p,
+                              .from = (rank + p - distance) % p};
     double begin = clock_now();
-    for (int i = 0; i < n; i++) HVD_TRY(coll_exchange(comm, x, err));
+    for (int i = 0; i < n; i++) {
+        HVD_TRY(coll_exchange(t->comm, x, err));
+        if (adds) sum->combine(t->memory, x.in, bytes / sum->size);
+    }
     *seconds = (clock_now() - begin) / n;
-    return agree(comm, seconds, sizeof *seconds, scratch, err);
+    return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* One after the other, as the steps of an algorithm: so the times to wake up count, too. */
-static int measure_alpha(const struct comm *comm, char *memory, double *alpha,
-                         struct scratch *scratch, hvd_error *err) {
+static int least_of(const struct trial *t, int distance, size_t bytes, int n, bool adds,
+                    double *least, hvd_error *err) {
     double seconds;
-    HVD_TRY(timed(comm, 1, memory, 1, 1, &seconds, scratch, err)); /* connects */
-    HVD_TRY(timed(comm, 1, memory, 1, STEPS, alpha, scratch, err));
-    for (int i = 1; i < TRIALS; i++) {
-        HVD_TRY(timed(comm, 1, memory, 1, STEPS, &seconds, scratch, err));
-        if (seconds < *alpha) *alpha = seconds;
+    HVD_TRY(timed(t, distance, 1, 1, false, &seconds, err)); /* connects */
+    *least = HUGE_VAL;
+    for (int i = 0; i < TRIALS; i++) {
+        HVD_TRY(timed(t, distance, bytes, n, adds, &seconds, err));
+        if (seconds < *least) *least = seconds;
     }
     return HVD_OK;
 }
 
-/* All send as far as the first steps of the algorithms in few steps do. */
-static int measure_far(const struct comm *comm, char *memory, size_t bytes, struct cost *cost,
-                       struct scratch *scratch, hvd_error *err) {
-    enum { FAR_TRIALS = 2 };
-    int distance = comm->size / 2;
-    double seconds, least = HUGE_VAL;
-    HVD_TRY(timed(comm, distance, memory, 1, 1, &seconds, scratch, err)); /* connects */
-    for (int i = 0; i < FAR_TRIALS; i++) {
-        HVD_TRY(timed(comm, distance, memory, bytes, 1, &seconds, scratch, err));
-        if (seconds < least) least = seconds;
+/* All send half as far in each step, and half as much, as the circulant does, and add. */
+static int measure_far(const struct trial *t, size_t bytes, struct cost *cost, hvd_error *err) {
+    double moving = 0, moved = 0, seconds;
+    for (int most = t->comm->size / 2, d = most; d > 0; d /= 2) {
+        size_t part = bytes / (size_t)most * (size_t)d;
+        HVD_TRY(least_of(t, d, part, 1, true, &seconds, err));
+        moving += seconds - cost->alpha;
+        moved += (double)part;
     }
-    cost->far = fmax((least - cost->alpha) / (double)bytes, cost->beta);
+    cost->far = fmax(moving / moved, cost->beta);
     return HVD_OK;
 }
 
-static int measure(const struct comm *comm, char *memory, struct cost *cost,
-                   struct scratch *scratch, hvd_error *err) {
+/* Alpha by several messages, one after the other, as the steps of an algorithm: so the times to
+ * wake up count, too. */
+static int measure(const struct trial *t, struct cost *cost, hvd_error *err) {
     double seconds = 0;
     size_t bytes = LEAST / 2;
-    HVD_TRY(measure_alpha(comm, memory, &cost->alpha, scratch, err));
+    HVD_TRY(least_of(t, 1, 1, STEPS, false, &cost->alpha, err));
     while (seconds < ENOUGH && bytes < MOST) {
         bytes *= 2;
-        HVD_TRY(timed(comm, 1, memory, bytes, 1, &seconds, scratch, err));
+        HVD_TRY(timed(t, 1, bytes, 1, false, &seconds, err));
     }
     double moving = seconds - cost->alpha, least = seconds / 10; /* if alpha was disturbed */
     cost->beta = (moving > least ? moving : least) / (double)bytes;
-    HVD_TRY(measure_far(comm, memory, bytes, cost, scratch, err));
-    if (cost->alpha < LEAST_ALPHA) cost->alpha = LEAST_ALPHA;
-    return HVD_OK;
+    return measure_far(t, bytes, cost, err);
 }
 
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
@@ -97,7 +99,7 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     *cost = (struct cost){0};
     int code = HVD_OK;
     if (layout->local_of[all->rank] == 0)
-        code = measure(&layout->lane, memory, cost, &scratch, err);
+        code = measure(&(struct trial){&layout->lane, memory, &scratch}, cost, err);
     if (!code) code = agree(all, cost, sizeof *cost, &scratch, err);
     scratch_free(&scratch);
     return code;

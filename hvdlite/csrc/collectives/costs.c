@@ -2,7 +2,6 @@
 
 #include <math.h>
 
-static const double IDLE = 1.5; /* how much longer bytes take on a link that was idle */
 enum {
     SMALL = 4 << 10,   /* bytes; costs.h */
     LEAST_LINK = 1024, /* bytes of a chain's segment, where messages seem to cost nothing */
@@ -14,27 +13,25 @@ static double log_steps(int size) {
     return steps;
 }
 
-/* Seconds a byte where each step goes to another rank. */
-static double byte_of_steps(struct cost c) { return fmax(c.far, IDLE * c.beta); }
-
-/* A step's segments are equal, and those of the next one follow at once: only a chunk of a single
- * segment waits for what comes before. */
+/* A chunk goes in n equal segments. One of the next step follows when the link is free and the same
+ * one of this step has arrived; the last step's others arrive behind its first. */
 static double ring_seconds(const struct comm *comm, double bytes) {
     struct cost c = comm_cost(comm);
     double chunk = bytes / comm->size, n = fmax(ceil(chunk / (double)comm_pace(comm).segment), 1);
-    return 2 * (comm->size - 1) * fmax(c.beta * chunk, c.alpha + c.beta * chunk / n);
+    double link = c.beta * chunk, segment = link / n;
+    return 2 * (comm->size - 1) * fmax(link, c.alpha + segment) + fmin(c.alpha, link - segment);
 }
 
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes) {
     struct cost c = comm_cost(comm);
     double p = comm->size, q = log_steps(comm->size), all = (double)bytes;
-    double f = byte_of_steps(c), part = all * (p - 1) / p;
+    double part = all * (p - 1) / p;
     double wider = (double)kernels->wide / (double)kernels->size;
-    double doubling = q * (c.alpha + f * all * wider);
-    double circulant = 2 * q * c.alpha + f * part * (wider + 1);
+    double doubling = q * (c.alpha + c.far * all * wider);
+    double circulant = 2 * q * c.alpha + c.far * part * (wider + 1);
     double ring = ring_seconds(comm, all);
-    if (all * wider <= SMALL || (doubling <= circulant && doubling <= ring)) return COLL_DOUBLING;
+    if (all * wider <= SMALL || (doubling <= circulant && doubling < ring)) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
 }
 
@@ -51,7 +48,7 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     struct cost c = comm_cost(comm);
     size_t segment = coll_chain_segment(comm, bytes);
     double messages = comm->size - 2 + (double)((bytes + segment - 1) / segment),
-           tree = log_steps(comm->size) * (c.alpha + byte_of_steps(c) * (double)bytes),
+           tree = log_steps(comm->size) * (c.alpha + c.far * (double)bytes),
            longest = (double)(bytes < segment ? bytes : segment);
     return tree <= messages * (c.alpha + c.beta * longest);
 }

@@ -1,19 +1,19 @@
 /* Which allreduce or broadcast by messages is the cheapest, by what a message costs on the comm.
  *
- * q = ceil(log2 p). The seconds are those in the algorithms' files, with one exception: doubling
- * and the circulant send to another rank in each step, mostly to one far away. Racks may share
- * links there, which is measured; a link that was idle takes longer, and nothing overlaps: ms of
- * 256 KiB at 200 Mbit/s by doubling, circulant and ring: 22.7, 18.2, 16.9 on 4 hosts, 61.7, 33.4,
- * 21.3 on 8 (two cores for all), 1.1 and 2 times as long. So a byte costs f >= 1.5 b:
+ * q = ceil(log2 p). All three numbers are measured when the job starts:
  *
  *   doubling    q (a + S f)
  *   circulant   2 q a + 2(p-1)/p S f
- *   ring        2(p-1) a + 2(p-1)/p S b, pairwise as well
+ *   ring        2(p-1) (a + S/p b), pairwise as well; where a chunk is several segments, a overlaps
+ *
+ * f is b where all send as far, one step after the other, as the first two do: there racks share
+ * links, ranks that come late meet others' bytes, and nothing hides the additions. On 8 emulated
+ * hosts with two cores, 200 Mbit/s, b was 48.5 ns and f 60.9; 256 KB took 46, 31 and 24 ms, where
+ * these formulas say 47, 28 and 23.
  *
  * Up to 4 KiB go by doubling in any case: engine/express_hosts.c saves the negotiation then.
  * Doubling sends sums in the accumulator's dtype, the circulant does on half of its way. On 2 and 3
- * ranks the circulant saves no step. The choice is within 5 % of the best of the three in 212 of 216
- * simulated clusters (docs/scaling.md). */
+ * ranks the circulant saves no step. docs/scaling.md: what is chosen in simulated clusters. */
 #ifndef HVDLITE_COLLECTIVES_COSTS_H
 #define HVDLITE_COLLECTIVES_COSTS_H
 
@@ -42,9 +42,9 @@ size_t coll_doubling_bytes(const struct comm *comm);
 
 /* Collective, when a job starts: measures, in some 10 ms, what a message between hosts costs. One
  * rank of each host exchanges a few messages with those of the next hosts: 1 byte for alpha, then
- * longer and longer ones, until one takes some ms, for beta; the same to
- * the hosts that are the farthest, all at once. All ranks agree on the slowest rank's
- * times, so all of them choose alike. On one host nothing is measured, and nothing sent. */
+ * longer and longer ones, until one takes some ms, for beta; then it sends as far as the circulant
+ * does. All ranks agree on the slowest rank's times, so all of them choose alike. On one host
+ * nothing is measured, and nothing sent. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

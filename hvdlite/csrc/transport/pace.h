@@ -35,7 +35,7 @@ static const struct pace PACE_DEFAULT = {60 * 1024, 16};
 struct cost {
     double alpha; /* seconds a message */
     double beta;  /* seconds a byte, to the next rank */
-    double far;   /* the same when all send to a rank that is far away; >= beta */
+    double far;   /* the same in algorithms of few steps: far away, with additions; >= beta */
 };
 
 /* Of ranks of one host through MPI, where nothing is measured. */
