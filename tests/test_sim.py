@@ -82,6 +82,18 @@ def test_models_have_the_gradients_of_those_that_are_published(name, tensors, el
     assert sum(share for _, share in made) == pytest.approx(1)
 
 
+def test_a_users_own_parameters(tmp_path):
+    sizes = tmp_path / "sizes"
+    sizes.write_text("1000\n64\n250000\n")
+    assert models.own(str(sizes)) == [(n, pytest.approx(1 / 3)) for n in (1000, 64, 250_000)]
+    assert models.own("1.5M/3") == models.own("1500K/3") == [(500_000, pytest.approx(1 / 3))] * 3
+
+
+def test_more_tensors_than_are_simulated_are_an_error():
+    with pytest.raises(sim.Failed, match="has too many tensors"):
+        sim.run(PLACE, [(64, 1 / 1025)] * 1025)
+
+
 def test_the_command_tells_time_bound_and_messages():
     words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
     python -m benchmarks.sim --hosts 8 --rate 10gbit --bytes 40000000
     python -m benchmarks.sim --hosts 64 --ranks 8 --topology tree:2 --model resnet50 --compute 180
+    python -m benchmarks.sim --hosts 64 --rate 25gbit --parameters 86.6M/152 --compute 120
     python -m benchmarks.sim --hosts 32 --bytes 1000000 --algorithm ring
     python -m benchmarks.sim --hosts 4 --model vgg16 --compute 200 --timeline trace.json
 
@@ -45,6 +46,7 @@ def parse() -> argparse.Namespace:
     add("--rack", type=int, default=16, help="hosts in a rack of a tree (16)")
     add("--bytes", type=int, default=40_000_000, help="of one array (40000000)")
     add("--model", choices=models.MODELS, help="its gradients instead")
+    add("--parameters", help="a model's, as 25.6M/161 tensors, or a file with a size a line")
     add("--compute", type=float, default=0, help="of a step of the model, ms")
     add("--servers", type=int, default=0, help="a parameter server's, instead of hvdlite")
     add("--apart", action="store_true", help="the servers have hosts of their own")
@@ -64,10 +66,15 @@ def place_of(args: argparse.Namespace) -> sim.Place:
     )  # fmt: skip
 
 
+def tensors_of(args: argparse.Namespace) -> sim.Tensors:
+    if args.parameters:
+        return models.own(args.parameters)
+    return models.tensors(args.model) if args.model else [(max(1, args.bytes // 4), 1.0)]
+
+
 def settings_of(args: argparse.Namespace) -> Dict[str, Any]:
-    trains = args.model and args.compute
     given: Dict[str, Any] = {"warm": 2, "steps": 2 + args.steps, "fifo": int(args.order == "fifo")}
-    if trains:
+    if args.compute:
         given.update(compute=args.compute / 1e3, meet=0, steps=3 + args.steps)
     if args.slow != 1:
         given.update(slow_host=1, slow=args.slow)
@@ -83,7 +90,7 @@ def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
     )
     by = f", {args.servers} servers" if args.servers else ""
     print(f"{args.hosts} hosts x {args.ranks}{by}, {size:,} bytes: {1e3 * seconds:.2f} ms{over}")
-    if args.model and args.compute:
+    if args.compute:
         print(f"compute {args.compute:.1f} ms, efficiency {args.compute / 1e3 / seconds:.1%}")
     if args.servers:
         return
@@ -102,10 +109,10 @@ def main() -> None:
     lacks = sim.missing()
     if lacks:
         sys.exit(f"sim: {lacks}")
-    tensors = models.tensors(args.model) if args.model else [(max(1, args.bytes // 4), 1.0)]
     try:
+        tensors = tensors_of(args)
         found = sim.run(place_of(args), tensors, 3600, args.algorithm, **settings_of(args))
-    except sim.Failed as error:
+    except (sim.Failed, OSError, ValueError) as error:
         sys.exit(f"sim: {error}")
     show(args, 4 * sum(elements for elements, _ in tensors), found)
 

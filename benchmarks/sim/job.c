@@ -200,6 +200,8 @@ static void read_tensors(const char *path) {
     while (job.n < MOST_TENSORS &&
            fscanf(file, "%zu %lf", &job.elements[job.n], &job.share[job.n]) == 2)
         all += job.elements[job.n++];
+    size_t more;
+    if (fscanf(file, "%zu", &more) == 1) fail(path, "has too many tensors");
     fclose(file);
     if (!job.n) fail(path, "has no tensors");
     job.memory = sim_memory(all * sizeof(float));

@@ -1,9 +1,11 @@
-"""The gradients of known networks, made from the shapes of their layers.
+"""The gradients of known networks, made from the shapes of their layers, and of a user's own.
 
 Each model is a list of tensors in the order of the layers: elements, and the share of its layer in
 the additions and multiplications of a step.
 """
 
+import re
+from pathlib import Path
 from typing import Callable, Dict, List, Tuple
 
 Layers = List[Tuple[int, float]]  # elements and multiplications
@@ -73,3 +75,18 @@ def tensors(name: str) -> List[Tuple[int, float]]:
     layers = MODELS[name]()
     work = sum(multiplications for _, multiplications in layers)
     return [(elements, multiplications / work) for elements, multiplications in layers]
+
+
+def own(text: str) -> List[Tuple[int, float]]:
+    """Return a user's gradients, whose layers all compute as long.
+
+    :param text: how many elements in how many tensors, as 25.6M/161, or else the path of a file
+        with the elements of each, first layers first.
+    """
+    found = re.fullmatch(r"([\d.]+)([KMG]?)/(\d+)", text)
+    if found:
+        many = int(found[3])
+        sizes = [round(float(found[1]) * 1000 ** "_KMG".index(found[2] or "_") / many)] * many
+    else:
+        sizes = [int(line) for line in Path(text).read_text().split()]
+    return [(size, 1 / len(sizes)) for size in sizes]
