@@ -32,14 +32,16 @@ def create(store, rank: int, size: int, timeout: timedelta):
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     members, number = _members(store, rank, size, timeout)
     group, seconds = _core_group(members, number), timeout.total_seconds()
-    return glue.make(rank, size, group, f"torch.{number}", seconds, dist.PrefixStore("gloo", store))
+    of_gloo = dist.PrefixStore(f"gloo/{number}", store)
+    return glue.make(rank, size, group, f"torch.{number}", seconds, of_gloo)
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
     """Return the group's ranks in the job, and a number that no other group of its first has."""
     number = next(_numbers) if rank == 0 else ""
-    store.set(f"hvdlite/{rank}", f"{topology.rank()} {number}")
-    keys = [f"hvdlite/{other}" for other in range(size)]
+    turn = (store.add("hvdlite/turn", 1) - 1) // size  # the store may have had a group before
+    store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
+    keys = [f"hvdlite/{turn}/{other}" for other in range(size)]
     store.wait(keys, timeout)
     told = [value.decode().split() for value in store.multi_get(keys)]
     return [int(words[0]) for words in told], int(told[0][1])
