@@ -89,6 +89,8 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
 /* Waits at most `seconds`. 1: the tensor is done, *err (err may be NULL) tells how (HVD_OK: well).
  * 0: not yet. Any threads, any number of times, also after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
+/* Ends all waits for the tensor, also later ones, as if their seconds had passed. It goes on. */
+void hvd_give_up(hvd_handle *handle);
 /* A tensor that comes again: prepared once, not submitted yet. NULL: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
 /* Submits a plan from `in` to `out`, and waits at most `seconds`. 1: it is done, and well. 0: see

@@ -241,6 +241,27 @@ TEST(test_a_caller_that_flushes_small_numbers_does_not_change_the_sum) {
     check_driven(2, 2, flushing_main);
 }
 
+static void *wait_long(void *handle) {
+    CHECK(!handle_finish(*(struct hvd_handle **)handle, PATIENCE, ERR));
+    return NULL;
+}
+
+TEST(test_who_waits_for_what_is_given_up_goes_on_at_once) {
+    enum { WAITERS = 3 };
+    struct hvd_handle *h = new_handle(), *same[WAITERS] = {h, h, h};
+    double begin = clock_now();
+    handle_lend(h);
+    pthread_t other;
+    REQUIRE(thread_start(&other, wait_long, &h, "waits", ERR) == HVD_OK);
+    handle_give_up(h);
+    thread_join(other);
+    threads_run(WAITERS, wait_long, same, sizeof *same); /* later ones, too */
+    CHECK(clock_now() - begin < PATIENCE / 2);
+    h->tensor.complete(h, NULL);
+    check_finished(h, PATIENCE, HVD_OK);
+    handle_drop(h);
+}
+
 /* Its process is another one, and its monitor may be locked for ever. */
 TEST(test_a_forked_child_does_not_wait_for_its_parents_handle) {
     struct hvd_handle *h = new_handle();

@@ -105,6 +105,37 @@ def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
         assert sorted(re.findall("GOES ON (.)", ended.stdout)) == ["0", "2"]
 
 
+AGAIN = """
+import sys, threading, time, torch, torch.distributed as dist
+
+for turn in range(3):
+    dist.init_process_group("hvdlite")
+    rank = dist.get_rank()
+    if turn == 1 and rank == 0:
+        threading.Timer(0.2, dist.distributed_c10d._abort_process_group).start()
+        try:
+            dist.all_reduce(torch.ones(4))
+        except dist.DistBackendError as error:
+            print("RAISED", error, flush=True)
+    elif turn != 1:
+        t = torch.ones(4)
+        dist.all_reduce(t)
+        print(f"CAME TO {rank}{turn} {t[0].item()}\\n", end="", flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    time.sleep(1 - rank)  # the store has what rank 0 told before
+"""
+
+
+def test_groups_are_made_anew_after_destroy_and_abort(tmp_path):
+    script = tmp_path / "again.py"
+    script.write_text(AGAIN)
+    ended = started_by("torchrun", "--standalone", "--nproc-per-node=2", str(script))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "2.0")
+    assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)
+
+
 SPAWNS = """
 import sys, tempfile, time, torch, torch.distributed as dist, torch.multiprocessing as mp
 

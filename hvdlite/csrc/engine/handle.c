@@ -50,6 +50,13 @@ void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg) {
     if (done) watcher(arg);
 }
 
+void handle_give_up(struct hvd_handle *h) {
+    monitor_lock(&h->monitor);
+    atomic_store(&h->given_up, true);
+    monitor_notify(&h->monitor);
+    monitor_unlock(&h->monitor);
+}
+
 void handle_lend(struct hvd_handle *h) {
     h->tensor.complete = complete;
     h->tensor.arg = h;
@@ -89,7 +96,7 @@ static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {
 
 static void wait_once(struct hvd_handle *h, double seconds) {
     monitor_lock(&h->monitor);
-    if (!atomic_load(&h->done)) monitor_wait(&h->monitor, seconds);
+    if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) monitor_wait(&h->monitor, seconds);
     monitor_unlock(&h->monitor);
 }
 

@@ -15,7 +15,8 @@ struct hvd_handle {
     int group;            /* of ranks, whose engine completes it */
     pid_t process;        /* whose engine completes it: a child forked from that has none */
     atomic_int holders;
-    atomic_bool done; /* then `error` stays as it is */
+    atomic_bool done;     /* then `error` stays as it is */
+    atomic_bool given_up; /* nobody waits any more */
     hvd_error error;
     struct monitor monitor;     /* of those who wait for `done` */
     void (*watcher)(void *arg); /* called when it is done; NULL: nobody asked */
@@ -32,6 +33,7 @@ void handle_refuse(struct hvd_handle *h, const hvd_error *err); /* the engine di
 
 /* Any thread, any number of times; see hvd_finish. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
+void handle_give_up(struct hvd_handle *h); /* See hvd_give_up. */
 /* See hvd_watch. */
 void handle_watch(struct hvd_handle *h, void (*watcher)(void *arg), void *arg);
 /* See hvd_result. */

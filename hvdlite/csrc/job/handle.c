@@ -23,7 +23,10 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     return NULL;
 }
 
-static bool is_done(void *handle) { return atomic_load(&((hvd_handle *)handle)->done); }
+static bool is_done(void *handle) {
+    hvd_handle *h = handle;
+    return atomic_load(&h->done) || atomic_load(&h->given_up);
+}
 
 static void drive(hvd_handle *h) {
     struct group *g;
@@ -59,6 +62,8 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
     }
     return handle_finish(h, seconds, NULL) && h->error.code == HVD_OK && h->tensor.out == out;
 }
+
+void hvd_give_up(hvd_handle *h) { handle_give_up(h); }
 
 void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
     handle_watch(h, watcher, arg);

@@ -44,6 +44,9 @@ class Group : public Backend {
         if (gloo_) set_timeout(*gloo_, timeout, 0);
     }
 
+    // Any thread. What is under way fails, but for Gloo's, and so does all that is called later.
+    void abort() { plans_->abort(); }
+
     // DistributedDataParallel's buckets, which all ranks make at once.
     bool supportsTensorAlloc(c10::DeviceIndex of_gpu) {
         return of_gpu < 0 && group_ == 0 && size_ > 1;
@@ -97,6 +100,7 @@ class Group : public Backend {
 
     // Made when it is first needed, by all ranks at once.
     Backend &gloo() {
+        check_alive();
         std::lock_guard<std::mutex> lock(mutex_);
         if (gloo_) return *gloo_;
         py::gil_scoped_acquire gil;
@@ -161,6 +165,7 @@ class Group : public Backend {
             try {
                 return work.wait(left());
             } catch (const c10::Error &) {
+                if (group.plans_->aborted()) throw;
                 return false;
             }
         }
@@ -189,14 +194,15 @@ class Group : public Backend {
     template <class F>
     WorkPtr exchange(OpType type, const char *title, const at::Tensor &t, const std::string &name,
                      Milliseconds limit, F fill) {
-        auto operation =
-            c10::make_intrusive<Operation>(name, title + sizeof "hvdlite", Tensors{t}, limit);
+        auto operation = c10::make_intrusive<Operation>(plans_, name, title + sizeof "hvdlite",
+                                                        Tensors{t}, limit);
         return started(type, title, {t}, operation, number_, fill);
     }
 
     template <class F>
     WorkPtr started(OpType type, const char *title, const Tensors &ins,
                     const c10::intrusive_ptr<Operation> &operation, uint64_t number, F fill) {
+        check_alive();
         auto work = c10::make_intrusive<HvdWork>(rank_, type, title, ins, operation, number);
         Start start(group_, operation);
         at::NoGradGuard no_grad;
@@ -206,7 +212,13 @@ class Group : public Backend {
             operation->deliver_nothing();
             throw;
         }
+        if (!plans_->enter(*operation)) operation->abort();
         return work;
+    }
+
+    void check_alive() const {
+        TORCH_CHECK_WITH(DistBackendError, !plans_->aborted(), "hvdlite: the process group ", name_,
+                         " was aborted on this rank: destroy it, and make another one");
     }
 
     const int group_;

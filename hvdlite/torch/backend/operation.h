@@ -34,12 +34,7 @@ using Future = c10::ivalue::Future;
 
 inline pid_t process; // that has loaded this; a child forked from it has none of its threads
 
-inline std::exception_ptr failure(const std::string &text) {
-    return std::make_exception_ptr(
-        c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
-}
-
-class Operation : public c10::intrusive_ptr_target {
+class Operation : public Call {
   public:
     // group, number: its name in the core. what: the call. waited: at once, which the core may rely
     // on if it has nothing else of that name.
@@ -50,12 +45,13 @@ class Operation : public c10::intrusive_ptr_target {
           deadline_(Clock::now() + limit_), waited_(plans->begin(number) && waited) {}
 
     // Between two ranks, by the whole name.
-    Operation(const std::string &name, const char *what, Tensors outputs, Milliseconds limit)
-        : number_(0), name_(name), what_(what), outputs_(std::move(outputs)),
+    Operation(const c10::intrusive_ptr<Plans> &plans, const std::string &name, const char *what,
+              Tensors outputs, Milliseconds limit)
+        : plans_(plans), number_(OF_TWO), name_(name), what_(what), outputs_(std::move(outputs)),
           limit_(std::min(limit, LONGEST)), deadline_(Clock::now() + limit_), waited_(false) {}
 
     ~Operation() override {
-        if (plans_) plans_->end(number_);
+        if (number_ != OF_TWO) plans_->end(number_);
         if (planned_ && ended() && !error_ && !watched_) {
             plans_->keep(number_, like_, handles_.front());
             handles_.erase(handles_.begin());
@@ -69,7 +65,8 @@ class Operation : public c10::intrusive_ptr_target {
     void deliver_nothing() { deliver_ = nullptr; } // after a start that failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
-        std::string name = plans_ ? name_ + "." + std::to_string(handles_.size()) : name_;
+        std::string name =
+            number_ == OF_TWO ? name_ : name_ + "." + std::to_string(handles_.size());
         tensor.name = name.c_str();
         tensor.waited = waited_;
         tensor.queued = 1;
@@ -82,6 +79,8 @@ class Operation : public c10::intrusive_ptr_target {
     }
 
     // ---- any thread ----
+    // Ends it with an error. The core goes on, with memory that the keeper has.
+    void abort() override;
     Milliseconds limit() const { return limit_; }
     Clock::time_point deadline() const { return deadline_; }
     const Tensors &outputs() const { return outputs_; }
@@ -129,7 +128,10 @@ class Operation : public c10::intrusive_ptr_target {
 
   private:
     static void hear(void *operation);
+    bool begin_end(); // true: the caller's, who goes on with:
+    void end_with(std::exception_ptr error);
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365}; // a later time may overflow
+    static constexpr int OF_TWO = -1;
     enum State { RUNNING, ENDING, ENDED };
     static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds
 
@@ -167,8 +169,8 @@ class Operation : public c10::intrusive_ptr_target {
         return nullptr;
     }
 
-    const c10::intrusive_ptr<Plans> plans_; // NULL: between two ranks
-    const int number_;
+    const c10::intrusive_ptr<Plans> plans_;
+    const int number_; // OF_TWO: between two ranks
     const std::string name_;
     const char *const what_;
     const Tensors outputs_;
@@ -191,17 +193,35 @@ class Operation : public c10::intrusive_ptr_target {
     bool watched_ = false;
 };
 
-inline void Operation::end() {
+inline bool Operation::begin_end() {
     int running = RUNNING;
-    if (!state_.compare_exchange_strong(running, ENDING)) return;
-    error_ = deliver();
-    auto held = std::move(held_);
-    std::function<void()> delivered = std::move(deliver_);
+    return state_.compare_exchange_strong(running, ENDING);
+}
+
+inline void Operation::end_with(std::exception_ptr error) {
+    error_ = std::move(error);
     {
         std::lock_guard<std::mutex> lock(mutex_);
         state_.store(ENDED, std::memory_order_release);
     }
     ended_.notify_all();
+    plans_->leave(*this);
+}
+
+inline void Operation::end() {
+    if (!begin_end()) return;
+    auto error = deliver();
+    auto held = std::move(held_);
+    std::function<void()> delivered = std::move(deliver_);
+    end_with(error);
+}
+
+inline void Operation::abort() {
+    if (!begin_end()) return;
+    end_with(failure("hvdlite: " + name_ + " (" + what_ + ") was aborted on this rank"));
+    watch();
+    for (hvd_handle *h : handles_) core.give_up(h);
+    tell(error_);
 }
 
 inline void Operation::tell(std::exception_ptr error) {

@@ -1,14 +1,19 @@
-// Plans: tensors of the core that calls of a group have used and that the next ones may use again.
+// Plans: what the calls of a group share: tensors of the core that the next ones may use again; and
+// which are under way, so that they can be aborted.
 //
 // The calls of a group have one of NAMES names in turn. The core negotiates by a bit what it knows by
 // its name; and what is described and checked needs only be run.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <string>
+#include <vector>
 
 extern "C" {
 #include "hvd.h"
@@ -25,9 +30,26 @@ struct Core {
     decltype(&hvd_plan) plan;
     decltype(&hvd_run) run;
     decltype(&hvd_source) source;
+    decltype(&hvd_give_up) give_up;
 };
-constexpr int CORE_FUNCTIONS = 7;
+constexpr int CORE_FUNCTIONS = 8;
 inline Core core;
+
+inline std::exception_ptr failure(const std::string &text) {
+    return std::make_exception_ptr(
+        c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+// A call that is under way.
+class Call : public c10::intrusive_ptr_target {
+  public:
+    virtual void abort() = 0;
+
+  private:
+    friend class Plans;
+    c10::intrusive_ptr<Call> own_; // to itself, while it is in the list of its group:
+    Call *next_ = nullptr, **link_ = nullptr;
+};
 
 class Plans : public c10::intrusive_ptr_target {
   public:
@@ -44,6 +66,38 @@ class Plans : public c10::intrusive_ptr_target {
             if (place.handle) core.drop(place.handle);
     }
 
+    // ---- calls under way ----
+    bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+
+    // False: too late, it must be aborted.
+    bool enter(Call &call) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        call.own_ = c10::intrusive_ptr<Call>::reclaim_copy(&call);
+        call.next_ = calls_;
+        call.link_ = &calls_;
+        if (calls_) calls_->link_ = &call.next_;
+        calls_ = &call;
+        return !aborted_;
+    }
+    void leave(Call &call) {
+        c10::intrusive_ptr<Call> own; // dropped without the lock
+        std::lock_guard<std::mutex> lock(mutex_);
+        own = std::move(call.own_);
+        if (!own) return;
+        *call.link_ = call.next_;
+        if (call.next_) call.next_->link_ = call.link_;
+    }
+    void abort() {
+        std::vector<c10::intrusive_ptr<Call>> all;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            aborted_ = true;
+            for (Call *call = calls_; call; call = call->next_) all.push_back(call->own_);
+        }
+        for (auto &call : all) call->abort();
+    }
+
+    // ---- tensors of the core ----
     // A call begins by this name; true: no other one is under way.
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
@@ -69,8 +123,10 @@ class Plans : public c10::intrusive_ptr_target {
         Like like;
     };
     std::array<std::atomic<int>, NAMES> under_way_ = {};
-    std::mutex mutex_; // guards:
+    std::atomic<bool> aborted_{false}; // set under:
+    std::mutex mutex_;                 // guards:
     std::array<Place, NAMES> places_ = {};
+    Call *calls_ = nullptr;
 };
 
 } // namespace hvdlite

@@ -31,7 +31,7 @@ class HvdWork : public Work {
     int sourceRank() const override { return operation_->source(); }
     uint64_t getSequencenumber() const override { return number_; }
     c10::intrusive_ptr<Future> getFuture() override { return operation_->future(); }
-    void abort() override {}
+    void abort() override { operation_->abort(); }
 
     bool wait(Milliseconds timeout) override {
         bool own = timeout > kNoTimeout;

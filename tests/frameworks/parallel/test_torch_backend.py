@@ -1,6 +1,7 @@
 """torch.distributed over hvdlite beside Gloo: the same calls, the same results, on every rank."""
 
 import datetime
+import threading
 import time
 
 import pytest
@@ -295,3 +296,32 @@ def test_a_late_rank_is_an_error_within_the_time_and_no_loss(groups):
     if dist.get_rank() != 0:
         dist.all_reduce(t, group=short)
         assert (t == dist.get_world_size()).all()
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "recv", "monitored_barrier"])
+def test_abort_ends_at_once_what_waits_for_a_rank_that_never_comes(call, groups):
+    """All three groups have the same ranks, so one engine moves their data."""
+    if dist.get_world_size() == 1:
+        return
+    hangs, other = (dist.new_group(backend="hvdlite") for _ in range(2))
+    ours = torch.ones(3)
+    if dist.get_rank() == 0:
+        calls = {
+            "all_reduce": lambda: dist.all_reduce(torch.ones(3), group=hangs),
+            "recv": lambda: dist.recv(torch.ones(3), 1, group=hangs),
+            "monitored_barrier": lambda: hangs.monitored_barrier(),
+        }
+        future = dist.all_reduce(torch.ones(3), group=hangs, async_op=True).get_future()
+        threading.Timer(0.2, hangs.abort).start()
+        begin = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r"torch\.\S+ \(\w+\) was aborted on this"):
+            calls[call]()
+        with pytest.raises(RuntimeError, match=r"\(all_reduce\) was aborted on this rank"):
+            future.wait()
+        assert time.monotonic() - begin < 10
+        with pytest.raises(dist.DistBackendError, match=r"torch\.\d+ was aborted on this rank"):
+            calls[call]()
+    dist.all_reduce(ours, group=other)
+    assert (ours == dist.get_world_size()).all()
+    for group in (hangs, other):
+        dist.destroy_process_group(group)
