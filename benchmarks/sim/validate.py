@@ -2,8 +2,8 @@
 
     python -m benchmarks.sim.validate
 
-Hosts that tests/cluster.py makes of namespaces (as root), joined by sockets. What a message and a
-byte cost is fitted to two hosts; all else follows from it. Fails where an error is above 10 %, or
+Hosts that tests/cluster.py makes of namespaces (as root), joined by sockets. The rate that arrives
+is fitted to two hosts; all else follows from it and COSTS. Fails where an error is above 10 %, or
 the median error above 5 %.
 """
 
@@ -23,15 +23,15 @@ from benchmarks.harness import PAYLOAD, ROOT, markdown
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-TINY = 64  # bytes; for what a message costs
 SIZES = [64_000, 1_000_000, 10_000_000]
-SECONDS, LEAST, MOST = 4.0, 3, 40  # of calls of each size, about; calls
+SECONDS, LEAST, MOST = 2.0, 3, 20  # of calls of each size, about; calls
+ROUNDS = 2  # of all layouts; the less disturbed one counts, as the simulation knows no other load
 BURST = "8kb"  # more would carry small arrays above the rate
 # All hosts share the machine's cores, so no rank spins.
 WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
-# What two hosts tell and nothing else: the rest is as on this machine's cores.
-START = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
-MOST_MESSAGE = 50e-6
+# As on a machine whose two cores the hosts share. None is fitted: a call of 64 bytes, which told a
+# message's cost, takes 0.06 to 0.11 ms, which moved 64 KB on 4x2 by 10 %.
+COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
 
 
@@ -46,7 +46,8 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.02, 16
+# The last gradient comes in the middle between two decisions: at 0.02 it met the second one or not.
+GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.0205, 16
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
 
@@ -150,10 +151,9 @@ def spans(ranks: List[List[tuple]]) -> List[float]:
 
 
 class Model(NamedTuple):
-    """What is fitted: the part of a link's rate that arrives, and what a message costs."""
+    """What is fitted: the part of a link's rate that arrives."""
 
-    part: float
-    costs: sim.Costs
+    part: float = 1.0
 
     def simulated(self, layout: Layout, size: int) -> float:
         found = sim.run(self.place(layout), [(size // 4, 1.0)], **{"yield": 0})
@@ -161,23 +161,7 @@ class Model(NamedTuple):
 
     def place(self, layout: Layout) -> sim.Place:
         rate, cores = layout.mbit * 1e6 * self.part, len(os.sched_getaffinity(0))
-        return sim.Place(layout.hosts, layout.ranks, rate, cores=cores, costs=self.costs)
-
-
-def fitted(measured: Dict[int, float]) -> Model:
-    """Fit the rate to large arrays on two hosts, a message to tiny ones."""
-    small, large = TINY, SIZES[-1]
-    model = Model(1.0, START)
-    model = model._replace(part=model.simulated(FITTED, large) / measured[large])
-    low, high = 0.0, MOST_MESSAGE
-    for _ in range(8):
-        middle = (low + high) / 2
-        model = model._replace(costs=START._replace(message=middle))
-        if model.simulated(FITTED, small) < measured[small]:
-            low = middle
-        else:
-            high = middle
-    return model
+        return sim.Place(layout.hosts, layout.ranks, rate, cores=cores, costs=COSTS)
 
 
 def replay(model: Model) -> Tuple[List[List[str]], List[float]]:
@@ -203,18 +187,15 @@ def milliseconds(real: float, made: float) -> List[str]:
 
 def compare() -> Tuple[List[List[str]], List[float], List[float]]:
     rows, errors = [], []
-    model = Model(1.0, START)
-    for layout in LAYOUTS:
-        measured = emulated(layout, [TINY, *SIZES] if layout == FITTED else SIZES)
-        if layout == FITTED:
-            model = fitted(measured)
-            print(f"fitted on {layout}: {model.part:.3f} of the links' rate, "
-                  f"{model.costs.message * 1e6:.1f} us a message", flush=True)  # fmt: skip
-        for size in SIZES:
-            real = measured[size]
-            made = model.simulated(layout, size)
-            errors.append(abs(made / real - 1))
-            rows.append([str(layout), f"{size:,} bytes", *milliseconds(real, made)])
+    rounds = [{layout: emulated(layout, SIZES) for layout in LAYOUTS} for _ in range(ROUNDS)]
+    real = {(each, size): min(found[each][size] for found in rounds)
+            for each in LAYOUTS for size in SIZES}  # fmt: skip
+    model = Model(Model().simulated(FITTED, SIZES[-1]) / real[FITTED, SIZES[-1]])
+    print(f"fitted on {FITTED}: {model.part:.3f} of the links' rate", flush=True)
+    for (layout, size), seconds in real.items():
+        made = model.simulated(layout, size)
+        errors.append(abs(made / seconds - 1))
+        rows.append([str(layout), f"{size:,} bytes", *milliseconds(seconds, made)])
     replayed, replay_errors = replay(model)
     return rows + replayed, errors, replay_errors
 
