@@ -61,7 +61,7 @@ def test_each_gradient_is_sent_once_a_step(name):
 
 @both_kinds
 def test_a_predivide_factor_goes_with_averages_only(kind):
-    """What else makes no sense: test_wrong_calls.py."""
+    """What else makes no sense: test_wrong_arguments.py."""
     options = {"gradient_predivide_factor": 2.0, "op": hvd.Sum}
     with pytest.raises(ValueError, match="it goes with op=Average only"):
         make_trainer(kind, dense_net().collect_params(), momentum_sgd(), **options)

@@ -123,6 +123,8 @@ def test_wrong_arguments():
             hvd.grouped_allreduce([tf.ones(1), slices], op=hvd.Max)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
         hvd.allreduce(tf.ones(1, tf.complex64))
+    with pytest.raises(ValueError, match="root_rank is '0': expected a rank of the job"):
+        tf.function(lambda x: hvd.reducescatter(hvd.broadcast(x, "0")))(tf.ones(2))  # when traced
 
 
 @everywhere

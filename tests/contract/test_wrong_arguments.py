@@ -1,0 +1,188 @@
+"""A wrong argument of any type raises at the call and names itself; the job goes on."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from libraries import LIBRARIES, mx, tf, torch
+
+import hvdlite as hvd
+import hvdlite.numpy
+
+NAN, HUGE = float("nan"), 10**400
+NO_NUMBERS = ["1", b"1", [1], {}, NAN, HUGE, 1j]
+NO_FACTOR = [*NO_NUMBERS, False, np.bool_(False), None]
+NO_WHOLE = [*NO_NUMBERS, 2.0, np.float32(2), True, np.bool_(True)]
+NO_SET = ["0", b"0", [], [0], 0, 1.5, True, None]
+WRONG = {
+    "op": [*NO_WHOLE, 17, -1],
+    "average": ["True", b"1", [1], NAN, 2, 1.5],
+    "root_rank": [*NO_WHOLE, None, 99, -1],
+    "process_set": NO_SET,
+    "name": [b"x", 5, 1.5, ["x"], True, {}],
+    "prescale_factor": NO_FACTOR,
+    "postscale_factor": NO_FACTOR,
+    "priority": [*NO_WHOLE, None],
+    "tensors": [None, 5, 1.5, True],
+    "arrays": [None, 5, 1.5, True],
+    "gradient_predivide_factor": [*NO_FACTOR, 0.0, -1],
+    "num_groups": [*NO_WHOLE, None, -1],
+    "backward_passes_per_step": [*NO_WHOLE, None, 0],
+}
+WRONG["compression"] = [None, "fp16", b"fp16", 5, True, [1], {}]
+WRONG["length"] = WRONG["seed"] = [*NO_WHOLE, None, -1]
+SHOWN_AS = {"arrays": "tensors"}
+VERBS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
+VERBS += ["grouped_allreduce", "grouped_allgather", "grouped_reducescatter"]
+FORMS = [f"{verb}{form}" for verb in VERBS for form in ("", "_", "_async", "_async_")]
+
+
+MODULES = {lib.hvd: lib for lib in reversed(LIBRARIES)}  # each once, with a library of its arrays
+
+# What else takes arguments, and those of a good call.
+OTHERS = [
+    (hvd.broadcast_object, {"obj": 1}),
+    (hvd.allgather_object, {"obj": 1}),
+    (hvd.barrier, {}),
+    (hvd.join, {}),
+]
+if mx:
+    weight = {"w": mx.gluon.Parameter("w", shape=(1,))}
+    weight["w"].initialize()
+    trained = {"params": weight, "optimizer": "sgd", "optimizer_params": {}}
+    OTHERS += [
+        (hvd.broadcast_parameters, {"params": {"w": mx.nd.ones(2)}, "root_rank": 0}),
+        (hvd.DistributedOptimizer, {"optimizer": mx.optimizer.SGD(learning_rate=0.1)}),
+        (hvd.DistributedTrainer, trained),
+        (hvd.DistributedSampler, {"length": 8, "seed": 1}),
+    ]
+if torch:
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    OTHERS += [
+        (hvdlite.torch.join, {}),
+        (hvdlite.torch.broadcast_parameters, {"params": model.state_dict(), "root_rank": 0}),
+        (hvdlite.torch.broadcast_optimizer_state, {"optimizer": sgd, "root_rank": 0}),
+        (hvdlite.torch.DistributedOptimizer, {"optimizer": sgd}),
+    ]
+if tf:
+    import keras
+
+    import hvdlite.keras
+
+    MODULES[hvdlite.keras] = MODULES[hvdlite.tensorflow]
+    variables = [tf.Variable(1.0)]
+    OTHERS += [
+        (hvdlite.tensorflow.broadcast_, {"variables": variables, "root_rank": 0, "name": "good"}),
+        (hvdlite.tensorflow.broadcast_variables, {"variables": variables, "root_rank": 0}),
+        (hvdlite.keras.broadcast_variables, {"variables": variables}),
+        (
+            hvdlite.keras.DistributedOptimizer,
+            {"optimizer": keras.optimizers.SGD(0.1), "but": ("name",)},
+        ),
+    ]
+
+
+def is_form(module, verb: str) -> bool:
+    """Tell whether it is a collective on tensors; TensorFlow's broadcast_ takes variables."""
+    return hasattr(module, verb) and (MODULES[module].in_place or not verb.endswith("_"))
+
+
+@pytest.mark.parametrize(
+    "module, verb",
+    [(module, verb) for module in MODULES for verb in FORMS if is_form(module, verb)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_collective_names_the_wrong_argument(module, verb, rank, size):
+    function, tensor = getattr(module, verb), MODULES[module].make(np.ones((size, 2)))
+    first = next(iter(inspect.signature(function).parameters))
+    good = {first: [tensor, tensor + 1] if verb.startswith("grouped") else tensor, "name": "good"}
+    if verb.startswith("broadcast"):
+        good["root_rank"] = 0
+    result = check_refused(function, rank, **good)
+    if "async" in verb:
+        module.synchronize(result)
+
+
+@pytest.mark.parametrize(
+    "function, good", OTHERS, ids=lambda value: getattr(value, "__qualname__", "")
+)
+def test_others_name_the_wrong_argument(function, good, rank):
+    check_refused(function, rank, **good)
+
+
+@pytest.mark.skipif(not torch, reason="PyTorch has sparse tensors")
+def test_a_sparse_tensors_wrong_argument_is_named(rank):
+    sparse = torch.eye(2).to_sparse(1)
+    start = hvdlite.torch.sparse_allreduce_async
+    handle = check_refused(start, rank, tensor=sparse, name="good", op=hvd.Sum)
+    hvdlite.torch.synchronize(handle)
+
+
+def check_refused(function, rank: int, but=(), **good):
+    """Rank 0 alone makes wrong calls: they raise at once, name the argument, and send nothing.
+
+    All ranks make the good call afterwards, whose result comes back.
+
+    :param but: arguments that are ignored.
+    """
+    for argument in (each for each in inspect.signature(function).parameters if each not in but):
+        for value in WRONG.get(argument, ()) if rank == 0 else ():
+            _check_one(function, argument, {**good, argument: value})
+    return function(**good)
+
+
+def _check_one(function, argument: str, arguments: dict) -> None:
+    shown = f"{function.__name__}({argument}={arguments[argument]!r:.40})"
+    try:
+        function(**arguments)
+    except (ValueError, TypeError) as error:
+        named = SHOWN_AS.get(argument, argument) in str(error)
+        assert named and re.search("expected|must be finite", str(error)), f"{shown}: {error!r}"
+    else:
+        pytest.fail(f"{shown} was accepted")
+
+
+@pytest.mark.parametrize(
+    "splits", ["1", b"1", 5, [None], ["1"], [True], [float("nan")], [[1], [1, 2]], [-1], [10**30]]
+)
+def test_wrong_splits_raise_on_every_rank(splits, rank, size):
+    """They are told to all ranks, which wait for the row counts."""
+    given = splits * size if isinstance(splits, list) and len(splits) == 1 else splits
+    for _ in range(2):
+        with pytest.raises(ValueError, match="rank 0: tensor 'alltoall.t': splits"):
+            hvdlite.numpy.alltoall(np.ones((size, 2)), given if rank == 0 else [1] * size, "t")
+    assert hvdlite.numpy.alltoall(np.ones((size, 2)), name="t").shape == (size, 2)
+
+
+@pytest.mark.parametrize("ranks", [b"x", "01", "", None, 5, [0.0], [True], ["0"], [None], 1.5])
+def test_a_process_set_of_no_ranks_is_refused(ranks):
+    with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):
+        hvd.ProcessSet(ranks)
+    with pytest.raises(ValueError, match="ranks is .*expected a list of ranks"):
+        hvd.add_process_set(ranks)
+
+
+def test_a_process_set_of_numpys_ranks(size):
+    made = hvd.add_process_set(np.arange(size - 1)) if size > 1 else hvd.global_process_set
+    assert made.ranks == list(range(max(size - 1, 1)))
+    hvd.remove_process_set(made)
+
+
+@pytest.mark.parametrize("process_set", NO_SET)
+def test_what_is_no_process_set_is_not_removed(process_set):
+    with pytest.raises(ValueError, match="process_set is .*expected a ProcessSet"):
+        hvd.remove_process_set(process_set)
+
+
+@pytest.mark.parametrize("dataset", ["sum", b"x", None, 1.5, True, -1, float("nan")])
+def test_a_sampler_of_no_data_set_is_refused(dataset):
+    with pytest.raises(ValueError, match="dataset is .*expected anything with a length"):
+        hvd.elastic.ElasticSampler(dataset)
+
+
+@pytest.mark.parametrize("seed", [value for value in NO_WHOLE if value is not True] + [-1, None])
+def test_a_samplers_wrong_seed_is_refused(seed):
+    with pytest.raises(ValueError, match="seed is .*expected a whole number"):
+        hvd.elastic.ElasticSampler(10, seed=seed)
