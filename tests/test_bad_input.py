@@ -29,3 +29,9 @@ def test_a_job_that_is_closed_while_a_group_is_opened():
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
     job = assert_passed(script(2, "closed_meanwhile", env=env))
     assert job.results()[0]["text"] == "the job has ended meanwhile"
+
+
+def test_a_group_that_is_closed_while_the_job_ends():
+    """It went on with the sockets of the job that another thread had freed."""
+    job = assert_passed(script(1, "closed_apart", env={"MALLOC_PERTURB_": "165"}))
+    assert job.results()[0]["lives"] == 200

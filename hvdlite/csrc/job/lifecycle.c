@@ -161,7 +161,13 @@ int hvd_wait_end(int group, double seconds) {
     return ended;
 }
 
-void hvd_group_close(int group) { group_close(context_take_group(group)); }
+/* The job stays meanwhile: the group uses its sockets and its recorder. */
+void hvd_group_close(int group) {
+    struct job *job;
+    if (context_hold(&job, NULL)) return;
+    group_close(context_take_group(group));
+    context_release(job);
+}
 
 /* ---- the end of the job ---- */
 
