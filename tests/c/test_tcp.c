@@ -268,12 +268,12 @@ TEST(test_no_memory_for_a_frame) {
     if (CHECK_SLOW) return;
     open_ends(&e, &arg, 0);
     CHECK(write(e.net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
-    OK(channel_check(e.channel[1], 0, ERR));
+    OK(channel_check(e.channel[1], -1, 0, ERR));
     getrlimit(RLIMIT_AS, &old);
     setrlimit(RLIMIT_AS, &(struct rlimit){LINK_LONGEST / 2, old.rlim_max});
     net_look(e.net[1]);
     setrlimit(RLIMIT_AS, &old);
-    FAILS(channel_check(e.channel[1], 0, ERR), HVD_NO_MEMORY);
+    FAILS(channel_check(e.channel[1], -1, 0, ERR), HVD_NO_MEMORY);
     CHECK(!e.lost[1]);
     close_both(&e);
 }
@@ -287,7 +287,7 @@ TEST(test_a_frame_of_another_size) {
     post_send(&e, &x);
     OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, ERR));
     net_look(e.net[1]);
-    FAILS(channel_check(e.channel[1], 0, ERR), HVD_INTERNAL);
+    FAILS(channel_check(e.channel[1], -1, 0, ERR), HVD_INTERNAL);
     CHECK_HAS(ERR->text, "rank 0 sent other bytes");
     CHECK(p && !p->complete && x.to[0] == 0);
     close_both(&e);

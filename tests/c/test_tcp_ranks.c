@@ -165,6 +165,25 @@ static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_group_that_one_cannot_open) { run_on(APART, false, lack_a_file, NULL); }
 
+/* Rank 1 has left the job: those that open a group with it end. */
+static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    static const int ALL[] = {0, 1, 2};
+    hvd_error err = {0};
+    if (rank == 1)
+        close_own(ranks, rank, true);
+    else
+        CHECK_CODE(transport_tcp_open_among(&group, t, ALL, RANKS, 7, *(bool *)arg, &err),
+                   HVD_RANK_LEFT, err);
+    if (rank == 0) CHECK_HAS(err.text, "rank 1 has left the job");
+    ranks_meet(ranks);
+}
+
+TEST(test_a_group_with_a_rank_that_has_left) {
+    run_on(APART, false, lack_a_rank, &(bool){false});
+    run_on(TOGETHER, true, lack_a_rank, &(bool){true});
+}
+
 /* Rank 1's engine does not start in a group that all have opened; its last words come first. */
 static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank), *group = NULL;

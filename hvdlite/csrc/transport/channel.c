@@ -223,11 +223,22 @@ int channel_cut(int peer, hvd_error *err) {
                      peer);
 }
 
-int channel_check(const struct channel *c, double patience, hvd_error *err) {
+/* It has said farewell, which was its last word. */
+static bool is_silent(const struct channel *c, int peer) {
+    const struct parcel *p = c->inbox.first;
+    while (p && p->from != peer) p = p->next;
+    return !p && c->net->peers[peer].left;
+}
+
+int channel_check(const struct channel *c, int from, double patience, hvd_error *err) {
     if (c->cut) return channel_cut(c->cut - 1, err);
     if (c->net->starved)
         return error_set(err, HVD_NO_MEMORY, "no memory for what other ranks send to rank %d",
                          c->net->rank);
+    if (from >= 0 && is_silent(c, from)) {
+        error_set(err, HVD_RANK_LEFT, "rank %d has left the job: it opens no group of ranks", from);
+        return error_blame(err, from);
+    }
     if (!c->over || clock_now() - c->over_since < patience) return HVD_OK;
     error_set(err, HVD_RANK_LEFT,
               "rank %d could not open a group of ranks, or go on in it: its error says why",

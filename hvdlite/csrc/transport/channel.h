@@ -59,9 +59,10 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
                  hvd_error *err);
 /* The next message of that peer, or of any (-1); NULL: none. */
 struct parcel *channel_take(struct channel *c, int from);
-/* Fails if a frame was cut; if there was no memory for one; or, after these seconds, if a rank has
- * closed its group by a failure and not told the cause. Take what has come first. */
-int channel_check(const struct channel *c, double patience, hvd_error *err);
+/* Fails if a frame was cut; if there was no memory for one; if the peer whose message is awaited (-1:
+ * none) has left the job; or, after these seconds, if a rank has closed its group by a failure and not
+ * told the cause. Take what has come first. */
+int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
 
 #endif

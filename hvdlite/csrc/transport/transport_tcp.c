@@ -62,7 +62,7 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     x->active = !p->complete;
     if (p->complete) channel_done(m->channel, p);
     bool broken = x->active && net_is_cut(m->net, m->peers[x->peer]);
-    int code = channel_check(m->channel, INFINITY, err);
+    int code = channel_check(m->channel, NOBODY, INFINITY, err);
     net_unlock(m->net);
     if (code) return code;
     if (broken)
@@ -105,9 +105,9 @@ static int tcp_send(struct transport *t, int to, const void *data, size_t size, 
 }
 
 /* As channel_check does. */
-static int check_channel(struct tcp_transport *m, double patience, hvd_error *err) {
+static int check_channel(struct tcp_transport *m, int from, double patience, hvd_error *err) {
     net_lock(m->net);
-    int code = channel_check(m->channel, patience, err);
+    int code = channel_check(m->channel, from, patience, err);
     net_unlock(m->net);
     return code;
 }
@@ -129,7 +129,7 @@ static int tcp_receive(struct transport *t, struct message *message, hvd_error *
     double patience = m->channel->group ? CAUSE_COMES_FIRST : INFINITY;
     if (by_doorbell) HVD_TRY(on_host_receive(&m->here, t, message, err));
     if (!message->data) take(m, NOBODY, !by_doorbell, message);
-    return message->data ? HVD_OK : check_channel(m, patience, err);
+    return message->data ? HVD_OK : check_channel(m, NOBODY, patience, err);
 }
 
 /* ---- sleeping ---- */
@@ -170,7 +170,7 @@ static int await(struct tcp_transport *m, int from, struct message *message, hvd
         take(m, m->peers[from], true, message);
         if (message->data) return HVD_OK;
         HVD_TRY(transport_check_life(m->job, err));
-        HVD_TRY(check_channel(m, 0, err));
+        HVD_TRY(check_channel(m, m->peers[from], 0, err));
         bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
     }
 }
