@@ -1,12 +1,13 @@
 """Collectives that autograd records: backward runs the collective that is their gradient.
 
 The gradients are Horovod's, scale included: docs/training.md, "Gradients through collectives".
-Backward must reach a result on every rank or on none.
+They have gradients, too, where backward makes a graph (``create_graph``). Backward must reach a
+result on every rank or on none.
 
 What has ``forward`` and ``backward`` here takes tensors by their full names, several at once.
 """
 
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 import torch
 from torch.autograd import Function
@@ -40,7 +41,7 @@ class Allreduce(Function):
     def backward(ctx, *grads):
         names, op, scales, process_set = ctx.how
         check_linear(names[0], op)
-        return (None,) * 4 + tuple(_reduced(names, grads, op, scales, process_set))
+        return (None,) * 4 + _reduced(names, grads, op, scales, process_set)
 
 
 class Broadcast(Function):
@@ -56,8 +57,8 @@ class Broadcast(Function):
     def backward(ctx, grad):
         name, root_rank, process_set = ctx.how
         (total,) = _reduced([name], [grad], Average, _NO_SCALES, process_set)
-        mine = topology.rank() == root_rank
-        return None, None, None, total if mine else torch.zeros_like(total)
+        mine = torch.tensor(topology.rank() == root_rank, device=total.device)
+        return None, None, None, total.where(mine, 0)  # recorded on all ranks alike
 
 
 class Allgather(Function):
@@ -91,8 +92,7 @@ class Reducescatter(Function):
         check_linear(names[0], op)
         factor = scatter_gradient_scale(op, scales, process_set.size())
         scaled = [grad * factor for grad in grads]
-        handle = exchange.allgather(_of_grads(names), scaled, process_set)
-        return (None,) * 4 + tuple(rows for rows, _ in handle.synchronize())
+        return (None,) * 4 + Allgather.apply(_of_grads(names), process_set, *scaled)
 
 
 class Alltoall(Function):
@@ -108,7 +108,7 @@ class Alltoall(Function):
     def backward(ctx, grad, _):
         name, came, process_set, shape = ctx.how
         (full,) = _of_grads([name])
-        ((sent, _came),) = exchange.alltoall(full, grad, came, process_set).synchronize()
+        sent, _came = Alltoall.apply(full, came, process_set, grad)
         unsent = grad.new_zeros((shape[0] - len(sent), *shape[1:]))
         return None, None, None, torch.cat([sent, unsent])
 
@@ -117,7 +117,5 @@ def _of_grads(names) -> List[str]:
     return [f"{name}.grad" for name in names]
 
 
-def _reduced(names, grads, op, scales, process_set) -> List[torch.Tensor]:
-    return exchange.allreduce(
-        _of_grads(names), grads, op, scales, process_set, in_place=False
-    ).synchronize()
+def _reduced(names, grads, op, scales, process_set) -> Tuple[torch.Tensor, ...]:
+    return Allreduce.apply(_of_grads(names), op, scales, process_set, *grads)

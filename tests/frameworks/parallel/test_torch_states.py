@@ -182,6 +182,21 @@ def test_sync_batch_norm(rank, size, report_parity):
     assert torch.allclose(model(x), alone(x), atol=1e-4)
 
 
+def test_gradients_of_gradients_through_sync_batch_norm(rank, size):
+    """As of a penalty on gradients (WGAN-GP)."""
+
+    def second(layer, x):
+        x.requires_grad_()
+        (first,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        first.square().sum().backward()
+        return x.grad
+
+    own = second(hvd.SyncBatchNorm(3).double(), batch_of(rank, 0, (4, 3)).double())
+    joined = torch.cat([batch_of(r, 0, (4, 3)) for r in range(size)]).double()
+    expected = second(torch.nn.BatchNorm1d(3).double(), joined)
+    assert torch.allclose(own, expected[4 * rank : 4 * rank + 4])
+
+
 def test_sync_batch_norm_counts_anew_in_a_new_job(rank, size):
     layer = hvd.SyncBatchNorm(3)
     if rank == 0 and size > 1:  # it fails here alone, as if this rank had trained before the others
