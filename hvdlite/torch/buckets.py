@@ -39,11 +39,8 @@ class Bucket:
         for param in params:
             starts.append(end)
             end += -(-param.numel() // step) * step
-        self._flat = _zeros(end, params[0].dtype, memory)
-        self.views = [
-            _view(self._flat[start : start + param.numel()], param)
-            for start, param in zip(starts, params)
-        ]
+        self._flat, self._starts = _zeros(end, params[0].dtype, memory), starts
+        self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
         self._described: Any = None  # and from what it was made
@@ -57,6 +54,8 @@ class Bucket:
         A parameter without a gradient counts as zero.
         """
         param, view = self.params[at], self.views[at]
+        if view.data_ptr() != self._begins[at]:  # model.half() and p.grad.data = ... replace it
+            view = self.views[at] = self._view(at)
         grad = param.grad
         if grad is None:
             view.zero_()
@@ -99,6 +98,13 @@ class Bucket:
             with torch.no_grad():
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
+    def _view(self, at: int) -> torch.Tensor:
+        """Return the gradient's part with the parameter's strides, as autograd wants it."""
+        param, start = self.params[at], self._starts[at]
+        part = self._flat[start : start + param.numel()]
+        packed = is_packed(param)
+        return part.as_strided(param.shape, param.stride()) if packed else part.view(param.shape)
+
     def _codec(self) -> Optional[Codec]:
         return codec_of(self._reduction.compression, self._flat.dtype == torch.float32)
 
@@ -138,10 +144,3 @@ def _zeros(count: int, dtype: torch.dtype, memory: Optional[SharedMemory]) -> to
     if room is None or not count:
         return torch.zeros(count, dtype=dtype)
     return torch.from_numpy(room).view(dtype)
-
-
-def _view(part: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """Return it in the parameter's shape, and with its strides, as autograd wants gradients."""
-    if is_packed(param):
-        return part.as_strided(param.shape, param.stride())
-    return part.view(param.shape)

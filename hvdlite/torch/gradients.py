@@ -132,10 +132,13 @@ class Gradients(Plan):
         self.add(thawed)
         return {p: view.clone() for each in buckets for p, view in zip(each.params, each.views)}
 
-    def average_loss(self, loss: torch.Tensor) -> torch.Tensor:
+    def average_loss(self, loss):
         """Return the loss of all ranks' batches, as an optimizer that compares losses needs it."""
+        is_tensor = isinstance(loss, torch.Tensor)
+        own = loss.detach() if is_tensor else torch.tensor(loss, dtype=torch.float64)
         op, process_set = self.reduction.op, self.reduction.process_set
-        return ops.allreduce(loss, name=f"{self.owner}.loss", op=op, process_set=process_set)
+        of_all = ops.allreduce(own, name=f"{self.owner}.loss", op=op, process_set=process_set)
+        return of_all if is_tensor else of_all.item()
 
     def _make_buckets(self) -> List[Bucket]:
         """Collective: what ranks found out in this step decides it, rank 0 where they differ."""

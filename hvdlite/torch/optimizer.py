@@ -3,7 +3,8 @@
 import warnings
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
+from numbers import Real
+from typing import Any, Callable, Dict, Iterable, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -143,6 +144,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     vars(step)["hooked"] = True  # or PyTorch would have hooks of steps called here, too
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do what the optimizer's does; averages of which no step came are forgotten."""
+        if not (self._gradients and self._gradients.written):
+            self._synchronized = self._asked = False  # GradScaler has skipped the step
+        super().zero_grad(set_to_none)
+
+    def __reduce_ex__(self, protocol) -> NoReturn:
+        raise TypeError(
+            "a DistributedOptimizer can't be copied or pickled: keep its state_dict(), and wrap "
+            "another optimizer"
+        )
+
     def synchronize(self) -> None:
         """Wait until the gradients are those of all ranks. Collective.
 
@@ -193,8 +206,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loss = closure()
             if not self._skipping:
                 self._finish()
-                if isinstance(loss, torch.Tensor) and isinstance(self._gradients, Gradients):
-                    loss = self._gradients.average_loss(loss.detach())
+                is_loss = isinstance(loss, (torch.Tensor, Real))
+                if is_loss and isinstance(self._gradients, Gradients):
+                    loss = self._gradients.average_loss(loss)
             return loss
 
         return averaged

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import warnings
 import weakref
 from contextlib import nullcontext
@@ -75,6 +76,38 @@ def test_gradients_live_in_memory_that_the_ranks_share(set_to_none, rank, severa
     for param in model.parameters():
         at = param.grad.data_ptr()
         assert any(start <= at < end for start, end in shared)
+
+
+def test_gradients_are_averaged_after_a_script_has_replaced_their_memory(rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    optimizer = distributed(model)
+    for batch in own_batches(rank):
+        train(model, optimizer, [batch])
+        model.double().float()  # as to save it in another dtype
+        for param in model.parameters():
+            param.grad.data = param.grad.data.clone()
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
+    report_parity("PyTorch, replaced memory", difference(model, alone), 5e-6)
+    assert same_everywhere(*model.parameters())
+
+
+def test_a_rank_without_a_batch_after_a_step_that_was_skipped(rank):
+    model = multilayer()
+    optimizer = distributed(model)
+    train(model, optimizer, [batch_of(rank, 0)])
+    loss_of(model, batch_of(rank, 1)).backward()
+    assert optimizer.param_groups  # as GradScaler reads it, which then skips the step
+    optimizer.zero_grad()
+    if rank == 0:
+        loss_of(model, batch_of(rank, 2)).backward()
+    optimizer.step()
+    assert same_everywhere(*model.parameters())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_optimizer_says_why_it_can_not_be_copied(copied):
+    with pytest.raises(TypeError, match="can't be copied or pickled: keep its state_dict()"):
+        copied(distributed(multilayer()))
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -191,15 +224,17 @@ def test_a_scheduler_made_before_or_after(before, rank, report_parity):
     report_parity("PyTorch, scheduler", difference(model, alone), 5e-6)
 
 
-def test_a_closure_that_is_called_many_times(rank, report_parity):
+@pytest.mark.parametrize("as_number", [False, True])
+def test_a_closure_that_is_called_many_times(as_number, rank, report_parity):
     def run(model, optimizer, batch):
         def closure():
             optimizer.zero_grad()
             loss = loss_of(model, batch)
             loss.backward()
-            return loss
+            return loss.item() if as_number else loss
 
-        return [float(optimizer.step(closure).detach()) for _ in range(2)]
+        losses = [optimizer.step(closure) for _ in range(2)]
+        return [float(torch.as_tensor(loss).detach()) for loss in losses]
 
     def lbfgs(net):
         return torch.optim.LBFGS(
