@@ -3,6 +3,7 @@
 import numpy as np
 
 import hvdlite as hvd
+from hvdlite.core.shared_memory import own_host
 
 # Without elements, with one, odd, of many dimensions, past the threshold between algorithms.
 SHAPES = ((), (0,), (1,), (17,), (3, 0, 2), (3, 5, 7), (1, 2, 1, 2, 1, 2), (70_001,))
@@ -37,6 +38,26 @@ def model(dtype: str, shape, op: str, before=1.0, after=1.0) -> np.ndarray:
     result = MODEL[op](scaled, axis=0) * (after / (hvd.size() if op == "Average" else 1))
     with np.errstate(over="ignore"):  # products of float16 may be infinite
         return (np.trunc(result).astype("int64") if whole else result).astype(host_dtype(dtype))
+
+
+def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The rule of Maleki et al. (2020), section 3."""
+    dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    return (1 - dot / (2 * aa) if aa else 1) * a + (1 - dot / (2 * bb) if bb else 1) * b
+
+
+def adasum(vectors) -> np.ndarray:
+    """Host by host: pairs beyond a power of two first, then neighbours, and neighbours of those."""
+    hosts = hvd.allgather_object(own_host().number)
+    ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
+    vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]
+    places = 1 << (len(vectors).bit_length() - 1)
+    extra = len(vectors) - places
+    first = [adasum_of_two(*vectors[2 * i : 2 * i + 2]) for i in range(extra)]
+    vectors = first + vectors[2 * extra :]
+    while len(vectors) > 1:
+        vectors = [adasum_of_two(*vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
+    return vectors[0]
 
 
 def part_of(rows: int, rank: int, size: int) -> slice:

@@ -36,20 +36,20 @@ SHORT = [
 # several do to them.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "join", "numpy",
-    "numpy_out", "objects", "operations", "optimizer", "order", "parity", "parts", "process_sets",
+    "numpy_out", "objects", "optimizer", "order", "parity", "parts", "process_sets",
     "random_threads", "settings", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip
 
 # What 4 ranks do otherwise than 3: algorithms for powers of two, two pairs, two hosts' worth.
 ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
-    "codec", "grouped", "numpy_out", "operations", "process_sets", "random_threads", "sharded",
+    "codec", "grouped", "numpy_out", "process_sets", "random_threads", "sharded",
     "sharded_stripes", "sharded_weights", "sync_batch_norm",
 )]  # fmt: skip
 
 # By messages, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
-BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy", "numpy_out", "operations")]
+BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy", "numpy_out")]
 
 NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 CODECS_BY_MESSAGES = (NO_WINDOW, parallel("codec", "codec_training"))

@@ -8,6 +8,7 @@ from numbers_of_ranks import (
     EPSILON,
     MODEL,
     SHAPES,
+    adasum,
     check,
     close,
     host_dtype,
@@ -69,6 +70,28 @@ def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
     part = lib.call("reducescatter", everyone[rank], dtype=dtype, op=hvd.Sum)
     own = expected[part_of(5, rank, size)]
     np.testing.assert_allclose(part, own, EPSILON[dtype], 8 * EPSILON[dtype])
+
+
+def reals(dtype: str, shape, rank: int) -> np.ndarray:
+    return np.random.RandomState(rank + 7).randn(*shape).astype(host_dtype(dtype))
+
+
+@every_float
+def test_adasum(lib, dtype, rank, size):
+    for shape in ((1,), (17,), (3, 5, 7), (70_001,)):
+        everyone = [lib.read(lib.make(reals(dtype, shape, r), dtype)) for r in range(size)]
+        y = lib.call("allreduce", everyone[rank], dtype=dtype, op=hvd.Adasum)
+        np.testing.assert_allclose(y, adasum(everyone), 4 * EPSILON[dtype], 8 * EPSILON[dtype])
+        assert same_everywhere(y)
+
+
+@every_library
+def test_adasum_is_of_each_tensor_alone(lib, rank, size):
+    """Fused they would be one long vector."""
+    vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
+    results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
+    for y, v in zip(results, vectors):
+        np.testing.assert_allclose(y, adasum(v), 1e-5, 1e-5)
 
 
 @every_library

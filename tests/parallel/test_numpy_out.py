@@ -4,8 +4,7 @@ import resource
 
 import numpy as np
 import pytest
-from numbers_of_ranks import part_of, same_everywhere
-from test_operations import adasum
+from numbers_of_ranks import adasum, part_of, same_everywhere
 
 import hvdlite as hvd
 
