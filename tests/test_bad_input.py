@@ -35,3 +35,9 @@ def test_a_group_that_is_closed_while_the_job_ends():
     """It went on with the sockets of the job that another thread had freed."""
     job = assert_passed(script(1, "closed_apart", env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
+
+
+def test_a_job_that_is_left_while_a_group_is_opened():
+    """Nobody left the group, for whose end the job waited for ever."""
+    job = assert_passed(script(2, "left_meanwhile"))
+    assert [result["ended"] for result in job.results().values()] == [1, 1]

@@ -27,6 +27,7 @@ struct group {
 struct job {
     struct group **groups; /* [id]; NULL: closed; ids are not reused */
     int ngroups;
+    atomic_bool left;        /* this rank has left all groups */
     struct transport *world; /* of group 0 */
     struct engine_config config;
     struct patience patience;

@@ -143,6 +143,7 @@ int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd
 
 void hvd_leave(int group, const char *reason) {
     if (context_enter(NULL)) return;
+    if (group == HVD_ALL_GROUPS) atomic_store(&context_job()->left, true);
     for (int i = 0; i < context_job()->ngroups; i++) {
         struct group *g = job_group(context_job(), i);
         if (g && (group == HVD_ALL_GROUPS || i == group)) engine_leave(g->engine, reason);
