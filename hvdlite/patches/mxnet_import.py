@@ -10,37 +10,26 @@ import sys
 from collections.abc import Iterator
 
 from hvdlite.patches import kvstore_hooks
+from hvdlite.patches.after_import import AfterImport
 
 
 def watch() -> None:
     """Register the kvstore now if MXNet is imported, else right after its import."""
     if sys.modules.get("mxnet"):
         kvstore_hooks.register(sys.modules["mxnet"])
-    elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _MXNetFinder())
+    elif _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
-class _MXNetFinder:
-    """Lets the other finders find MXNet, and wraps its import."""
+def _execute(mxnet, code) -> None:
+    from hvdlite.patches.removed_names import as_mxnet_expects
 
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != "mxnet":
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next(filter(None, specs), None)
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
+    with as_mxnet_expects(), _packages_named():
+        code(mxnet)
+    kvstore_hooks.register(mxnet)
 
-            def exec_module(module):
-                from hvdlite.patches.removed_names import as_mxnet_expects
 
-                with as_mxnet_expects(), _packages_named():
-                    execute(module)
-                kvstore_hooks.register(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
+_finder = AfterImport("mxnet", _execute)
 
 
 @contextlib.contextmanager

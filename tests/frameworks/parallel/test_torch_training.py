@@ -256,6 +256,24 @@ def test_a_compiled_model(rank, report_parity):
     report_parity("PyTorch, torch.compile", difference(model, alone), 5e-6)
 
 
+def test_a_compiled_step(rank, report_parity):
+    model, alone = multilayer(), multilayer()
+    optimizer = distributed(model)
+
+    @torch.compile(backend="aot_eager")
+    def step(batch):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        return hvd.allreduce(loss.detach() * 2, name="loss")
+
+    losses = [step(batch) for batch in own_batches(rank)]
+    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
+    report_parity("PyTorch, compiled step", difference(model, alone), 5e-6)
+    assert same_everywhere(*losses)
+
+
 class Reader(torch.nn.Module):
     """An embedding, of which each batch hits some rows."""
 
