@@ -34,6 +34,12 @@ def test_ranks_are_told_apart_and_get_what_the_user_has(tmp_path):
     assert sorted(done.out.splitlines()) == sorted(expected)
 
 
+def test_the_users_own_sitecustomize_runs_too(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert call("-n", 1, *python("print('runs')")).out.endswith("[0] customized\n[0] runs\n")
+
+
 LISTENS = """
 import os, hvdlite as h
 h.init(); h.barrier()

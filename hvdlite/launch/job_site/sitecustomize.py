@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+from importlib.machinery import PathFinder
 
 
 def _end_after(show):
@@ -27,8 +28,8 @@ def _end_after(show):
 def _run_the_one_in_the_way():
     """Give way to the site's own sitecustomize, which this folder's hides."""
     sys.path[:] = [p for p in sys.path if os.path.realpath(p) != os.path.dirname(__file__)]
-    spec = importlib.util.find_spec("sitecustomize")
-    if spec and spec.origin != __file__:
+    spec = PathFinder.find_spec("sitecustomize")  # importlib.util has found this one already
+    if spec:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
