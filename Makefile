@@ -37,6 +37,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 include tools/mpi.env
 export $(shell sed -n 's/^\([A-Z_a-z]*\)=.*/\1/p' tools/mpi.env)
+# A process that finds no compiled modules compiles those of hvdlite, and pytest those of the tests.
+unexport PYTHONDONTWRITEBYTECODE
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 

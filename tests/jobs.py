@@ -14,7 +14,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-LEAN = TESTS / "lean"  # first in the path of ranks that import MXNet faster so
 
 _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 MPI_SETTINGS = {
@@ -89,7 +88,6 @@ def start_mpirun(
     env: Optional[Dict[str, str]] = None,
     while_running: Optional[Callable[[subprocess.Popen], None]] = None,
     options: Sequence[str] = (),
-    lean: bool = False,
     launcher: Sequence[str] = (),
 ) -> Job:
     """Run mpirun once.
@@ -97,13 +95,11 @@ def start_mpirun(
     :param timeout: seconds, then everything is killed and the test fails.
     :param while_running: called with the launcher's process as soon as it runs.
     :param options: of mpirun.
-    :param lean: without scikit-learn and SciPy: MXNet's import takes 1 s of CPU instead of 1.6.
     :param launcher: a command that takes mpirun's place.
     """
     job = uuid.uuid4().hex
     settings = {**os.environ, **MPI_SETTINGS, MARK: job, **(env or {})}
-    path = [str(LEAN) if lean else None, str(TESTS), os.environ.get("PYTHONPATH")]
-    settings["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    settings["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     shared_memory = leftovers_in_shm()
     start = time.monotonic()
     process = subprocess.Popen(
@@ -142,16 +138,13 @@ def alone(code: str, *arguments: str, **env) -> str:
 
 def script(ranks: int, name: str, *arguments: str, **options) -> Job:
     """Run ``tests/scripts/<name>.py``."""
-    file = str(TESTS / "scripts" / f"{name}.py")
-    return mpirun(ranks, file, *arguments, **{"lean": True, **options})
+    return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, **options)
 
 
 def assert_pieces_run(page: str, folder: Path) -> int:
     """Run the Python code of a page of docs/ on two ranks; return how many pieces it has."""
     file = ROOT / "docs" / f"{page}.md"
-    job = assert_passed(
-        script(2, "snippets", str(file), str(folder), timeout=120, lean=page != "trees")
-    )
+    job = assert_passed(script(2, "snippets", str(file), str(folder), timeout=120))
     pieces = file.read_text().count("\n```python\n") - (page == "training")
     assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
     return pieces

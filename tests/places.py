@@ -15,7 +15,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence
 import jobs
 from jobs import MARK, MPI_SETTINGS, ROOT, TESTS, Job
 
-WITHOUT_MPI = str(TESTS / "without_mpi")
+WITHOUT_MPI = {"HVDLITE_TEST_WITHOUT_MPI": "1"}
 
 
 def free_port() -> int:
@@ -32,12 +32,12 @@ def free_port() -> int:
 def variables(rank: int, size: int, port: int, host: str = "127.0.0.1") -> Dict[str, str]:
     """Torchrun's, and those of the tests."""
     found = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
-    path = [WITHOUT_MPI, str(TESTS), os.environ.get("PYTHONPATH")]
     return {
         **MPI_SETTINGS,
+        **WITHOUT_MPI,
         **{name: str(value) for name, value in found.items()},
         "MASTER_ADDR": host,
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]]),
     }
 
 

@@ -22,9 +22,7 @@ def weights_of(results: dict) -> np.ndarray:
 
 
 def trained(ranks: int, **env) -> dict:
-    return assert_passed(
-        mpirun(ranks, "-m", "hvdlite.as_horovod", SCRIPT, env=env, lean=True)
-    ).results()
+    return assert_passed(mpirun(ranks, "-m", "hvdlite.as_horovod", SCRIPT, env=env)).results()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ def test_what_the_names_are(alone):
 
 
 def test_hvdliterun(alone, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     run = call("--as-horovod", "-n", 2, sys.executable, SCRIPT)
     assert run.code == 0, run.err
     lines = [line.partition("RESULT ")[2] for line in run.out.splitlines() if "RESULT " in line]
@@ -106,7 +104,7 @@ print("RESULT", [horovod.rank(), horovod.__version__])
 
 def test_a_rank_finds_where_it_is_in_horovods_variables(tmp_path):
     (tmp_path / "where.py").write_text(WHERE)
-    job = assert_passed(mpirun(2, str(tmp_path / "where.py"), lean=True))
+    job = assert_passed(mpirun(2, str(tmp_path / "where.py")))
     for rank in (0, 1):
         assert f"RESULT [{rank}, '0.28.1']" in job.output
 

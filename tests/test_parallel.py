@@ -68,7 +68,7 @@ def passed(ranks: int, *runs: tuple, env: Optional[Dict[str, str]] = None, **opt
     """Run pytest on so many ranks, once with each of the pairs of variables and arguments."""
     command = ["-m", "runs", *map(json.dumps, runs)]
     env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "60", **(env or {})}  # for a rank whose run has failed
-    job = assert_passed(mpirun(ranks, *command, timeout=900, lean=True, env=env, **options))
+    job = assert_passed(mpirun(ranks, *command, timeout=900, env=env, **options))
     summaries = [line for line in job.output.splitlines() if " passed" in line]
     assert len(summaries) == len(runs), job.output
     for line in job.output.splitlines():

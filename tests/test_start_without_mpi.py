@@ -43,7 +43,7 @@ def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
 @no_examples
 def test_an_example_trains_to_mpis_bits():
     line = ["examples/mnist.py", "--epochs", "1"]
-    theirs = assert_passed(script(2, "example_bits", *line, timeout=120, lean=False)).results()
+    theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
     example = str(TESTS / "scripts" / "example_bits.py")
     assert results(start_ranks(2, example, *line, timeout=120)) == theirs
     assert theirs[0] == theirs[1]

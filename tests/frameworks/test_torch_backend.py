@@ -31,10 +31,9 @@ def test_programs_come_to_what_they_come_to_with_gloo():
     How Gloo's ends does not matter: PyTorch aborted once at its exit, after all results.
     """
     torchrun = ("torchrun", "--standalone", "--nproc-per-node=2", PROGRAMS)
-    path = os.pathsep.join(filter(None, [WITHOUT_MPI, os.environ.get("PYTHONPATH")]))
     gloo = started_by(*torchrun, "gloo")
     ours = started_by("hvdliterun", "-n", "2", PROGRAMS, "cpu:hvdlite,cuda:gloo")
-    without_mpi = started_by(*torchrun, "cpu:hvdlite,cuda:gloo", PYTHONPATH=path)
+    without_mpi = started_by(*torchrun, "cpu:hvdlite,cuda:gloo", **WITHOUT_MPI)
     for ended in (ours, without_mpi):
         assert ended.returncode == 0, ended.stdout + ended.stderr
     theirs, results = came_to(gloo.stdout), came_to(ours.stdout)

@@ -44,8 +44,7 @@ def test_a_data_loader_with_workers(tmp_path):
 
 def torchrun(*line: str, **env) -> subprocess.CompletedProcess:
     line = [str(Path(sys.executable).parent / "torchrun"), *line]
-    path = os.pathsep.join(filter(None, [WITHOUT_MPI, os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, **MPI_SETTINGS, "PYTHONPATH": path, **env}
+    env = {**os.environ, **MPI_SETTINGS, **WITHOUT_MPI, **env}
     return subprocess.run(line, capture_output=True, text=True, env=env, timeout=120)
 
 
@@ -70,9 +69,9 @@ def test_torchrun_starts_a_job_without_mpi(ranks, tmp_path):
 
 def test_an_example_trains_to_mpis_bits():
     line = ["examples/pytorch_mnist.py", "--epochs", "1"]
-    theirs = assert_passed(script(2, "example_bits", *line, timeout=120, lean=False)).results()
+    theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
     example = str(TESTS / "scripts" / "example_bits.py")
-    path = os.pathsep.join([WITHOUT_MPI, str(TESTS)])
+    path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     ended = torchrun("--standalone", "--nproc-per-node=2", example, *line, PYTHONPATH=path)
     assert Job(ended.returncode, ended.stdout, 0).results() == theirs, ended.stderr
     assert theirs[0] == theirs[1]

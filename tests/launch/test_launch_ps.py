@@ -1,20 +1,11 @@
 """MXNet's own parameter server, with scripts that know nothing of hvdlite."""
 
-import os
 import sys
 
 import pytest
-from jobs import LEAN
 from launching import SCRIPTS, call
 
 SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
-
-
-@pytest.fixture(autouse=True)
-def lean(monkeypatch):
-    """Up to seven processes import MXNet in a test."""
-    path = filter(None, [str(LEAN), os.environ.get("PYTHONPATH")])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])

@@ -3,9 +3,7 @@
 ``mpirun -n 3 python -m pytest tests/parallel`` runs them as tests/test_parallel.py does.
 """
 
-import contextlib
 import os
-import sys
 
 import hvdlite.mxnet as hvd  # noqa: F401
 
@@ -13,12 +11,8 @@ import hvdlite.mxnet as hvd  # noqa: F401
 import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
-from jobs import LEAN
 from meeting import *  # noqa: F403
 from nets import largest_difference
-
-with contextlib.suppress(ValueError):
-    sys.path.remove(str(LEAN))  # MXNet is imported: tests may have scikit-learn
 
 
 @pytest.fixture(autouse=True)
