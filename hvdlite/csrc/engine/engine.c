@@ -1,10 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
-#include "engine/coordinate.h"
-#include "engine/follow.h"
 #include "engine/negotiate.h"
-#include "engine/silence.h"
 #include "engine/wheel.h"
 #include "transport/wait.h"
 

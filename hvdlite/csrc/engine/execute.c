@@ -1,6 +1,6 @@
 #include "engine/execute.h"
 
-#include "engine/record.h"
+#include "engine/run_log.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>

@@ -4,7 +4,6 @@
 #include "base/floats.h"
 #include "collectives/coll.h"
 #include "engine/express_place.h"
-#include "engine/round.h"
 #include "kernels/reduce.h"
 #include "shm/lines.h"
 #include "transport/transport.h"

@@ -1,7 +1,6 @@
-#include "engine/follow.h"
+#include "engine/negotiate.h"
 
-#include "engine/record.h"
-#include "engine/silence.h"
+#include "engine/run_log.h"
 #include "negotiation/fusion.h"
 
 #include <stdlib.h>

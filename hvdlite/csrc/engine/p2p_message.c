@@ -2,6 +2,7 @@
 #include "engine/p2p_state.h"
 
 #include <string.h>
+#include <unistd.h>
 
 int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
              size_t size, hvd_error *err) {
@@ -37,4 +38,47 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     if (p->flight) flight_ended(p->flight, tensor->flight, error, clock_now());
     atomic_fetch_sub(&p->count, 1);
     tensor->complete(tensor->arg, error ? &own : NULL);
+}
+
+/* ---- lanes ---- */
+
+enum { BYTES = LANE_SLOTS * LANE_SLOT };
+
+bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]) {
+    hvd_error ignored;
+    if (!l->memory && !l->failed) {
+        l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
+        if (l->failed) return false;
+        shmem_address(l->file, address);
+        void *memory = NULL;
+        l->failed = shmem_map(&memory, BYTES, true, address, &ignored) != HVD_OK;
+        l->memory = memory;
+    }
+    if (l->memory) shmem_address(l->file, address);
+    return l->memory;
+}
+
+bool lane_map(struct lane *l, const char *address) {
+    hvd_error ignored;
+    void *memory = NULL;
+    if (!l->memory && !l->failed) {
+        l->failed = shmem_map(&memory, BYTES, true, address, &ignored) != HVD_OK;
+        l->memory = memory;
+    }
+    return l->memory;
+}
+
+void lane_close(struct lane *l) {
+    shmem_close(l->memory, BYTES);
+    if (l->file > 0) close(l->file);
+    *l = (struct lane){0};
+}
+
+int lane_take(struct lane *l) {
+    for (int slot = 0; slot < LANE_SLOTS; slot++) {
+        if (l->busy >> slot & 1) continue;
+        l->busy |= 1u << slot;
+        return slot;
+    }
+    return -1;
 }

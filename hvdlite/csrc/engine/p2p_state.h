@@ -5,7 +5,7 @@
 #define HVDLITE_ENGINE_P2P_STATE_H
 
 #include "engine/p2p.h"
-#include "engine/p2p_lane.h"
+#include "shm/shmem.h"
 
 enum {
     P2P_SHORT = 8 << 10, /* bytes that go with the offer */
@@ -34,6 +34,29 @@ struct p2p_head {
     uint32_t code;
     uint64_t number, bytes; /* of the send, by its sender; P2P_OFFER, P2P_WANT, P2P_PIECE */
 };
+
+/* A lane: memory of a sender's that another rank of its host maps, for long data between the two.
+ *
+ * Data passes through slots. The sender takes a free one, fills it and tells the receiver, which
+ * copies it and says so; then the slot is free. A zeroed lane is none. */
+enum { LANE_SLOTS = 4, LANE_SLOT = 256 << 10 };
+
+struct lane {
+    char *memory;  /* NULL: none */
+    int file;      /* the sender's; 0: none */
+    bool failed;   /* there was no memory: no other try */
+    unsigned busy; /* a bit for each slot; the sender's */
+};
+
+/* The sender makes it, the receiver maps it. False: it can't be; data must go in messages. */
+bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]);
+bool lane_map(struct lane *l, const char *address);
+void lane_close(struct lane *l);
+
+int lane_take(struct lane *l); /* a slot; -1: all are busy */
+static inline char *lane_slot(const struct lane *l, int slot) {
+    return l->memory + (size_t)slot * LANE_SLOT;
+}
 
 struct p2p_peer {
     bool knows; /* has sent something, or was sent something: it waits for word of this one's end */

@@ -5,6 +5,8 @@
 #define HVDLITE_ENGINE_RUN_LOG_H
 
 #include "engine/tensors.h"
+#include "engine/timeline.h"
+#include "shm/flight.h"
 
 /* What a batch moves of a tensor: all, or a piece. */
 struct batch_piece {
@@ -38,5 +40,18 @@ int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err);
 int run_log_append(struct run_log *log, double now, hvd_error *err);
 /* Takes the oldest batch; NULL: there is none. The caller frees it. */
 struct batch *run_log_take(struct run_log *log);
+
+/* ---- what is noted of a tensor on its way: in the flight recorder, and in a timeline that is on ---- */
+/* The coordinator will be told of the tensor; `again`: it knows it. */
+void record_reported(struct flight *flight, int group, struct tensor *tensor, bool again);
+/* All ranks have submitted the batch's tensors. */
+void record_agreed(struct flight *flight, const struct batch *batch);
+void record_failed(struct flight *flight, const struct tensor *tensor, double now);
+
+/* flight, timeline NULL: none. Returns when the batch started; 0: nobody wants to know. */
+double record_started(struct flight *flight, struct timeline *timeline, const struct batch *batch);
+/* Before its tensors complete. */
+void record_ended(struct flight *flight, struct timeline *timeline, const struct batch *batch,
+                  double started);
 
 #endif
