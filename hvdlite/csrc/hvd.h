@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "base/types.h"
 
-#include <stdbool.h>
-
 /* cdef begin */
 /* One tensor to communicate. hvd_start copies it, except the memory of `in`, `out` and
  * `residual`. */

@@ -6,8 +6,6 @@
 
 #include "negotiation/request.h"
 
-#include <stdint.h>
-
 /* A float32 sum of shape (n,). */
 static inline struct request request_of(const char *name, int64_t n) {
     struct request r = {.kind = HVD_ALLREDUCE,

@@ -5,9 +5,6 @@
 
 #include "check.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct slab {
     unsigned char *whole, *data;
     size_t front;

@@ -4,8 +4,6 @@
 #include "collectives/coll.h"
 #include "transport/transport.h"
 
-#include <stdint.h>
-
 static void check_chunks(size_t bytes, size_t element, int n) {
     size_t at = 0, least = SIZE_MAX, most = 0;
     for (int i = 0; i < n; i++) {

@@ -3,8 +3,6 @@
 
 #include "negotiation/wire.h"
 
-#include <stdatomic.h>
-
 enum { BUSY_RANKS = 3, SMALL = 6 };
 
 /* The links of all ranks: no transfer ends while `closed`. */

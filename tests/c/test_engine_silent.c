@@ -1,8 +1,6 @@
 /* A rank whose engine stands still is blamed by name; one that comes back in time costs nothing. */
 #include "engine_case.h"
 
-#include <stdatomic.h>
-
 enum { RANKS = 4 };
 
 /* The stopped rank's engine hears nothing and sends nothing while `closed`. */

@@ -5,8 +5,6 @@
 #include "base/options.h"
 #include "transport/pace.h"
 
-#include <stdint.h>
-
 static void set(const char *own, const char *horovod) {
     unsetenv("HVDLITE_TEST_VALUE");
     unsetenv("HOROVOD_TEST_VALUE");

@@ -3,8 +3,6 @@
 #include "handle_case.h"
 #include "random.h"
 
-#include <math.h>
-
 enum { N = 700 };
 
 static struct local_hub *hosts(int p) { return hub_of(p, 1, false); }

@@ -3,8 +3,6 @@
 
 #include "base/free_list.h"
 
-#include <stdint.h>
-
 enum { BYTES = 200, BLOCKS = 64, ROUNDS = 200 * (1 + 9 * !CHECK_SLOW), THREADS = 4 };
 
 TEST(test_blocks_are_apart) {

@@ -6,8 +6,6 @@
 #include "shm/host.h"
 #include "shm/shmem.h"
 
-#include <unistd.h>
-
 enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };
 
 static struct mailbox *mailbox_new(void) {

@@ -3,9 +3,7 @@
 
 #include "shm/shmem.h"
 
-#include <stdio.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
 

@@ -5,10 +5,6 @@
 
 #include "base/stacks.h"
 
-#include <signal.h>
-#include <stdatomic.h>
-#include <unistd.h>
-
 static atomic_int users_calls, pythons_calls;
 
 static void users(int number) { users_calls++; }

@@ -3,8 +3,6 @@
 
 #include "mxnet/turns.h"
 
-#include <stdatomic.h>
-
 static struct turns turns;
 
 static void enter(struct turn *turn, int group, const char *name) {

@@ -6,8 +6,6 @@
 #include "base/scratch.h"
 #include "transport/wait.h"
 
-#include <stdint.h>
-
 /* Phases in order, never back: 0 spin, 1 yield, 2 nap. */
 static int phase_of(double next) { return next < 0 ? 1 : next > 0 ? 2 : 0; }
 

@@ -6,9 +6,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 /* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */
 const char *env_text(const char *name);
 

@@ -1,7 +1,6 @@
 #include "base/error.h"
 
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -6,6 +6,8 @@
 #ifndef HVDLITE_BASE_ERROR_H
 #define HVDLITE_BASE_ERROR_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* cdef begin */

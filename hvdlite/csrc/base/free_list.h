@@ -7,8 +7,6 @@
 
 #include "base/sync.h"
 
-#include <stddef.h>
-
 struct free_list {
     struct monitor monitor; /* guards `first` */
     void *first;            /* each block starts with the address of the next */

@@ -1,6 +1,5 @@
 #include "base/map.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,9 +7,6 @@
 
 #include "base/error.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
 struct map_node {
     struct map_node *next;
     uint64_t hash;   /* of the key */

@@ -7,10 +7,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 /* type, field, HVDLITE_..., default, least, most. A default may lie outside the bounds: it stands
  * for "not set", where what is measured decides. */
 #define OPTIONS(ROW)                                                                               \

@@ -7,8 +7,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-
 struct poller;
 
 /* Reads what there is. False: the file is not watched any more. */

@@ -6,8 +6,6 @@
 
 #include "base/error.h"
 
-#include <stddef.h>
-
 struct scratch {
     void *data;
     size_t size;

@@ -7,7 +7,6 @@
 #include "base/error.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 
 struct monitor {
     pthread_mutex_t mutex;

@@ -3,7 +3,6 @@
 #include "collectives/costs.h"
 #include "transport/layout.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 

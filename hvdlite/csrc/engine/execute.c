@@ -1,6 +1,5 @@
 #include "engine/execute.h"
 
-#include "engine/run_log.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>

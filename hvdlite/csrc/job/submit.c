@@ -3,7 +3,6 @@
 #include "engine/p2p.h"
 #include "job/context.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -20,8 +20,6 @@
 #include "base/error.h"
 #include "kernels/reduce.h"
 
-#include <stdbool.h>
-
 struct codec {
     int32_t kind;     /* hvd_codec */
     double parameter; /* 2bit, 1bit: T; topk: ratio; else 0 */

@@ -2,7 +2,6 @@
 #include "mxnet/api.h"
 
 #include <dlfcn.h>
-#include <stddef.h>
 #include <string.h>
 
 /* memcpy: ISO C has no cast from an object pointer to a function pointer. */

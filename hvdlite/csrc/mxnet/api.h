@@ -6,9 +6,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 typedef void *NDArrayHandle;
 
 /* mxnet::engine::CallbackOnComplete: three words in all versions. `error`: a dmlc::Error. */

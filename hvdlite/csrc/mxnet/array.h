@@ -7,8 +7,6 @@
 #include "hvd.h"
 #include "mxnet/api.h"
 
-#include <stdbool.h>
-
 /* Fills in dtype, ndim and dims of *tensor; its dims are `dims`, which must live as long. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
                          int64_t dims[HVD_MAX_DIMS], hvd_error *err);

@@ -8,8 +8,6 @@
 
 #include "base/sync.h"
 
-#include <stdint.h>
-
 enum { TURN_QUEUES = 1024 }; /* a power of two: the queues are short even for 10,000 gradients */
 
 struct turn {

@@ -9,10 +9,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 /* Bytes that are decided and not finished, at most. AHEAD_MEASURED: by the rate at which batches
  * finish. AHEAD_UNLIMITED: whatever is ready is decided. */
 #define AHEAD_MEASURED SIZE_MAX

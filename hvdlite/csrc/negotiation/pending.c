@@ -1,6 +1,5 @@
 #include "negotiation/pending.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,6 @@
 #include "base/types.h"
 #include "kernels/codec.h"
 
-#include <stdbool.h>
-
 enum { REQUEST_DEALT = 64 }; /* added to a rule */
 
 struct request {

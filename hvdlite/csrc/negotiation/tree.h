@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-
 enum { TREE_BRANCHES = 16 };
 
 /* Zeroed: closed. */

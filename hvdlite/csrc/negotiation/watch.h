@@ -9,8 +9,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-
 struct watched;
 
 /* Zeroed: closed. */

@@ -4,7 +4,6 @@
 #include "shm/life.h"
 #include "shm/shmem.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Which field lies where in the recorder's memory, as a text for readers. */
 #include "shm/flight.h"
 
-#include <stddef.h>
 #include <stdio.h>
 
 struct field {

@@ -9,9 +9,6 @@
 #include "base/error.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* bytes of a message */ };
 

@@ -8,8 +8,6 @@
 #include "base/error.h"
 #include "base/sync.h"
 
-#include <stdint.h>
-
 /* Bytes between parts. At distances of a power of two reads and writes ran at half the speed: the
  * first cache of some processors tells lines apart by a few bits of their addresses (Lipp et al.,
  * "Take A Way: Exploring the Security Implications of AMD's Cache Way Predictors", 2020). A

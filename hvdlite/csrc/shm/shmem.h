@@ -8,9 +8,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 enum { SHMEM_ADDRESS = 64, SHMEM_LARGE_PAGE = 2 << 20 /* on x86-64 and most arm64 */ };
 
 /* Reserves addresses for `n` parts of `bytes`. Part `self` is zeroed memory of this process; the

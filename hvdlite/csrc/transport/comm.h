@@ -11,10 +11,6 @@
 #include "transport/pace.h"
 #include "transport/wait.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 struct transport;
 struct layout;
 

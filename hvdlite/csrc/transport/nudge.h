@@ -16,7 +16,6 @@
 #include "base/siphash.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { NUDGE_ADDRESSES = 4 };
 

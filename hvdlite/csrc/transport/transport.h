@@ -14,9 +14,6 @@
 #include "transport/wait.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct message {
     int from;

@@ -8,8 +8,6 @@
 
 #include "base/error.h"
 
-#include <stdbool.h>
-
 /* Seconds of one wait: spins until `spin`, then yields until `yield`, then naps. */
 struct wait_policy {
     double spin, yield;
