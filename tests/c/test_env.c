@@ -1,88 +1,92 @@
 /* The environment: which prefix wins, what is a number, how a bad value is refused. */
 #include "check.h"
 
-#include "base/env.h"
 #include "base/options.h"
 #include "transport/pace.h"
 
-static void set(const char *own, const char *horovod) {
-    unsetenv("HVDLITE_TEST_VALUE");
-    unsetenv("HOROVOD_TEST_VALUE");
-    if (own) setenv("HVDLITE_TEST_VALUE", own, 1);
-    if (horovod) setenv("HOROVOD_TEST_VALUE", horovod, 1);
+/* As HVDLITE_name and HOROVOD_name; NULL: not set. */
+static void set(const char *name, const char *own, const char *horovod) {
+    const char *texts[] = {own, horovod};
+    for (int i = 0; i < 2; i++) {
+        char full[64];
+        snprintf(full, sizeof full, "%s%s", i ? "HOROVOD_" : "HVDLITE_", name);
+        texts[i] ? setenv(full, texts[i], 1) : unsetenv(full);
+    }
 }
 
 TEST(test_prefixes) {
-    set(NULL, NULL);
+    set("TEST_VALUE", NULL, NULL);
     CHECK(env_text("TEST_VALUE") == NULL);
-    set(NULL, "theirs");
+    set("TEST_VALUE", NULL, "theirs");
     CHECK_TEXT(env_text("TEST_VALUE"), "theirs");
-    set("ours", "theirs");
+    set("TEST_VALUE", "ours", "theirs");
     CHECK_TEXT(env_text("TEST_VALUE"), "ours");
-    set("ours", NULL);
+    set("TEST_VALUE", "ours", NULL);
     CHECK_TEXT(env_text("TEST_VALUE"), "ours");
 }
 
 enum reader { FLAG, SIZE, SECONDS };
 
-/* What it reads, and as what; what it refuses. */
+/* An option of each type; what it reads, and as what; what it refuses, and how. */
 static const struct {
+    const char *name, *expected;
     const char *good[5];
     double values[5];
     const char *bad[12];
 } READERS[] = {/* HVDLITE_WINDOW=garbage counted as 1. */
-               [FLAG] = {{"0", "1"}, {0, 1}, {"garbage", "2", "true", "-1", "01", " ", "nan"}},
-               [SIZE] = {{"0", "1", "67108864", "18446744073709551615"},
+               [FLAG] = {"WINDOW",
+                         "expected 0 or 1",
+                         {"0", "1"},
+                         {0, 1},
+                         {"garbage", "2", "true", "-1", "01", " ", "nan"}},
+               [SIZE] = {"FUSION_THRESHOLD",
+                         "expected a whole number of at least 0",
+                         {"0", "1", "67108864", "18446744073709551615"},
                          {0, 1, 67108864, 18446744073709551615.0},
                          {"18446744073709551616", "-1", "1.5", "abc", "12x", "1e6", " ", " -1",
                           "+-1", "0x10"}},
-               [SECONDS] = {{"0", "0.25", "60", "1e3"},
+               [SECONDS] = {"DATA_TIMEOUT_SECONDS",
+                            "expected a number of at least 0",
+                            {"0", "0.25", "60", "1e3"},
                             {0, 0.25, 60, 1000},
                             {"-1", "abc", "1s", "nan", "inf", "-0.5", " "}}};
 
-/* A flag that is not set or refused stays true, which counts as 7, too. */
-static int read_value(enum reader reader, double *value) {
-    bool flag = true;
-    size_t size = 7;
-    double seconds = 7;
-    int code = reader == FLAG   ? env_flag("TEST_VALUE", &flag, ERR)
-               : reader == SIZE ? env_size("TEST_VALUE", &size, ERR)
-                                : env_seconds("TEST_VALUE", &seconds, ERR);
-    *value = reader == FLAG ? flag : reader == SIZE ? (double)size : seconds;
-    return code;
+/* Reads all options; returns this one's value. */
+static double value_of(enum reader reader, int code) {
+    struct options o = OPTIONS_DEFAULT;
+    FAILS(options_read(&o, ERR), code);
+    return reader == FLAG ? o.window : reader == SIZE ? (double)o.fusion_bytes : o.data_timeout;
 }
 
-static void check_refused(enum reader reader, const char *text, bool own) {
-    double value;
-    set(own ? text : NULL, own ? NULL : text);
-    CHECK_CASE(read_value(reader, &value) != HVD_OK, "'%s' of reader %d", text, reader);
-    CHECK_NEAR(value, reader == FLAG ? 1 : 7, 0);
-    CHECK_HAS(ERR->text, own ? "HVDLITE_TEST_VALUE is '" : "HOROVOD_TEST_VALUE is '");
-    CHECK_HAS(ERR->text, text);
-    CHECK_HAS(ERR->text, reader == FLAG ? "expected 0 or 1" : "at least 0");
+static void check_refused(enum reader reader, const char *text, bool own, double usual) {
+    char told[64];
+    set(READERS[reader].name, own ? text : NULL, own ? NULL : text);
+    CHECK_NEAR(value_of(reader, HVD_INVALID), usual, 0);
+    snprintf(told, sizeof told, "%s%s is '%s': ", own ? "HVDLITE_" : "HOROVOD_",
+             READERS[reader].name, text);
+    CHECK_HAS(ERR->text, told);
+    CHECK_HAS(ERR->text, READERS[reader].expected);
 }
 
 TEST(test_values) {
-    for (int reader = FLAG; reader <= SECONDS; reader++) {
-        double value;
-        set(NULL, NULL);
-        OK(read_value((enum reader)reader, &value));
-        CHECK_NEAR(value, reader == FLAG ? 1 : 7, 0);
+    for (enum reader reader = FLAG; reader <= SECONDS; reader++) {
+        double usual = value_of(reader, HVD_OK);
         for (int i = 0; READERS[reader].good[i]; i++) {
-            set(i % 2 ? READERS[reader].good[i] : NULL, READERS[reader].good[i]);
-            OK(read_value((enum reader)reader, &value));
-            CHECK_NEAR(value, READERS[reader].values[i], 0);
+            set(READERS[reader].name, i % 2 ? READERS[reader].good[i] : NULL,
+                READERS[reader].good[i]);
+            CHECK_NEAR(value_of(reader, HVD_OK), READERS[reader].values[i], 0);
         }
         for (int i = 0; READERS[reader].bad[i / 2]; i++)
-            check_refused((enum reader)reader, READERS[reader].bad[i / 2], i % 2);
+            check_refused(reader, READERS[reader].bad[i / 2], i % 2, usual);
+        set(READERS[reader].name, NULL, NULL);
     }
 }
 
 TEST(test_a_bad_value_is_told_by_the_name_that_was_set) {
-    set(NULL, "loud");
+    set("TEST_VALUE", NULL, "loud");
     CHECK_INT(env_invalid("TEST_VALUE", "something else", ERR), HVD_INVALID);
     CHECK_TEXT(ERR->text, "HOROVOD_TEST_VALUE is 'loud': expected something else");
-    set("louder", "loud");
+    set("TEST_VALUE", "louder", "loud");
     env_invalid("TEST_VALUE", "something else", ERR);
     CHECK_TEXT(ERR->text, "HVDLITE_TEST_VALUE is 'louder': expected something else");
 }

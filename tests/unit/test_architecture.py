@@ -113,7 +113,7 @@ def test_a_header_is_guarded_by_its_name(header):
 
 DOORS = [
     ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
-    ("the environment", r"\bgetenv\b|\benviron\b", {"base/env.c"}),
+    ("the environment", r"\bgetenv\b|\benviron\b", {"base/options.c"}),
     (
         "time",
         r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(",

@@ -1,7 +1,8 @@
 /* The options of a job: one row is a field, its variable, its default, and the bounds of a size.
  *
- * A row is all that an option needs here; docs/environment.md tells what it does. Read once, at
- * init. */
+ * A row is all that an option needs here; docs/environment.md tells what it does. The one door to the
+ * environment: HVDLITE_NAME, else HOROVOD_NAME for scripts written for Horovod. Read once, at init:
+ * getenv is not safe while another thread calls setenv. */
 #ifndef HVDLITE_BASE_OPTIONS_H
 #define HVDLITE_BASE_OPTIONS_H
 
@@ -37,5 +38,10 @@ extern const struct options OPTIONS_DEFAULT;
 /* Sets those fields whose variable is set; one that is wrong stays, and the first of these is the
  * error. */
 int options_read(struct options *options, hvd_error *err);
+
+/* The text, or NULL. `name` without prefix, e.g. "LOG_LEVEL". */
+const char *env_text(const char *name);
+/* HVD_INVALID, "HVDLITE_NAME is 'x': expected ...", with the prefix that is set. */
+int env_invalid(const char *name, const char *expected, hvd_error *err);
 
 #endif

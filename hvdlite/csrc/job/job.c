@@ -1,7 +1,6 @@
 #include "job/job.h"
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "collectives/coll.h"
 #include "collectives/costs.h"
 #include "transport/transport_mpi.h"

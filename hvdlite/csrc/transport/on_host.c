@@ -1,7 +1,7 @@
 #include "transport/on_host.h"
 
 #include "base/clock.h"
-#include "base/env.h"
+#include "base/options.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
