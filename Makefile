@@ -97,7 +97,7 @@ $(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml 
 	touch $@
 
 # Each tests/c/test_*.c is a program, linked with all of the core that knows no MPI and no MXNet.
-CORE     := $(filter-out transport/transport_mpi transport/no_mpi job/% mxnet/array mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
+CORE     := $(filter-out transport/transport_mpi transport/no_mpi job/% mxnet/api mxnet/operation mxnet/push,$(patsubst hvdlite/csrc/%.c,%,$(wildcard hvdlite/csrc/*/*.c)))
 PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan,build/c/$f/$(basename $(notdir $t))))
 # Its tasks are coroutines, which the thread sanitizer takes for threads that race.
 PROGRAMS := $(filter-out build/c/tsan/test_interleavings,$(PROGRAMS))

@@ -44,7 +44,7 @@ static inline void scene_close(struct scene *s) {
 }
 
 static inline void says(struct scene *s, int rank, struct request r, double now) {
-    OK(coordinator_request(s->c, rank, &r, now, ERR));
+    OK(coordinator_request(s->c, rank, &r, "", now, ERR));
 }
 
 static inline void hits(struct scene *s, int rank, uint64_t id, double now) {

@@ -62,7 +62,7 @@ static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_it
     if (item->type == WIRE_REQUEST && item->id)
         return coordinator_resent(c, item->rank, &item->request, job->now, err);
     if (item->type == WIRE_REQUEST)
-        return coordinator_refused(c, item->rank, &item->request,
+        return coordinator_request(c, item->rank, &item->request,
                                    item->request.failed ? item->error.text : "", job->now, err);
     if (item->type == WIRE_LEAVE) return HVD_OK;
     int many = item->type == WIRE_HITS ? tree->many[item->rank] : 1;

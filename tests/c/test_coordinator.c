@@ -133,9 +133,9 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     wrong.kind = r.kind;
     wrong.ndim = 0;
     wrong.failed = true;
-    OK(coordinator_refused(s->c, 2, &wrong, "splits are bad", 0, ERR));
+    OK(coordinator_request(s->c, 2, &wrong, "splits are bad", 0, ERR));
     says(s, 1, r, 0);
-    OK(coordinator_refused(s->c, 0, &wrong, "splits are worse", 0, ERR));
+    OK(coordinator_request(s->c, 0, &wrong, "splits are worse", 0, ERR));
     CHECK_INT(decide(s, 0), 1);
     CHECK_INT(s->got[0].item.type, WIRE_FAIL);
     CHECK_INT(s->got[0].item.error.code, HVD_INVALID);
@@ -181,6 +181,6 @@ SCENE(test_one_rank_chooses_its_splits, config_of(2)) {
 SCENE(test_submitted_twice, config_of(2)) {
     struct request r = request_of("a", 3);
     says(s, 0, r, 0);
-    FAILS(coordinator_request(s->c, 0, &r, 0, ERR), HVD_INTERNAL);
+    FAILS(coordinator_request(s->c, 0, &r, "", 0, ERR), HVD_INTERNAL);
     CHECK_HAS(ERR->text, "'a'");
 }

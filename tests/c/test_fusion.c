@@ -1,7 +1,7 @@
 /* The fusion planner: thresholds to the byte, what may not be mixed, look-ahead, numbering. */
 #include "requests.h"
 
-#include "negotiation/fusion.h"
+#include "negotiation/ready.h"
 #include "random.h"
 
 enum { MOST = 40 };

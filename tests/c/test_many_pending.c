@@ -3,7 +3,7 @@
 #include "random.h"
 
 #include "engine/tensors.h"
-#include "negotiation/fusion.h"
+#include "negotiation/ready.h"
 #include "shm/mailbox.h"
 
 #include <time.h>

@@ -121,7 +121,7 @@ DOORS = [
     ),
     ("sockets", r"\bsocket\(|\bsendto\(|\brecvfrom\(", {"transport/nudge.c"}),
     ("streams", r"\bsendmsg\(|\breadv\(", {"transport/link.c"}),
-    ("poll", r"\bp?poll\(|\beventfd\(", {"base/poller.c", "base/bell.c"}),
+    ("poll", r"\bp?poll\(|\beventfd\(", {"base/poller.c"}),
     ("epoll", r"\bepoll_\w+\(", {"transport/net.c"}),
     ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"shm/doorbell.c"}),
     ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),

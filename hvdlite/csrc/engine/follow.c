@@ -1,7 +1,7 @@
 #include "engine/negotiate.h"
 
 #include "engine/run_log.h"
-#include "negotiation/fusion.h"
+#include "negotiation/ready.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -60,7 +60,7 @@ static int take_request(struct negotiation *n, const struct wire_item *item, hvd
     struct coordinator *c = n->coordinator;
     if (item->id) return coordinator_resent(c, item->rank, &item->request, n->now, err);
     const char *why = item->request.failed ? item->error.text : "";
-    return coordinator_refused(c, item->rank, &item->request, why, n->now, err);
+    return coordinator_request(c, item->rank, &item->request, why, n->now, err);
 }
 
 static int take_report(struct negotiation *n, int from, const struct wire_item *item,

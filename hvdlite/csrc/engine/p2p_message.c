@@ -44,20 +44,6 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
 
 enum { BYTES = LANE_SLOTS * LANE_SLOT };
 
-bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]) {
-    hvd_error ignored;
-    if (!l->memory && !l->failed) {
-        l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
-        if (l->failed) return false;
-        shmem_address(l->file, address);
-        void *memory = NULL;
-        l->failed = shmem_map(&memory, BYTES, true, address, &ignored) != HVD_OK;
-        l->memory = memory;
-    }
-    if (l->memory) shmem_address(l->file, address);
-    return l->memory;
-}
-
 bool lane_map(struct lane *l, const char *address) {
     hvd_error ignored;
     void *memory = NULL;
@@ -66,6 +52,14 @@ bool lane_map(struct lane *l, const char *address) {
         l->memory = memory;
     }
     return l->memory;
+}
+
+bool lane_make(struct lane *l, char address[SHMEM_ADDRESS]) {
+    hvd_error ignored;
+    if (!l->memory && !l->failed) l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
+    if (l->failed) return false;
+    shmem_address(l->file, address);
+    return lane_map(l, address);
 }
 
 void lane_close(struct lane *l) {

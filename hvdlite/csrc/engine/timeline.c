@@ -1,6 +1,7 @@
 #include "engine/timeline.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <string.h>
@@ -19,8 +20,12 @@ void timeline_forked(struct timeline *t) {
 /* ---- writing, with the lock held ---- */
 
 /* Writes nothing after a write that failed: the file would not be whole. */
-static void write_text(struct timeline *t, const char *text) {
-    if (!t->failed && fwrite(text, 1, strlen(text), t->file) < strlen(text)) t->failed = errno;
+__attribute__((format(printf, 2, 3))) static void write_text(struct timeline *t, const char *format,
+                                                             ...) {
+    va_list args;
+    va_start(args, format);
+    if (!t->failed && vfprintf(t->file, format, args) < 0) t->failed = errno;
+    va_end(args);
 }
 
 static long microseconds(const struct timeline *t, double time) {
@@ -43,13 +48,11 @@ static void escape(const char *name, char *text, size_t size) {
 /* One end of a span. */
 static void write_end(struct timeline *t, char begin_or_end, const char *what, double time,
                       const char *rest) {
-    char line[3 * HVD_MAX_NAME + 300];
-    snprintf(
-        line, sizeof line,
+    write_text(
+        t,
         "{\"ph\": \"%c\", \"cat\": \"tensor\", \"id\": \"%llu\", \"name\": \"%s\", \"pid\": %d, "
         "\"tid\": 0, \"ts\": %ld%s},\n",
         begin_or_end, (unsigned long long)t->tensors, what, t->rank, microseconds(t, time), rest);
-    write_text(t, line);
 }
 
 static void write_span(struct timeline *t, const char *what, double from, double to,
@@ -95,27 +98,22 @@ void timeline_note(struct timeline *t, const char *what, double begin, double en
 }
 
 void timeline_cycle(struct timeline *t, double now) {
-    char line[160];
     monitor_lock(&t->monitor);
-    if (t->file && t->marks_cycles) {
-        snprintf(line, sizeof line,
-                 "{\"ph\": \"i\", \"name\": \"cycle\", \"s\": \"p\", \"pid\": %d, \"tid\": 0, "
-                 "\"ts\": %ld},\n",
-                 t->rank, microseconds(t, now));
-        write_text(t, line);
-    }
+    if (t->file && t->marks_cycles)
+        write_text(t,
+                   "{\"ph\": \"i\", \"name\": \"cycle\", \"s\": \"p\", \"pid\": %d, \"tid\": 0, "
+                   "\"ts\": %ld},\n",
+                   t->rank, microseconds(t, now));
     monitor_unlock(&t->monitor);
 }
 
 /* By which timelines of several ranks are put side by side; viewers ignore it. */
 static void write_clock(struct timeline *t) {
-    char line[700];
-    snprintf(
-        line, sizeof line,
+    write_text(
+        t,
         "{\"ph\": \"M\", \"name\": \"hvdlite_clock\", \"pid\": %d, \"args\": {\"origin\": %.9f, "
         "\"offset\": %.9f, \"error\": %.9f%s}},\n",
         t->rank, t->origin, t->clock_offset, t->clock_error, t->about);
-    write_text(t, line);
 }
 
 void timeline_set_clock(struct timeline *t, double offset, double error, const char *about) {
@@ -153,15 +151,13 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
 }
 
 int timeline_stop(struct timeline *t, hvd_error *err) {
-    char line[120];
     int code = HVD_OK;
     monitor_lock(&t->monitor);
     if (t->file) {
-        snprintf(line, sizeof line,
-                 "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
-                 "\"rank %d\"}}\n]\n",
-                 t->rank, t->rank);
-        write_text(t, line);
+        write_text(t,
+                   "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": "
+                   "\"rank %d\"}}\n]\n",
+                   t->rank, t->rank);
         if (fclose(t->file) && !t->failed) t->failed = errno;
         if (t->failed)
             code = error_set(err, HVD_INVALID,

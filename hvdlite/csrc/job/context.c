@@ -1,7 +1,5 @@
 #define _POSIX_C_SOURCE 200809L /* rwlocks */
-#include "job/context.h"
-
-#include "base/sync.h"
+#include "job/job.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* The job on this rank: its groups of ranks, each with a transport and an engine.
+/* The job on this rank: its groups of ranks, each with a transport and an engine; and the context,
+ * this process's one job and the lock of the one pointer to it.
  *
- * Group 0 is the whole job. Groups may overlap: their engines do not wait for each other. The
- * caller must keep other threads from adding or removing groups during a call; context.h does.
- * Exceptions are marked "no lock". */
+ * Group 0 is the whole job. Groups may overlap: their engines do not wait for each other. No thread
+ * may add or remove groups during a call of job_*, unless "no lock" stands there: the context keeps
+ * them from it. */
 #ifndef HVDLITE_JOB_JOB_H
 #define HVDLITE_JOB_JOB_H
 
@@ -57,5 +58,31 @@ struct group *job_take(struct job *j, int id); /* gives it to the caller; NULL: 
 
 /* Stops the engine and frees the group; NULL does nothing. No lock for a group that was taken. */
 void group_close(struct group *g);
+
+/* ---- the context: any thread ---- */
+
+/* Between enter and leave the job and its groups stay. In a forked child all calls fail. */
+int context_enter(hvd_error *err);
+void context_leave(void);
+
+/* Enters and finds the group; `name` is the tensor's, for the error text. */
+int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
+
+/* ---- between enter and leave ---- */
+struct job *context_job(void);
+struct group *context_world(void); /* all ranks of the job */
+/* HVD_OK, or the first cause of the failure that ended the job. */
+int context_why_failed(hvd_error *err);
+
+/* ---- outside enter and leave: these wait until all callers have left ---- */
+/* Opens the job; collective. */
+int context_open(struct reach *reach, hvd_error *err);
+void context_close(void);
+/* Keeps the job's memory until context_release, even if another thread closes the job. */
+int context_hold(struct job **out, hvd_error *err);
+void context_release(struct job *held);
+/* Fails if the held job has been closed. */
+int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
+struct group *context_take_group(int id); /* NULL: no such group */
 
 #endif

@@ -1,7 +1,7 @@
 #include "hvd.h"
 
 #include "base/stacks.h"
-#include "job/context.h"
+#include "job/job.h"
 #include "transport/net.h"
 #include "transport/transport_mpi.h"
 

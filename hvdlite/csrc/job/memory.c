@@ -1,6 +1,6 @@
 #include "hvd.h"
 
-#include "job/context.h"
+#include "job/job.h"
 #include "shm/host_memory.h"
 
 #include <stdlib.h>

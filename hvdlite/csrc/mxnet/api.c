@@ -1,7 +1,10 @@
 #define _GNU_SOURCE /* RTLD_NOLOAD */
 #include "mxnet/api.h"
 
+#include "mxnet/push.h"
+
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* memcpy: ISO C has no cast from an object pointer to a function pointer. */
@@ -59,4 +62,130 @@ int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err) 
         return error_set(err, HVD_UNSUPPORTED, "%s is not loaded: import mxnet first", libmxnet);
     HVD_TRY(find_functions(api, library, err));
     return find_exceptions(api, err);
+}
+
+/* ---- arrays ---- */
+
+static int mxnet_failed(const struct mxnet_api *api, const char *name, hvd_error *err) {
+    return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name, api->last_error());
+}
+
+static int translate_dtype(int flag, const char *name, int *dtype, hvd_error *err) {
+    static const signed char DTYPES[] = {
+        /* [mshadow's type flag] */
+        HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_UINT8, HVD_INT32, HVD_INT8,    HVD_INT64,
+        HVD_BOOL,    -1,          -1,          -1,        -1,        HVD_BFLOAT16};
+    bool known = flag >= 0 && flag < (int)sizeof DTYPES && DTYPES[flag] >= 0;
+    if (known) *dtype = DTYPES[flag];
+    return known
+               ? HVD_OK
+               : error_set(err, HVD_UNSUPPORTED,
+                           "tensor '%s' has a dtype (MXNet's type flag %d) that hvdlite does not "
+                           "handle: cast it to "
+                           "float16, bfloat16, float32, float64, uint8, int8, int32, int64 or bool",
+                           name, flag);
+}
+
+int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                              hvd_error *err) {
+    int storage, device, id;
+    if (api->get_storage_type(array, &storage) || api->get_context(array, &device, &id))
+        return mxnet_failed(api, name, err);
+    if (storage != DENSE)
+        return error_set(
+            err, HVD_UNSUPPORTED,
+            "tensor '%s' has storage type %s: expected dense; convert it with tostype('default')",
+            name,
+            storage == 1   ? "row_sparse"
+            : storage == 2 ? "csr"
+                           : "undefined");
+    if (device != CPU && device != CPU_PINNED && device != CPU_SHARED)
+        return error_set(err, HVD_UNSUPPORTED,
+                         "tensor '%s' lies on device %d of type %d: expected a CPU array; copy it "
+                         "with as_in_context("
+                         "mx.cpu())",
+                         name, id, device);
+    return HVD_OK;
+}
+
+/* MXNet owns the shape's buffer, which lasts until this thread's next call. */
+static int read_shape(const struct mxnet_api *api, NDArrayHandle array, const char *name, int *rank,
+                      int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
+    int ndim = 0;
+    const int64_t *dims = NULL;
+    const int *dims32 = NULL;
+    if (api->get_shape ? api->get_shape(array, &ndim, &dims)
+                       : api->get_shape32(array, &ndim, &dims32))
+        return mxnet_failed(api, name, err);
+    if (ndim < 0 || ndim > HVD_MAX_DIMS)
+        return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
+                         name, ndim, HVD_MAX_DIMS);
+    for (int i = 0; i < ndim; i++) sizes[i] = dims ? dims[i] : dims32[i];
+    *rank = ndim;
+    return HVD_OK;
+}
+
+int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
+                         int64_t dims[HVD_MAX_DIMS], hvd_error *err) {
+    int flag;
+    HVD_TRY(mxnet_array_check_storage(api, array, tensor->name, err));
+    if (api->get_dtype(array, &flag)) return mxnet_failed(api, tensor->name, err);
+    HVD_TRY(translate_dtype(flag, tensor->name, &tensor->dtype, err));
+    HVD_TRY(read_shape(api, array, tensor->name, &tensor->ndim, dims, err));
+    tensor->dims = dims;
+    return HVD_OK;
+}
+
+int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               size_t count, hvd_error *err) {
+    int64_t dims[HVD_MAX_DIMS];
+    hvd_tensor got = {.name = name};
+    size_t values = 1;
+    HVD_TRY(mxnet_array_describe(api, array, &got, dims, err));
+    for (int i = 0; i < got.ndim; i++) values *= (size_t)dims[i];
+    if (got.dtype == HVD_FLOAT32 && values == count) return HVD_OK;
+    return error_set(err, HVD_INVALID,
+                     "tensor '%s': expected a residual of %zu float32 values, got %zu of %s", name,
+                     count, values, dtype_name(got.dtype));
+}
+
+/* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,
+ * so an operation that holds the array must not call it: wait for the array here. */
+int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                              hvd_error *err) {
+    void *data;
+    if (api->is_blocked) return HVD_OK;
+    return api->wait_to_read(array) || api->get_data(array, &data) ? mxnet_failed(api, name, err)
+                                                                   : HVD_OK;
+}
+
+/* An NDArray's first member is the shared pointer to its chunk. */
+static void *chunk_of(NDArrayHandle array) { return *(void **)array; }
+
+static int by_chunk(const void *a, const void *b) {
+    const char *x = chunk_of(*(const NDArrayHandle *)a), *y = chunk_of(*(const NDArrayHandle *)b);
+    return (x > y) - (x < y);
+}
+
+bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
+    qsort(arrays, (size_t)n, sizeof *arrays, by_chunk);
+    for (int i = 1; i < n; i++)
+        if (chunk_of(arrays[i - 1]) == chunk_of(arrays[i])) return true;
+    return false;
+}
+
+/* Its second word is libstdc++'s control block: a virtual table, then the count. */
+int hvd_mxnet_references(void *array) {
+    const void *control = ((void **)array)[1];
+    return ((const int *)control)[sizeof(void *) / sizeof(int)];
+}
+
+int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                       void **data, hvd_error *err) {
+    if (api->is_blocked && api->is_blocked(chunk_of(array))) api->unblock(chunk_of(array));
+    if (api->get_data(array, data))
+        return error_set(err, HVD_INTERNAL,
+                         "tensor '%s': MXNet failed to give the array's memory: %s", name,
+                         api->last_error());
+    return HVD_OK;
 }

@@ -1,10 +1,12 @@
-/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded.
+/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded;
+ * and what the binding asks of an NDArray: its dtype, shape and memory, and whether hvdlite can use
+ * it.
  *
  * Types and signatures as in MXNet's c_api.h and engine.h, 1.6 to 2.0; no header is needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 
-#include "base/error.h"
+#include "hvd.h"
 
 typedef void *NDArrayHandle;
 
@@ -60,5 +62,30 @@ struct mxnet_api {
 
 /* libmxnet: the path of the library, which is already loaded. */
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
+
+/* ---- of an NDArray; errors name the tensor ---- */
+
+/* Fills in dtype, ndim and dims of *tensor; its dims are `dims`, which must live as long. */
+int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
+                         int64_t dims[HVD_MAX_DIMS], hvd_error *err);
+
+/* Fails unless the array is dense and on the CPU. */
+int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                              hvd_error *err);
+
+/* Fails unless the array is float32 and has `count` values, as many as the tensor. */
+int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                               size_t count, hvd_error *err);
+
+/* Call it before an operation on the array is pushed. */
+int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                              hvd_error *err);
+
+/* The array's memory in plain layout; valid while an operation of MXNet's engine holds it. */
+int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                       void **data, hvd_error *err);
+
+/* True if any two are views of the same memory, by which MXNet schedules. Sorts the arrays. */
+bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "base/free_list.h"
 #include "engine/tensors.h"
-#include "mxnet/array.h"
+#include "mxnet/api.h"
 #include "mxnet/push.h"
 #include "mxnet/turns.h"
 

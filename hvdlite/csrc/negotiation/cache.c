@@ -3,15 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct slot {
-    struct slot *newer, *older; /* in order of use */
-    struct cache_entry entry;
-};
-
 struct cache {
     size_t capacity;
     struct map names, ids;
-    struct slot *newest, *oldest;
+    struct cache_entry *newest, *oldest;
 };
 
 struct cache *cache_new(size_t capacity) {
@@ -20,29 +15,29 @@ struct cache *cache_new(size_t capacity) {
     return c;
 }
 
-static void unlink_use(struct cache *c, struct slot *s) {
-    *(s->newer ? &s->newer->older : &c->newest) = s->older;
-    *(s->older ? &s->older->newer : &c->oldest) = s->newer;
-    s->newer = s->older = NULL;
+static void unlink_use(struct cache *c, struct cache_entry *e) {
+    *(e->newer ? &e->newer->older : &c->newest) = e->older;
+    *(e->older ? &e->older->newer : &c->oldest) = e->newer;
+    e->newer = e->older = NULL;
 }
 
-static void link_newest(struct cache *c, struct slot *s) {
-    s->older = c->newest;
-    if (c->newest) c->newest->newer = s;
-    c->newest = s;
-    if (!c->oldest) c->oldest = s;
+static void link_newest(struct cache *c, struct cache_entry *e) {
+    e->older = c->newest;
+    if (c->newest) c->newest->newer = e;
+    c->newest = e;
+    if (!c->oldest) c->oldest = e;
 }
 
-static void slot_free(struct slot *s) {
-    free(s->entry.rows);
-    free(s);
+static void entry_free(struct cache_entry *e) {
+    free(e->rows);
+    free(e);
 }
 
-static void drop(struct cache *c, struct slot *s) {
-    map_remove(&c->names, &s->entry.node);
-    map_remove(&c->ids, &s->entry.by_id);
-    unlink_use(c, s);
-    slot_free(s);
+static void drop(struct cache *c, struct cache_entry *e) {
+    map_remove(&c->names, &e->node);
+    map_remove(&c->ids, &e->by_id);
+    unlink_use(c, e);
+    entry_free(e);
 }
 
 void cache_free(struct cache *c) {
@@ -53,11 +48,10 @@ void cache_free(struct cache *c) {
     free(c);
 }
 
-static struct cache_entry *used(struct cache *c, struct slot *s) {
-    if (!s) return NULL;
-    unlink_use(c, s);
-    link_newest(c, s);
-    return &s->entry;
+static struct cache_entry *used(struct cache *c, struct cache_entry *e) {
+    if (e) unlink_use(c, e);
+    if (e) link_newest(c, e);
+    return e;
 }
 
 struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
@@ -68,38 +62,37 @@ struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
     return used(c, map_get_number(&c->ids, id));
 }
 
-static struct slot *slot_new(uint64_t id, const struct request *request, const int64_t *rows,
-                             uint32_t nrows) {
-    struct slot *s = calloc(1, sizeof *s);
-    if (!s) return NULL;
-    s->entry.id = id;
-    s->entry.request = *request;
-    s->entry.node = map_node_of(s->entry.request.name, s);
-    s->entry.by_id = map_node_of_number(id, s);
-    s->entry.nrows = nrows;
-    if (!nrows) return s;
-    s->entry.rows = malloc(nrows * sizeof *rows);
-    if (!s->entry.rows) {
-        free(s);
+static struct cache_entry *entry_new(uint64_t id, const struct request *request,
+                                     const int64_t *rows, uint32_t nrows) {
+    struct cache_entry *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->id = id;
+    e->request = *request;
+    e->node = map_node_of(e->request.name, e);
+    e->by_id = map_node_of_number(id, e);
+    e->nrows = nrows;
+    if (!nrows) return e;
+    e->rows = malloc(nrows * sizeof *rows);
+    if (!e->rows) {
+        free(e);
         return NULL;
     }
-    memcpy(s->entry.rows, rows, nrows * sizeof *rows);
-    return s;
+    memcpy(e->rows, rows, nrows * sizeof *rows);
+    return e;
 }
 
 int cache_put(struct cache *c, uint64_t id, const struct request *request, const int64_t *rows,
               uint32_t nrows, hvd_error *err) {
     if (!c->capacity) return HVD_OK;
-    struct slot *s = slot_new(id, request, rows, nrows), *old;
-    if (!s) return error_set(err, HVD_NO_MEMORY, "no memory to cache tensor '%s'", request->name);
-    if ((old = map_find(&c->names, &s->entry.node))) drop(c, old);
+    struct cache_entry *e = entry_new(id, request, rows, nrows), *old;
+    if (!e) return error_set(err, HVD_NO_MEMORY, "no memory to cache tensor '%s'", request->name);
+    if ((old = map_find(&c->names, &e->node))) drop(c, old);
     if (c->names.count == c->capacity) drop(c, c->oldest);
-    int code = map_put(&c->names, &s->entry.node, err);
-    if (!code && (code = map_put(&c->ids, &s->entry.by_id, err)))
-        map_remove(&c->names, &s->entry.node);
+    int code = map_put(&c->names, &e->node, err);
+    if (!code && (code = map_put(&c->ids, &e->by_id, err))) map_remove(&c->names, &e->node);
     if (code)
-        slot_free(s);
+        entry_free(e);
     else
-        link_newest(c, s);
+        link_newest(c, e);
     return code;
 }

@@ -15,8 +15,9 @@ struct cache_entry {
     uint64_t id;          /* from 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
-    uint32_t nrows;         /* number of ranks where rows vary, else 0 */
-    int64_t *rows;          /* rows of every rank, owned by the cache */
+    struct cache_entry *newer, *older; /* in order of use; the cache's, like the nodes */
+    uint32_t nrows;                    /* number of ranks where rows vary, else 0 */
+    int64_t *rows;                     /* rows of every rank, owned by the cache */
     unsigned waited_alone;  /* uses in which this rank waited, and not all ranks; the engine's */
     struct request request; /* at the end, so that what each hit reads lies together */
 };

@@ -73,7 +73,7 @@ static int join(struct coordinator *c, int rank, hvd_error *err) {
 static int submit(struct coordinator *c, int rank, const struct request *request,
                   const struct map_node *name, uint64_t id, const char *why, double now,
                   hvd_error *err) {
-    struct pending *p = waiting_find(&c->waiting, name);
+    struct pending *p = map_find(&c->waiting.names, name);
     if (!p) {
         HVD_TRY(waiting_add(&c->waiting, request, name, c->config.size, c->config.job_ranks, now,
                             &p, err));
@@ -85,16 +85,11 @@ static int submit(struct coordinator *c, int rank, const struct request *request
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;
 }
 
-int coordinator_refused(struct coordinator *c, int rank, const struct request *request,
+int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err) {
     HVD_TRY(request_check(request, c->config.size, err));
     struct map_node name = map_node_of(request->name, NULL);
     return submit(c, rank, request, &name, 0, why, now, err);
-}
-
-int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
-                        hvd_error *err) {
-    return coordinator_refused(c, rank, request, "", now, err);
 }
 
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
@@ -119,7 +114,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
     c->owed[rank]--;
     c->nowed--;
     c->look_again = true;
-    return coordinator_request(c, rank, request, now, err);
+    return coordinator_request(c, rank, request, "", now, err);
 }
 
 void coordinator_leave(struct coordinator *c, int rank, const char *reason) {

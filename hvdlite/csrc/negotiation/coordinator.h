@@ -9,7 +9,7 @@
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 
 #include "base/options.h"
-#include "negotiation/waiting.h"
+#include "negotiation/pending.h"
 #include "negotiation/wire.h"
 
 struct coordinator;
@@ -26,11 +26,9 @@ struct coordinator *coordinator_new(const struct coordinator_config *config); /*
 void coordinator_free(struct coordinator *c);
 
 /* What ranks report. An error is a defect or lack of memory, never the user's. A request of kind join:
- * until every rank has joined, no tensor waits for this rank. */
-int coordinator_request(struct coordinator *c, int rank, const struct request *request, double now,
-                        hvd_error *err);
-/* The same of a request that has failed; why: for the error of every rank. */
-int coordinator_refused(struct coordinator *c, int rank, const struct request *request,
+ * until every rank has joined, no tensor waits for this rank.
+ * why: of a request that has failed, for the error of every rank; else "". */
+int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* Where the id has been dropped, asks the rank through `out` for the whole request. */
 int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,

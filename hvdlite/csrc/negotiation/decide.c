@@ -34,7 +34,7 @@ static int fail_pending(struct coordinator *c, struct pending *p, const hvd_erro
 /* Fails tensors that wait for a rank that left: checks new tensors, or all if look_again. */
 static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *p = c->look_again ? c->waiting.first : c->waiting.unseen;
-    waiting_seen(&c->waiting);
+    c->waiting.unseen = NULL;
     c->look_again = false;
     for (struct pending *next; p && c->nleft; p = next) {
         hvd_error why;

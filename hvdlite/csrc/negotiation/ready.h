@@ -1,8 +1,8 @@
 /* The tensors that every rank has submitted and that are not decided yet, in the order in which
  * they shall run; cut into pieces and planned as batches.
  *
- * A large tensor is cut, so that an urgent one waits for a piece of it, not for all. The
- * coordinator's. */
+ * A large tensor is cut, so that an urgent one waits for a piece of it, not for all. Tensor fusion
+ * trades a copy to and from a buffer for fewer, longer messages. The coordinator's. */
 #ifndef HVDLITE_NEGOTIATION_READY_H
 #define HVDLITE_NEGOTIATION_READY_H
 
@@ -54,5 +54,26 @@ void ready_plan_free(struct ready_plan *plan);
 void ready_decided(const struct piece *piece);
 /* Drops the planned tensors that are decided whole. */
 void ready_clean(struct ready *r, const struct ready_plan *plan);
+
+/* ---- fusion: chooses the tensors that one collective moves together ---- */
+
+/* One collective may move both tensors. */
+bool fusion_fits(const struct request *a, const struct request *b);
+
+/* A tensor, or a piece of it that has so many bytes. */
+struct fusion_item {
+    const struct request *request;
+    size_t bytes;
+    bool behind; /* the next piece of the tensor before it: goes into a later batch than that */
+};
+
+/* Cuts n tensors, in the order in which they shall run, into batches. batch[i] is the batch of
+ * tensor i. Batches are numbered from 0 in the order of their first tensor; their number is
+ * returned. All tensors of a batch have one kind, dtype, codec, op, scales, root and region. A
+ * batch has at most `threshold` bytes, unless it is a single tensor; threshold 0 fuses nothing.
+ * Only allreduces and broadcasts are fused; not Adasum, whose rule is for one tensor. A tensor that
+ * fits is drawn forward past others, into one of the last FUSION_OPEN batches with room. */
+enum { FUSION_OPEN = 32 };
+size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);
 
 #endif

@@ -1,11 +1,7 @@
-#include "negotiation/waiting.h"
+#include "negotiation/pending.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct pending *waiting_find(const struct waiting *w, const struct map_node *name) {
-    return map_find(&w->names, name);
-}
 
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
                 int size, const int *job_ranks, double now, struct pending **out, hvd_error *err) {
@@ -37,8 +33,6 @@ void waiting_free(struct waiting *w) {
     map_clear(&w->names);
     *w = (struct waiting){0};
 }
-
-void waiting_seen(struct waiting *w) { w->unseen = NULL; }
 
 const struct pending **waiting_of_ranks(const struct waiting *w, int size) {
     const struct pending **oldest = calloc((size_t)size, sizeof *oldest);

@@ -7,19 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
-    return t->ops->send(t, to, data, size, err);
-}
-
 int transport_receive(struct transport *t, struct message *message, hvd_error *err) {
     *message = (struct message){.from = -1};
     return t->ops->receive(t, message, err);
-}
-
-unsigned transport_listen(struct transport *t) { return t->ops->listen(t); }
-
-void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
-    t->ops->sleep(t, ticket, seconds);
 }
 
 /* A look at MPI takes some 30 us. One in 1 ms costs a core 3 %, which is spent only while a tensor
@@ -106,8 +96,6 @@ void transport_linger(struct transport *t) {
     }
 }
 
-void transport_wake(struct transport *t) { t->ops->wake(t); }
-
 void *transport_gather(struct transport *t, const void *own, size_t each, hvd_error *err) {
     char *all = calloc((size_t)t->all.size, each);
     if (!all) {
@@ -131,11 +119,3 @@ int transport_agree(struct transport *t, int code, hvd_error *err) {
     error_set(err, HVD_RANK_LEFT, "rank %d could not start: its error says why", first);
     return transport_blame(t, first, err);
 }
-
-void transport_forked(struct transport *t) {
-    if (t->ops->forked) t->ops->forked(t);
-}
-
-void transport_abandon(struct transport *t) { t->ops->abandon(t); }
-
-void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }

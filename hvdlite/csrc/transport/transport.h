@@ -69,7 +69,10 @@ static inline int transport_job_rank(const struct transport *t, int rank) {
 }
 
 /* Message lane; neither call blocks. */
-int transport_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err);
+static inline int transport_send(struct transport *t, int to, const void *data, size_t size,
+                                 hvd_error *err) {
+    return t->ops->send(t, to, data, size, err);
+}
 int transport_receive(struct transport *t, struct message *message, hvd_error *err);
 
 /* "rank 2 (process 4711 on host n7)" */
@@ -96,11 +99,14 @@ void transport_linger(struct transport *t);
 
 /* How to sleep and miss nothing: take a ticket, look for work, sleep on the ticket. Sleep returns
  * at once if a message or a nudge came since the ticket. */
-unsigned transport_listen(struct transport *t);
-void transport_sleep(struct transport *t, unsigned ticket, double seconds);
+static inline unsigned transport_listen(struct transport *t) { return t->ops->listen(t); }
+static inline void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
+    t->ops->sleep(t, ticket, seconds);
+}
 /* The longest sleep that still finds a message which rings no doorbell. */
 double transport_longest_sleep(struct transport *t, bool pending);
-void transport_wake(struct transport *t); /* any thread */
+/* Any thread. */
+static inline void transport_wake(struct transport *t) { t->ops->wake(t); }
 
 /* Collective, before the engine starts. Returns every rank's bytes, by rank, which the caller
  * frees; NULL: see *err. */
@@ -110,12 +116,14 @@ void *transport_gather(struct transport *t, const void *own, size_t each, hvd_er
 int transport_agree(struct transport *t, int code, hvd_error *err);
 
 /* In a forked child: lets go of what would hide this process's end from the other ranks. */
-void transport_forked(struct transport *t);
+static inline void transport_forked(struct transport *t) {
+    if (t->ops->forked) t->ops->forked(t);
+}
 
 /* After a failure: no transfer touches its buffer any more. */
-void transport_abandon(struct transport *t);
+static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
 /* clean: every rank calls it and nothing is under way. Else what can't be released is leaked. */
-void transport_close(struct transport *t, bool clean);
+static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
 
 #endif

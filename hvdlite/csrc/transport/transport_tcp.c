@@ -1,6 +1,6 @@
 #include "transport/transport_tcp.h"
 
-#include "base/bell.h"
+#include "base/poller.h"
 #include "transport/channel.h"
 #include "transport/on_host.h"
 
