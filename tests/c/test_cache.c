@@ -36,46 +36,6 @@ TEST(test_by_name_and_id) {
     cache_free(NULL);
 }
 
-TEST(test_small_capacities) {
-    struct cache *c = cache_new(0);
-    put(c, 1, 1);
-    CHECK(cache_by_id(c, 1) == NULL && named(c, 1) == NULL);
-    cache_free(c);
-    c = cache_new(1);
-    put(c, 1, 1);
-    CHECK(cache_by_id(c, 1) != NULL);
-    put(c, 2, 2);
-    CHECK(cache_by_id(c, 1) == NULL && named(c, 1) == NULL);
-    CHECK(cache_by_id(c, 2) != NULL);
-    put(c, 3, 2);
-    CHECK(cache_by_id(c, 2) == NULL);
-    CHECK(named(c, 2) != NULL && named(c, 2)->id == 3);
-    cache_free(c);
-}
-
-TEST(test_unused_for_longest_goes) {
-    OWN(end) struct cache *c = cache_new(3);
-    for (int i = 1; i <= 3; i++) put(c, (uint64_t)i, i);
-    CHECK(cache_by_id(c, 1) != NULL); /* uses by id ... */
-    CHECK(named(c, 2) != NULL);       /* ... and by name */
-    put(c, 4, 4);
-    CHECK(cache_by_id(c, 3) == NULL);
-    put(c, 5, 5);
-    CHECK(cache_by_id(c, 1) == NULL);
-    CHECK(cache_by_id(c, 2) && cache_by_id(c, 4) && cache_by_id(c, 5));
-}
-
-/* The same name again takes no second place, even when the cache is full. */
-TEST(test_replaced_by_name) {
-    OWN(end) struct cache *c = cache_new(2);
-    put(c, 1, 1);
-    put(c, 2, 2);
-    put(c, 3, 2);
-    CHECK(cache_by_id(c, 1) != NULL);
-    CHECK(cache_by_id(c, 2) == NULL);
-    CHECK(cache_by_id(c, 3) != NULL && cache_by_id(c, 3)->request.dims[0] == 3);
-}
-
 TEST(test_rows_are_copied) {
     OWN(end) struct cache *c = cache_new(2);
     int64_t rows[] = {3, 0, 5};
@@ -87,15 +47,18 @@ TEST(test_rows_are_copied) {
     if (CHECK(entry && entry->nrows == 3)) CHECK(entry->rows[0] == 3 && entry->rows[2] == 5);
 }
 
-/* Against a plain list, random puts and looks. */
-TEST(test_random) {
-    enum { NAMES = 30, CAPACITY = 10 };
+/* Against a plain list: random puts, and looks by name and id. Of a full cache what was unused for
+ * longest goes; the same name again takes no second place. */
+static void check_random(size_t capacity) {
+    enum { NAMES = 30 };
     uint64_t random = 1, id_of[NAMES] = {0}, used[NAMES] = {0};
-    OWN(end) struct cache *c = cache_new(CAPACITY);
+    OWN(end) struct cache *c = cache_new(capacity);
     for (uint64_t step = 1; step < 5000; step++) {
         size_t name = random_below(&random, NAMES), in = 0, oldest = NAMES;
         if (random_next(&random) % 2) {
-            const struct cache_entry *entry = named(c, (int)name);
+            bool by_id = random_next(&random) % 2 && id_of[name];
+            const struct cache_entry *entry =
+                by_id ? cache_by_id(c, id_of[name]) : named(c, (int)name);
             CHECK((entry ? entry->id : 0) == id_of[name]);
             used[name] = step;
             continue;
@@ -105,8 +68,16 @@ TEST(test_random) {
             in++;
             if (oldest == NAMES || used[i] < used[oldest]) oldest = i;
         }
-        if (in == CAPACITY) id_of[oldest] = 0;
+        uint64_t gone[] = {id_of[name], in == capacity && in ? id_of[oldest] : 0};
+        if (in == capacity && in) id_of[oldest] = 0;
         put(c, step, (int)name);
-        id_of[name] = used[name] = step;
+        id_of[name] = capacity ? step : 0;
+        used[name] = step;
+        for (int i = 0; i < 2; i++) CHECK(!gone[i] || !cache_by_id(c, gone[i]));
     }
+}
+
+TEST(test_random) {
+    static const size_t CAPACITIES[] = {0, 1, 2, 10};
+    for (int i = 0; i < 4; i++) check_random(CAPACITIES[i]);
 }

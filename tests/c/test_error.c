@@ -90,22 +90,3 @@ TEST(test_chain_is_cut) {
         if (strlen(whole) < sizeof err.text - 1) CHECK_TEXT(err.text, whole);
     }
 }
-
-static int fails(bool fail, hvd_error *err) {
-    return fail ? error_set(err, HVD_NO_MEMORY, "inner") : HVD_OK;
-}
-
-static int tries(bool fail, int *reached, hvd_error *err) {
-    HVD_TRY(fails(fail, err));
-    (*reached)++;
-    return HVD_OK;
-}
-
-TEST(test_try) {
-    hvd_error err = {0};
-    int reached = 0;
-    CHECK_INT(tries(true, &reached, &err), HVD_NO_MEMORY);
-    CHECK_INT(reached, 0);
-    CHECK_INT(tries(false, &reached, &err), HVD_OK);
-    CHECK_INT(reached, 1);
-}

@@ -1,5 +1,5 @@
 /* Damaged messages, streams and mailboxes, by blind mutation of good ones; `make fuzz` goes further. */
-#include "check.h"
+#include "requests.h"
 
 #include "fuzz.h"
 #include "random.h"
@@ -21,22 +21,15 @@ static size_t good_messages(uint64_t *random, uint8_t *input) {
         for (int rank = 0; rank < FUZZ_RANKS; rank++) {
             struct wire_writer w = {0};
             struct wire_item item = {.type = WIRE_REQUEST, .rank = rank};
-            struct request *q = &item.request;
-            hvd_error err = {0};
-            *q = (struct request){.kind = turn % 2 ? HVD_BROADCAST : HVD_ALLREDUCE,
-                                  .dtype = HVD_FLOAT32,
-                                  .ndim = 1,
-                                  .prescale = 1,
-                                  .postscale = 1,
-                                  .name = "a"};
-            q->dims[0] = (int64_t)random_below(random, 1 << 20);
-            q->name[0] = (char)('a' + turn);
-            CHECK_OK(wire_put(&w, &item, &err), err);
+            char name[] = {(char)('a' + turn), 0};
+            item.request = request_of(name, (int64_t)random_below(random, 1 << 20));
+            if (turn % 2) item.request.kind = HVD_BROADCAST;
+            OK(wire_put(&w, &item, ERR));
             item.type = WIRE_HIT;
             item.id = (uint64_t)turn;
-            CHECK_OK(wire_put(&w, &item, &err), err);
+            OK(wire_put(&w, &item, ERR));
             item.type = WIRE_LEAVE;
-            if (turn == 3) CHECK_OK(wire_put(&w, &item, &err), err);
+            if (turn == 3) OK(wire_put(&w, &item, ERR));
             put_message(input, &size, rank, &w);
             wire_free(&w);
         }

@@ -17,19 +17,17 @@ struct ends {
     int rings[2], lost[2];
 };
 
-static struct ends *ends_of(void *arg) { return *(struct ends **)arg; }
-static void ring_0(void *arg) { ends_of(arg)->rings[0]++; }
-static void ring_1(void *arg) { ends_of(arg)->rings[1]++; }
-static void lost_0(void *arg, int peer) { ends_of(arg)->lost[0] = 1 + peer; }
-static void lost_1(void *arg, int peer) { ends_of(arg)->lost[1] = 1 + peer; }
+static void ring_0(void *arg) { ((struct ends *)arg)->rings[0]++; }
+static void ring_1(void *arg) { ((struct ends *)arg)->rings[1]++; }
+static void lost_0(void *arg, int peer) { ((struct ends *)arg)->lost[0] = 1 + peer; }
+static void lost_1(void *arg, int peer) { ((struct ends *)arg)->lost[1] = 1 + peer; }
 
-static void open_ends(struct ends *e, struct ends **arg, int buffer) {
+static void open_ends(struct ends *e, int buffer) {
     struct sockets s;
     *e = (struct ends){{NULL}, {NULL}, {0}, {0}};
-    *arg = e;
     sockets_connect(&s, 2, buffer);
     for (int i = 0; i < 2; i++) {
-        struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, arg};
+        struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, e};
         OK(net_open(&e->net[i], &CHANNELS, i, 2, s.data[i], s.messages[i], ERR));
         OK(channel_open(&e->channel[i], e->net[i], 0, owner, ERR));
     }
@@ -51,6 +49,8 @@ static void close_both(struct ends *e) {
     close_end(e, 0, true);
     close_end(e, 1, true);
 }
+
+#define ENDS_TEST(name) TEST_ON(name, struct ends, e, open_ends(e, 0), close_both(e))
 
 static void fill_bytes(unsigned char *data, size_t n, unsigned seed) {
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed((uint64_t)seed << 32 | i);
@@ -111,12 +111,12 @@ static size_t length_of(uint64_t *r) {
 /* Sends and receives are posted in any order beside each other; looks lie between them. `several`: a
  * second group is open, so frames that nobody has wanted yet are kept. */
 static void run_frames(uint64_t seed, int buffer, bool several) {
-    struct ends e, *arg;
+    struct ends e;
     uint64_t r = seed;
     struct channel *others[2];
     struct transit x[MOST_FRAMES];
     int sent = 0, posted = 0;
-    open_ends(&e, &arg, buffer);
+    open_ends(&e, buffer);
     for (int i = 0; i < 2 && several; i++)
         OK(channel_open(&others[i], e.net[i], 7, e.channel[i]->owner, ERR));
     for (int i = 0; i < MOST_FRAMES; i++) transit_new(&x[i], length_of(&r), (unsigned)i);
@@ -150,10 +150,10 @@ static void open_both(struct ends *e, struct channel *c[2], uint32_t group) {
 /* What a group has given up stays whole for the others: the rest of a frame goes out from a copy,
  * and comes in to nowhere. */
 static void run_abandon(bool sender, bool receiver) {
-    struct ends e, *arg;
+    struct ends e;
     struct channel *c[2];
     OWN(transit_free) struct transit x, y;
-    open_ends(&e, &arg, TINY);
+    open_ends(&e, TINY);
     open_both(&e, c, 7);
     transit_new(&x, BIG, 0);
     transit_new(&y, BIG, 1);
@@ -194,38 +194,35 @@ static void check_text(struct channel *c, const char *text) {
 }
 
 /* A rank opens its groups when it gets there; what has come before is kept. */
-TEST(test_a_group_that_only_one_rank_has_opened) {
-    struct ends e, *arg;
+ENDS_TEST(test_a_group_that_only_one_rank_has_opened) {
     struct channel *c[2];
     struct piece *p;
     char got[4] = "";
-    open_ends(&e, &arg, 0);
-    OK(channel_open(&c[0], e.net[0], 9, e.channel[0]->owner, ERR));
+    OK(channel_open(&c[0], e->net[0], 9, e->channel[0]->owner, ERR));
     OK(channel_isend(c[0], "abc", 4, 1, &p, ERR));
     send_text(c[0], "early");
-    send_text(e.channel[0], "of the world");
-    check_text(e.channel[1], "of the world");
-    OK(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, ERR));
+    send_text(e->channel[0], "of the world");
+    check_text(e->channel[1], "of the world");
+    OK(channel_open(&c[1], e->net[1], 9, e->channel[1]->owner, ERR));
     check_text(c[1], "early");
     OK(channel_irecv(c[1], got, 4, 0, &p, ERR));
     CHECK(!p);
     CHECK_TEXT(got, "abc");
     channel_close(c[1]);
-    FAILS(channel_open(&c[1], e.net[1], 9, e.channel[1]->owner, ERR), HVD_INVALID);
+    FAILS(channel_open(&c[1], e->net[1], 9, e->channel[1]->owner, ERR), HVD_INVALID);
     send_text(c[0], "late"); /* for nobody */
-    send_text(e.channel[0], "after it");
-    check_text(e.channel[1], "after it");
+    send_text(e->channel[0], "after it");
+    check_text(e->channel[1], "after it");
     OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, ERR));
     channel_close(c[0]);
-    close_both(&e);
 }
 
 enum end { FAREWELL, SILENT, DATA_ONLY, JUNK };
 
 static void run_end(enum end how) {
     static const unsigned char NOISE[100] = {0xff, 0xee, 0xdd, 0xcc, 9, 9, 9, 9, 9, 9};
-    struct ends e, *arg;
-    open_ends(&e, &arg, 0);
+    struct ends e;
+    open_ends(&e, 0);
     struct link *links = e.net[0]->peers[1].links;
     send_text(e.channel[0], "last words");
     if (how == JUNK) CHECK(write(links[LANE_MESSAGES].file, NOISE, sizeof NOISE) > 0);
@@ -245,14 +242,14 @@ TEST(test_ends_of_a_rank) {
 
 /* A link that was down is used at once, and by no count of tries is a stream given up. */
 TEST(test_streams_are_tried_often) {
-    struct ends e, *arg;
+    struct ends e;
     int files[2], often = 0, give_up = 0;
     socklen_t size = sizeof often;
     enum { TCP_RTO_MAX_MS = 44, TCP_USER_TIMEOUT = 18 };
     sockets_tcp_pair(files);
     bool knows = getsockopt(files[0], IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size) == 0;
     for (int i = 0; i < 2; i++) close(files[i]);
-    open_ends(&e, &arg, SOCKETS_TCP);
+    open_ends(&e, SOCKETS_TCP);
     int file = e.net[0]->peers[1].links[LANE_DATA].file;
     getsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &often, &size);
     getsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up, &size);
@@ -261,34 +258,28 @@ TEST(test_streams_are_tried_often) {
 }
 
 /* The process may have no more memory; the sanitizers' allocators end it then. */
-TEST(test_no_memory_for_a_frame) {
-    struct ends e, *arg;
+ENDS_TEST(test_no_memory_for_a_frame) {
     struct rlimit old;
     struct frame head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
-    open_ends(&e, &arg, 0);
-    CHECK(write(e.net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
-    OK(channel_check(e.channel[1], -1, 0, ERR));
+    CHECK(write(e->net[0]->peers[1].links[LANE_MESSAGES].file, &head, sizeof head) == sizeof head);
+    OK(channel_check(e->channel[1], -1, 0, ERR));
     getrlimit(RLIMIT_AS, &old);
     setrlimit(RLIMIT_AS, &(struct rlimit){LINK_LONGEST / 2, old.rlim_max});
-    net_look(e.net[1]);
+    net_look(e->net[1]);
     setrlimit(RLIMIT_AS, &old);
-    FAILS(channel_check(e.channel[1], -1, 0, ERR), HVD_NO_MEMORY);
-    CHECK(!e.lost[1]);
-    close_both(&e);
+    FAILS(channel_check(e->channel[1], -1, 0, ERR), HVD_NO_MEMORY);
+    CHECK(!e->lost[1]);
 }
 
-TEST(test_a_frame_of_another_size) {
-    struct ends e, *arg;
+ENDS_TEST(test_a_frame_of_another_size) {
     OWN(transit_free) struct transit x;
     struct piece *p;
-    open_ends(&e, &arg, 0);
     transit_new(&x, 100, 0);
-    post_send(&e, &x);
-    OK(channel_irecv(e.channel[1], x.to, 99, 0, &p, ERR));
-    net_look(e.net[1]);
-    FAILS(channel_check(e.channel[1], -1, 0, ERR), HVD_INTERNAL);
+    post_send(e, &x);
+    OK(channel_irecv(e->channel[1], x.to, 99, 0, &p, ERR));
+    net_look(e->net[1]);
+    FAILS(channel_check(e->channel[1], -1, 0, ERR), HVD_INTERNAL);
     CHECK_HAS(ERR->text, "rank 0 sent other bytes");
     CHECK(p && !p->complete && x.to[0] == 0);
-    close_both(&e);
 }

@@ -5,13 +5,14 @@
 
 static struct turns turns;
 
+#define TURNS_TEST(name) TEST_ON(name, struct turns, t, turns_init(&turns), turns_destroy(&turns))
+
 static void enter(struct turn *turn, int group, const char *name) {
     turn_enter(&turns, turn, group, name, turn);
 }
 
-TEST(test_the_later_one_waits_for_the_earlier) {
+TURNS_TEST(test_the_later_one_waits_for_the_earlier) {
     struct turn first, second, third, other;
-    turns_init(&turns);
     enter(&first, 0, "weight");
     enter(&second, 0, "weight");
     enter(&third, 0, "weight");
@@ -24,31 +25,26 @@ TEST(test_the_later_one_waits_for_the_earlier) {
     CHECK(turn_pass(&turns, &second) == NULL); /* the third has not come */
     CHECK(turn_come(&turns, &third) == &third);
     CHECK(turn_pass(&turns, &third) == NULL);
-    turns_destroy(&turns);
 }
 
-TEST(test_one_that_comes_while_the_first_is_under_way_goes_with_it) {
+TURNS_TEST(test_one_that_comes_while_the_first_is_under_way_goes_with_it) {
     struct turn first, second;
-    turns_init(&turns);
     enter(&first, 0, "weight");
     enter(&second, 0, "weight");
     CHECK(turn_come(&turns, &first) == &first);
     CHECK(turn_come(&turns, &second) == NULL);
     CHECK(turn_pass(&turns, &first) == &second);
     CHECK(turn_pass(&turns, &second) == NULL);
-    turns_destroy(&turns);
 }
 
-TEST(test_groups_have_names_of_their_own) {
+TURNS_TEST(test_groups_have_names_of_their_own) {
     struct turn all, part;
-    turns_init(&turns);
     enter(&all, 0, "weight");
     enter(&part, 1, "weight");
     CHECK(turn_come(&turns, &part) == &part);
     CHECK(turn_pass(&turns, &part) == NULL);
     CHECK(turn_come(&turns, &all) == &all);
     CHECK(turn_pass(&turns, &all) == NULL);
-    turns_destroy(&turns);
 }
 
 /* ---- many threads ---- */
@@ -81,12 +77,10 @@ static void *bring(void *arg) {
     return arg;
 }
 
-TEST(test_threads_bring_them_in_any_order) {
-    turns_init(&turns);
+TURNS_TEST(test_threads_bring_them_in_any_order) {
     for (int i = 0; i < NAMES; i++) snprintf(names[i], sizeof names[i], "name%d", i);
     for (int i = 0; i < THREADS * EACH; i++) enter(&entered[i], 0, names[i % NAMES]);
     threads_run(THREADS, bring, NULL, 0);
     CHECK_INT(atomic_load(&passed), THREADS * EACH);
     CHECK_INT(atomic_load(&in_order), THREADS * EACH);
-    turns_destroy(&turns);
 }

@@ -5,40 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- parcels ---- */
-
-static void add_parcel(struct parcels *q, struct parcel *p) {
-    p->next = NULL;
-    *(q->first ? q->last : &q->first) = p;
-    q->last = &p->next;
-}
-
-static struct parcel *take_parcel(struct parcels *q, int from) {
-    struct parcel **at = &q->first, *p;
-    while (*at && from >= 0 && (*at)->from != from) at = &(*at)->next;
-    if (!(p = *at)) return NULL;
-    *at = p->next;
-    if (!p->next) q->last = at;
-    return p;
-}
-
-static void free_parcel(struct parcel *p) {
-    if (p) free(p->data);
-    free(p);
-}
-
-static struct parcel *new_parcel(int from, size_t size) {
-    struct parcel *p = malloc(sizeof *p);
-    if (p) *p = (struct parcel){.from = from, .size = size, .data = malloc(size + 1)};
-    if (p && p->data) return p;
-    free_parcel(p);
-    return NULL;
-}
-
-static void drain(struct parcels *q) {
-    for (struct parcel *p; (p = take_parcel(q, -1));) free_parcel(p);
-}
-
 /* ---- opening and closing ---- */
 
 /* Finds or makes it. NULL: no memory. */
@@ -79,8 +45,8 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
 /* What comes for it from now on is dropped; so it stays in the net's list. */
 void channel_close(struct channel *c) {
     channel_abandon(c);
-    for (int r = 0; r < c->net->size; r++) drain(&c->kept[r]);
-    drain(&c->inbox);
+    for (int r = 0; r < c->net->size; r++) parcels_drain(&c->kept[r]);
+    parcels_drain(&c->inbox);
     for (struct piece *p; (p = c->pieces);) {
         c->pieces = p->all;
         free(p);
@@ -97,8 +63,8 @@ void channel_close(struct channel *c) {
 static void free_all(struct net *n) {
     for (struct channel *c; (c = n->channels);) {
         n->channels = c->next;
-        for (int r = 0; c->kept && r < n->size; r++) drain(&c->kept[r]);
-        drain(&c->inbox);
+        for (int r = 0; c->kept && r < n->size; r++) parcels_drain(&c->kept[r]);
+        parcels_drain(&c->inbox);
         free(c->posted);
         free(c->kept);
         free(c);
@@ -158,7 +124,7 @@ static bool redirect(struct channel *c, int peer, struct piece *p) {
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
     if (!fits(c, peer, p, l->head.bytes)) return true;
     memcpy(p->data, l->parcel->data, l->got - sizeof l->head);
-    free_parcel(l->parcel);
+    parcel_free(l->parcel);
     l->parcel = NULL;
     l->piece = p;
     l->into = p->data;
@@ -169,14 +135,14 @@ int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct 
                   hvd_error *err) {
     *p = new_piece(c, data, bytes, err);
     if (!*p) return err->code;
-    struct parcel *kept = c->posted[from].first ? NULL : take_parcel(&c->kept[from], -1);
+    struct parcel *kept = c->posted[from].first ? NULL : parcels_take(&c->kept[from], -1);
     if (kept && fits(c, from, *p, kept->size)) {
         memcpy(data, kept->data, bytes);
         (*p)->complete = true;
     } else if (!kept && (c->posted[from].first || !redirect(c, from, *p))) {
         pieces_add(&c->posted[from], *p);
     }
-    free_parcel(kept);
+    parcel_free(kept);
     if (!(*p)->complete) net_pull(c->net, from, LANE_DATA);
     settle(c, p);
     return HVD_OK;
@@ -214,7 +180,7 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
     return HVD_OK;
 }
 
-struct parcel *channel_take(struct channel *c, int from) { return take_parcel(&c->inbox, from); }
+struct parcel *channel_take(struct channel *c, int from) { return parcels_take(&c->inbox, from); }
 
 int channel_cut(int peer, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
@@ -249,7 +215,7 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
 /* ---- for the net ---- */
 
 static bool keep(struct net *n, int peer, struct link *l) {
-    l->parcel = new_parcel(peer, l->head.bytes);
+    l->parcel = parcel_new(peer, l->head.bytes);
     l->into = l->parcel ? l->parcel->data : NULL;
     n->starved |= !l->parcel;
     return l->parcel != NULL;
@@ -274,9 +240,9 @@ static void arrived(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     if (l->piece) l->piece->complete = true;
     if (l->parcel && c->state == CHANNEL_CLOSED)
-        free_parcel(l->parcel);
+        parcel_free(l->parcel);
     else if (l->parcel)
-        add_parcel(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
+        parcels_add(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
     if (l->head.kind == FRAME_OVER && !c->over) {
         c->over = peer + 1;
         c->over_since = clock_now();

@@ -9,10 +9,6 @@
 
 #include "transport/net.h"
 
-struct parcels {
-    struct parcel *first, **last;
-};
-
 enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
 /* What the channel tells its owner, also from other threads. */

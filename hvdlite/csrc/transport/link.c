@@ -35,6 +35,40 @@ void pieces_remove(struct pieces *q, struct piece *p) {
     if (!p->next) q->last = at;
 }
 
+/* ---- parcels ---- */
+
+void parcels_add(struct parcels *q, struct parcel *p) {
+    p->next = NULL;
+    *(q->first ? q->last : &q->first) = p;
+    q->last = &p->next;
+}
+
+struct parcel *parcels_take(struct parcels *q, int from) {
+    struct parcel **at = &q->first, *p;
+    while (*at && from >= 0 && (*at)->from != from) at = &(*at)->next;
+    if (!(p = *at)) return NULL;
+    *at = p->next;
+    if (!p->next) q->last = at;
+    return p;
+}
+
+void parcel_free(struct parcel *p) {
+    if (p) free(p->data);
+    free(p);
+}
+
+struct parcel *parcel_new(int from, size_t size) {
+    struct parcel *p = malloc(sizeof *p);
+    if (p) *p = (struct parcel){.from = from, .size = size, .data = malloc(size + 1)};
+    if (p && p->data) return p;
+    parcel_free(p);
+    return NULL;
+}
+
+void parcels_drain(struct parcels *q) {
+    for (struct parcel *p; (p = parcels_take(q, -1));) parcel_free(p);
+}
+
 /* ---- opening and closing ---- */
 
 /* A link that has been down is used at most 2 s after it is up again; by default the kernel tries
@@ -58,8 +92,7 @@ void link_open(struct link *l, int file) {
 void link_close(struct link *l) {
     for (struct piece *p; (p = pieces_take(&l->out));)
         if (p->own) free(p);
-    if (l->parcel) free(l->parcel->data);
-    free(l->parcel);
+    parcel_free(l->parcel);
     if (l->file >= 0) close(l->file);
     *l = (struct link){.file = -1, .ended = true, .mute = true};
 }

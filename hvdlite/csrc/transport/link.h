@@ -44,6 +44,10 @@ struct parcel {
     char *data; /* malloc'ed */
 };
 
+struct parcels {
+    struct parcel *first, **last;
+};
+
 struct link {
     int file;                /* -1: none */
     bool readable, writable; /* as far as is known */
@@ -74,6 +78,12 @@ struct link_reader {
 void pieces_add(struct pieces *q, struct piece *p);
 struct piece *pieces_take(struct pieces *q);
 void pieces_remove(struct pieces *q, struct piece *p);
+
+void parcels_add(struct parcels *q, struct parcel *p);
+struct parcel *parcels_take(struct parcels *q, int from); /* the oldest; from -1: of any rank */
+void parcels_drain(struct parcels *q);
+struct parcel *parcel_new(int from, size_t size); /* NULL: no memory */
+void parcel_free(struct parcel *p);
 
 /* The link owns the connected socket. */
 void link_open(struct link *l, int file);

@@ -1,26 +1,16 @@
 #include "transport/transport_local.h"
 
 #include "base/sync.h"
+#include "transport/link.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct parcel {
-    struct parcel *next;
-    int from;
-    size_t size;
-    unsigned char data[];
-};
-
-struct queue {
-    struct parcel *first, **last;
-};
-
 struct local_rank {
-    struct transport transport;        /* first: cast back by self() */
-    struct monitor monitor;            /* guards everything below */
-    struct queue messages, *transfers; /* [from] */
+    struct transport transport;          /* first: cast back by self() */
+    struct monitor monitor;              /* guards everything below */
+    struct parcels messages, *transfers; /* [from] */
     unsigned events;
     bool broken;
     struct window window;
@@ -38,27 +28,14 @@ static struct local_rank *peer(struct transport *t, int rank) {
     return self(t) - t->at.rank + rank;
 }
 
-static void push(struct queue *q, struct parcel *p) {
-    if (!q->first) q->last = &q->first;
-    *q->last = p;
-    q->last = &p->next;
-}
-
-static struct parcel *pop(struct queue *q) {
-    struct parcel *p = q->first;
-    if (p) q->first = p->next;
-    return p;
-}
-
 static int deliver(struct transport *t, int to, bool message, const void *data, size_t size,
                    hvd_error *err) {
-    struct parcel *p = malloc(sizeof *p + size);
+    struct parcel *p = parcel_new(t->at.rank, size);
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a parcel of %zu bytes", size);
-    *p = (struct parcel){.from = t->at.rank, .size = size};
     if (size) memcpy(p->data, data, size);
     struct local_rank *r = peer(t, to);
     monitor_lock(&r->monitor);
-    push(message ? &r->messages : &r->transfers[t->at.rank], p);
+    parcels_add(message ? &r->messages : &r->transfers[t->at.rank], p);
     r->events++;
     monitor_notify(&r->monitor);
     monitor_unlock(&r->monitor);
@@ -93,12 +70,12 @@ static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
     monitor_lock(&r->monitor);
-    struct parcel *p = pop(&r->transfers[x->peer]);
+    struct parcel *p = parcels_take(&r->transfers[x->peer], -1);
     monitor_unlock(&r->monitor);
     if (!p) return HVD_OK;
     assert(p->size == x->handle[1]);
     if (p->size) memcpy((void *)(uintptr_t)x->handle[0], p->data, p->size);
-    free(p);
+    parcel_free(p);
     x->active = false;
     return HVD_OK;
 }
@@ -108,17 +85,14 @@ static int local_send(struct transport *t, int to, const void *data, size_t size
 }
 
 static int local_receive(struct transport *t, struct message *message, hvd_error *err) {
+    (void)err;
     struct local_rank *r = self(t);
     monitor_lock(&r->monitor);
-    struct parcel *p = pop(&r->messages);
+    struct parcel *p = parcels_take(&r->messages, -1);
     monitor_unlock(&r->monitor);
-    if (!p) return HVD_OK;
-    message->data = malloc(p->size ? p->size : 1);
-    message->size = p->size;
-    message->from = p->from;
-    if (message->data) memcpy(message->data, p->data, p->size);
+    if (p) *message = (struct message){p->from, p->data, p->size};
     free(p);
-    return message->data ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for a message");
+    return HVD_OK;
 }
 
 static unsigned local_listen(struct transport *t) {
@@ -228,15 +202,11 @@ bool local_hub_share(struct local_hub *hub) {
     return good;
 }
 
-static void drain(struct queue *q) {
-    for (struct parcel *p; (p = pop(q));) free(p);
-}
-
 void local_hub_free(struct local_hub *hub) {
     for (int i = 0; i < hub->size; i++) {
         struct local_rank *r = &hub->ranks[i];
-        drain(&r->messages);
-        for (int j = 0; r->transfers && j < hub->size; j++) drain(&r->transfers[j]);
+        parcels_drain(&r->messages);
+        for (int j = 0; r->transfers && j < hub->size; j++) parcels_drain(&r->transfers[j]);
         free(r->transfers);
         if (r->transport.at.local_rank == 0) free(r->window.ranks);
         layout_close(&r->transport.layout);
