@@ -20,12 +20,19 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-static int send_one(struct negotiation *n, int to, enum wire_type type, hvd_error *err) {
+/* To one rank, or to all others (-1); directly: a silent rank may be one that passes decisions on. */
+static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
-    int code = wire_put(&message, &(struct wire_item){.type = type}, err);
-    if (!code) code = transport_send(n->t, to, message.data, message.size, err);
+    int code = wire_put(&message, item, err);
+    for (int r = 0; r < n->t->at.size && !code; r++)
+        if (r == to || (to < 0 && r != n->t->at.rank))
+            code = transport_send(n->t, r, message.data, message.size, err);
     wire_free(&message);
     return code;
+}
+
+static int send_one(struct negotiation *n, int to, enum wire_type type, hvd_error *err) {
+    return send_item(n, to, &(struct wire_item){.type = type}, err);
 }
 
 int silence_answer(struct negotiation *n, int from, hvd_error *err) {
@@ -60,16 +67,6 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
     return HVD_RANK_DEAD;
 }
 
-/* Directly: the silent rank may be one that passes decisions on. */
-static int send_all(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
-    struct wire_writer message = {0};
-    int code = wire_put(&message, item, err);
-    for (int r = 0; r < n->t->at.size && !code; r++)
-        if (r != n->t->at.rank) code = transport_send(n->t, r, message.data, message.size, err);
-    wire_free(&message);
-    return code;
-}
-
 /* The coordinator warns every rank: its tensors may wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
@@ -79,7 +76,7 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
               "%s has not answered for %.0f s, and %s. Is the process stopped, or its host gone?",
               who, watch_silence(&n->watch, rank), what);
     silence_report(n, rank, item.error.text);
-    return n->coordinator ? send_all(n, &item, err) : HVD_OK;
+    return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;
 }
 
 /* A rank that waits for nothing logs nothing. Nor does the silent rank when it resumes. */

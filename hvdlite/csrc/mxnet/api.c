@@ -149,6 +149,11 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
                      count, values, dtype_name(got.dtype));
 }
 
+int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                     NDArrayHandle *own, hvd_error *err) {
+    return api->shallow_copy(array, own) ? mxnet_failed(api, name, err) : HVD_OK;
+}
+
 /* Without the symbols for oneDNN layouts only get_data restores the layout. It waits for the array,
  * so an operation that holds the array must not call it: wait for the array here. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
@@ -183,9 +188,5 @@ int hvd_mxnet_references(void *array) {
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err) {
     if (api->is_blocked && api->is_blocked(chunk_of(array))) api->unblock(chunk_of(array));
-    if (api->get_data(array, data))
-        return error_set(err, HVD_INTERNAL,
-                         "tensor '%s': MXNet failed to give the array's memory: %s", name,
-                         api->last_error());
-    return HVD_OK;
+    return api->get_data(array, data) ? mxnet_failed(api, name, err) : HVD_OK;
 }

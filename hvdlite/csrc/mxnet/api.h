@@ -77,6 +77,10 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                size_t count, hvd_error *err);
 
+/* Makes a handle of hvdlite's own to the array. */
+int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
+                     NDArrayHandle *own, hvd_error *err);
+
 /* Call it before an operation on the array is pushed. */
 int mxnet_array_settle_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err);

@@ -16,10 +16,7 @@ static int keep_array(struct collective *m, enum array role, NDArrayHandle array
     const char *name = m->tensor.request.name;
     if (array != described) HVD_TRY(mxnet_array_check_storage(api, array, name, err));
     HVD_TRY(mxnet_array_settle_layout(api, array, name, err));
-    return api->shallow_copy(array, &m->arrays[role])
-               ? error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", name,
-                           api->last_error())
-               : HVD_OK;
+    return mxnet_array_keep(api, array, name, &m->arrays[role], err);
 }
 
 /* Fills in the collective's tensor from `tensor` and the array. */
@@ -133,9 +130,7 @@ static int hold_one(struct operation *op, const hvd_mxnet_held *from, struct hos
     struct held *to = &op->held[op->nheld];
     size_t bytes;
     HVD_TRY(describe_held(op, from->array, &bytes, err));
-    if (op->lib->api.shallow_copy(from->array, &to->array))
-        return error_set(err, HVD_INTERNAL, "tensor '%s': MXNet failed: %s", tensor->request.name,
-                         op->lib->api.last_error());
+    HVD_TRY(mxnet_array_keep(&op->lib->api, from->array, tensor->request.name, &to->array, err));
     to->view = NULL;
     op->nheld++;
     if (!from->memory) return HVD_OK;
@@ -239,30 +234,21 @@ void hvd_mxnet_watch_end(hvd_mxnet_watch *w) { drop(w); }
 
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err) {
+    struct mxnet_api api = {0};
+    async_function *three = operation_run3;
+    async_function4 *four = operation_run4;
+    HVD_TRY(mxnet_api_find(&api, libmxnet, err));
     hvd_mxnet *lib = calloc(1, sizeof *lib);
     if (!lib) return error_set(err, HVD_NO_MEMORY, "no memory for the MXNet binding");
+    lib->api = api;
+    lib->naive = naive != 0;
+    memcpy(&lib->function, callback_arguments == 4 ? (void *)&four : (void *)&three,
+           sizeof lib->function);
     monitor_init(&lib->reporting);
     free_list_init(&lib->memory);
     turns_init(&lib->turns);
     error_set(&lib->no_memory, HVD_NO_MEMORY,
               "a collective has failed, and there is no memory to say why");
-    lib->naive = naive != 0;
-    async_function *three = operation_run3;
-    async_function4 *four = operation_run4;
-    memcpy(&lib->function, callback_arguments == 4 ? (void *)&four : (void *)&three,
-           sizeof lib->function);
-    int code = mxnet_api_find(&lib->api, libmxnet, err);
-    if (code)
-        hvd_mxnet_close(lib);
-    else
-        *out = lib;
-    return code;
-}
-
-void hvd_mxnet_close(hvd_mxnet *lib) {
-    for (int i = 0; i < MXNET_FAILURES; i++) free(lib->failures[i]);
-    free_list_destroy(&lib->memory);
-    turns_destroy(&lib->turns);
-    monitor_destroy(&lib->reporting);
-    free(lib);
+    *out = lib;
+    return HVD_OK;
 }

@@ -12,11 +12,10 @@
 /* cdef begin */
 typedef struct hvd_mxnet hvd_mxnet;
 
-/* libmxnet: the path of the loaded library. callback_arguments: how many arguments its asynchronous
+/* Once. libmxnet: the path of the loaded library. callback_arguments: how many arguments its asynchronous
  * functions take (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
-void hvd_mxnet_close(hvd_mxnet *lib);
 
 /* One collective on NDArrays, given by their handles, which the caller may free after the push. Of
  * *tensor, name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter are
