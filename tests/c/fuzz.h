@@ -51,7 +51,7 @@ static inline void fuzz_job_close(struct fuzz_job *job) {
     wire_free(&job->out);
 }
 
-/* As engine/coordinate.c gives items of other ranks to the coordinator. */
+/* As engine/negotiate.c gives items of other ranks to the coordinator. */
 static inline int fuzz_hear(struct fuzz_job *job, int from, const struct wire_item *item,
                             hvd_error *err) {
     struct coordinator *c = job->coordinator;
