@@ -13,6 +13,21 @@ struct context {
 /* The one pointer to the process's context; it is used under the lock. */
 static struct context *current;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static atomic_int writers; /* threads that wait for the write lock */
+
+/* Readers that come without a pause would keep a writer out for ever. So they wait for it first,
+ * but not without an end: this thread may have the read lock already, in a watcher's call. */
+static void let_writers_go_first(void) {
+    static const double PATIENCE = 0.25, NAP = 50e-6; /* a caller leaves after 0.1 s */
+    double until = clock_now() + PATIENCE;
+    while (atomic_load(&writers) && clock_now() < until) clock_nap(NAP);
+}
+
+static void write_lock(void) {
+    atomic_fetch_add(&writers, 1);
+    pthread_rwlock_wrlock(&lock);
+    atomic_fetch_sub(&writers, 1);
+}
 
 static int check_usable(hvd_error *err) {
     if (current && !current->forked) return HVD_OK;
@@ -23,6 +38,7 @@ static int check_usable(hvd_error *err) {
 }
 
 int context_enter(hvd_error *err) {
+    if (atomic_load_explicit(&writers, memory_order_relaxed)) let_writers_go_first();
     pthread_rwlock_rdlock(&lock);
     int code = check_usable(err);
     if (code) pthread_rwlock_unlock(&lock);
@@ -57,6 +73,7 @@ int context_why_failed(hvd_error *err) {
  * fork are gone. */
 static void in_child(void) {
     lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
+    atomic_store(&writers, 0);
     if (!current || current->forked) return; /* each init() adds a call */
     current->forked = true;
     transport_forked(current->job.world);
@@ -69,7 +86,7 @@ static void context_free(struct context *c) {
 }
 
 int context_open(struct reach *reach, hvd_error *err) {
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     int code = current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
@@ -87,7 +104,7 @@ int context_open(struct reach *reach, hvd_error *err) {
 void context_close(void) {
     if (context_enter(NULL)) return;
     context_leave();
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     struct context *c = current;
     current = NULL;
     bool last = c && !c->holds;
@@ -96,7 +113,7 @@ void context_close(void) {
 }
 
 int context_hold(struct job **out, hvd_error *err) {
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     int code = check_usable(err);
     if (!code) {
         current->holds++;
@@ -108,14 +125,14 @@ int context_hold(struct job **out, hvd_error *err) {
 
 void context_release(struct job *held) {
     struct context *c = (struct context *)held;
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     bool last = --c->holds == 0 && c != current;
     pthread_rwlock_unlock(&lock);
     if (last) context_free(c);
 }
 
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err) {
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     int code = (struct context *)held == current
                    ? job_add(held, g, id, err)
                    : error_set(err, HVD_NOT_INITIALIZED, "the job has ended meanwhile");
@@ -127,7 +144,7 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
 struct group *context_take_group(int id) {
     if (context_enter(NULL)) return NULL;
     context_leave();
-    pthread_rwlock_wrlock(&lock);
+    write_lock();
     struct group *g = current ? job_take(&current->job, id) : NULL;
     pthread_rwlock_unlock(&lock);
     return g;
