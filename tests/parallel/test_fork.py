@@ -41,11 +41,17 @@ def error_of(call) -> str:
 
 
 def test_calls_of_a_forked_child_are_refused(size):
-    calls = [hvd.rank, hvd.size, lambda: hvd.numpy.allreduce(np.ones(2))]
+    calls = [lambda: hvd.numpy.allreduce(np.ones(2)), hvd.barrier]
     texts = in_child(lambda: [error_of(call) for call in calls] + [hvd.is_initialized()])
     refused = "this process was forked after hvdlite.init(): a child can't take part in the job"
     assert texts == [refused] * len(calls) + [False]
     assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == size
+
+
+def test_a_data_loaders_worker_knows_its_part_of_the_data():
+    """It asks in the forked child, as scripts that shard an IterableDataset do."""
+    asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
+    assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
@@ -74,6 +80,12 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
     assert all(polled)
     assert result == [[size] * 2] * size
     hvd.synchronize(done)
+
+
+def test_a_data_loaders_worker_knows_its_part_of_the_data():
+    """It asks in the forked child, as scripts that shard an IterableDataset do."""
+    asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
+    assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
 
 
 def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank, size):

@@ -47,6 +47,14 @@ int context_enter(hvd_error *err) {
 
 void context_leave(void) { pthread_rwlock_unlock(&lock); }
 
+int context_where(hvd_topology *out, hvd_error *err) {
+    pthread_rwlock_rdlock(&lock);
+    int code = current && current->forked ? HVD_OK : check_usable(err);
+    if (!code) *out = current->job.world->at;
+    pthread_rwlock_unlock(&lock);
+    return code;
+}
+
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err) {
     HVD_TRY(context_enter(err));
     *out = job_group(&current->job, id);

@@ -61,9 +61,13 @@ void group_close(struct group *g);
 
 /* ---- the context: any thread ---- */
 
-/* Between enter and leave the job and its groups stay. In a forked child all calls fail. */
+/* Between enter and leave the job and its groups stay. In a forked child all calls fail, but
+ * for context_where. */
 int context_enter(hvd_error *err);
 void context_leave(void);
+
+/* Ranks and hosts: a forked data loader asks which part of the data is its own. */
+int context_where(hvd_topology *out, hvd_error *err);
 
 /* Enters and finds the group; `name` is the tensor's, for the error text. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);

@@ -28,12 +28,7 @@ int hvd_is_initialized(void) {
     return 1;
 }
 
-int hvd_where(hvd_topology *out, hvd_error *err) {
-    HVD_TRY(context_enter(err));
-    *out = context_world()->transport->at;
-    context_leave();
-    return HVD_OK;
-}
+int hvd_where(hvd_topology *out, hvd_error *err) { return context_where(out, err); }
 
 int hvd_check(hvd_error *err) {
     HVD_TRY(context_enter(err));
