@@ -82,12 +82,6 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
     hvd.synchronize(done)
 
 
-def test_a_data_loaders_worker_knows_its_part_of_the_data():
-    """It asks in the forked child, as scripts that shard an IterableDataset do."""
-    asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
-    assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
-
-
 def test_a_forked_child_does_not_wait_for_what_it_inherits_without_a_handle(rank, size):
     """As the bucket of an optimizer does."""
     x, out = np.ones(2), np.ones(2)
