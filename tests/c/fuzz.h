@@ -248,7 +248,7 @@ static inline bool fuzz_streams_open(struct fuzz_streams *s) {
         s->ends[lane] = pair[1];
         own[lane][1] = pair[0];
     }
-    if (net_open(&s->net, 0, 2, own[LANE_DATA], own[LANE_MESSAGES], &err)) return false;
+    if (net_open(&s->net, &CHANNELS, 0, 2, own[LANE_DATA], own[LANE_MESSAGES], &err)) return false;
     return !channel_open(&s->channel, s->net, 0, owner, &err);
 }
 

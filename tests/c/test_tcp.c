@@ -28,7 +28,7 @@ static void open_ends(struct ends *e, int buffer) {
     sockets_connect(&s, 2, buffer);
     for (int i = 0; i < 2; i++) {
         struct channel_owner owner = {i ? ring_1 : ring_0, i ? lost_1 : lost_0, e};
-        OK(net_open(&e->net[i], i, 2, s.data[i], s.messages[i], ERR));
+        OK(net_open(&e->net[i], &CHANNELS, i, 2, s.data[i], s.messages[i], ERR));
         OK(channel_open(&e->channel[i], e->net[i], 0, owner, ERR));
     }
 }

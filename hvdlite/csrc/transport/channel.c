@@ -60,7 +60,7 @@ void channel_close(struct channel *c) {
     c->kept = NULL;
 }
 
-void channels_free(struct net *n) {
+static void free_all(struct net *n) {
     for (struct channel *c; (c = n->channels);) {
         n->channels = c->next;
         for (int r = 0; c->kept && r < n->size; r++) parcels_drain(&c->kept[r]);
@@ -221,7 +221,7 @@ static bool keep(struct net *n, int peer, struct link *l) {
     return l->parcel != NULL;
 }
 
-bool channels_begin(struct net *n, int peer, struct link *l) {
+static bool begin(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     n->starved |= !c;
     if (!c) return false;
@@ -236,7 +236,7 @@ bool channels_begin(struct net *n, int peer, struct link *l) {
     return true;
 }
 
-void channels_arrived(struct net *n, int peer, struct link *l) {
+static void arrived(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     if (l->piece) l->piece->complete = true;
     if (l->parcel && c->state == CHANNEL_CLOSED)
@@ -251,7 +251,9 @@ void channels_arrived(struct net *n, int peer, struct link *l) {
     if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
 }
 
-void channels_lost(struct net *n, int peer) {
+static void lost(struct net *n, int peer) {
     for (struct channel *c = n->channels; c; c = c->next)
         if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
 }
+
+const struct net_reader CHANNELS = {begin, arrived, lost, free_all};

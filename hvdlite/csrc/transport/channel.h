@@ -33,6 +33,9 @@ struct channel {
     int cut; /* 1 + the peer that sent a frame of another size; 0: none */
 };
 
+/* Delivers the frames of all groups to their channels. */
+extern const struct net_reader CHANNELS;
+
 /* The caller owns the channel until it closes it. */
 int channel_open(struct channel **out, struct net *n, uint32_t group, struct channel_owner owner,
                  hvd_error *err);
@@ -57,11 +60,5 @@ struct parcel *channel_take(struct channel *c, int from);
  * told the cause. Take what has come first. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 int channel_cut(int peer, hvd_error *err); /* the error of a frame of another size */
-
-/* ---- for the net, which delivers the frames of all groups ---- */
-bool channels_begin(struct net *n, int peer, struct link *l); /* as of a link_reader */
-void channels_arrived(struct net *n, int peer, struct link *l);
-void channels_lost(struct net *n, int peer); /* it is dead */
-void channels_free(struct net *n);           /* no frame will come */
 
 #endif

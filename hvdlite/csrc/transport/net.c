@@ -1,7 +1,6 @@
 #include "transport/net.h"
 
 #include "base/clock.h"
-#include "transport/channel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static bool begin(void *arg, struct link *l) {
         l->ended = true; /* no frame of this library */
         return false;
     }
-    return channels_begin(s->net, s->peer, l);
+    return s->net->reader->begin(s->net, s->peer, l);
 }
 
 static void arrived(void *arg, struct link *l) {
@@ -34,7 +33,7 @@ static void arrived(void *arg, struct link *l) {
     if (l->head.kind == FRAME_FAREWELL)
         s->net->peers[s->peer].left = true;
     else
-        channels_arrived(s->net, s->peer, l);
+        s->net->reader->arrived(s->net, s->peer, l);
 }
 
 static void note_end(struct net *n, int rank) {
@@ -42,7 +41,7 @@ static void note_end(struct net *n, int rank) {
     if (p->gone || p->left) return;
     if (p->failed && clock_now() - p->ended[LANE_MESSAGES] < CAUSE_COMES_FIRST) return;
     p->gone = true;
-    channels_lost(n, rank);
+    n->reader->lost(n, rank);
 }
 
 bool net_is_cut(const struct net *n, int peer) {
@@ -120,8 +119,8 @@ void net_close_files(int rank, int size, const int *files) {
         if (r != rank && files[r] >= 0) close(files[r]);
 }
 
-int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
-             hvd_error *err) {
+int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
+             const int *messages, hvd_error *err) {
     struct net *n = calloc(1, sizeof *n);
     struct peer *peers = calloc((size_t)size, sizeof *peers);
     int epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -133,7 +132,7 @@ int net_open(struct net **out, int rank, int size, const int *data, const int *m
         net_close_files(rank, size, messages);
         return error_set(err, HVD_NO_MEMORY, "no memory, or no descriptor, for %d ranks", size);
     }
-    *n = (struct net){.rank = rank, .size = size, .peers = peers, .epoll = epoll};
+    *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};
     monitor_init(&n->lock);
     int code = own_all(n, data, messages, err);
     if (code)
@@ -193,7 +192,7 @@ void net_close(struct net *n, bool clean) {
     wait_until(n, all_quiet, TO_HEAR);
     for (int r = 0; r < n->size; r++)
         for (int lane = 0; lane < LANES; lane++) link_close(&n->peers[r].links[lane]);
-    channels_free(n);
+    n->reader->closed(n);
     net_unlock(n);
     close(n->epoll);
     monitor_destroy(&n->lock);

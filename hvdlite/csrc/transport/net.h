@@ -16,6 +16,15 @@ enum lane { LANE_DATA, LANE_MESSAGES, LANES };
 struct channel;
 struct net;
 
+/* What takes the frames of all groups: `begin` and `arrived` as in link_reader; `lost`: the peer is
+ * dead; `closed`: no frame will come. channel.c has the one in use. */
+struct net_reader {
+    bool (*begin)(struct net *n, int peer, struct link *l);
+    void (*arrived)(struct net *n, int peer, struct link *l);
+    void (*lost)(struct net *n, int peer);
+    void (*closed)(struct net *n);
+};
+
 struct peer {
     struct link links[LANES];
     bool left;   /* it has said farewell */
@@ -34,13 +43,14 @@ struct net {
     bool starved;       /* there was no memory for a frame: no other one of its stream can come */
     struct peer *peers; /* [rank] */
     int epoll;
-    struct channel *channels; /* all that this rank has ever heard of, and how many */
+    const struct net_reader *reader;
+    struct channel *channels; /* the reader's: all that this rank has ever heard of, and how many */
     int nopen;                /* of them are open */
 };
 
 /* Connected sockets: [size], -1 at `rank`. The net owns them from now on, also if it fails. */
-int net_open(struct net **out, int rank, int size, const int *data, const int *messages,
-             hvd_error *err);
+int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
+             const int *messages, hvd_error *err);
 void net_close_files(int rank, int size, const int *files);
 /* clean: says farewell; else the others take this rank for dead. All channels are closed. */
 void net_close(struct net *n, bool clean);

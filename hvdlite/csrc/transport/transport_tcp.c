@@ -318,7 +318,7 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
 
 int transport_tcp_open(struct transport **out, const hvd_sockets *s, bool window, hvd_error *err) {
     struct net *n = NULL;
-    HVD_TRY(net_open(&n, s->rank, s->size, s->data, s->messages, err));
+    HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, s->size, err);
     if (!m) {
         net_close(n, false);
