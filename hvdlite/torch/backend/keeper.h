@@ -134,6 +134,14 @@ inline void Operation::watch() {
     for (hvd_handle *h : handles_) core.watch(h, hear, this);
 }
 
+inline void Operation::abort() {
+    if (!begin_end()) return;
+    end_with(failure("hvdlite: " + name_ + " (" + what_ + ") was aborted on this rank"));
+    watch();
+    for (hvd_handle *h : handles_) core.give_up(h);
+    tell(error_);
+}
+
 inline c10::intrusive_ptr<Future> Operation::future() {
     c10::intrusive_ptr<Future> future;
     bool first;

@@ -216,14 +216,6 @@ inline void Operation::end() {
     end_with(error);
 }
 
-inline void Operation::abort() {
-    if (!begin_end()) return;
-    end_with(failure("hvdlite: " + name_ + " (" + what_ + ") was aborted on this rank"));
-    watch();
-    for (hvd_handle *h : handles_) core.give_up(h);
-    tell(error_);
-}
-
 inline void Operation::tell(std::exception_ptr error) {
     c10::intrusive_ptr<Future> future;
     {
