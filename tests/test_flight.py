@@ -227,21 +227,22 @@ def test_top_shows_ranks_of_other_hosts(tmp_path):
     ssh = tmp_path / "ssh"
     ssh.write_text(
         "#!/bin/sh\n"
-        '[ "$1" = there ] || { echo "no such host" >&2; exit 255; }\n'
+        'while [ "$1" = -o ]; do shift 2; done\n'
+        '[ "$1" = there ] || { printf "no such h\\366st\\n" >&2; exit 255; }\n'
         'shift; exec sh -c "$*"\n'
     )
     ssh.chmod(0o755)
     code = """
 import os, subprocess, sys, hvdlite as hvd
 hvd.init()
-for hosts in ("there", "there,elsewhere"):
+for hosts in ("there:2", "there, elsewhere"):
     command = [sys.executable, "-m", "hvdlite.monitor.top", "--once", "-H", hosts, str(os.getpid())]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 hvd.shutdown()
 """
     told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
     assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed  # one rank, seen from both sides
-    assert "no such host" not in told and "elsewhere: no such host" in failed
+    assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
 
 
 @pytest.mark.parametrize("program, option", [(top, "--every"), (why, "--seconds")])

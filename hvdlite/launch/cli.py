@@ -28,12 +28,12 @@ from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import (
     HOST_TIMEOUT,
     HOST_TIMEOUT_WITHOUT_MPI,
-    SSH,
     Interrupted,
     Job,
     LaunchError,
     Outcome,
     Plan,
+    users_ssh,
 )
 from hvdlite.launch.output import Console, Files, Output, silence, tell
 from hvdlite.launch.watch import Watch
@@ -148,7 +148,6 @@ def job_of(args, argv: List[str]) -> Job:
     mode = args.mode or ("ps" if args.servers else "mpi")
     workers = _workers(args, given)
     servers = workers if args.servers is None else args.servers
-    ssh = os.environ.get("HVDLITE_SSH") or "ssh"
     made: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
         "workers": workers,
@@ -164,7 +163,7 @@ def job_of(args, argv: List[str]) -> Job:
         "host_timeout": HOST_TIMEOUT if args.host_timeout is None else args.host_timeout,
         "sync_dir": args.sync_dst_dir and os.path.abspath(args.sync_dst_dir),
         "interfaces": [name for name in (args.interfaces or "").split(",") if name],
-        "ssh": SSH(shlex.split(ssh), args.ssh_port, args.ssh_identity_file),
+        "ssh": users_ssh(args.ssh_port, args.ssh_identity_file),
         "mpi_args": shlex.split(args.mpi_args),
         "binding": shlex.split(args.binding_args),
         "elastic": args.elastic or {args.min_np, args.max_np, args.reset_limit} != {None},

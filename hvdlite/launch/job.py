@@ -1,5 +1,7 @@
 """The description of a job, which the options make and every backend reads."""
 
+import os
+import shlex
 from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.launch.hosts import Host
@@ -14,7 +16,7 @@ class LaunchError(Exception):
 class SSH(NamedTuple):
     """How to reach a host."""
 
-    program: List[str] = ["ssh"]  # HVDLITE_SSH: options included
+    program: List[str] = ["ssh"]  # options included
     port: Optional[int] = None
     identity: Optional[str] = None
 
@@ -25,6 +27,11 @@ class SSH(NamedTuple):
         options += ["-p", str(self.port)] if self.port else []
         options += ["-i", self.identity] if self.identity else []
         return [*self.program, *options]
+
+
+def users_ssh(port: Optional[int] = None, identity: Optional[str] = None) -> SSH:
+    """Return the user's ssh, which HVDLITE_SSH names."""
+    return SSH(shlex.split(os.environ.get("HVDLITE_SSH") or "ssh"), port, identity)
 
 
 class Job(NamedTuple):

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import shlex
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import threading
 import time
 from typing import Dict, Iterator, List, Optional, Sequence, Union
 
+from hvdlite.launch.hosts import parse_list
+from hvdlite.launch.job import users_ssh
 from hvdlite.monitor import memory
 from hvdlite.monitor.memory import Recorder, Snapshot
 
@@ -54,17 +55,24 @@ def _jobs() -> Dict[str, int]:
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Add the option for the other hosts of a job."""
-    parser.add_argument("-H", "--hosts", default="", help="other hosts of the job: node1,node2")
+    what = "other hosts of the job: node1,node2"
+    parser.add_argument("-H", "--hosts", type=_names, default=[], help=what)
+
+
+def _names(hosts: str) -> List[str]:
+    try:
+        return [host.name for host in parse_list(hosts)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @contextlib.contextmanager
-def sources(job: str, hosts: str, every: float) -> Iterator[List["Source"]]:
-    """Look at a job on this host and the others (node1,node2), which report so often themselves."""
-    ssh = shlex.split(os.environ.get("HVDLITE_SSH", "ssh -o BatchMode=yes"))
+def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Source"]]:
+    """Look at a job on this host and the others, which report so often themselves."""
     found: List[Source] = [Here(job)]
     try:
-        for host in filter(None, hosts.split(",")):
-            found.append(There(ssh, host, job, every))
+        for host in hosts:
+            found.append(There(host, job, every))
         yield found
     finally:
         for source in found:
@@ -115,16 +123,16 @@ class Here:
 class There:
     """The ranks of a job on another host, which this program reports itself there, through ssh."""
 
-    def __init__(self, ssh: Sequence[str], host: str, job: str, every: float):
+    def __init__(self, host: str, job: str, every: float):
         own = [sys.executable, "-m", "hvdlite.monitor.top", "--json", f"--every={every}", job]
         self.host = host
         self.problem: Optional[str] = None
         self._last: List[Snapshot] = []
         self._news = threading.Event()
-        line, pipe = [*ssh, host, shlex.join(own)], subprocess.PIPE
+        line, pipe = [*users_ssh().command(), host, shlex.join(own)], subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+                line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, errors="replace"
             )
         except OSError as error:
             raise memory.NoRecorder(f"{host}: {line[0]}: {error.strerror}") from error
