@@ -85,7 +85,8 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
         )
     if done.returncode:
         return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
-    return _judge(Report(host, json.loads(done.stdout), True), load, tcp)
+    facts = done.stdout.strip().rpartition("\n")[2]  # a shell may print at its start
+    return _judge(Report(host, json.loads(facts), True), load, tcp)
 
 
 def _search_path() -> List[str]:

@@ -64,7 +64,8 @@ def _run(
     argv: List[str], stdin: Optional[str] = None, timeout: Optional[float] = None
 ) -> subprocess.CompletedProcess:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(argv, text=True, **pipes) as process:  # type: ignore[call-overload]
+    # A banner of sshd's may be of any encoding.
+    with subprocess.Popen(argv, errors="replace", **pipes) as process:  # type: ignore[call-overload]
         _running.add(process)
         try:
             out, err = process.communicate(stdin, timeout)
@@ -112,7 +113,10 @@ def _copy_to(job: Job, host: str) -> Optional[str]:
     if is_here(host):
         if os.path.realpath(argv[-1]) == os.getcwd():
             return None
-        os.makedirs(argv[-1], exist_ok=True)
+        try:
+            os.makedirs(argv[-1], exist_ok=True)
+        except OSError as error:
+            return f"{host} cannot be given a copy in {job.sync_dir}: {error.strerror}"
     done = _run(argv)
     if done.returncode == 0:
         return None

@@ -3,8 +3,9 @@ import os
 import pytest
 from launching import call
 
-from hvdlite.launch import cli
+from hvdlite.launch import check, cli, remote
 from hvdlite.launch.hosts import Host, is_here, parse_list, place, place_servers, read_file
+from hvdlite.launch.job import SSH, Job
 
 
 def test_a_list_has_slots_or_not():
@@ -66,6 +67,21 @@ def test_without_ssh_it_is_said_which_command_lacks():
     done = call("--transport", "tcp", "-H", "far", "true", env=env)
     told = "far cannot be reached by ssh: /nowhere/ssh: No such file or directory"
     assert (done.code, done.err) == (2, f"hvdliterun: {told}\n")
+
+
+def test_what_a_remote_shell_prints_at_its_start_hides_no_facts(tmp_path):
+    """It was: Expecting value: line 1 column 1 (char 0), or: 'utf-8' codec can't decode byte."""
+    shell = tmp_path / "ssh"
+    shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")
+    shell.chmod(0o755)
+    report = check.ask(SSH([str(shell)]), "far.invalid", load=False, tcp=True)
+    assert (report.trouble, report.facts["host"]) == (None, os.uname().nodename)
+
+
+def test_a_folder_that_can_not_be_made_here_is_named():
+    job = Job(["true"], 1, sync_dir="/proc/nowhere/copy")
+    told = "localhost cannot be given a copy in /proc/nowhere/copy: No such file or directory"
+    assert remote._copy_to(job, "localhost") == told
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
