@@ -29,4 +29,4 @@ def _address_towards(own: Dict[str, str], others: List[Dict[str, str]]) -> str:
             source = None if here else probe.source_towards(address)
             if source:
                 return source
-    return next(a for a in [*own.values(), "127.0.0.1"] if not a.startswith("127."))
+    return next((a for a in own.values() if not a.startswith("127.")), "127.0.0.1")

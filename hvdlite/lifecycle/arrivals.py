@@ -6,8 +6,7 @@ from typing import Set
 
 from hvdlite.core.log import logger
 from hvdlite.core.native import HvdliteError, RankFailedError
-
-LIMIT = "HVDLITE_INIT_TIMEOUT_SECONDS"
+from hvdlite.lifecycle.limits import INIT
 
 
 def ended(rank: int) -> RankFailedError:
@@ -44,7 +43,7 @@ class Arrivals:
         now = time.monotonic()
         waited = now - self.began
         if now >= self._ends:
-            raise HvdliteError(f"{self._text(waited)}. {LIMIT} sets how long init() waits")
+            raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")
             if self._rank == min(self.here):  # of those that know of each other one says it

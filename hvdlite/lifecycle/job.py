@@ -19,21 +19,8 @@ from hvdlite.core.world import World
 from hvdlite.lifecycle import limits, recorder, script_end, watched
 from hvdlite.lifecycle.watched import FOLD
 
-
-def _seconds(variable: str, default: float) -> float:
-    text = os.environ.get(variable, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):  # False for NaN, too
-        raise ValueError(f"{variable} is '{text}': expected a number of seconds, at least 0")
-    return value
-
-
-# A failed script waits this long for the other ranks to learn of it, then it ends the job.
-EXIT_PATIENCE_SECONDS = _seconds("HVDLITE_EXIT_TIMEOUT_SECONDS", 5)
-INIT_PATIENCE_SECONDS = _seconds("HVDLITE_INIT_TIMEOUT_SECONDS", 600)
+EXIT_PATIENCE_SECONDS = limits.limit_of(limits.EXIT)  # then a failed script ends the job
+INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
 GOOD_END = "its script has ended"
 
 _WORLD = "mpi_world" if start.without_mpi() is None else "socket_world"

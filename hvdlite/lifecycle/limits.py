@@ -1,27 +1,38 @@
-"""How long processes wait for lost hosts and ranks, as the user has set it."""
+"""How long processes wait for lost hosts and ranks, and how many may be lost."""
 
 import contextlib
 import os
 
+from hvdlite.lifecycle.watched import FEWEST, MOST, RESETS
+
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
 PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"  # after a death, how long for a rank to go on
-DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0}
+INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # how long init() waits for other ranks; 0: no limit
+EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # how long a failed script waits for them to learn of it
+DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
+_MAY_BE_0 = (INIT, EXIT)
 
 
 def limit_of(variable: str) -> float:
     """Return the limit that the user has set.
 
-    :raises ValueError: it is no number of seconds over 0.
+    :raises ValueError: it is no such number of seconds.
     """
     text = os.environ.get(variable) or str(DEFAULTS[variable])
+    may_be_0 = variable in _MAY_BE_0
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
+        if 0 < float(text) < float("inf") or (may_be_0 and float(text) == 0):
             return float(text)
-    raise ValueError(f"{variable} is '{text}': expected a number of seconds over 0")
+    least = "of at least 0" if may_be_0 else "over 0"
+    raise ValueError(f"{variable} is '{text}': expected a number of seconds {least}")
 
 
 def check() -> None:
     """Raise ValueError if a limit is wrong: so all ranks do, before one begins."""
     for variable in DEFAULTS:
         limit_of(variable)
+    for variable in (FEWEST, MOST, RESETS):
+        text = os.environ.get(variable) or "0"
+        if not text.isdecimal():
+            raise ValueError(f"{variable} is '{text}': expected a whole number")

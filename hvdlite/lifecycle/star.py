@@ -10,10 +10,10 @@ from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle.arrivals import Arrivals, ended, ended_without
 from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
+from hvdlite.lifecycle.limits import LIMIT, limit_of
 from hvdlite.lifecycle.reception import Reception, bound, listen, reach
 
 WARN_SECONDS = 5.0
-HOST_SECONDS = 120.0  # that a host may be silent
 GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
 
 
@@ -34,7 +34,7 @@ class Star:
         self._timeout = patience + (GRACE_SECONDS if self.rank else 0) if patience else None
         for connection in connections.values():
             connection.settimeout(self._timeout)
-            bound(connection, HOST_SECONDS)
+            bound(connection, limit_of(LIMIT))
 
     def hello(self, purpose: int) -> Hello:
         return Hello(purpose, self.rank, self.size, self.joined)

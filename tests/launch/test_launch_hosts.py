@@ -3,7 +3,7 @@ import os
 import pytest
 from launching import call
 
-from hvdlite.launch import check, cli, remote
+from hvdlite.launch import addresses, check, cli, remote
 from hvdlite.launch.hosts import Host, is_here, parse_list, place, place_servers, read_file
 from hvdlite.launch.job import SSH, Job
 
@@ -76,6 +76,12 @@ def test_what_a_remote_shell_prints_at_its_start_hides_no_facts(tmp_path):
     shell.chmod(0o755)
     report = check.ask(SSH([str(shell)]), "far.invalid", load=False, tcp=True)
     assert (report.trouble, report.facts["host"]) == (None, os.uname().nodename)
+
+
+def test_hosts_that_have_the_loopback_alone_are_reached_there():
+    """As containers that share it. It was: StopIteration."""
+    loopback = {"lo": "127.0.0.1"}
+    assert addresses._address_towards(loopback, [loopback]) == "127.0.0.1"
 
 
 def test_a_folder_that_can_not_be_made_here_is_named():

@@ -3,7 +3,7 @@
 import pytest
 from jobs import alone as run
 
-from hvdlite.lifecycle import job
+from hvdlite.lifecycle import job, limits
 
 NOT_INITIALIZED = "hvdlite has not been initialized; use hvdlite.init()"
 
@@ -130,14 +130,17 @@ def test_a_time_to_wait_at_exit_that_makes_no_sense(value, monkeypatch):
     name = "HVDLITE_EXIT_TIMEOUT_SECONDS"
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}': expected a number of seconds"):
-        job._seconds(name, 5)
+        limits.limit_of(name)
 
 
-def test_a_wrong_limit_is_named_before_the_job_begins(monkeypatch):
+@pytest.mark.parametrize(
+    "name, expected",
+    [("TIMEOUT_SECONDS", "a number of seconds over 0"), ("RESET_LIMIT", "a whole number")],
+)
+def test_a_wrong_limit_is_named_before_the_job_begins(name, expected, monkeypatch):
     """Over MPI, too, where only a death asks for it."""
-    name = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
-    monkeypatch.setenv(name, "10m")
-    with pytest.raises(ValueError, match=f"{name} is '10m': expected a number of seconds over 0"):
+    monkeypatch.setenv(f"HVDLITE_ELASTIC_{name}", "10m")
+    with pytest.raises(ValueError, match=f"HVDLITE_ELASTIC_{name} is '10m': expected {expected}"):
         job.init()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
-from hvdlite.lifecycle import handshake, mesh, reception, roll_call, star, watch
+from hvdlite.lifecycle import handshake, limits, mesh, reception, roll_call, star, watch
 
 JOB = "torchrun 29500 x"
 # Below those that the system gives to anybody; other tests run in processes beside this one.
@@ -178,18 +178,14 @@ def test_strangers_cost_a_line_in_the_log(who, caplog):
         assert len(told) >= 1
 
 
-def test_who_is_missing_is_named_on_every_rank(caplog):
-    ranks = places(4)
-    raised = as_threads(met, [(p, 0.5) for p in (ranks[0], ranks[1], ranks[3])])
-    for error in raised:
+@pytest.mark.parametrize("size, here, missing", [(4, (0, 1, 3), 2), (2, (1,), 0)])
+def test_who_is_missing_is_named_on_every_rank(size, here, missing):
+    ranks = places(size)
+    for error in as_threads(met, [(ranks[rank], 0.5) for rank in here]):
         assert isinstance(error, HvdliteError)
-        assert "rank 0 on host " in str(error) and " s in init() for rank 2: " in str(error)
+        assert f"rank {here[0]} on host " in str(error)
+        assert f" s in init() for rank {missing}: " in str(error)
         assert "HVDLITE_INIT_TIMEOUT_SECONDS sets how long" in str(error)
-
-
-def test_without_rank_0_the_others_name_it():
-    (error,) = as_threads(met, [(places(2)[1], 0.3)])
-    assert "rank 1 on host " in str(error) and " in init() for rank 0: " in str(error)
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -224,12 +220,20 @@ def test_a_rank_that_ends_while_others_are_awaited():
     assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
 
 
-def test_another_size_is_refused_and_told(caplog):
-    ranks = places(2)
-    wrong = ranks[1]._replace(rank=2, size=3)
-    results = as_threads(met, [(ranks[0], 5.0), (wrong, 5.0)])
+def test_another_size_is_refused_and_told():
+    first, second = places(2)
+    results = as_threads(met, [(first, 5.0), (second._replace(rank=2, size=3), 5.0)])
     assert "for rank 1: " in str(results[0])
     assert "rank 2 comes to a job of 3 ranks" in str(results[1])
+
+
+def test_the_star_bears_a_silent_host_for_as_long_as_the_user_has_set(monkeypatch):
+    """It was lost after 120 s."""
+    borne = []
+    monkeypatch.setenv(limits.LIMIT, "300")
+    monkeypatch.setattr(star, "bound", lambda _, seconds: borne.append(seconds))
+    as_threads(met, [(place,) for place in places(2)])
+    assert borne == [300.0, 300.0]
 
 
 def test_a_secret_is_needed_by_both(monkeypatch, tmp_path):
