@@ -19,7 +19,7 @@ class Host(NamedTuple):
 def parse_list(text: str) -> List[Host]:
     """Parse the host list of Horovod and MPI.
 
-    >>> parse_list("server1:4,server2")
+    >>> parse_list("server1:4, server2")
     [Host(name='server1', slots=4), Host(name='server2', slots=None)]
     """
     return _checked([_parse_host(part.strip()) for part in text.split(",") if part.strip()], text)

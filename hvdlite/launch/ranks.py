@@ -5,6 +5,7 @@ user's command; in a scheduler or server ``import mxnet`` serves and then exits.
 role from DMLC_ variables.
 """
 
+import itertools
 import json
 import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
@@ -19,14 +20,6 @@ from hvdlite.lifecycle import watched
 JUST = 20.0  # seconds since a failure
 
 
-class Place(NamedTuple):
-    """A process's host name, the address that MXNet uses, and a free port."""
-
-    host: str
-    address: str
-    port: int
-
-
 class Role(NamedTuple):
     """A role in the job; ``index`` counts from 0 within its kind, as ``kv.rank`` does."""
 
@@ -38,38 +31,32 @@ class Role(NamedTuple):
         return self.kind if self.kind == "scheduler" else f"{self.kind} {self.index}"
 
 
-def assign(places: List[Place], servers: int) -> List[Role]:
-    """Return the role of each rank, given each rank's host, address and port.
+def assign(ranks: List["Rank"], servers: int) -> List[Role]:
+    """Return the role of each rank, by its host, address and port.
 
     Hosts get servers in turn, because a host's network link limits its servers. MXNet's scheduler
     numbers each kind by address, the last first, then by port.
 
-    >>> places = [Place("a", "10.0.0.1", p) for p in (7, 9, 8)]
-    >>> places += [Place("b", "10.0.0.2", p) for p in (5, 6)]
-    >>> [role.label for role in assign(places, 2)]
+    >>> ranks = [Rank(n, None, "a", "10.0.0.1", port, {}) for n, port in enumerate((7, 9, 8))]
+    >>> ranks += [Rank(n, None, "b", "10.0.0.2", port, {}) for n, port in enumerate((5, 6), 3)]
+    >>> [role.label for role in assign(ranks, 2)]
     ['scheduler', 'server 1', 'worker 1', 'server 0', 'worker 0']
     """
-    kinds = _kinds([place.host for place in places], servers)
-    by_port = sorted(range(len(places)), key=lambda rank: places[rank].port)
-    in_order = sorted(by_port, key=lambda rank: places[rank].address, reverse=True)
+    kinds = _kinds([rank.host for rank in ranks], servers)
+    by_port = sorted(range(len(ranks)), key=lambda rank: ranks[rank].port)
+    in_order = sorted(by_port, key=lambda rank: ranks[rank].address, reverse=True)
     of_kind = {kind: [rank for rank in in_order if kinds[rank] == kind] for kind in set(kinds)}
     return [Role(kind, of_kind[kind].index(rank)) for rank, kind in enumerate(kinds)]
 
 
 def _kinds(hosts: List[str], servers: int) -> List[str]:
-    free: Dict[str, List[int]] = {}
-    for rank, host in enumerate(hosts):
-        free.setdefault(host, []).append(rank)
-    scheduler, queue = 0, [0]
-    free[hosts[0]].remove(scheduler)
-    while len(queue) <= servers:
-        for ranks in free.values():
-            if ranks and len(queue) <= servers:
-                queue.append(ranks.pop(0))
-    serving = set(queue[1:])
-    kinds = ["server" if rank in serving else "worker" for rank in range(len(hosts))]
-    kinds[scheduler] = "scheduler"
-    return kinds
+    """Return the kind of each rank, by its host; rank 0 is the scheduler."""
+    others = range(1, len(hosts))
+    names = dict.fromkeys(hosts)  # in their order
+    of_host = [[rank for rank in others if hosts[rank] == name] for name in names]
+    in_turn = filter(None, itertools.chain(*itertools.zip_longest(*of_host)))
+    serving = set(itertools.islice(in_turn, servers))
+    return ["scheduler", *("server" if rank in serving else "worker" for rank in others)]
 
 
 def role_environment(
@@ -150,8 +137,7 @@ def version_difference(
 
 
 def give_roles(ranks: List[Rank], servers: int) -> None:
-    places = [Place(rank.host, rank.address, rank.port) for rank in ranks]
-    for rank, role in zip(ranks, assign(places, servers)):
+    for rank, role in zip(ranks, assign(ranks, servers)):
         rank.role = role
 
 

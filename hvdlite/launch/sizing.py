@@ -14,8 +14,8 @@ def sensible(cores: int, threads: Optional[int] = None) -> Tuple[int, int]:
 
     :param threads: of each rank, if the user has chosen.
 
-    >>> sensible(64)
-    (8, 8)
+    >>> sensible(2), sensible(64), sensible(64, threads=4), sensible(1, threads=4)
+    ((2, 1), (8, 8), (16, 4), (1, 4))
     """
     if threads is None:
         ranks = min(cores, MOST)

@@ -190,22 +190,10 @@ def test_the_manifest_keeps_the_words_of_the_command(capsys):
     assert launcher["command"][-1] == 'a: "b"'
 
 
-def places(hosts: str) -> list:
-    """Return the places of processes on hosts a and b: a host, its address, a port each."""
-    return [ranks.Place(host, f"10.0.0.{ord(host)}", port) for port, host in enumerate(hosts, 9000)]
-
-
-def test_parts_of_a_parameter_server_go_around_the_hosts():
-    hosts = "aaaabbb"
-    roles = ranks.assign(places(hosts), 2)
-    assert [role.kind for role in roles].count("worker") == 4
-    servers = [host for host, role in zip(hosts, roles) if role.kind == "server"]
-    assert servers == ["a", "b"]
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 def test_every_part_is_there_once(servers):
-    roles = ranks.assign(places("aaaabbbb"), servers)
+    there = [ranks.Rank(n, None, h, f"10.0.0.{ord(h)}", n, {}) for n, h in enumerate("aaaabbbb")]
+    roles = ranks.assign(there, servers)
     assert len(set(roles)) == 8
     assert roles[0].kind == "scheduler"
     assert sum(role.kind == "server" for role in roles) == servers

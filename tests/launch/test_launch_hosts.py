@@ -4,26 +4,18 @@ import pytest
 from launching import call
 
 from hvdlite.launch import addresses, check, cli, remote
-from hvdlite.launch.hosts import Host, is_here, parse_list, place, place_servers, read_file
+from hvdlite.launch.hosts import Host, is_here, parse_list, place, read_file
 from hvdlite.launch.job import SSH, Job
-
-
-def test_a_list_has_slots_or_not():
-    assert parse_list("a:4, b") == [Host("a", 4), Host("b", None)]
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "no host"), ("a:x", "no host"), ("a:0", "1 to 1024"), ("a,a", "twice")],
-)
+    [("", "no host"), ("a:x", "no host"), ("a:0", "1 to 1024"), ("a,a", "twice"),
+     ("a:2222", "--ssh-port")],
+)  # fmt: skip
 def test_a_bad_list_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
         parse_list(text)
-
-
-def test_an_ssh_port_is_not_taken_for_slots():
-    with pytest.raises(ValueError, match="--ssh-port"):
-        parse_list("a:2222")
 
 
 def test_a_file_may_be_that_of_mpi_or_of_mxnet(tmp_path):
@@ -44,15 +36,9 @@ def test_hosts_without_slots_share_evenly(processes):
     assert max(counts) - min(counts) <= 1
 
 
-def test_slots_are_filled_in_order_and_are_a_limit():
-    hosts = [Host("a", 2), Host("b", 4)]
-    assert place(hosts, 3) == [("a", 2), ("b", 1)]
+def test_slots_are_a_limit():
     with pytest.raises(ValueError, match="7 processes do not fit on 6 slots"):
-        place(hosts, 7)
-
-
-def test_servers_go_around_the_hosts_and_take_no_slots():
-    assert place_servers([("a", 2), ("b", 2)], 3) == [("a", 5), ("b", 3)]
+        place([Host("a", 2), Host("b", 4)], 7)
 
 
 def test_this_host_is_known_by_its_names_and_addresses():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import alone
+from test_architecture import MODULES, module_name
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs"
@@ -165,6 +166,21 @@ print({name: untold(value) for name, value in values.items() if untold(value)})
 
 def test_docstrings_tell_of_every_parameter():
     assert run(UNTOLD) == "{}"
+
+
+TRIED = """
+import doctest, importlib, sys
+for name in sys.argv[1:]:
+    assert not doctest.testmod(importlib.import_module(name)).failed, name
+"""
+
+
+def test_examples_in_docstrings_are_true():
+    """Those of other frameworks need other environments."""
+    own = [m for m in MODULES if m.parent.name not in ("torch", "xgboost")]
+    names = [module_name(m) for m in own if ">>> " in m.read_text(encoding="utf-8")]
+    assert len(names) > 20
+    alone(TRIED, *names)
 
 
 def anchors(page: Path) -> set:

@@ -16,7 +16,6 @@ from hvdlite.core import reduce_ops
 from hvdlite.core.collectives import DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
-from hvdlite.launch import sizing
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.options import OPTIONS, parser
 from hvdlite.monitor.memory import KINDS
@@ -208,11 +207,6 @@ def test_the_shell_completes_commands_and_options(capsys):
     code = "\n".join([capsys.readouterr().out, line, first])
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["--summary", "top"], done.stderr
-
-
-def test_the_ranks_of_a_machine():
-    given = ((2, None), (64, None), (64, 4), (1, 4))
-    assert [sizing.sensible(*each) for each in given] == [(2, 1), (8, 8), (16, 4), (1, 4)]
 
 
 def test_the_command_is_the_module_and_tells_its_version():
