@@ -63,7 +63,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/launch/daemons.c \
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/launch/daemons.c hvdlite/core/prepared.c \
         $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
@@ -259,7 +259,7 @@ bench-report: install
 	$(BIN)/python -m benchmarks.report
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -286,7 +286,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
+C_FILES := $(wildcard hvdlite/core/*.c hvdlite/launch/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp)
 
 lint: $(DEPS)
 	$(BIN)/ruff check

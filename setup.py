@@ -68,7 +68,9 @@ def flags(name: str) -> str:
 
 
 def variant_of(ext: Extension) -> str:
-    return ext.name.rpartition("_")[2]
+    """Name the MPI that it takes, or none."""
+    name = ext.name.rpartition("_")[2]
+    return name if name in ABIS.values() else NO_MPI
 
 
 class BuildVariants(build_ext):
@@ -129,8 +131,18 @@ DAEMONS = Extension(
     py_limited_api=not WITHOUT_GIL,
 )
 
+# Python 3.8 to 3.10 have all that it takes, too, but their headers hide it from binaries for all.
+FOR_ALL = sys.version_info >= (3, 11) and not WITHOUT_GIL
+PREPARED = Extension(
+    "hvdlite.core._prepared",
+    ["hvdlite/core/prepared.c"],
+    define_macros=[("Py_LIMITED_API", "0x030b0000")] if FOR_ALL else [],
+    extra_compile_args=["-std=c11", "-O2"],
+    py_limited_api=FOR_ALL,
+)
+
 setup(
-    ext_modules=[DAEMONS],
+    ext_modules=[DAEMONS, PREPARED],
     cffi_modules=[f"hvdlite/_build.py:{variant}" for variant in (*ABIS.values(), NO_MPI)],
     cmdclass={"build_ext": BuildVariants},
     options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},

@@ -14,14 +14,13 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.core import frameworks, rows, starting
-from hvdlite.core.again import again, described
-from hvdlite.core.collectives import dense, pointer, run
+from hvdlite.core import frameworks, prepared, rows, starting
+from hvdlite.core.collectives import dense, run
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, recurring_name, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import check_out, check_outs, result_array
-from hvdlite.core.prepared import Prepared
+from hvdlite.core.prepared import Prepared, again, described
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.shared_memory import shared_bytes
@@ -76,12 +75,12 @@ def allreduce_plan(
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:
         raise ValueError(f"tensor '{full}': expected NumPy arrays in C's order that do not overlap")
-    prepared, source = Prepared(full, memory, *how), pointer(memory.address)
-    there = None if out is None else pointer(out.ctypes.data)
+    planned, source = Prepared(full, memory, *how), memory.address
+    there = None if out is None else out.ctypes.data
 
     def plan() -> np.ndarray:
         result = np.empty(array.shape, array.dtype) if out is None else out
-        prepared.run(source, there or pointer(result.ctypes.data), (array, result))
+        prepared.run(planned, source, there or result.ctypes.data, (array, result))
         return result
 
     return plan

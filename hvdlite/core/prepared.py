@@ -2,20 +2,79 @@
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from hvdlite.core.collectives import Memory, Work, abandon, describe_on, let_go_of_one
+import numpy as np
+
+from hvdlite.core import _prepared  # type: ignore[attr-defined]
+from hvdlite.core.collectives import (
+    Memory,
+    Work,
+    abandon,
+    dense,
+    describe_on,
+    let_go_of_one,
+    memory_of,
+    reduction,
+    result_of,
+)
+from hvdlite.core.names import tensor_name
 from hvdlite.core.native import exception_of, ffi, lib, new_error
+from hvdlite.core.outs import deliver
 from hvdlite.core.process_set import ProcessSet, group_of
+from hvdlite.core.rows import rows_of
 
 _MOST = 1024  # kept; each has some KB
 _kept: Dict[tuple, Optional["Prepared"]] = {}
 # Returns what is prepared for a key: all of a call's arguments, dtype and shape. TypeError: it has
 # a wrong argument.
 find = _kept.get
-_run = lib.hvd_run
+# run(prepared, address of the input, address of the output, what keeps both) does a collective, and
+# returns None; or, if other ranks may have brought other numbers of rows, its handle, of which
+# ``result_of`` knows where the result is. It raises HvdliteError, as every collective.
+run = _prepared.run
+# again(verb, begin, array, how, out) does a collective on a NumPy array, which is prepared if it
+# has come before with all its arguments: else ``begin``, of ``array``, ``how`` and ``out``, returns
+# a handle. ``how`` are all other arguments; the last is the process set.
+again = _prepared.again
+
+
+def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optional[tuple]) -> Any:
+    """Do ``again`` for the first times; ``key``: if the array's memory may be taken as it lies."""
+    result = begin(array, *how, out).synchronize()
+    if key:
+        note(key, lambda: described(verb, array, result.shape, how))
+    return result
+
+
+def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
+    """Return what a ``Prepared`` is made of; ``shape`` is the result's, None: the array's."""
+    name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
+    if verb in ("allreduce", "reducescatter"):
+        members = reduction(how[1], how[2:4], process_set)
+    else:
+        members = {"group": group_of(process_set)}
+    if verb == "broadcast":
+        members["root"] = process_set.number_of(how[0])
+    elif verb != "allreduce":
+        members.update(out_rows=rows_of(shape), open=int(verb != "reducescatter"))
+    kind = getattr(lib, f"HVD_{verb.upper()}")
+    full = tensor_name(verb, name, process_set)
+    return full, memory_of(dense(array)), members, process_set, kind, shape
+
+
+def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
+    """Return ``result``, or what does not fit there: other ranks have brought other rows."""
+    name, process_set = how[-2:]
+    row = array.shape[1:]
+    row_bytes = int(np.prod(row, dtype=np.int64)) * array.itemsize
+    memory, came = result_of(handle, result.ctypes.data, process_set.size(), row_bytes)
+    if memory is None:
+        return result
+    made: np.ndarray = np.ndarray((came.sum(), *row), array.dtype, memory)
+    return deliver(name, made.copy(), out)
 
 
 class Prepared:
-    """A collective. Any threads may run it, not two at the same time.
+    """A collective, for ``run``. Any threads may run it, not two at the same time.
 
     :param name: the full one.
     :param array: says dtype and shape.
@@ -39,54 +98,33 @@ class Prepared:
         self._enter_group()
         self._idle.append(self._new())
 
-    def run(self, source, out, owner: Any) -> Any:
-        """Do it from and to memory at a ``void *``, which ``owner`` keeps; return when it is done.
-
-        Return None; or, if other ranks may have brought other numbers of rows, the handle, of which
-        ``result_of`` knows where the result is.
-
-        :raises hvdlite.HvdliteError: as every collective; another thread runs it.
-        """
-        if self._group != self._set._group:
-            self._enter_group()
-        idle = self._idle
-        try:
-            handle = idle.pop()
-        except IndexError:  # other threads have them all, or did until Ctrl-C
-            handle = self._new()
-        try:
-            if not _run(handle, source, out, 0.1):
-                _finish(handle)
-                if self._tensor.open:
-                    return handle
-        except BaseException:
-            abandon(Work({0: handle}, owner))
-            raise
-        idle.append(handle)
-        return None
-
     def _enter_group(self) -> None:
         """Note the number in C of the process set, which a new job changes."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group
 
-    def _new(self):
-        """Return a handle."""
+    def _new(self) -> tuple:
+        """Return a handle, after its address."""
         let_go_of_one()
         error = new_error()
         handle = lib.hvd_plan(self._tensor, error)
         if handle == ffi.NULL:
             raise exception_of(error)
-        return ffi.gc(handle, lib.hvd_drop)
+        return int(ffi.cast("uintptr_t", handle)), ffi.gc(handle, lib.hvd_drop)
 
-
-def _finish(handle) -> None:
-    error = new_error()
-    while not lib.hvd_finish(handle, 0.1, error):  # short waits let Ctrl-C through
-        pass
-    if error.code:
-        raise exception_of(error)
+    def _end(self, handle: tuple, owner: Any) -> Any:
+        """Wait for what takes longer, or has failed; return what ``run`` returns."""
+        error = new_error()
+        try:
+            while not lib.hvd_finish(handle[1], 0.1, error):  # short waits let Ctrl-C through
+                pass
+            if error.code:
+                raise exception_of(error)
+        except BaseException:
+            abandon(Work({0: handle[1]}, owner))
+            raise
+        return handle[1] if self._tensor.open else None
 
 
 def forget() -> None:
@@ -105,3 +143,7 @@ def note(key: tuple, described: Callable[[], tuple]) -> None:
         _kept[key] = None
     elif _kept[key] is None:
         _kept[key] = Prepared(*described())
+
+
+_run = int(ffi.cast("uintptr_t", ffi.addressof(lib, "hvd_run")))
+_prepared.setup(_run, _kept, np.ndarray, np.empty, _unprepared, _moved)

@@ -10,7 +10,7 @@ import torch
 
 from hvdlite.core import prepared
 from hvdlite.core.arguments import op_of
-from hvdlite.core.collectives import Memory, Started, pointer, reduction
+from hvdlite.core.collectives import Memory, Started, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
@@ -48,8 +48,7 @@ def again(tensor, call: tuple, in_place: bool):
     if not known:
         return None
     result = tensor if in_place else torch.empty_like(tensor)
-    memory = pointer(tensor.data_ptr())
-    known.run(memory, memory if in_place else pointer(result.data_ptr()), (tensor, result))
+    prepared.run(known, tensor.data_ptr(), result.data_ptr(), (tensor, result))
     return result
 
 
@@ -86,11 +85,11 @@ def allreduce_plan(
         raise ValueError(
             f"tensor '{full}': expected contiguous tensors of one dtype and shape, not overlapping"
         )
-    planned, source = prepared.Prepared(full, *rest), pointer(tensor.data_ptr())
+    planned, source = prepared.Prepared(full, *rest), tensor.data_ptr()
 
     def plan() -> torch.Tensor:
         result = torch.empty_like(tensor, requires_grad=False) if out is None else out
-        planned.run(source, pointer(result.data_ptr()), (tensor, result))
+        prepared.run(planned, source, result.data_ptr(), (tensor, result))
         return result
 
     return plan
