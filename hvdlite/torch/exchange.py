@@ -47,8 +47,9 @@ def again(tensor, call: tuple, in_place: bool):
         return None
     if not known:
         return None
+    memory = tensor.data_ptr()
     result = tensor if in_place else torch.empty_like(tensor)
-    prepared.run(known, tensor.data_ptr(), result.data_ptr(), (tensor, result))
+    prepared.run(known, memory, memory if in_place else result.data_ptr(), (tensor, result))
     return result
 
 
