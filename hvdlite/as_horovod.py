@@ -85,9 +85,12 @@ def take_its_place() -> None:
 
 
 def _tell_children() -> None:
-    """Let Python in processes that this one starts find hvdlite, too: workers of data loaders."""
+    """Let Python in processes that this one starts find hvdlite, too: workers of data loaders.
+
+    What keeps MPI here from sockets does not go to them: they may be the ranks of a job.
+    """
     os.environ["HVDLITE_AS_HOROVOD"] = "1"
-    os.environ.update(environment.with_job_site(os.environ))
+    os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
 
 
 def main(arguments: List[str]) -> None:

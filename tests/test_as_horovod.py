@@ -160,6 +160,24 @@ def test_programs_are_run_as_python_runs_them(tmp_path, how):
     assert (ended.returncode, ended.stdout) == (7, expected.stdout), ended.stderr
 
 
+STARTS_RANKS = """
+import horovod
+def where():
+    import horovod.mxnet as hvd
+    hvd.init()
+    return hvd.allgather_object(hvd.rank())
+if __name__ == "__main__":
+    print(horovod.run(where, np=2))
+"""
+
+
+def test_a_script_starts_ranks_by_horovod_run(tmp_path):
+    """MPI ended these: the variables that keep a process alone from sockets had reached them."""
+    (tmp_path / "starts.py").write_text(STARTS_RANKS)
+    ended = python("-m", "hvdlite.as_horovod", "starts.py", cwd=tmp_path)
+    assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
+
+
 def test_a_wrong_value_of_the_variable_is_an_error():
     ended = python(
         "-c",

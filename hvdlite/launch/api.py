@@ -42,11 +42,10 @@ def run(
     :param num_proc: number of ranks; ``np`` is its older name.
     :param env: variables for all ranks, in addition to those of this process.
     :param executable: the Python of the ranks; None: this one.
-    :param use_gloo: and ``use_mpi``: Horovod's choice of a transport; there is MPI only.
+    :param use_gloo: Horovod's word for ``transport="tcp"``; ``use_mpi`` changes nothing.
     :param options: those of hvdliterun, by their long names: ``hosts="server1:4,server2:4"``,
         ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
-    :raises ValueError: the function can't be sent, an option is wrong, or ``use_gloo`` is asked
-        for.
+    :raises ValueError: the function can't be sent, or an option is wrong.
     :raises JobFailed: a rank raised or died; all others have been ended.
 
     >>> import hvdlite as hvd
@@ -56,8 +55,7 @@ def run(
     >>> hvd.run(where, num_proc=2)
     [(0, 2), (1, 2)]
     """
-    if use_gloo:
-        raise ValueError("run(use_gloo=True): hvdlite runs over MPI only; leave use_gloo out")
+    options.setdefault("gloo", use_gloo)
     options["num_proc"] = np if num_proc is None else num_proc
     options["env"] = [f"{name}={value}" for name, value in (env or {}).items()]
     job = _job([executable or sys.executable, "-m", "hvdlite.launch.api"], options)

@@ -163,7 +163,6 @@ WITHOUT_EFFECT = {
 }
 _RANKS_MEET = "hvdliterun starts the ranks of all hosts, and tells them where to meet: give -H"
 REFUSED = {
-    "--gloo": "hvdlite runs over MPI alone",
     "--jsrun": "use --launcher mpi inside the allocation",
     "--bind-to": "use --binding-args='--bind-to ...'",
     "--mca": "use --mpi-args='--mca ...'",
@@ -219,6 +218,9 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
         )
     for option in REFUSED:
         new.add_argument(option, action=_Refuse, nargs="?", help=argparse.SUPPRESS)
+    new.add_argument(
+        "--gloo", dest="transport", action="store_const", const="tcp", help=argparse.SUPPRESS
+    )
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return new
 

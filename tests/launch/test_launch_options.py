@@ -103,7 +103,6 @@ def test_an_amount_that_is_none_is_refused(option, value, capsys):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--gloo t", "over MPI alone"),
         ("--master_addr h t", "tells them where to meet: give -H"),
         ("--bind-to core t", "use --binding-args"),
         ("--num-procs 2 t", "unknown option --num-procs: did you mean --num-proc?"),
