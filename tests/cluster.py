@@ -68,11 +68,11 @@ exec {sshd} -D -e -f {state}/sshd_config
 """
 
 
-def missing() -> Optional[str]:
-    """Say what keeps this machine from making a cluster; None if nothing does."""
+def missing(*tools: str) -> Optional[str]:
+    """Say what keeps this machine from making a cluster with these tools; None if nothing does."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
-    tools = ("ip", "tc", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd")
+    tools = ("ip", "tc", "unshare", "nsenter", "ssh", "ssh-keygen", "sshd", *tools)
     lacks = [tool for tool in tools if not shutil.which(tool, path=_search_path())]
     if lacks:
         return f"not installed: {', '.join(lacks)}"
@@ -242,7 +242,7 @@ class Cluster:
         )
         self._processes.append(process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        pid = int(_wait_for(lambda: children.read_text().split(), "a namespace")[0])
+        pid = int(wait_for(lambda: children.read_text().split(), "a namespace")[0])
         self._first.append(pid)
         return pid
 
@@ -250,7 +250,7 @@ class Cluster:
         switch = self._start(
             ["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"],
         )
-        _wait_for(lambda: _comm(switch) == "sleep", "the switch")
+        wait_for(lambda: _comm(switch) == "sleep", "the switch")
         self._switch = switch
         _run([*self._on_switch(), "ip", "link", "add", "br0", "type", "bridge"])
         _run([*self._on_switch(), "ip", "link", "set", "br0", "up"])
@@ -262,7 +262,7 @@ class Cluster:
         argv = ["unshare", *spaces, "--mount-proc", "sh", "-c", boot]
         self._pids[name] = self._start(argv)
         try:
-            _wait_for(lambda: _comm(self._pids[name]) == "sshd", name)
+            wait_for(lambda: _comm(self._pids[name]) == "sshd", name)
         except RuntimeError as error:
             raise RuntimeError(f"{error}: {(self.state / (name + '.log')).read_text()}") from None
 
@@ -283,7 +283,7 @@ class Cluster:
     def _wait_for_sshd(self) -> None:
         for name in self.names:
             ask = [*shlex.split(self.ssh), name, "true"]
-            _wait_for(lambda ask=ask: self.run(ask, capture_output=True).returncode == 0, name)
+            wait_for(lambda ask=ask: self.run(ask, capture_output=True).returncode == 0, name)
 
 
 def _run(argv: List[str]) -> None:
@@ -298,7 +298,20 @@ def _comm(pid: int) -> str:
     return ""
 
 
-def _wait_for(ready, what: str, seconds: float = 10):
+@contextlib.contextmanager
+def or_skip(hosts: int, *tools: str):
+    """Give a test a cluster, or skip it where there can be none with these tools."""
+    import pytest  # this program does without
+
+    lacks = missing(*tools)
+    if lacks:
+        pytest.skip(f"no emulated hosts: {lacks}")
+    with Cluster(hosts) as running:
+        yield running
+
+
+def wait_for(ready, what: str, seconds: float = 10):
+    """Return the first value that is true of what ``ready`` gives, again and again."""
     deadline = time.monotonic() + seconds
     while True:
         value = ready()

@@ -27,7 +27,7 @@ def test_a_rank_that_is_too_late_fails_the_tensor(prefix):
 def test_a_job_that_is_closed_while_a_group_is_opened():
     """The thread that opened it went on with the memory of the job that the other had freed."""
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
-    job = assert_passed(script(2, "closed_meanwhile", env=env))
+    job = assert_passed(script(2, "opened_meanwhile", "shuts down", env=env))
     assert job.results()[0]["text"] == "the job has ended meanwhile"
 
 
@@ -39,5 +39,5 @@ def test_a_group_that_is_closed_while_the_job_ends():
 
 def test_a_job_that_is_left_while_a_group_is_opened():
     """Nobody left the group, for whose end the job waited for ever."""
-    job = assert_passed(script(2, "left_meanwhile"))
+    job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]

@@ -158,10 +158,7 @@ def test_a_wrong_variable_is_named(variable):
 
 @pytest.fixture(scope="module")
 def hosts():
-    lacks = clusters.missing()
-    if lacks:
-        pytest.skip(f"no emulated hosts: {lacks}")
-    with clusters.Cluster(2) as cluster:
+    with clusters.or_skip(2) as cluster:
         yield cluster
 
 
@@ -221,15 +218,11 @@ def test_the_others_go_on_when_ranks_are_killed(dead):
 
 
 def test_the_others_go_on_when_rank_0s_host_loses_its_power():
-    lacks = clusters.missing()
-    if lacks:
-        pytest.skip(f"no emulated hosts: {lacks}")
-
     def cut(started) -> None:
         assert any(line == "CUT\n" for line in started[0].stdout)
         cluster.lose("h0", power=True)
 
-    with clusters.Cluster(3) as cluster:
+    with clusters.or_skip(3) as cluster:
         where = on(cluster, 3)
         where["env"].update(CUT="1", HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS="0.5")
         assert_went_on(start_ranks(3, ELASTIC, "0", "5", "12", while_running=cut, **where), {0})

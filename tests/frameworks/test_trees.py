@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, missing
+from cluster import or_skip
 from jobs import ROOT, Job, assert_passed, mpirun
 
 pytest.importorskip("xgboost")
@@ -44,10 +44,9 @@ def test_all_ranks_have_the_model_of_one_process(library, ranks, loss_of_one_pro
     assert loss == pytest.approx(expected, abs=TOLERANCE[library])
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_between_two_hosts(library, loss_of_one_process):
-    with Cluster(2) as cluster:
+    with or_skip(2) as cluster:
         command = [
             sys.executable, "-m", "hvdlite.launch", "-n", "2", "--hostfile", str(cluster.hostfile),
             sys.executable, SCRIPT, "train", library,

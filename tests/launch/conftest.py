@@ -11,23 +11,16 @@ import cluster as clusters  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def can_have_hosts():
-    lacks = clusters.missing()
-    if lacks:
-        pytest.skip(f"no emulated hosts: {lacks}")
-
-
-@pytest.fixture(scope="session")
-def cluster(can_have_hosts):
+def cluster():
     """Four hosts; the same for all tests, each of which leaves them as it found them."""
-    with clusters.Cluster(4) as running:
+    with clusters.or_skip(4) as running:
         yield running
 
 
 @pytest.fixture
-def own_cluster(can_have_hosts):
+def own_cluster():
     """Three hosts of which a test may lose some."""
-    with clusters.Cluster(3) as running:
+    with clusters.or_skip(3) as running:
         yield running
 
 

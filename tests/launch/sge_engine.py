@@ -4,12 +4,12 @@ Debian: gridengine-master, -exec and -client. Their folders are replaced by copi
 so that nothing of the machine's own is written.
 """
 
-import os
-import shutil
+import contextlib
 import subprocess
-import time
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict
+
+from cluster import wait_for
 
 LIBRARY, SPOOL = "/var/lib/gridengine", "/var/spool/gridengine"
 COMMON = f"{LIBRARY}/default/common"
@@ -43,12 +43,8 @@ qsort_args         NONE
 """
 
 
-def missing() -> Optional[str]:
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    lacks = [tool for tool in TOOLS if not shutil.which(tool, path=path)]
-    if lacks:
-        return f"not installed: {', '.join(lacks)}"
-    return None if Path(COMMON, "bootstrap").exists() else f"not set up: no {COMMON}/bootstrap"
+def is_set_up() -> bool:
+    return Path(COMMON, "bootstrap").exists()
 
 
 class GridEngine:
@@ -68,9 +64,7 @@ class GridEngine:
         self._wait("qhost", "-h", ",".join(cluster.names), until=lambda out: out.count("lx") > 1)
 
     def environment(self) -> Dict[str, str]:
-        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        place = {"SGE_ROOT": LIBRARY, "SGE_CELL": "default", "PATH": path}
-        return {**self.cluster.environment(), **place}
+        return {**self.cluster.environment(), "SGE_ROOT": LIBRARY, "SGE_CELL": "default"}
 
     def run(self, *argv: str, host: str = "h0") -> str:
         done = self.cluster.run(
@@ -110,14 +104,9 @@ class GridEngine:
         return str(path)
 
     def _wait(self, *argv: str, until=lambda out: True) -> None:
-        deadline = time.monotonic() + UP_SECONDS
-        while True:
-            try:
-                if until(self.run(*argv)):
-                    return
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Grid Engine is not up: {argv}")
-            time.sleep(0.3)
+        def is_up() -> bool:
+            with contextlib.suppress(RuntimeError):
+                return until(self.run(*argv))
+            return False
+
+        wait_for(is_up, f"Grid Engine: {argv}", UP_SECONDS)

@@ -4,10 +4,10 @@ Debian: slurm-wlm and munge. Nothing of the machine's own configuration is read 
 """
 
 import os
-import shutil
 import subprocess
-import time
-from typing import Dict, Optional
+from typing import Dict
+
+from cluster import wait_for
 
 CONFIG = """\
 ClusterName=emulated
@@ -38,12 +38,6 @@ TOOLS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch")
 UP_SECONDS = 20
 
 
-def missing() -> Optional[str]:
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    lacks = [tool for tool in TOOLS if not shutil.which(tool, path=path)]
-    return f"not installed: {', '.join(lacks)}" if lacks else None
-
-
 class Slurm:
     """Started on all hosts of a cluster; it ends with them."""
 
@@ -61,9 +55,8 @@ class Slurm:
 
     def start(self, *argv: str, host: str = "h0") -> None:
         """Run a daemon's command, which returns when the daemon is in the background."""
-        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        env = {**self.environment(), "PATH": path}
-        self.cluster.run(list(argv), host, check=True, env=env, capture_output=True, timeout=20)
+        options = {"env": self.environment(), "capture_output": True, "timeout": 20}
+        self.cluster.run(list(argv), host, check=True, **options)
 
     def _write_config(self) -> None:
         cluster = self.cluster
@@ -84,15 +77,15 @@ class Slurm:
             self.start("munged", *options, host=host)
 
     def _wait_until_idle(self) -> None:
-        deadline = time.monotonic() + UP_SECONDS
-        while True:
+        def is_idle() -> bool:
             ask = ["sinfo", "--noheader", "--format=%T"]
             done = self.cluster.run(ask, env=self.environment(), capture_output=True, text=True)
-            if done.stdout.split() == ["idle"]:
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Slurm is not up: {done.stdout}{done.stderr}{self._logs()}")
-            time.sleep(0.2)
+            return done.stdout.split() == ["idle"]
+
+        try:
+            wait_for(is_idle, "Slurm", UP_SECONDS)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: {self._logs()}") from None
 
     def _logs(self) -> str:
         files = sorted(self.cluster.state.glob("slurm*.log"))

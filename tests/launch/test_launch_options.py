@@ -30,11 +30,6 @@ def test_the_line_of_horovod_users():
     assert found.command == ["python", "t.py", "-H"]
 
 
-def test_without_n_all_slots_are_taken():
-    assert job("-H", "a:2,b:4", "t").workers == 6
-    assert job("t").workers == 1
-
-
 @pytest.mark.parametrize(
     ("line", "mode", "servers"),
     [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
@@ -123,6 +118,8 @@ def test_an_unknown_option_gets_a_hint(line, says, capsys):
         ("--nnodes 1 --nproc-per-node 3 t", 3, []),
         ("--np 4 --oversubscribe -x A=1 t", 4, []),
         ("--nnodes 2 --nproc-per-node 3 -H a,b:8 t", 6, [3, 3]),
+        ("-H a:2,b:4 t", 6, [2, 4]),  # all slots
+        ("t", 1, []),
     ],
 )
 def test_torchruns_and_mpiruns_spellings_work(line, ranks, slots):

@@ -285,11 +285,3 @@ def test_a_sign_that_is_none_is_refused():
     for sign in (b"x", b"1", b"0 1 a", b"\xff"):
         with pytest.raises(BadFrame):
             Signs().add(0, sign, 1.0)
-
-
-def test_traceback_like_lines_are_shown_as_they_come():
-    shown, _, err = output()
-    lines = ["Traceback (most recent call last):", "  x()", "E: rank 1 left the job (its script)"]
-    for line in lines:
-        shown.write(0, "0", STDERR, line.encode() + b"\n")
-        assert err.getvalue().endswith(f"[0] {line}\n")

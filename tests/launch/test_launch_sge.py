@@ -11,10 +11,9 @@ from launching import HVDLITERUN, SCRIPTS, WHERE, call, interrupt, python
 
 @pytest.fixture(scope="module")
 def grid():
-    lacks = clusters.missing() or sge_engine.missing()
-    if lacks:
-        pytest.skip(f"no Grid Engine: {lacks}")
-    with clusters.Cluster(2) as hosts:
+    if not sge_engine.is_set_up():
+        pytest.skip("no Grid Engine is set up")
+    with clusters.or_skip(2, *sge_engine.TOOLS) as hosts:
         yield sge_engine.GridEngine(hosts)
 
 

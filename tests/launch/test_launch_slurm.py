@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import cluster as clusters
@@ -18,17 +17,14 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture(scope="module")
 def slurm():
-    lacks = clusters.missing() or slurm_engine.missing()
-    if lacks:
-        pytest.skip(f"no Slurm: {lacks}")
-    with clusters.Cluster(2) as hosts:
+    with clusters.or_skip(2, *slurm_engine.TOOLS) as hosts:
         yield slurm_engine.Slurm(hosts)
 
 
 @pytest.fixture(autouse=True)
 def no_other_job(slurm):
     """What the test before has left is still being ended on its hosts for a moment."""
-    assert wait_for(lambda: queue(slurm) == [])
+    clusters.wait_for(lambda: queue(slurm) == [], "an empty queue")
 
 
 def on_slurm(slurm, *argv, inside=()):
@@ -63,8 +59,9 @@ def test_a_batch_job(slurm, tmp_path):
     prefix = slurm.cluster.command([], cwd=str(tmp_path))
     done = call(*line, WHERE, prefix=prefix, env=slurm.environment())
     assert done.code == 0, done.err
-    (log,) = wait_for(lambda: list(tmp_path.glob("j-*.out")))
-    lines = wait_for(lambda: len(log.read_text().splitlines()) == 2 and log.read_text())
+    (log,) = clusters.wait_for(lambda: list(tmp_path.glob("j-*.out")), "the log", 30)
+    whole = lambda: len(log.read_text().splitlines()) == 2 and log.read_text()  # noqa: E731
+    lines = clusters.wait_for(whole, "a line of each rank", 30)
     assert sorted(lines.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
 
 
@@ -85,7 +82,7 @@ def test_ctrl_c_gives_the_allocation_back(slurm):
     code = "import time; print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
     interrupt(slurm.cluster.command(line), 2, 10, env=slurm.environment())
-    assert wait_for(lambda: queue(slurm) == [])
+    clusters.wait_for(lambda: queue(slurm) == [], "an empty queue", 30)
 
 
 MPIRUN_ONE = f"{probe.find_program('mpirun')} --allow-run-as-root -n 1 "
@@ -131,10 +128,3 @@ def queue(slurm):
     ask = ["squeue", "--noheader"]
     done = slurm.cluster.run(ask, env=slurm.environment(), capture_output=True, text=True)
     return done.stdout.split()
-
-
-def wait_for(ready, seconds=TIMEOUT / 3):
-    deadline = time.monotonic() + seconds
-    while not ready() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return ready()

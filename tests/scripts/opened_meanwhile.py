@@ -1,0 +1,62 @@
+"""Rank 0 opens a group in one thread, and meanwhile shuts down or leaves the job (argv) in another.
+
+Then rank 1 opens the group.
+"""
+
+import sys
+import threading
+import time
+
+from jobs import report
+from mpi4py import MPI
+
+import hvdlite as hvd
+from hvdlite.core.native import ffi, lib, new_error
+
+WORLD, leaves = MPI.COMM_WORLD, sys.argv[1] == "leaves"
+opened: list = []
+
+
+def open_group() -> None:
+    """Note the code, the error's text and the group's number."""
+    error, group = new_error(), ffi.new("int *")
+    comm, ranks = ffi.cast("void *", MPI._addressof(WORLD)), ffi.new("int[]", [0, 1])
+    code = lib.hvd_group_open(comm, ranks, group, error)
+    opened.extend([code, ffi.string(error.text).decode(), group[0]])
+
+
+def leave() -> None:
+    lib.hvd_leave(lib.HVD_ALL_GROUPS, b"done")
+
+
+hvd.init()
+order = WORLD.Dup()
+if WORLD.rank == 0:
+    thread = threading.Thread(target=open_group, daemon=True)
+    thread.start()
+    thread.join(0.5)  # by now it waits for rank 1
+    leave()
+if not leaves:
+    hvd.shutdown()
+order.Barrier()
+if WORLD.rank == 0:
+    thread.join(20)
+else:
+    if not leaves:
+        hvd.init(MPI.COMM_SELF)  # opens it from another job
+    open_group()
+code, text, group = opened
+if leaves:
+    assert code == lib.HVD_OK, text
+    leave()
+    end = time.monotonic() + 10
+    while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1) and time.monotonic() < end:
+        pass
+    report(WORLD.rank, ended=lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0))
+    lib.hvd_close()
+elif WORLD.rank:
+    assert code == lib.HVD_OK, text
+    lib.hvd_group_close(group)
+else:
+    assert code == lib.HVD_NOT_INITIALIZED, text
+    report(0, text=text)
