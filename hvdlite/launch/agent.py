@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _run(command: list[str], link: channel.Channel, token: str) -> int:
-    link.send_json(channel.HELLO, introduction(link.sock, token))
+    link.send(channel.HELLO, json.dumps(introduction(link.sock, token)).encode())
     order, task = _wait_for_start(link)
     agent = Agent(link)
     if task is None:

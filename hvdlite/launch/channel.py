@@ -94,9 +94,6 @@ class Channel:
             with contextlib.suppress(OSError):
                 self.sock.setblocking(False)
 
-    def send_json(self, kind: int, value: object) -> None:
-        self.send(kind, json.dumps(value).encode())
-
     def receive(self) -> list[tuple[int, bytes]]:
         """Return the frames that are complete after one read, which does not wait.
 

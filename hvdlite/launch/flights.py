@@ -61,17 +61,10 @@ class Flights:
         self._stalls += 1
         if self._stalls > _MOST_STALLS:
             return None
-        line = self._write("", f"stall-{self._stalls}")
+        line = self.report(f"stall-{self._stalls}")
         new = None if line in self._said else line
         self._said.update([line] if line else [])
         return new
-
-    def report_failure(self, why: str) -> str | None:
-        """Write a report about the job's failure; return a line for the user, or None.
-
-        :param why: the launcher's own report.
-        """
-        return self._write(why, "failure")
 
     def summary(self) -> str:
         """Return what the job's steps lost time to."""
@@ -93,7 +86,11 @@ class Flights:
         lines = [data.decode() for _, data in sorted(self._of.items())]
         return [one for line in lines for one in memory.from_line(line)]
 
-    def _write(self, why: str, what: str) -> str | None:
+    def report(self, what: str, why: str = "") -> str | None:
+        """Write a report; return a line for the user, or None.
+
+        :param why: the launcher's own report about a failure.
+        """
         if not self._of:
             return None
         from hvdlite.monitor import report

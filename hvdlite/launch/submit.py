@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, List, Optional
+from typing import Any, List
 
 from hvdlite.launch.job import Interrupted, Job, LaunchError, Plan
 
@@ -79,21 +79,20 @@ def _first_line(reader: int) -> str:
 
 def _print_from(log: str, position: int) -> int:
     """Print the log from ``position`` on; return the new position."""
-    text: Optional[bytes] = None
-    if os.path.exists(log):
-        with open(log, "rb") as file:
-            file.seek(position)
-            text = file.read()
-        sys.stdout.write(text.decode(errors="replace"))
+    with contextlib.suppress(FileNotFoundError), open(log, "rb") as file:
+        file.seek(position)
+        text = file.read()
+        sys.stdout.buffer.write(text)  # a character may have been written by half
         sys.stdout.flush()
-    return position + len(text or b"")
+        position += len(text)
+    return position
 
 
 _FOR_OUTSIDE = ("--batch", "--dry-run", "-m", "--module")  # job.command has python -m
 
 
 def command_inside(job: Job, *more: str) -> List[str]:
-    """Return the command_inside that runs this job inside the batch job; ``more`` options win."""
+    """Return the command that runs this job inside the batch job; ``more`` options win."""
     options = [word for word in job.arguments if word not in _FOR_OUTSIDE]
     return [sys.executable, "-m", "hvdlite.launch", *options, *more, *job.command]
 

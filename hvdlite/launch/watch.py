@@ -23,9 +23,7 @@ LAST_WORDS = 1.2  # seconds from the first failure until all are told to stop
 BACKEND_EXIT = 1.5  # for the backend to end after its processes
 KILL = 2.0  # from SIGTERM to SIGKILL: mpirun needs most of it if it is still starting its daemons
 LEFTOVERS_EXIT = 5.0  # for those that nobody needs any more to end by themselves
-SUMMARY_EXIT = (
-    30.0  # the same, where agents read what --summary tells: on a busy machine it takes long
-)
+SUMMARY_EXIT = 30.0  # the same, where agents read what --summary tells, and the machine is busy
 TICK = 0.1
 _EXIT = {"code": int, "ended": bool, "goodbye": bool}
 REFUSED = 2  # exit code: no rank's program has run
@@ -305,7 +303,7 @@ class Watch:
         code, report = self._verdict([r.ending for r in members if r.ending and r.takes_part])
         if self._job.summary and not report:
             tell(*self.flights.summary().splitlines())
-        line = self.flights.report_failure(report[0]) if report else None
+        line = self.flights.report("failure", report[0]) if report else None
         report += [line] if line else []
         lost = ranks.lost_hosts(members, self._job)
         results, refused = [r.result for r in members], bool(self._refusal)

@@ -10,7 +10,9 @@ The connections of the roll call are those of the next job's star.
 
 import contextlib
 import errno
+import functools
 import math
+import operator
 import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -115,7 +117,7 @@ class RollCall:
             _say_all(came, {"error": str(error)})
             raise
         votes = [told[number][0] for number in self._old if number in told]
-        verdict = _common(votes) if len(votes) == len(self._old) else 0
+        verdict = functools.reduce(operator.and_, votes) if len(votes) == len(self._old) else 0
         doors = [told[number][2] for number in members]
         epoch = max(each[1] for each in told.values()) + 1
         agreed = (verdict, epoch, members, doors, resets)
@@ -285,13 +287,6 @@ def _is_open(question: socket.socket) -> bool:
         return True
     except OSError:
         return False
-
-
-def _common(votes: List[int]) -> int:
-    found = votes[0]
-    for vote in votes:
-        found &= vote
-    return found
 
 
 def _say_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:

@@ -1,9 +1,8 @@
 """The table of ``hvdlite top``: what it tells of each rank, in columns."""
 
-import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from hvdlite.monitor import live, report, steps
+from hvdlite.monitor import live, steps
 from hvdlite.monitor.memory import Snapshot
 
 _SHORTEST_WAIT = 0.02  # seconds; ranks are not read at the same moment
@@ -79,11 +78,6 @@ def _waits_for(row: Row) -> str:
 def _operation(row: Row) -> str:
     op = row.wait.op if row.wait else (row.one.ops[-1] if row.one.ops else None)
     return f"{op['phase']} {op['name']}" if op else ""
-
-
-def operations(one: Snapshot) -> List[str]:
-    """Return the last operations of a rank, with times in seconds before now."""
-    return [f"rank {one.rank}, {time.strftime('%H:%M:%S')}", *report.operations(one)]
 
 
 class Column(NamedTuple):

@@ -8,7 +8,7 @@ import time
 from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
-from hvdlite.monitor import keys, memory, rows, watching
+from hvdlite.monitor import keys, memory, report, rows, watching
 from hvdlite.monitor.memory import Snapshot
 
 PROGRAM = "hvdlite-top"
@@ -137,7 +137,8 @@ def table(
 
     view = view or View()
     own = next((one for one in ranks if one.rank == view.picked), None)
-    last = rows.operations(own) if own else []
+    head = f"rank {view.picked}, {time.strftime('%H:%M:%S')}"
+    last = [head, *report.operations(own)] if own else []
     room = max(console.height - _FRAME - len(last) - len(notes), 3) if console.is_terminal else None
     own_rows = rows.of(ranks, before, view.by, console.width // 10)
     parts = [_ranks(job, own_rows, console.width, room, notes, view)]

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from jobs import ROOT
 
-from hvdlite.launch import cli, mpirun, probe, ranks
+from hvdlite.launch import cli, mpirun, probe, ranks, submit
 from hvdlite.launch.backends import k8s, sge
 from hvdlite.launch.hosts import Host
 from hvdlite.launch.job import Job, LaunchError
@@ -110,6 +110,15 @@ def test_grid_engine_gets_a_script_and_a_parallel_environment(capsys):
     assert "-pe mpi 4" in out
     assert "-sync y" in out
     assert "-sync y" not in dry_run("--launcher sge --pe mpi -n 4 --batch python t.py", capsys)
+
+
+def test_a_character_of_which_a_log_has_half_so_far_is_shown_whole(tmp_path, capsys):
+    log, done = tmp_path / "log", 0
+    for text in (None, b"\xc3", b"\xc3\xa9\n"):
+        if text:
+            log.write_bytes(text)
+        done = submit._print_from(str(log), done)
+    assert capsys.readouterr().out == "é\n"
 
 
 def test_grid_engine_says_which_hosts_it_gave(monkeypatch, tmp_path, an_mpi):
