@@ -12,6 +12,7 @@ from jobs import (
     MARK,
     MPI_SETTINGS,
     TESTS,
+    alone,
     assert_passed,
     find_mpirun,
     kill_all,
@@ -261,3 +262,22 @@ def test_signals_to_the_launcher_end_everything(number, tmp_path):
     )  # fmt: skip
     assert job.status != 0
     assert job.seconds < SECONDS
+
+
+OUTLIVES = """
+import ctypes, sys, weakref, hvdlite, mxnet as mx, numpy as np
+
+for name in [name for name in sys.modules if name.startswith("mxnet")]:  # Python ends them in turn
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
+sys.modules["mxnet.ndarray._internal"].kept = mx.nd.from_numpy(np.ones(3))
+memory = np.ones(3)
+ended = weakref.ref(memory)
+mx.nd.from_numpy(memory).wait_to_read()
+del memory
+assert ended() is None  # as by MXNet's own
+"""
+
+
+def test_shared_memory_that_outlives_mxnets_modules_does_not_crash_at_the_end():
+    """Gradients of a parameter that something keeps do."""
+    assert alone(OUTLIVES) == ""

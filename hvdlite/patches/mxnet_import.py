@@ -1,4 +1,4 @@
-"""Prepares ``import mxnet`` and registers the kvstore after it, whichever is imported first.
+"""Prepares ``import mxnet``, and mends MXNet and registers the kvstore after it, in any order.
 
 This module never imports MXNet itself: hvdlite also serves NumPy arrays and launchers.
 """
@@ -14,9 +14,9 @@ from hvdlite.patches.after_import import AfterImport
 
 
 def watch() -> None:
-    """Register the kvstore now if MXNet is imported, else right after its import."""
+    """Change MXNet now if it is imported, else right after its import."""
     if sys.modules.get("mxnet"):
-        kvstore_hooks.register(sys.modules["mxnet"])
+        _change(sys.modules["mxnet"])
     elif _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
@@ -26,7 +26,25 @@ def _execute(mxnet, code) -> None:
 
     with as_mxnet_expects(), _packages_named():
         code(mxnet)
+    _change(mxnet)
+
+
+def _change(mxnet) -> None:
     kvstore_hooks.register(mxnet)
+    _let_memory_outlive(getattr(mxnet, "dlpack", mxnet.ndarray.ndarray))  # the former in MXNet 2
+
+
+def _let_memory_outlive(module) -> None:
+    """Replace what frees the memory of ``from_numpy``, such as that of gradients which ranks share.
+
+    MXNet's crashes if an array ends after this module of it, at the end of Python.
+    """
+    import ctypes  # takes 5 ms, and MXNet has it already
+
+    drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
+    lasting = module.DeleterFunc(lambda tensor: drop(tensor.contents.manager_ctx))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(lasting))
+    module.dl_managed_tensor_deleter = lasting
 
 
 _finder = AfterImport("mxnet", _execute)
