@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from hvdlite.core import listening
+from hvdlite.launch import sizing
 from hvdlite.lifecycle import watched
 
 TYPE_CHECKING = False
@@ -87,7 +88,8 @@ def threads(environ: Mapping[str, str], local_size: int) -> dict[str, str]:
     """Share the cores of a host among its ranks: MXNet would start a thread per core in each."""
     if "OMP_NUM_THREADS" in environ:
         return {}
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // local_size))}
+    cores = min(len(os.sched_getaffinity(0)), sizing.quota())
+    return {"OMP_NUM_THREADS": str(max(1, cores // local_size))}
 
 
 def parse_assignments(texts: list[str], option: str) -> dict[str, str]:

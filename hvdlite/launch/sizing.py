@@ -27,7 +27,7 @@ def cores() -> int:
     """Return the cores that this process may use: hardware threads of a core count once."""
     allowed = os.sched_getaffinity(0)
     physical = {_core_of(cpu) for cpu in allowed}
-    return max(min(len(physical), _quota()), 1)
+    return max(min(len(physical), quota()), 1)
 
 
 def _core_of(cpu: int) -> Tuple[str, ...]:
@@ -37,7 +37,7 @@ def _core_of(cpu: int) -> Tuple[str, ...]:
     return (str(cpu),)
 
 
-def _quota() -> int:
+def quota() -> int:
     """Return the cores' worth of time that a container may use."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = text_of("/sys/fs/cgroup/cpu.max").split()
@@ -50,9 +50,10 @@ def here(threads: Optional[str]) -> Tuple[int, int, str]:
 
     :param threads: the user's own OMP_NUM_THREADS.
     """
-    whose = threads is not None and threads.isdigit() and int(threads) > 0
+    given = (threads or "").partition(",")[0]  # 4,2: of the outer loop, of one in it
+    own = int(given) if given.isdecimal() and int(given) else None
     found = cores()
-    ranks, each = sensible(found, int(threads) if whose else None)  # type: ignore[arg-type]
-    whom = "your " if whose else ""
+    ranks, each = sensible(found, own)
+    whom = "your " if own else ""
     why = f"ranks: {ranks}, for {found} cores, each with {whom}OMP_NUM_THREADS={each}"
     return ranks, each, f"{why} (-n N: N ranks)"

@@ -1,10 +1,10 @@
+import os
 import sys
 
 import pytest
 
-from hvdlite.launch import cli, options, probe
+from hvdlite.launch import cli, environment, options, probe, sizing
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.environment import parse_assignments
 from hvdlite.launch.hosts import Host
 
 
@@ -141,6 +141,15 @@ def test_a_python_file_or_module_runs_by_this_python(tmp_path, monkeypatch):
     assert job("-m", "pkg.train", "a").command == [*python, "-m", "pkg.train", "a"]
 
 
+def test_a_container_gets_threads_by_its_share_of_the_cores(monkeypatch):
+    """Of 64 cores it may use two: 2 ranks had 32 threads each."""
+    monkeypatch.setattr(sizing, "quota", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    assert environment.threads({}, 2) == {"OMP_NUM_THREADS": "1"}
+    ranks, threads, why = sizing.here("4,2")  # nested loops
+    assert (ranks, threads) == (1, 4) and "each with your OMP_NUM_THREADS=4" in why
+
+
 def test_horovods_other_switches_are_taken(capsys):
     assert cli.main(["--cycle-time-ms", "5", "--dry-run", "true"]) == 0
     assert "--cycle-time-ms has no effect" in capsys.readouterr().err
@@ -150,9 +159,9 @@ def test_assignments_in_mxnets_and_the_shells_form(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     monkeypatch.delenv("NOT_SET", raising=False)
     texts = ["A=b=c", "D:e:f", "MINE", "NOT_SET"]
-    assert parse_assignments(texts, "--env") == {"A": "b=c", "D": "e:f", "MINE": "1"}
+    assert environment.parse_assignments(texts, "--env") == {"A": "b=c", "D": "e:f", "MINE": "1"}
     with pytest.raises(ValueError, match="NAME=VALUE"):
-        parse_assignments(["=x"], "--env")
+        environment.parse_assignments(["=x"], "--env")
 
 
 CONFIG = """\
