@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib
+import signal
 import sys
 from typing import Any, Container, Optional, Sequence
 
@@ -43,7 +44,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         hint = f"did you mean {like[0]}?" if like else f"choose from {', '.join(COMMANDS)}"
         new.error(f"unknown command {command}: {hint}")
     module, first, _ = COMMANDS[command]
-    return importlib.import_module(module).main([*first, *words[1:]])
+    try:
+        return importlib.import_module(module).main([*first, *words[1:]])
+    except KeyboardInterrupt:  # of a command that only looks
+        return 128 + signal.SIGINT
 
 
 class Parser(argparse.ArgumentParser):

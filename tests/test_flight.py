@@ -164,6 +164,7 @@ def test_keys_choose_what_top_shows():
     assert view == top.View("steps/s", 0)
     view = top.pressed(view, keys.ESCAPE, [2, 0, 1])
     assert top.pressed(view, "q", []) == top.View("steps/s", None, True)
+    assert list(top._until(0, lambda seconds: "q")) == ["q"]  # with --every 0 as well
 
 
 SHOWN = """
@@ -265,6 +266,12 @@ def test_top_says_how_to_get_its_library(monkeypatch, capsys):
 def test_a_snapshot_travels_as_text():
     one = snapshot(1, [op("a", "done", 1, 98)])
     assert memory.from_line(memory.to_line([one])) == [one]
+
+
+def test_a_folder_for_reports_that_is_not_there_is_made(tmp_path, monkeypatch):
+    """The user heard of no report."""
+    monkeypatch.setenv(report.FOLDER, str(tmp_path / "a b" / "reports"))
+    report.path("job", "failure").touch()
 
 
 def test_a_report_of_one_rank_names_what_is_under_way():

@@ -144,6 +144,7 @@ WRONG = {
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",
     "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
+    "HVDLITE_SECRET_FILE=/nowhere": "HVDLITE_SECRET_FILE is /nowhere: No such file or directory",
     "HVDLITE_TRANSPORT=mpi": "hvdlite needs mpi4py on an MPI library",
 }
 

@@ -58,14 +58,17 @@ def _unpacked(data: bytes) -> Hello:
 def key_of(job: str) -> bytes:
     """Return the key of this job.
 
-    :raises ValueError: others may read the file of the secret, or it is empty.
+    :raises ValueError: others may read the file of the secret, or it has none.
     """
     secret = os.environ.get(SECRET, "").encode()
     path = os.environ.get(SECRET_FILE)
     if path and not secret:
-        if Path(path).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        try:
+            mode, secret = Path(path).stat().st_mode, Path(path).read_bytes().strip()
+        except OSError as error:
+            raise ValueError(f"{SECRET_FILE} is {path}: {error.strerror}") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ValueError(f"{SECRET_FILE} is {path}: others may read it: run `chmod 600` on it")
-        secret = Path(path).read_bytes().strip()
         if not secret:
             raise ValueError(f"{SECRET_FILE} is {path}: the file is empty")
     return hmac.new(secret, f"hvdlite {job}".encode(), hashlib.sha256).digest()

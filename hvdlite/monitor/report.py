@@ -48,8 +48,10 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
 
 def path(job: str, what: str) -> Path:
     """Return where a report of this job goes."""
-    folder = os.environ.get(FOLDER) or tempfile.gettempdir()
-    return Path(folder, f"hvdlite-report-{job}-{what}.txt")
+    folder = Path(os.environ.get(FOLDER) or tempfile.gettempdir())
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"hvdlite-report-{job}-{what}.txt"
 
 
 def say(where: Path) -> None:

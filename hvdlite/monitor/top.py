@@ -122,10 +122,12 @@ def _show(job: str, sources, every: float, once: bool) -> None:
 
 
 def _until(end: float, next_key: keys.NextKey) -> Iterator[str]:
-    while time.monotonic() < end:
+    while True:
         key = next_key(end - time.monotonic())
         if key:
             yield key
+        if time.monotonic() >= end:
+            return
 
 
 def table(

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.options import OPTIONS, parser
+from hvdlite.monitor import why
 from hvdlite.monitor.memory import KINDS
 from tests.jobs import ROOT
 
@@ -198,6 +200,11 @@ def test_a_command_that_there_is_not_names_those_that_there_are(word, hint, caps
         cli.main([word])
     assert end.value.code == 2
     assert hint in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_command_that_looks_on_is_no_traceback(monkeypatch):
+    monkeypatch.setattr(why, "main", mock.Mock(side_effect=KeyboardInterrupt))
+    assert cli.main(["why"]) == 130
 
 
 def test_the_shell_completes_commands_and_options(capsys):
