@@ -116,6 +116,15 @@ def test_ctrl_c_ends_all():
     assert "KeyboardInterrupt" in jobs[1].output and "rank 1 left the job" in jobs[0].output
 
 
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
+def test_a_rank_0_that_can_not_be_found_is_not_waited_for_without_end(host):
+    """Neither in init(), if its host has no such name, nor at the exit, if that takes no time."""
+    env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "1", "HVDLITE_EXIT_TIMEOUT_SECONDS": "0"}
+    (job,) = ended(2, "bits", ranks=[1], host=host, env=env, timeout=20)
+    assert job.status == 1 and "s in init() for rank 0: " in job.output
+    assert ("[::1]: [Errno -2]" in job.output) == (host == "[::1]")
+
+
 @pytest.mark.parametrize("how", ["raises_before", "ends_before"])
 def test_a_rank_that_ends_without_init(how):
     jobs = ended(3, how, timeout=40, env={"HVDLITE_EXIT_TIMEOUT_SECONDS": "2"})

@@ -187,9 +187,16 @@ def reach(
     :param look: called between two attempts; what it raises ends them.
     """
     told: Set[str] = set()
+
+    def tell(error: Exception) -> None:
+        if str(error) not in told:
+            logger.warning("init(): %s: %s", host, error)
+        told.add(str(error))
+
     pause, longest = RETRY_SECONDS
     while True:
-        for where in _addresses(host, ports):
+        look()
+        for where in _addresses(host, ports, tell):
             look()
             connection = socket.socket(where[0], socket.SOCK_STREAM)
             connection.settimeout(CONNECT_SECONDS)
@@ -199,9 +206,7 @@ def reach(
                 connection.settimeout(None)
                 return connection, hello
             except Stranger as error:
-                if str(error) not in told:
-                    logger.warning("init(): %s port %d: %s", host, where[1][1], error)
-                told.add(str(error))
+                tell(error)
             except OSError:
                 pass
             finally:
@@ -211,10 +216,14 @@ def reach(
         pause = min(1.5 * pause, longest)
 
 
-def _addresses(host: str, ports: Iterable[int]) -> Iterator[Tuple[int, tuple]]:
+def _addresses(
+    host: str, ports: Iterable[int], tell: Callable[[Exception], None]
+) -> Iterator[Tuple[int, tuple]]:
     found: List[tuple] = []
-    with contextlib.suppress(OSError):  # its name may become known later
+    try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:  # its name may become known later
+        tell(error)
     for port in ports:
         for family, _, _, _, address in found:
             yield family, (address[0], port, *address[2:])

@@ -11,7 +11,7 @@ from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle.arrivals import Arrivals, ended, ended_without
 from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
 from hvdlite.lifecycle.limits import LIMIT, limit_of
-from hvdlite.lifecycle.reception import Reception, bound, listen, reach
+from hvdlite.lifecycle.reception import RETRY_SECONDS, Reception, bound, listen, reach
 
 WARN_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # after the limit, in which rank 0 names the missing ranks
@@ -183,6 +183,7 @@ def _door(place: start.Place) -> socket.socket:
 def say_gone(place: start.Place, joined: int, seconds: float) -> None:
     """Tell the ranks that wait in init(), now or within these seconds, of this process's end."""
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
+    seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:
         if place.rank:
