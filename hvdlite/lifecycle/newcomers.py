@@ -25,6 +25,7 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.reduce_ops import Max
 from hvdlite.lifecycle import members, resets, watched
+from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.watched import COMMAND, LAUNCHER, MOST, NEWCOMER, TOO_LATE
 from hvdlite.numpy import allreduce
 
@@ -204,11 +205,12 @@ class _Meeting:
             return
 
     def wait(self, is_hopeless: Callable[[], bool]) -> Optional[MPI.Intracomm]:
-        """Return the communicator; None: it could not be made."""
+        """Return the communicator; None: it could not be made, or one of them stands still."""
         since: Optional[float] = None
+        until = time.monotonic() + limit_of(PATIENCE)
         while self._thread.is_alive():
             self._thread.join(1e-3)
-            if since is None and is_hopeless():
+            if since is None and (is_hopeless() or time.monotonic() > until):
                 since = time.monotonic()
             if since is not None and time.monotonic() > since + GRACE_SECONDS:
                 return None
