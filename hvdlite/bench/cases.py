@@ -171,8 +171,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "KB": 10**3, "MB": 10**6, "
 def parse_size(text: str) -> int:
     """Return bytes.
 
-    >>> parse_size("4K"), parse_size("400MB"), parse_size("64")
-    (4096, 400000000, 64)
+    >>> parse_size("4k"), parse_size("64M"), parse_size("400MB"), parse_size("0")
+    (4096, 67108864, 400000000, 0)
     """
     match = re.fullmatch(r"(\d+)([KMG]?B?)", text.strip().upper())
     if not match or match.group(2) not in (*_UNITS, "B"):

@@ -45,6 +45,9 @@ def tensor_name(
     """Return ``kind.name``; the default name is :func:`call_name`.
 
     :raises ValueError: ``name`` is no text, or ``process_set`` no process set.
+
+    >>> tensor_name("allreduce", "conv0"), tensor_name("allreduce", "")
+    ('allreduce.conv0', 'allreduce.')
     """
     if not isinstance(process_set, ProcessSet):
         checked(process_set)
@@ -157,5 +160,9 @@ def natural_order(names: List[str]) -> List[int]:
 
 
 def shape_of_name(name: str) -> str:
-    """Return the name with "#" for each number: this part is equal on every rank."""
+    """Return the name with "#" for each number: this part is equal on every rank.
+
+    >>> shape_of_name("hybridsequential12_dense3_weight")
+    'hybridsequential#_dense#_weight'
+    """
     return re.sub(r"\d+", "#", name)

@@ -113,18 +113,10 @@ def hosts_of(numbers: Iterable[int], job: Job) -> List[str]:
     return sorted({by_number[number] for number in numbers if number < len(by_number)})
 
 
-def difference(ranks: List[Rank], ours: Dict[str, Optional[str]]) -> Optional[str]:
-    """Return a sentence about the first host with other versions than this one, or None."""
-    for rank in ranks:
-        text = version_difference(rank.host, rank.versions, ours)
-        if text:
-            return text
-    return None
-
-
 def version_difference(
     host: str, theirs: Dict[str, Optional[str]], ours: Dict[str, Optional[str]]
 ) -> Optional[str]:
+    """Return a sentence about the first version there that is another one than here, or None."""
     for name, version in ours.items():
         if theirs.get(name) != version:
             there = f"{name} {theirs[name]}" if theirs.get(name) else f"no {name}"

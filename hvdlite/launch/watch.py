@@ -212,7 +212,9 @@ class Watch:
     # ----------------------------------------------------------------------- the job's phases
     def _start(self) -> None:
         """Start all ranks, unless a host has other versions."""
-        self._refusal = ranks.difference(self._in_order(), probe.versions())
+        ours = probe.versions()
+        told = (ranks.version_difference(r.host, r.versions, ours) for r in self._in_order())
+        self._refusal = next(filter(None, told), None)
         if self._refusal:
             return self._end(last_words=0)
         if self._job.mode == "ps":

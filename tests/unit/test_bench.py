@@ -60,13 +60,6 @@ def test_a_training_step_has_no_bandwidth():
     assert not {"algbw", "busbw", "floor"} & set(columns)
 
 
-@pytest.mark.parametrize(
-    "text, nbytes", [("0", 0), ("4096", 4096), ("4k", 4096), ("64M", 2**26), ("400MB", 4 * 10**8)]
-)
-def test_sizes(text, nbytes):
-    assert cases.parse_size(text) == nbytes
-
-
 @pytest.mark.parametrize("text", ["", "M", "4X", "-1", "1.5M", "4MiB"])
 def test_a_size_that_makes_no_sense_is_refused_with_examples(text):
     with pytest.raises(ValueError, match="expected a number of bytes such as"):
