@@ -43,6 +43,12 @@ def test_the_others_go_on_from_the_last_commit(dead):
         assert result["pair"] == ends
 
 
+def test_the_others_go_on_when_a_script_has_ended_well():
+    """They failed in the middle of training, and the job's exit code was 0."""
+    job = script(3, "elastic_numpy", "1", "5", "12", options=FAULT_TOLERANT, env={"EXITS": "1"})
+    assert {rank: each["size"] for rank, each in job.results().items()} == {0: 2, 2: 2}, job.output
+
+
 @pytest.mark.parametrize("trainer", ["DistributedTrainer", "ShardedTrainer", "optimizer"])
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_net_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(trainer, dead):

@@ -4,7 +4,7 @@ import functools
 from typing import Any, Callable, Optional
 
 from hvdlite.core import frameworks, names, registry, topology
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import HvdliteError, failure_of
 from hvdlite.core.objects import allgather_object
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
@@ -75,6 +75,9 @@ def run(function: Callable) -> Callable:
             except HostsUpdatedInterrupt:
                 vote = resets.LET_NEWCOMERS_IN
             except RuntimeError as error:  # those of hvdlite, of MPI and of the frameworks are
+                failed = failure_of(error)
+                if failed and failed.kind == "rank left":
+                    job.begin_to_leave()  # else that rank would wait for this one before it ends
                 if not members.have_caused(error):
                     raise
                 job.begin_to_leave()

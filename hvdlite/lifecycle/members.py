@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, List
 
 from hvdlite.core.mpi import MPI
-from hvdlite.core.native import HvdliteError, RankFailedError
+from hvdlite.core.native import HvdliteError, failure_of
 from hvdlite.lifecycle import mpi_life, resets, script_end
 from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.watched import ELASTIC, NEWCOMER
@@ -74,7 +74,9 @@ def is_seen(seconds: float) -> bool:
 
 def have_caused(error: BaseException) -> bool:
     """Tell whether deaths have caused the error, by MPI's news; wait for the news."""
-    return is_seen(CERTAIN_SECONDS if isinstance(error, RankFailedError) else NEWS_SECONDS)
+    failed = failure_of(error)
+    certain = failed is not None and failed.kind in ("rank dead", "rank left")
+    return is_seen(CERTAIN_SECONDS if certain else NEWS_SECONDS)
 
 
 def revoke() -> None:
