@@ -148,6 +148,7 @@ def test_what_needs_mpi_says_so():
 WRONG = {
     "HVDLITE_TRANSPORT=udp": "HVDLITE_TRANSPORT is 'udp': expected tcp or mpi",
     "MASTER_PORT=70000": "MASTER_PORT is '70000': expected a port",
+    "MASTER_PORT=65535": "MASTER_PORT has no port above it for rank 0: lower it",
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",

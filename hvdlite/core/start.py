@@ -121,6 +121,8 @@ def first_host(hosts: str) -> str:
 
 
 def _ports(environ: Mapping[str, str], ports: Sequence[int]) -> Tuple[int, ...]:
+    if not ports and not environ.get(PORT):
+        raise ValueError(f"MASTER_PORT has no port above it for rank 0: lower it, or set {PORT}")
     return (_number(environ, PORT),) if environ.get(PORT) else tuple(ports)
 
 

@@ -51,8 +51,9 @@ class Arrivals:
 
     def _text(self, waited: float) -> str:
         missing = sorted(set(range(self._size)) - self.here)
-        who = f"ranks {missing[0]} and {len(missing) - 1} more" if missing[1:] else "the others"
-        who = f"rank {missing[0]}" if len(missing) == 1 else who
+        more = f" and {len(missing) - 8} more" if missing[8:] else ""
+        ranks = ", ".join(map(str, missing[:8])) + more
+        who = f"rank{'s' if missing[1:] else ''} {ranks}" if missing else "the others"
         return (
             f"rank {self._rank} on host {socket.gethostname()} has waited {waited:.0f} s "
             f"in init() for {who}: not there yet, or a firewall drops what goes from host to host"

@@ -88,10 +88,12 @@ def introduce(connection: socket.socket, own: Hello, key: bytes) -> Hello:
     connection.sendall(client)
     server = _exactly(connection, _HELLO.size)
     other = _unpacked(server)
-    connection.sendall(_proof(key, b"client", client, server))
-    if not hmac.compare_digest(
-        _exactly(connection, _PROOF), _proof(key, b"server", client, server)
-    ):
+    try:
+        connection.sendall(_proof(key, b"client", client, server))
+        proof = _exactly(connection, _PROOF)
+    except ConnectionError:
+        raise Stranger("it refuses this rank: it has another key, or is of another job") from None
+    if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
         raise Stranger("it has another key")
     if other.version != VERSION:
         raise Stranger(f"it has version {other.version} of the handshake, this one {VERSION}")
