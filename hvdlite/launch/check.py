@@ -15,6 +15,7 @@ from hvdlite.core.files import text_of
 from hvdlite.launch import probe, remote
 from hvdlite.launch.hosts import is_here, place
 from hvdlite.launch.job import SSH, Job, LaunchError
+from hvdlite.launch.output import tell
 from hvdlite.launch.ranks import hosts_of, version_difference
 
 TIMEOUT = 20.0  # seconds for one host to answer
@@ -137,7 +138,7 @@ def without_lost_hosts(job: Job, lost: List[str]) -> Job:
     if workers < job.fewest:
         raise LaunchError(f"{gone}, and the others had {workers} of --min-np {job.fewest} ranks")
     if lost:
-        print(f"hvdliterun: {gone}: {workers} ranks on the others", file=sys.stderr)
+        tell(f"hvdliterun: {gone}: {workers} ranks on the others")
     most = job.most - (job.workers - workers)
     return job._replace(hosts=left, workers=workers, most=most)
 
@@ -230,7 +231,7 @@ def prepare_host(job: Job) -> None:
     _allow_files(here, FILES + FILES_A_RANK * here + FILES_ELSEWHERE * (job.processes - here))
     warning = crowd(here, len(os.sched_getaffinity(0)))
     if warning:
-        print(f"hvdliterun: WARNING: {warning}", file=sys.stderr, flush=True)
+        tell(f"hvdliterun: WARNING: {warning}")
 
 
 def crowd(ranks: int, cores: int) -> Optional[str]:

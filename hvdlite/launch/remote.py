@@ -4,12 +4,12 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
 from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import SSH, Job, LaunchError
+from hvdlite.launch.output import tell
 
 AT_ONCE = 32
 TELL_SECONDS = 3.0  # between two lines about hosts that have not answered
@@ -37,7 +37,7 @@ def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
                 names = sorted(asked[each] for each in missing)
                 few = ", ".join(names[:4]) + (", ..." if names[4:] else "")
                 text = f"hvdlite: {len(asked) - len(names)} of {len(asked)} hosts have answered"
-                print(f"{text}; waiting for {few}", file=sys.stderr, flush=True)
+                tell(f"{text}; waiting for {few}")
         return [each.result() for each in asked]
     finally:
         for each in missing:

@@ -43,7 +43,8 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
             out.write(text(own["trouble"], snapshots))
             out.truncate()
             out.flush()
-    say(where)
+    with contextlib.suppress(OSError, ValueError):
+        print(f"hvdlite: what each rank did last is in {where}", file=sys.stderr, flush=True)
 
 
 def path(job: str, what: str) -> Path:
@@ -52,11 +53,6 @@ def path(job: str, what: str) -> Path:
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder / f"hvdlite-report-{job}-{what}.txt"
-
-
-def say(where: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        print(f"hvdlite: what each rank did last is in {where}", file=sys.stderr, flush=True)
 
 
 def look(recorders: Sequence[Recorder]) -> List[Snapshot]:

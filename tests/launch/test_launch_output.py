@@ -1,9 +1,11 @@
 import io
 import os
+import sys
 import time
 
 import pytest
 
+from hvdlite.launch import check
 from hvdlite.launch.channel import BadFrame
 from hvdlite.launch.failure import (
     Ending,
@@ -15,7 +17,7 @@ from hvdlite.launch.failure import (
     report_standstill,
     who_stood_still,
 )
-from hvdlite.launch.job import LaunchError
+from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
 
 
@@ -127,6 +129,14 @@ def test_a_screen_on_a_full_disk_is_told_once(capsys):
             shown.write(0, "0", STDOUT, b"x\n")
     told = "stdout can't be written: No space left on device: the job goes on without it"
     assert capsys.readouterr().err == f"hvdliterun: {told}\n"
+
+
+def test_a_warning_that_can_not_be_written_ends_no_job(monkeypatch):
+    monkeypatch.setattr(check, "_allow_files", print)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        check.prepare_host(Job(["true"], 1000))
+        assert os.readlink(f"/proc/self/fd/{full.fileno()}") == "/dev/null"
 
 
 def test_the_last_twenty_lines_are_kept():

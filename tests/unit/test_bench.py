@@ -117,7 +117,7 @@ def test_what_is_measured_follows_from_the_options():
     assert all(case.kind != "broadcast" for case in planned)  # no trainer broadcasts gradients
 
 
-@pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet"])
+@pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet", "--idle=nan"])
 def test_an_option_that_makes_no_sense_ends_with_what_is_expected(option, capsys):
     with pytest.raises(SystemExit):
         cli.parse_args([option])
