@@ -53,10 +53,23 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     return tree <= messages * (c.alpha + c.beta * longest);
 }
 
+/* So that the link is never idle: an acknowledgement takes two messages' time, and as much again is
+ * on its way in the meantime. */
+static double enough_in_flight(struct cost cost, size_t segment) {
+    return 4 * cost.alpha / cost.beta / (double)segment;
+}
+
 size_t coll_depth(struct cost cost, size_t segment) {
-    double depth = 4 * cost.alpha / cost.beta / (double)segment;
+    double depth = enough_in_flight(cost, segment);
     if (!(depth > (double)PACE_DEFAULT.depth)) return PACE_DEFAULT.depth;
     return depth < PACE_MOST_DEPTH ? (size_t)depth : PACE_MOST_DEPTH;
+}
+
+size_t coll_exchange_depth(const struct comm *comm) {
+    struct pace pace = comm_pace(comm);
+    double depth = enough_in_flight(comm_cost(comm), pace.segment);
+    if (comm->hosts == 1 || !(depth < (double)pace.depth)) return pace.depth;
+    return depth > 2 ? (size_t)depth : 2;
 }
 
 size_t coll_doubling_bytes(const struct comm *comm) {

@@ -33,9 +33,13 @@ size_t coll_chain_segment(const struct comm *comm, size_t bytes);
 /* A broadcast: ceil(log2 p) (a + S f), or the chain. */
 bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 
-/* How many segments must be in flight so that the link is never idle: an acknowledgement takes two
- * messages' time, and as much again is on its way in the meantime. */
+/* How many segments are in flight between two ranks, so that the link is never idle. */
 size_t coll_depth(struct cost cost, size_t segment);
+
+/* The same where the next message goes elsewhere: no more than is needed, as what a rank sends
+ * ahead competes with what its receiver waits for. 4 MB by the circulant on 64 simulated hosts of
+ * 10 Gbit/s took 9.0 ms with 16 segments ahead, 7.3 with 2. */
+size_t coll_exchange_depth(const struct comm *comm);
 
 /* Up to so many bytes of any floating-point dtype, a power of two, go by doubling. */
 size_t coll_doubling_bytes(const struct comm *comm);

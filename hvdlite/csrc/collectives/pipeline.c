@@ -10,6 +10,7 @@
  *
  * Cost of n items of S bytes each way: n (a + S b), both directions of the link busy. */
 #include "collectives/coll.h"
+#include "collectives/costs.h"
 
 struct flight {
     const struct comm *comm;
@@ -87,13 +88,13 @@ static struct coll_exchange segment_of(const void *arg, size_t i) {
 }
 
 int coll_exchange(const struct comm *comm, struct coll_exchange x, hvd_error *err) {
-    struct pace pace = comm_pace(comm);
     size_t most = x.out_bytes > x.in_bytes ? x.out_bytes : x.in_bytes;
-    struct cut cut = {x, pace.segment};
-    struct coll_pipeline p = {.items = coll_segments(most, pace.segment),
+    size_t depth = coll_exchange_depth(comm);
+    struct cut cut = {x, comm_pace(comm).segment};
+    struct coll_pipeline p = {.items = coll_segments(most, cut.segment),
                               .item = segment_of,
                               .arg = &cut,
-                              .depth = pace.depth,
-                              .send_ahead = pace.depth};
+                              .depth = depth,
+                              .send_ahead = depth};
     return coll_pipeline(comm, &p, err);
 }
