@@ -46,10 +46,11 @@ void print_all(void) {
     printf("{");
     print_worst("steps", seconds_of);
     if (set.meet) print_worst("front", front_of);
-    printf("\"alpha\": %g, \"beta\": %g, \"far\": %g, \"depth\": %zu, \"chosen\": %d, "
+    printf("\"alpha\": %g, \"first\": %g, \"next\": %g, \"beta\": %g, \"message\": %g, \"far\": "
+           "%g, \"depth\": %zu, \"chosen\": %d, "
            "\"choices\": \"%s\", \"ended\": %.9f, ",
-           job.cost.alpha, job.cost.beta, job.cost.far, job.depth, (int)job.chosen, job.choices,
-           simgrid_get_clock());
+           job.cost.alpha, job.cost.first, job.cost.next, job.cost.beta, job.cost.message,
+           job.cost.far, job.depth, (int)job.chosen, job.choices, simgrid_get_clock());
     print_failures();
     print_counts();
     puts("}");

@@ -13,7 +13,8 @@ static void calibrate(struct ranks *ranks, int rank, void *arg) {
 static void check_hosts(int size, const int *lowest) {
     ranks_run_hub(size, hub_on(size, lowest, false), calibrate, NULL);
     for (int r = 0; r < size; r++) {
-        CHECK(costs[r].alpha > 0 && costs[r].beta > 0 && costs[r].far >= costs[r].beta);
+        CHECK(costs[r].alpha > 0 && costs[r].first > 0 && costs[r].next > 0 && costs[r].beta > 0);
+        CHECK(costs[r].message >= 0 && costs[r].message <= 1 && costs[r].far >= 1);
         CHECK(memcmp(&costs[r], &costs[0], sizeof costs[r]) == 0);
     }
 }

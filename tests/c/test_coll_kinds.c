@@ -152,7 +152,7 @@ TEST(test_every_pace) {
 
 /* On links where a message costs nothing all goes by rings, several pieces of them. */
 TEST(test_pieces_by_hosts) {
-    static const struct cost BYTES_ALONE = {0, 1e-9, 1e-9};
+    static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1);
     for (int i = 0; i < NPACES; i += 1 + CHECK_SLOW)
         coll_cases_run_on_hosts_at(PACES[i], BYTES_ALONE, pace_cases, PLACEMENTS);
 }

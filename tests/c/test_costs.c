@@ -5,8 +5,13 @@
 #include "collectives/costs.h"
 #include "transport/transport.h"
 
-static const struct cost SLOW = {100e-6, 42e-9, 53e-9}, FAST = {30e-6, 1e-9, 1e-9},
-                         FAR = {20e-3, 1e-9, 1e-9};
+static const struct cost SLOW = COST_OF(100e-6, 42e-9, 1.26), FAST = COST_OF(30e-6, 1e-9, 1),
+                         FAR = COST_OF(20e-3, 1e-9, 1);
+
+/* As measured between simulated hosts, by Gbit/s. */
+static const struct cost AT_10 = {26e-6, 1.037e-9, 0.837e-9, 0.837e-9, 0, 1},
+                         AT_25 = {26e-6, 0.535e-9, 0.335e-9, 0.335e-9, 0, 1},
+                         AT_100 = {26e-6, 0.284e-9, 0.161e-9, 0.298e-9, 0.328, 1};
 
 /* As many hosts of a rank each, on links of a cost. */
 static struct comm *on(int p, struct cost cost) {
@@ -94,39 +99,51 @@ TEST(test_links_of_a_chain) {
               8832); /* sqrt(S a / 2b) in whole cache lines */
     CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(2, SLOW), 64 << 10), PACE_DEFAULT.segment);
-    CHECK_INT(coll_chain_segment(on(4, (struct cost){0, 1e-9, 1e-9}), 64 << 10), 1024);
+    CHECK_INT(coll_chain_segment(on(4, (struct cost)COST_OF(0, 1e-9, 1)), 64 << 10), 1024);
 }
 
 TEST(test_a_long_link_holds_more) {
     CHECK_INT(coll_depth(SLOW, 61440), PACE_DEFAULT.depth);
     CHECK_INT(coll_depth(FAST, 61440), PACE_DEFAULT.depth);
-    CHECK_INT(coll_depth((struct cost){500e-6, 1e-9, 1e-9}, 61440), 32);
+    CHECK_INT(coll_depth((struct cost)COST_OF(500e-6, 1e-9, 1), 61440), 32);
     CHECK_INT(coll_depth(FAR, 61440), PACE_MOST_DEPTH);
     CHECK_INT(coll_depth((struct cost){0}, 61440), PACE_DEFAULT.depth);
-}
-
-/* 256 KB on 2 hosts of 100 Gbit/s took 191 us by the ring, which was chosen, and 157 by doubling. */
-TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
-    CHECK_INT(cheapest(2, (struct cost){26e-6, 0.23e-9, 0.23e-9}, HVD_FLOAT32, 256000),
-              COLL_DOUBLING);
-    CHECK_INT(cheapest(2, (struct cost){26e-6, 0.23e-9, 0.23e-9}, HVD_FLOAT32, 16 << 20),
-              COLL_RING);
-}
-
-/* Racks that share half of their links' rate. The links to the next host alone would let the circulant
- * be chosen for chunks of one segment; chunks of two go round without waiting. */
-TEST(test_what_is_far_away_costs_more_steps_nearby) {
-    static const struct cost STAR = {26e-6, 0.9e-9, 0.9e-9}, RACKS = {26e-6, 0.9e-9, 1.6e-9};
-    CHECK_INT(cheapest(64, STAR, HVD_FLOAT32, 3200 << 10), COLL_CIRCULANT);
-    CHECK_INT(cheapest(64, RACKS, HVD_FLOAT32, 3200 << 10), COLL_RING);
-    CHECK_INT(cheapest(64, STAR, HVD_FLOAT32, 4 << 20), COLL_RING);
 }
 
 /* 4 MB by the circulant on 64 simulated hosts of 10 Gbit/s took 9.0 ms: what ranks had sent ahead
  * came beside what others waited for. With two segments ahead it takes 7.3. */
 TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
-    CHECK_INT(coll_exchange_depth(on(64, (struct cost){26e-6, 0.9e-9, 0.9e-9})), 2);
-    CHECK_INT(coll_exchange_depth(on(64, (struct cost){26e-6, 0.3e-9, 0.3e-9})), 5);
+    CHECK_INT(coll_exchange_depth(on(64, AT_10)), 2);
+    CHECK_INT(coll_exchange_depth(on(64, AT_100)), 5);
     CHECK_INT(coll_exchange_depth(on(64, FAR)), PACE_DEFAULT.depth);
     CHECK_INT(coll_exchange_depth(on(64, (struct cost){0})), PACE_DEFAULT.depth);
+}
+
+/* 256 KB on 2 hosts of 100 Gbit/s took 191 us by the ring, which was chosen, and 157 by doubling. */
+TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
+    CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
+}
+
+/* A core that sends and receives is slower than such a link. The ring, which was chosen, took 1.12
+ * and 1.06 times as long, the circulant 1.09. */
+TEST(test_short_segments_cost_a_core_more) {
+    CHECK_INT(cheapest(32, AT_100, HVD_FLOAT32, 4000000), COLL_CIRCULANT);
+    CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 1000000), COLL_CIRCULANT);
+    CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
+}
+
+/* In racks that share half of their links' rate. */
+TEST(test_what_is_far_away_costs_more_steps_nearby) {
+    struct cost racks = AT_25;
+    racks.far = 1.65;
+    CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 6 << 20), COLL_CIRCULANT);
+    CHECK_INT(cheapest(64, racks, HVD_FLOAT32, 6 << 20), COLL_RING);
+    CHECK_INT(cheapest(64, racks, HVD_FLOAT32, 4000000), COLL_CIRCULANT);
+    CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 16000000), COLL_RING);
+}
+
+/* Two more where their number is no power of two. */
+TEST(test_doubling_takes_more_steps_with_other_numbers_of_ranks) {
+    CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
+    CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);
 }

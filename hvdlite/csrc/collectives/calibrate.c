@@ -6,10 +6,10 @@
 
 #include <math.h>
 
-enum { STEPS = 8, TRIALS = 3, LEAST = 16 * 1024, MOST = 128 * 1024 };
+enum { STEPS = 8, TRIALS = 3, SEGMENT = 60 * 1024 };
 
-/* Such a message tells enough: longer ones would only take longer. */
-static const double ENOUGH = 4e-3;
+/* A trial that tells enough: more bytes would only take longer. One that is not tried again. */
+static const double ENOUGH = 4e-3, LONG = 20e-3;
 
 /* The largest value of any rank, of each number. */
 static int agree(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
@@ -24,82 +24,138 @@ static int agree(const struct comm *comm, void *numbers, size_t bytes, struct sc
     return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
 }
 
+/* Messages that each rank sends so far, and receives. */
 struct trial {
     const struct comm *comm;
-    char *memory;
+    char *memory; /* what is sent, sums, then room for each that arrives at the same time */
     struct scratch *scratch;
+    int distance;
+    size_t bytes, segment, depth;
+    bool adds;
 };
 
-/* Of one of n exchanges with the ranks that are so far away, the longest of all ranks. */
-static int timed(const struct trial *t, int distance, size_t bytes, int n, bool adds,
-                 double *seconds, hvd_error *err) {
-    const struct reduce_kernels *sum = reduce_kernels(HVD_FLOAT32, HVD_SUM);
+static struct coll_exchange item_of(const void *arg, size_t i) {
+    const struct trial *t = arg;
     int p = t->comm->size, rank = t->comm->rank;
-    struct coll_exchange x = {.out = t->memory,
-                              .in = t->memory + MOST,
-                              .out_bytes = bytes,
-                              .in_bytes = bytes,
-                              .to = (rank + distance) % p,
-                              .from = (rank + p - distance) % p};
+    size_t length = coll_length(coll_segment((struct coll_range){0, t->bytes}, t->segment, i));
+    return (struct coll_exchange){.out = t->memory,
+                                  .in = t->memory + 2 * SEGMENT + i % t->depth * t->segment,
+                                  .out_bytes = length,
+                                  .in_bytes = length,
+                                  .to = (rank + t->distance) % p,
+                                  .from = (rank + p - t->distance) % p};
+}
+
+static int add(const void *arg, size_t i, hvd_error *err) {
+    const struct trial *t = arg;
+    const struct reduce_kernels *sum = reduce_kernels(HVD_FLOAT32, HVD_SUM);
+    struct coll_exchange x = item_of(arg, i);
+    size_t n = t->adds ? x.in_bytes / sum->size : 0;
+    (void)err;
+    sum->combine(t->memory + SEGMENT, x.in, n);
+    sum->widen(t->memory + SEGMENT, x.in, n, 1);
+    return HVD_OK;
+}
+
+/* The longest of all ranks. */
+static int timed(const struct trial *t, double *seconds, hvd_error *err) {
+    struct coll_pipeline p = {.items = coll_segments(t->bytes, t->segment),
+                              .item = item_of,
+                              .received = add,
+                              .arg = t,
+                              .depth = t->depth,
+                              .send_ahead = t->depth};
     double begin = clock_now();
-    for (int i = 0; i < n; i++) {
-        HVD_TRY(coll_exchange(t->comm, x, err));
-        if (adds) sum->combine(t->memory, x.in, bytes / sum->size);
-    }
-    *seconds = (clock_now() - begin) / n;
+    HVD_TRY(coll_pipeline(t->comm, &p, err));
+    *seconds = clock_now() - begin;
     return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-static int least_of(const struct trial *t, int distance, size_t bytes, int n, bool adds,
-                    double *least, hvd_error *err) {
-    double seconds;
-    HVD_TRY(timed(t, distance, 1, 1, false, &seconds, err)); /* connects */
-    *least = HUGE_VAL;
-    for (int i = 0; i < TRIALS; i++) {
-        HVD_TRY(timed(t, distance, bytes, n, adds, &seconds, err));
-        if (seconds < *least) *least = seconds;
+/* What a trial takes longer than one byte does: ranks wait for others that are late, in both alike.
+ * The least of some trials, or of one if it is long. */
+static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
+    struct trial one = t;
+    double all, least = HUGE_VAL, first, least_first = HUGE_VAL;
+    one.bytes = 1;
+    HVD_TRY(timed(&one, &first, err)); /* connects */
+    for (int i = 0; i < TRIALS && (i == 0 || least < LONG); i++) {
+        HVD_TRY(timed(&one, &first, err));
+        HVD_TRY(timed(&t, &all, err));
+        least_first = fmin(least_first, first);
+        least = fmin(least, all);
     }
+    *seconds = fmax(least - least_first, least / 10); /* if the first was disturbed */
+    return HVD_OK;
+}
+
+/* Several messages, one after the other, as the steps of an algorithm: so the times to wake up
+ * count, too. */
+static int measure_alpha(struct trial t, struct cost *cost, hvd_error *err) {
+    t.bytes = STEPS;
+    t.segment = t.depth = 1;
+    HVD_TRY(timed_beyond_one(t, &cost->alpha, err));
+    cost->alpha /= STEPS - 1;
+    return HVD_OK;
+}
+
+/* More and more segments, until they take long; *longest: the bytes that did not. */
+static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd_error *err) {
+    static const size_t SEGMENTS[] = {1, COST_FEW, COST_MANY};
+    double *byte[] = {&cost->first, &cost->next, &cost->beta}, last = 0, seconds;
+    *longest = 0;
+    for (int i = 0; i < 3; i++) {
+        t.depth = SEGMENTS[i];
+        t.bytes = t.depth * t.segment;
+        if (i) *byte[i] = *byte[i - 1];
+        if (i && last / (double)*longest * (double)t.bytes > ENOUGH) continue;
+        HVD_TRY(timed_beyond_one(t, &seconds, err));
+        *byte[i] = fmax(seconds - last, seconds / 10) / (double)(t.bytes - *longest);
+        last = seconds;
+        *longest = t.bytes;
+    }
+    if (*longest < COST_MANY * t.segment) return HVD_OK;
+    double whole = cost->beta * (double)t.segment;
+    t.segment /= 2;
+    t.depth *= 2;
+    HVD_TRY(timed_beyond_one(t, &seconds, err));
+    cost->message = fmin(fmax((seconds - last) / COST_MANY / whole, 0), 1);
     return HVD_OK;
 }
 
 /* All send half as far in each step, and half as much, as the circulant does, and add. */
-static int measure_far(const struct trial *t, size_t bytes, struct cost *cost, hvd_error *err) {
-    double moving = 0, moved = 0, seconds;
-    for (int most = t->comm->size / 2, d = most; d > 0; d /= 2) {
-        size_t part = bytes / (size_t)most * (size_t)d;
-        HVD_TRY(least_of(t, d, part, 1, true, &seconds, err));
-        moving += seconds - cost->alpha;
-        moved += (double)part;
+static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
+    double far = 0, nearby = 0, seconds;
+    t.adds = true;
+    for (int most = t.comm->size / 2, d = most; d > 0; d /= 2) {
+        t.distance = d;
+        t.bytes = bytes / (size_t)most * (size_t)d;
+        HVD_TRY(timed_beyond_one(t, &seconds, err));
+        far += seconds;
+        nearby += coll_bytes_seconds(*cost, t.segment, (double)t.bytes);
     }
-    cost->far = fmax(moving / moved, cost->beta);
+    cost->far = fmax(far / nearby, 1);
     return HVD_OK;
 }
 
-/* Alpha by several messages, one after the other, as the steps of an algorithm: so the times to
- * wake up count, too. */
-static int measure(const struct trial *t, struct cost *cost, hvd_error *err) {
-    double seconds = 0;
-    size_t bytes = LEAST / 2;
-    HVD_TRY(least_of(t, 1, 1, STEPS, false, &cost->alpha, err));
-    while (seconds < ENOUGH && bytes < MOST) {
-        bytes *= 2;
-        HVD_TRY(timed(t, 1, bytes, 1, false, &seconds, err));
-    }
-    double moving = seconds - cost->alpha, least = seconds / 10; /* if alpha was disturbed */
-    cost->beta = (moving > least ? moving : least) / (double)bytes;
-    return measure_far(t, bytes, cost, err);
+static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
+                   hvd_error *err) {
+    /* Not allocated: a rank without memory would leave the others. */
+    char memory[(2 + COST_MANY) * SEGMENT] = {0};
+    struct trial t = {comm, memory, scratch, .distance = 1, .segment = SEGMENT, .depth = COST_MANY};
+    size_t longest;
+    HVD_TRY(measure_alpha(t, cost, err));
+    HVD_TRY(measure_bytes(t, cost, &longest, err));
+    return measure_far(t, longest, cost, err);
 }
 
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     const struct layout *layout = all->layout;
-    char memory[2 * MOST] = {0}; /* not allocated: a rank without memory would leave the others */
     struct scratch scratch = {0};
     *cost = COST_ON_A_HOST;
     if (all->hosts == 1) return HVD_OK;
-    *cost = (struct cost){0};
+    *cost = (struct cost){.far = 1};
     int code = HVD_OK;
-    if (layout->local_of[all->rank] == 0)
-        code = measure(&(struct trial){&layout->lane, memory, &scratch}, cost, err);
+    if (layout->local_of[all->rank] == 0) code = measure(&layout->lane, cost, &scratch, err);
     if (!code) code = agree(all, cost, sizeof *cost, &scratch, err);
     scratch_free(&scratch);
     return code;

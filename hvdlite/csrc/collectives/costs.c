@@ -1,4 +1,5 @@
 #include "collectives/costs.h"
+#include "collectives/coll.h"
 
 #include <math.h>
 
@@ -7,30 +8,61 @@ enum {
     LEAST_LINK = 1024, /* bytes of a chain's segment, where messages seem to cost nothing */
 };
 
+/* So much longer the ring may take and is chosen: it copies nothing, and adds while it sends. */
+static const double TIE = 1.01;
+
 static double log_steps(int size) {
     double steps = 0;
     for (int reached = 1; reached < size; reached *= 2) steps++;
     return steps;
 }
 
-/* A chunk goes in n equal segments. One of the next step follows when the link is free and the same
- * one of this step has arrived; the last step's others arrive behind its first. */
+double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
+    double one = (double)segment, few = COST_FEW * one;
+    return c.first * fmin(bytes, one) + c.next * (fmin(fmax(bytes, one), few) - one) +
+           c.beta * (fmax(bytes, few) - few);
+}
+
+/* Of messages far away that wait for each other, and of bytes that leave a rank so many times. */
+static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
+    struct cost c = comm_cost(comm);
+    double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);
+    return messages * c.alpha + times * c.far * moving;
+}
+
+/* Where ranks pair up before and after the steps, one of these messages comes with a step's. */
+static double doubling_seconds(const struct comm *comm, double bytes) {
+    struct coll_fold fold = coll_fold(comm->size);
+    double times = log_steps(fold.positions) + (fold.pairs ? 2 : 0);
+    return seconds_of(comm, log_steps(comm->size), times, bytes);
+}
+
+static double circulant_seconds(const struct comm *comm, double bytes, double wider) {
+    double seconds = 0, block = bytes / comm->size;
+    for (int d = comm->size, next; d > 1; d = next) {
+        next = (d + 1) / 2;
+        seconds += seconds_of(comm, 1, 1, wider * block * (d - next)) +
+                   seconds_of(comm, 1, 1, block * (d - next));
+    }
+    return seconds;
+}
+
+/* A chunk goes in n equal segments. One of the next step follows when the link, or a core, is free
+ * and the same one of this step has arrived; the last step's others arrive behind its first. */
 static double ring_seconds(const struct comm *comm, double bytes) {
     struct cost c = comm_cost(comm);
-    double chunk = bytes / comm->size, n = fmax(ceil(chunk / (double)comm_pace(comm).segment), 1);
-    double link = c.beta * chunk, segment = link / n;
-    return 2 * (comm->size - 1) * fmax(link, c.alpha + segment) + fmin(c.alpha, link - segment);
+    double most = (double)comm_pace(comm).segment, chunk = bytes / comm->size;
+    double n = fmax(ceil(chunk / most), 1), segment = chunk / n;
+    double each = c.beta * (c.message * most + (1 - c.message) * segment);
+    double alone = c.alpha + c.first * segment, step = fmax(n * each, alone);
+    return 2 * (comm->size - 1) * step + fmin(n * each, alone) - each;
 }
 
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes) {
-    struct cost c = comm_cost(comm);
-    double p = comm->size, q = log_steps(comm->size), all = (double)bytes;
-    double part = all * (p - 1) / p;
-    double wider = (double)kernels->wide / (double)kernels->size;
-    double doubling = q * (c.alpha + c.far * all * wider);
-    double circulant = 2 * q * c.alpha + c.far * part * (wider + 1);
-    double ring = ring_seconds(comm, all);
+    double wider = (double)kernels->wide / (double)kernels->size, all = (double)bytes;
+    double doubling = doubling_seconds(comm, all * wider);
+    double circulant = circulant_seconds(comm, all, wider), ring = ring_seconds(comm, all) / TIE;
     if (all * wider <= SMALL || (doubling <= circulant && doubling < ring)) return COLL_DOUBLING;
     return circulant < ring ? COLL_CIRCULANT : COLL_RING;
 }
@@ -48,7 +80,7 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     struct cost c = comm_cost(comm);
     size_t segment = coll_chain_segment(comm, bytes);
     double messages = comm->size - 2 + (double)((bytes + segment - 1) / segment),
-           tree = log_steps(comm->size) * (c.alpha + c.far * (double)bytes),
+           tree = seconds_of(comm, log_steps(comm->size), log_steps(comm->size), (double)bytes),
            longest = (double)(bytes < segment ? bytes : segment);
     return tree <= messages * (c.alpha + c.beta * longest);
 }

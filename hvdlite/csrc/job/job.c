@@ -172,8 +172,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
     log_line(&j->config.log, LOG_INFO,
              "between hosts a message costs %.0f us and %.2f ns a byte, %.2f far away, measured in "
              "%.0f ms; %zu pieces of %zu bytes are under way; an allreduce of float32 takes %s",
-             j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * 1e9, seconds * 1e3,
-             j->pace.depth, j->pace.segment, choices);
+             j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * j->cost.beta * 1e9,
+             seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
 /* Measures what messages cost. All ranks must cut and choose alike: rank 0's values count. */

@@ -30,18 +30,28 @@ enum {
 
 static const struct pace PACE_DEFAULT = {60 * 1024, 16};
 
-/* What a message between two ranks costs: a and b of the algorithms' costs. The same on all ranks,
- * which must choose the same algorithm. */
+/* What a message between two ranks costs, in seconds. The same on all ranks, which must choose the
+ * same algorithm. Bytes of later segments cost less: a core handles one while the next is on the
+ * link, or, where the core is the slower, the first one's way hides its work on COST_FEW. */
+enum { COST_FEW = 4, COST_MANY = 8 };
+
 struct cost {
-    double alpha; /* seconds a message */
-    double beta;  /* seconds a byte, to the next rank */
-    double far;   /* the same in algorithms of few steps: far away, with additions; >= beta */
+    double alpha;   /* a message alone, without its bytes */
+    double first;   /* a byte of its first segment, */
+    double next;    /* of the following ones up to COST_FEW, */
+    double beta;    /* and of all others: in a long stream */
+    double message; /* one more in a stream, as a part of what a whole segment takes there */
+    double far;     /* how many times as long bytes take in algorithms of few steps: far away, with
+                       additions and copies; >= 1 */
 };
 
+/* Where all bytes cost the same. */
+#define COST_OF(a, b, f) {.alpha = (a), .first = (b), .next = (b), .beta = (b), .far = (f)}
+
 /* Of ranks of one host through MPI, where nothing is measured. */
-static const struct cost COST_ON_A_HOST = {5e-6, 0.3e-9, 0.3e-9};
+static const struct cost COST_ON_A_HOST = COST_OF(5e-6, 0.3e-9, 1);
 
 /* Between hosts, for choices that are the same in every run. */
-static const struct cost COST_FIXED = {100e-6, 10e-9, 10e-9};
+static const struct cost COST_FIXED = COST_OF(100e-6, 10e-9, 1);
 
 #endif
