@@ -278,8 +278,8 @@ def show(job: Job, plan: Plan) -> None:
             print(f"# {who} gets {name}={shown}")
     for note in plan.notes:
         print(f"# {note}")
-    for argv in remote.copy_commands(job) if job.sync_dir else []:
-        print(shlex.join(argv))
+    for host in job.hosts if job.sync_dir else []:
+        print(shlex.join(remote.rsync(job, host.name)))
     if plan.script:
         print(f"# the input of: {shlex.join(plan.argv)}")
         print(plan.script, end="")

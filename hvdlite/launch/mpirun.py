@@ -12,7 +12,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import channel, daemons, environment, probe, starter
 from hvdlite.launch.agent import START
-from hvdlite.launch.hosts import is_here
 from hvdlite.launch.job import Job, LaunchError, Plan
 from hvdlite.launch.ranks import placement
 
@@ -157,11 +156,8 @@ def plan_over_ssh(job: Job) -> Plan:
     """Return the mpirun command for hosts that ssh reaches."""
     if not job.hosts:
         raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
-    return plan(job, "here" if all(_loopback(host.name) for host in job.hosts) else "ssh")
-
-
-def _loopback(name: str) -> bool:
-    return name in ("localhost", "127.0.0.1") and is_here(name)
+    loopback = all(host.name in ("localhost", "127.0.0.1") for host in job.hosts)
+    return plan(job, "here" if loopback else "ssh")
 
 
 def _forwarded(where: str) -> List[str]:

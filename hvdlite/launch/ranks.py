@@ -128,11 +128,6 @@ def version_difference(
     return None
 
 
-def give_roles(ranks: List[Rank], servers: int) -> None:
-    for rank, role in zip(ranks, assign(ranks, servers)):
-        rank.role = role
-
-
 def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
     """Return what an agent needs to start its program."""
     env = {**environment.forwarded(os.environ), **environment.added(job)}

@@ -83,12 +83,8 @@ def reason(done: subprocess.CompletedProcess) -> str:
     return lines[-1].strip() if lines else f"exit code {done.returncode}"
 
 
-def copy_commands(job: Job) -> List[List[str]]:
-    """Return one rsync command a host."""
-    return [_rsync(job, host.name) for host in job.hosts]
-
-
-def _rsync(job: Job, host: str) -> List[str]:
+def rsync(job: Job, host: str) -> List[str]:
+    """Return the command that copies the current folder to a host."""
     assert job.sync_dir is not None  # otherwise nothing is copied
     folder = job.sync_dir.rstrip("/") + "/"
     # The remote side makes the folder's parents first, which rsync itself does not.
@@ -109,7 +105,7 @@ def copy_folder(job: Job) -> None:
 
 
 def _copy_to(job: Job, host: str) -> Optional[str]:
-    argv = _rsync(job, host)
+    argv = rsync(job, host)
     if is_here(host):
         if os.path.realpath(argv[-1]) == os.getcwd():
             return None

@@ -33,15 +33,11 @@ _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 def plan(job: Job, where: str) -> Plan:
     """Return the command; ``where`` as for ``mpirun.plan``."""
     here = where == "here"
-    return _plan(job, [("localhost", job.processes)] if here else placement(job), 0)
+    return plan_on(job, [("localhost", job.processes)] if here else placement(job), 0)
 
 
-def plan_of_one(job: Job, host: str, number: int) -> Plan:
-    """Return the command that starts the agent of one more rank."""
-    return _plan(job, [(host, 1)], number)
-
-
-def _plan(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
+def plan_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Plan:
+    """Return the command that starts so many agents on each host, with numbers from the first."""
     command = [*START, "--", *job.command]
     order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
     return Plan([*_ME, json.dumps(order)], remote=bool(job.hosts))

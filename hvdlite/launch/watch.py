@@ -218,7 +218,9 @@ class Watch:
         if self._refusal:
             return self._end(last_words=0)
         if self._job.mode == "ps":
-            ranks.give_roles(self._in_order(), self._job.servers)
+            there = self._in_order()
+            for rank, role in zip(there, ranks.assign(there, self._job.servers)):
+                rank.role = role
         self._start_time = time.monotonic()
         for rank in self._in_order():
             self._start_rank(rank)

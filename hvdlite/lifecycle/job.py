@@ -81,7 +81,7 @@ def _enter(process_sets, world: World) -> None:
         _watch_end_of_a_worker()
     _joined = True
     recorder.begin(world, door.TRANSPORT)
-    watched.say_joined()
+    watched.say(watched.JOINED)
     registry.begin(process_sets)
     if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
         sys.modules["hvdlite.horovod.variables"].set_all()
@@ -121,7 +121,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     lib.hvd_flight_bell(-1, b"")
     lib.hvd_close()
     recorder.end()
-    watched.say_left()
+    watched.say(watched.LEFT)
     topology.leave(sound)
     return sound
 

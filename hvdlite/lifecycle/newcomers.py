@@ -160,7 +160,7 @@ def come_in() -> None:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
     members.take(everyone)
-    watched.say_let_in()
+    watched.say(watched.LET_IN)
 
 
 def _say_ready(first: MPI.Intercomm) -> None:

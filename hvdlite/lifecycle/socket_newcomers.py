@@ -44,4 +44,4 @@ def come_in() -> None:
     except HvdliteError as error:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
-    watched.say_let_in()
+    watched.say(watched.LET_IN)

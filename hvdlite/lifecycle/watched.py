@@ -41,17 +41,14 @@ def by_an_agent() -> bool:
     return VARIABLE in os.environ
 
 
-def say_joined() -> None:
-    _say(JOINED)
+def say(word: bytes) -> None:
+    """Report what has happened to this process: it has joined the job, left it, come into one."""
+    _write(line_of(word))
 
 
 def say_recorder(path: str) -> None:
     """Report the path of this process's flight recorder: the agent keeps it open."""
     _write(RECORDER + path.encode() + b"\n")
-
-
-def say_left() -> None:
-    _say(LEFT)
 
 
 def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
@@ -60,15 +57,10 @@ def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     :param ranks: other ranks to which that is due.
     :param how: ``STALLED`` or ``SILENT``, else 0.
     """
-    _say(RAISED)
+    say(RAISED)
     if ranks:
         numbers = " ".join(map(str, (how, len(ranks), *ranks)))
         _write(BLAME + numbers.encode() + b"\n")
-
-
-def say_let_in() -> None:
-    """Report that this process, new in an elastic job, trains with the other ranks now."""
-    _say(LET_IN)
 
 
 def say_door(address: str, port: int) -> None:
@@ -92,10 +84,6 @@ def open_pipe() -> int | None:
         return os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (KeyError, OSError):
         return None
-
-
-def _say(word: bytes) -> None:
-    _write(line_of(word))
 
 
 def _write(line: bytes) -> None:
