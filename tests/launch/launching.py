@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -131,7 +129,7 @@ def family(pid):
 
 
 def listening(pids):
-    """Return ADDRESS:PORT of the sockets that wait for TCP connections or take any datagram."""
+    """Return the addresses, as /proc has them, that wait for TCP connections or any datagram."""
     inodes = set()
     for pid in pids:
         for path in Path(f"/proc/{pid}/fd").glob("*"):
@@ -142,12 +140,5 @@ def listening(pids):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == state and f"socket:[{words[9]}]" in inodes:
-                address, _, port = words[1].partition(":")
-                found.add(f"{_address(address)}:{int(port, 16)}")
+                found.add(words[1].partition(":")[0])
     return found
-
-
-def _address(text):
-    words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
-    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
-    return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
