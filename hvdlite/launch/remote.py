@@ -89,9 +89,10 @@ def rsync(job: Job, host: str) -> List[str]:
     folder = job.sync_dir.rstrip("/") + "/"
     # The remote side makes the folder's parents first, which rsync itself does not.
     make = f"mkdir -p {shlex.quote(folder)} && rsync"
-    argv = ["rsync", "-az", "--rsync-path", make]
+    argv = ["rsync", "-az"]
     if is_here(host):
-        return [*argv[:2], "./", folder]
+        return [*argv, "./", folder]
+    argv += [f"--timeout={int(job.host_timeout)}", "--rsync-path", make]
     return [*argv, f"--rsh={shlex.join(job.ssh.command())}", "./", f"{host}:{folder}"]
 
 

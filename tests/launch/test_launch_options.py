@@ -67,6 +67,12 @@ def test_a_mistake_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_a_copy_to_a_host_that_vanishes_ends(capsys):
+    line = "--dry-run --transport tcp --sync-dst-dir /d --host-timeout 30 -H far.invalid t"
+    assert cli.main(line.split()) == 0
+    assert "rsync -az --timeout=30 " in capsys.readouterr().out
+
+
 def test_the_secret_of_a_job_is_not_shown(capsys):
     assert cli.main(["--dry-run", "--transport", "tcp", "t"]) == 0
     assert "HVDLITE_SECRET=...\n" in capsys.readouterr().out
