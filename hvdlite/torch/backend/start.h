@@ -79,9 +79,10 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
     return all;
 }
 
-// On the host, without gaps.
+// On the host, without gaps. To resolve is a call by PyTorch's dispatcher, also if it does nothing.
 inline at::Tensor dense(const at::Tensor &t) {
-    return to_host(t.resolve_conj().resolve_neg().contiguous());
+    bool plain = !t.is_conj() && !t.is_neg();
+    return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
 }
 
 // Elements as the core sees them: pairs of numbers for complex ones, bytes for types it lacks.
