@@ -3,6 +3,7 @@
 import os
 import pty
 import sys
+import time
 
 import pytest
 from jobs import alone, assert_passed, script, survives_a_death
@@ -244,6 +245,20 @@ hvd.shutdown()
     told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
     assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed  # one rank, seen from both sides
     assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
+
+
+def test_a_host_that_vanishes_is_told_of(tmp_path, monkeypatch):
+    """What it had reported last was shown as news."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho '[]'; exec sleep 60\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("HVDLITE_SSH", str(ssh))
+    monkeypatch.setattr(watching, "_PATIENCE", 0.2)
+    there = watching.There("far", "job", 0)
+    there.wait(10)
+    time.sleep(0.3)
+    assert top._notes([None, there]) == ["far: no answer for 0 s"]
+    there.close()
 
 
 @pytest.mark.parametrize("program, option", [(top, "--every"), (why, "--seconds")])

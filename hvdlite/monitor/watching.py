@@ -125,8 +125,8 @@ class There:
 
     def __init__(self, host: str, job: str, every: float):
         own = [sys.executable, "-m", "hvdlite.monitor.top", "--json", f"--every={every}", job]
-        self.host = host
-        self.problem: Optional[str] = None
+        self.host, self._most = host, _PATIENCE + every
+        self._heard, self._end = time.monotonic(), ""
         self._last: List[Snapshot] = []
         self._news = threading.Event()
         line, pipe = [*users_ssh().command(), host, shlex.join(own)], subprocess.PIPE
@@ -142,11 +142,17 @@ class There:
         assert self._process.stdout and self._process.stderr
         for line in self._process.stdout:
             with contextlib.suppress(ValueError, TypeError):
-                self._last = memory.from_line(line)
+                self._last, self._heard = memory.from_line(line), time.monotonic()
                 self._news.set()
         lines = self._process.stderr.read().strip().splitlines()
-        self.problem = lines[-1] if lines else "ssh has ended"
+        self._end = lines[-1] if lines else "ssh has ended"
         self._news.set()
+
+    @property
+    def problem(self) -> str:
+        """Why what was read last may be old; empty: it is not."""
+        silence = time.monotonic() - self._heard
+        return self._end or f"no answer for {silence:.0f} s" * (silence > self._most)
 
     def look(self) -> List[Snapshot]:
         self._news.clear()
