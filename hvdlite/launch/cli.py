@@ -265,6 +265,8 @@ def _refuse_nonsense(job: Job, args) -> None:
     least, most = channel.LATE, channel.MOST_SILENCE
     if not least <= job.host_timeout <= most:
         raise ValueError(f"--host-timeout {job.host_timeout:g}: expected {least} to {most} seconds")
+    if job.metrics is not None:
+        metrics.address(job.metrics)
     unknown = door.unknown_interface(job.interfaces)
     if unknown:
         raise ValueError(f"--network-interfaces: this host has no {unknown}")

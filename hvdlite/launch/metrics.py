@@ -18,6 +18,8 @@ _PATHS = ("/", "/metrics")
 def address(text: str) -> Tuple[str, int]:
     """Return where to listen; without an address only this host is served.
 
+    :raises ValueError: the text is no such place.
+
     >>> address("9400"), address("0.0.0.0:9400")
     (('127.0.0.1', 9400), ('0.0.0.0', 9400))
     """

@@ -57,6 +57,7 @@ def test_s_means_the_parameter_server(line, mode, servers):
         ("--min-np 3 -n 2 t", "--min-np 3, -n 2, --max-np 2: expected numbers that grow"),
         ("--max-np 1 -n 2 t", "--min-np 1, -n 2, --max-np 1: expected numbers that grow"),
         ("--reset-limit -1 -n 2 t", "--reset-limit -1: expected at least 0"),
+        ("--metrics-port abc t", "--metrics-port abc: expected PORT or ADDRESS:PORT"),
         ("--elastic -s 1 t", "MXNet's parameter server has no elastic training"),
     ],
 )
