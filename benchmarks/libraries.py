@@ -119,8 +119,8 @@ def open_ps(comm):
     """One scheduler, and as many servers as workers; a server never returns from the import."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
-    places = [ranks.Place("localhost", "127.0.0.1", rank) for rank in range(comm.size)]
-    role = ranks.assign(places, workers)[comm.rank]
+    everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
+    role = ranks.assign(everyone, workers)[comm.rank]
     os.environ.update(ranks.role_environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx
