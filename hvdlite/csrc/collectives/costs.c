@@ -1,5 +1,4 @@
 #include "collectives/costs.h"
-#include "collectives/coll.h"
 
 #include <math.h>
 
@@ -30,11 +29,11 @@ static double seconds_of(const struct comm *comm, double messages, double times,
     return messages * c.alpha + times * c.far * moving;
 }
 
-/* Where ranks pair up before and after the steps, one of these messages comes with a step's. */
+/* Where p is no power of two, ranks pair up before and after the steps, of which there is one less. One
+ * of these messages comes with a step's. */
 static double doubling_seconds(const struct comm *comm, double bytes) {
-    struct coll_fold fold = coll_fold(comm->size);
-    double times = log_steps(fold.positions) + (fold.pairs ? 2 : 0);
-    return seconds_of(comm, log_steps(comm->size), times, bytes);
+    double steps = log_steps(comm->size), more = comm->size & (comm->size - 1) ? 1 : 0;
+    return seconds_of(comm, steps, steps + more, bytes);
 }
 
 static double circulant_seconds(const struct comm *comm, double bytes, double wider) {
