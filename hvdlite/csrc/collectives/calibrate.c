@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { STEPS = 8, TRIALS = 3, SEGMENT = 60 * 1024 };
+enum { STEPS = 8, TRIALS = 3 };
 
 /* A trial that tells enough: more bytes would only take longer. One that is not tried again. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
@@ -39,7 +39,7 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     int p = t->comm->size, rank = t->comm->rank;
     size_t length = coll_length(coll_segment((struct coll_range){0, t->bytes}, t->segment, i));
     return (struct coll_exchange){.out = t->memory,
-                                  .in = t->memory + 2 * SEGMENT + i % t->depth * t->segment,
+                                  .in = t->memory + 2 * PACE_SEGMENT + i % t->depth * t->segment,
                                   .out_bytes = length,
                                   .in_bytes = length,
                                   .to = (rank + t->distance) % p,
@@ -52,8 +52,8 @@ static int add(const void *arg, size_t i, hvd_error *err) {
     struct coll_exchange x = item_of(arg, i);
     size_t n = t->adds ? x.in_bytes / sum->size : 0;
     (void)err;
-    sum->combine(t->memory + SEGMENT, x.in, n);
-    sum->widen(t->memory + SEGMENT, x.in, n, 1);
+    sum->combine(t->memory + PACE_SEGMENT, x.in, n);
+    sum->widen(t->memory + PACE_SEGMENT, x.in, n, 1);
     return HVD_OK;
 }
 
@@ -140,8 +140,13 @@ static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_erro
 static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
                    hvd_error *err) {
     /* Not allocated: a rank without memory would leave the others. */
-    char memory[(2 + COST_MANY) * SEGMENT] = {0};
-    struct trial t = {comm, memory, scratch, .distance = 1, .segment = SEGMENT, .depth = COST_MANY};
+    char memory[(2 + COST_MANY) * PACE_SEGMENT] = {0};
+    struct trial t = {.comm = comm,
+                      .memory = memory,
+                      .scratch = scratch,
+                      .distance = 1,
+                      .segment = PACE_SEGMENT,
+                      .depth = COST_MANY};
     size_t longest;
     HVD_TRY(measure_alpha(t, cost, err));
     HVD_TRY(measure_bytes(t, cost, &longest, err));

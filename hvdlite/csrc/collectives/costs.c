@@ -29,8 +29,8 @@ static double seconds_of(const struct comm *comm, double messages, double times,
     return messages * c.alpha + times * c.far * moving;
 }
 
-/* Where p is no power of two, ranks pair up before and after the steps, of which there is one less. One
- * of these messages comes with a step's. */
+/* Where p is no power of two, ranks pair up before and after the steps, of which there is one less.
+ * One of these messages comes with a step's. */
 static double doubling_seconds(const struct comm *comm, double bytes) {
     double steps = log_steps(comm->size), more = comm->size & (comm->size - 1) ? 1 : 0;
     return seconds_of(comm, steps, steps + more, bytes);

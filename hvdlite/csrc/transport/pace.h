@@ -26,9 +26,10 @@ struct pace {
 enum {
     PACE_UNIT = 64, /* a cache line holds whole elements of every dtype */
     PACE_MOST_DEPTH = 64,
+    PACE_SEGMENT = 60 * 1024, /* unless the user sets another */
 };
 
-static const struct pace PACE_DEFAULT = {60 * 1024, 16};
+static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 
 /* What a message between two ranks costs, in seconds. The same on all ranks, which must choose the
  * same algorithm. Bytes of later segments cost less: a core handles one while the next is on the
