@@ -1,6 +1,6 @@
 """Allreduce between hosts: hvdlite beside Horovod, MPI_Allreduce and MXNet's parameter server.
 
-    python -m benchmarks.hosts                        two rounds, about 15 minutes
+    python -m benchmarks.hosts                        two rounds, about 20 minutes
     python -m benchmarks.hosts --layout 2x1 --layout 4x2 --only hvdlite --only horovod --rounds 1
     python -m benchmarks.hosts --rounds 0 --page docs/hosts.md
                                                       the table of all rounds, into the page
@@ -27,9 +27,9 @@ from benchmarks.harness import Kept, bytes_a_second, markdown, parser_of, show
 
 TIMEOUT = 240  # seconds, of one run
 LAYOUTS = ["2x1", "4x1", "4x2", "8x1"]
-SIZES = [64 * 1024, 1_000_000, 40_000_000]
+SIZES = [4096, 64 * 1024, 1_000_000, 40_000_000]
 OURS = "hvdlite"
-SHOWN = [OURS, "Horovod", "MPI_Allreduce", "parameter server"]
+SHOWN = [OURS, "hvdlite, tcp", "Horovod", "MPI_Allreduce", "parameter server"]
 Calls = List[Dict[str, float]]  # of each: seconds of the slowest rank, most bytes sent, busy cores
 
 

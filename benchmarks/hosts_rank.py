@@ -40,6 +40,8 @@ class OverMPI:
 class Hvdlite(OverMPI):
     """hvdlite and, in the same processes by turns, MPI_Allreduce."""
 
+    name = "hvdlite"
+
     def module(self):
         import hvdlite as hvd
 
@@ -53,9 +55,17 @@ class Hvdlite(OverMPI):
         x = np.ones(size // 4, "float32")
         y = np.zeros_like(x)  # its pages are there
         return {
-            "hvdlite": lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
+            self.name: lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
             "MPI_Allreduce": lambda: self.comm.Allreduce(x, y),
         }
+
+
+class OverTcp(Hvdlite):
+    name = "hvdlite, tcp"
+
+    def module(self):
+        os.environ["HVDLITE_TRANSPORT"] = "tcp"
+        return super().module()
 
 
 class Horovod(OverMPI):
@@ -115,7 +125,7 @@ class Servers:
         return {"parameter server": call}
 
 
-LIBRARIES = {"hvdlite": Hvdlite, "horovod": Horovod, "ps": Servers}
+LIBRARIES = {"hvdlite": Hvdlite, "tcp": OverTcp, "horovod": Horovod, "ps": Servers}
 
 
 def sent() -> int:
