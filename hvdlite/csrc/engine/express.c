@@ -279,7 +279,7 @@ static uint64_t use(struct express *x, struct express_place *p, const struct ten
         return 0;
     }
     stage(x, p, t);
-    if (!round_arrive(word, own) || !round_wait(word, own, n, x->transport->patience.policy))
+    if (!round_arrive(word, own, n) || !round_wait(word, own, n, x->transport->patience.policy))
         return 0;
     if (!reduce(x, p, t, own)) return 0;
     return express_batch(p);

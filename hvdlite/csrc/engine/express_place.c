@@ -39,8 +39,9 @@ struct express_place *express_add(struct express *x, const struct request *r) {
 static uint64_t round_of(uint64_t word) { return word >> 16; }
 static uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
 
-bool round_arrive(_Atomic uint64_t *word, uint64_t own) {
-    uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
+bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
+    /* As the last round has left it. Whoever reads before it swaps fetches the line twice. */
+    uint64_t w = own - word_of(0, 1) + n, next;
     do {
         bool here = round_of(w) == round_of(own);
         if (here && w & CLOSED) return false;

@@ -56,8 +56,8 @@ static inline uint64_t word_of(uint64_t generation, uint64_t round) {
     return generation << 24 | (round & 0xff) << 16;
 }
 
-/* Counts this rank, the first of the round or not. False: the round is closed. */
-bool round_arrive(_Atomic uint64_t *word, uint64_t own);
+/* Counts this rank, the first of all n or not. False: the round is closed. */
+bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n);
 /* Closes the round; `arrived`: this rank has come to it. False: it is full. */
 bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n);
 /* True: all n ranks have come. False: the round is closed. */
