@@ -105,7 +105,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
     if not text.rstrip().endswith("]"):
         text = text[: max(text.rfind("},\n"), 0) + 1] + "]"
     try:
-        return json.loads(text)
+        return [event for event in json.loads(text) if isinstance(event, dict)]
     except ValueError as error:
         raise BadTrace(f"{path} is no timeline: {error}") from None
 
