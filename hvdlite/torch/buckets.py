@@ -3,7 +3,7 @@
 Where hosts have several ranks, these share that memory: the allreduce makes no copy on them either.
 """
 
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 
@@ -44,36 +44,13 @@ class Bucket:
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
         self._described: Any = None  # and from what it was made
-        self._unwritten = set(range(len(params)))
+        self.written: List[torch.Tensor] = []  # by backward in this step, in its order
         self.started: Optional[Started] = None
         self._sent: Any = None  # what a compressor has made, and what it needs to undo it
 
-    def write(self, at: int) -> bool:
-        """Let the gradient of parameter ``at`` live here, with its value; tell whether all do.
-
-        A parameter without a gradient counts as zero.
-        """
-        param, view = self.params[at], self.views[at]
-        if view.data_ptr() != self._begins[at]:  # model.half() and p.grad.data = ... replace it
-            view = self.views[at] = self._view(at)
-        grad = param.grad
-        if grad is None:
-            view.zero_()
-        elif grad.is_sparse or grad.data_ptr() != self._begins[at]:
-            grad = grad.detach()  # nothing is recorded, where backward makes a graph either
-            view.copy_(grad.to_dense() if grad.is_sparse else grad)
-        if param.requires_grad and grad is not view:
-            param.grad = view
-        self._unwritten.discard(at)
-        return not self._unwritten
-
-    def write_others(self) -> None:
-        """Write what has not been written since the last time."""
-        for at in sorted(self._unwritten):
-            self.write(at)
-
     def start(self) -> None:
-        """Start the allreduce."""
+        """Start the allreduce of the gradients, which live here from now on."""
+        self._write()
         sent, compression = self._flat, self._reduction.compression
         if compression is not NoneCompressor and not self._codec():
             whole = self.views[0] if len(self.views) == 1 else self._flat
@@ -91,12 +68,32 @@ class Bucket:
         started, self.started = self.started, None
         assert started is not None
         compressed, self._sent = self._sent, None
-        self._unwritten = set(range(len(self.params)))
         started.finish()
         if compressed is not None:
             whole, sent, context = compressed
             with torch.no_grad():
                 whole.copy_(self._reduction.compression.decompress(sent, context))
+
+    def _write(self) -> None:
+        """Copy what lies elsewhere, in one call for all; a gradient that is None counts as zero."""
+        if [view.data_ptr() for view in self.views] != self._begins:
+            # model.half() and p.grad.data = ... replace it
+            self.views = [self._view(at) for at in range(len(self.params))]
+        stale, values = [], []
+        for param, view, begin in zip(self.params, self.views, self._begins):
+            grad = param.grad
+            if grad is view:
+                continue
+            if grad is None:
+                view.zero_()
+            elif grad.is_sparse or grad.data_ptr() != begin:
+                stale.append(view)
+                values.append(grad.to_dense() if grad.is_sparse else grad)
+            if param.requires_grad:
+                param.grad = view
+        if stale:
+            with torch.no_grad():  # backward may make a graph
+                torch._foreach_copy_(stale, values)
 
     def _view(self, at: int) -> torch.Tensor:
         """Return the gradient's part with the parameter's strides, as autograd wants it."""

@@ -1,9 +1,10 @@
 """The gradients of one optimizer: reduced over ranks as backward writes them."""
 
 import contextlib
-import weakref
-from collections import defaultdict
-from typing import Callable, Dict, List, Optional, Sequence, Set
+from collections import Counter, defaultdict
+from functools import partial
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
+from weakref import proxy
 
 import torch
 
@@ -36,8 +37,9 @@ class Gradients(Plan):
         super().__init__(owner, reduction)
         self.passes, self._groups = passes, groups
         self._names: Dict[torch.Tensor, str] = {}
-        self._places: Dict[torch.Tensor, _Place] = {}
-        self.written: List[torch.Tensor] = []  # in this step, in the order of backward
+        self._hooks: Dict[torch.Tensor, Any] = {}  # by which they are changed and removed
+        # How often backward has written, in this step, what has no bucket; in its order.
+        self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
         self._sparse_names: Set[str] = set()
@@ -50,18 +52,25 @@ class Gradients(Plan):
             check(name, param)
             if param.requires_grad:
                 self._names[param] = name
-                place = self._places[param] = _Place(self.passes)
-                hook = _hook(weakref.ref(self), weakref.ref(place))
-                param.register_post_accumulate_grad_hook(hook)
+                self._hooks[param] = param.register_post_accumulate_grad_hook(id)  # see _call
             else:
                 self._frozen[param] = name
         self._forget_buckets()
 
+    def __del__(self) -> None:
+        for hook in self._hooks.values():
+            hook.remove()
+
+    @property
+    def written(self) -> bool:
+        """Whether backward has written a gradient in this step."""
+        return bool(self._written or any(bucket.written for bucket in self._buckets or ()))
+
     def restart(self) -> None:
         """Count passes anew."""
-        self.written.clear()
-        for place in self._places.values():
-            place.left = self.passes
+        self._written.clear()
+        for bucket in self._buckets or ():
+            bucket.written.clear()
 
     def begin_anew(self) -> None:
         """Give up what is on its way to ranks that are gone, and lay out anew in the next step."""
@@ -74,11 +83,48 @@ class Gradients(Plan):
 
     def _forget_buckets(self) -> None:
         self._buckets = None
-        for place in self._places.values():
-            place.bucket = None
+        for param in self._names:
+            self._call(partial(Gradients._note, proxy(self)), param)
 
-    def refuse(self, param: torch.Tensor) -> None:
-        """Raise: backward has written the parameter's gradient once more than it may."""
+    def _call(self, hook: Callable, param: torch.Tensor) -> None:
+        """Have autograd call this from now on; PyTorch refuses a new hook of what is frozen now."""
+        handle = self._hooks[param]
+        handle.hooks_dict_ref()[handle.id] = hook
+
+    def _note(self, param: torch.Tensor) -> None:
+        times = self._written.pop(param, 0) + 1
+        self._written[param] = times
+        if times > self.passes:
+            self._refuse(param)
+
+    def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
+        """Start the bucket when ``last`` is written, the one that backward has written last.
+
+        For the others autograd calls a list's method: any hook in Python takes several times as
+        long as a small gradient's part in the allreduce.
+        """
+        for param in bucket.params:
+            self._call(bucket.written.append, param)
+        self._call(partial(Gradients._is_last, proxy(self), proxy(bucket)), last)
+
+    def _is_last(self, bucket: Bucket, param: torch.Tensor) -> None:
+        if bucket.started:
+            self._refuse(param)
+        bucket.written.append(param)
+        if self._is_full(bucket):
+            bucket.start()
+
+    def _is_full(self, bucket: Bucket) -> bool:
+        """Tell whether backward has written all; raise if one more often than it may."""
+        for at, times in Counter(map(id, bucket.written)).items():
+            if times > self.passes:
+                self._refuse(next(param for param in bucket.params if id(param) == at))
+        return len(bucket.written) == self._goal(bucket)
+
+    def _goal(self, bucket: Bucket) -> int:
+        return self.passes * len(bucket.params)
+
+    def _refuse(self, param: torch.Tensor) -> NoReturn:
         raise RuntimeError(
             f"the gradient of '{self._names[param]}' was computed more often than "
             f"backward_passes_per_step={self.passes} times: call step() or synchronize() first"
@@ -96,26 +142,26 @@ class Gradients(Plan):
             self._reduce(self._buckets)
         finally:
             self.restart()
-        for param, grad in done.items():
-            place = self._places[param]  # laid out anew, and reduced once more
-            assert place.bucket is not None
-            place.bucket.views[place.at].copy_(grad)
+        for bucket in self._buckets if done else ():  # laid out anew, and reduced once more
+            for param, view in zip(bucket.params, bucket.views):
+                if param in done:
+                    view.copy_(done[param])
         for param in self._sparse:
             how = self.reduction.op, self.reduction.process_set
             allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
         if self.reduction.sparse_as_dense:
             self._make_sparse_again()
 
-    @staticmethod
-    def _reduce(buckets: Sequence[Bucket]) -> None:
-        errors = []
-        for bucket in buckets:
-            if not bucket.started:
-                bucket.write_others()
-                bucket.start()
+    def _reduce(self, buckets: Sequence[Bucket]) -> None:
+        late, errors = [bucket for bucket in buckets if not bucket.started], []
+        for bucket in late:
+            bucket.start()
         for bucket in buckets:
             try:
                 bucket.finish()
+                doubtful = bucket in late or len(bucket.written) > self._goal(bucket)
+                if doubtful and self._is_full(bucket):  # backward had another order
+                    self._wait_for(bucket, bucket.written[-1])
             except Exception as error:  # the others are waited for all the same
                 errors.append(error)
         if errors:
@@ -146,7 +192,7 @@ class Gradients(Plan):
         process_set = self.reduction.process_set
         facts = [f"{n} ({p.dtype}, {tuple(p.shape)}, {p.stride()})" for n, p in names.items()]
         agree(self.owner, facts, process_set=process_set, remedy="Make the same model everywhere.")
-        seen = [self._names[param] for param in reversed(self.written)]
+        seen = [self._names[param] for param in reversed(self._written)]
         sparse = [n for n, p in names.items() if p.grad is not None and p.grad.is_sparse]
         everyone = allgather_object((seen, sparse), f"order.{self.owner}", process_set)
         order, _ = everyone[0]
@@ -163,8 +209,7 @@ class Gradients(Plan):
         for number, group in enumerate(self._split(params)):
             bucket = Bucket(self._name(group), group, self.reduction, -number, memory)
             buckets.append(bucket)
-            for at, param in enumerate(group):
-                self._places[param].bucket, self._places[param].at = bucket, at
+            self._wait_for(bucket, group[0])
         if shared:
             shared_memory.join(memory, self.owner)
         return buckets
@@ -197,36 +242,3 @@ class Gradients(Plan):
 
 def _bytes_of(param: torch.Tensor) -> int:
     return param.numel() * param.element_size()
-
-
-class _Place:
-    """Where the gradient of a parameter goes."""
-
-    __slots__ = ("__weakref__", "at", "bucket", "left")
-
-    def __init__(self, left: int) -> None:
-        self.left = left  # passes until it may be reduced
-        self.bucket: Optional[Bucket] = None
-        self.at = 0  # in the bucket
-
-
-def _hook(owner: "weakref.ref[Gradients]", its: "weakref.ref[_Place]") -> Callable:
-    """Return what autograd calls when it has written the gradient.
-
-    It does nothing once its owner, the optimizer's, is gone. One call a gradient: no method is
-    between it and the bucket.
-    """
-
-    def written(param: torch.Tensor) -> None:
-        gradients, place = owner(), its()
-        if gradients is None or place is None:
-            return
-        place.left -= 1
-        if place.left < 0:
-            gradients.refuse(param)
-        if place.left == 0:
-            gradients.written.append(param)
-            if place.bucket is not None and place.bucket.write(place.at):
-                place.bucket.start()
-
-    return written
