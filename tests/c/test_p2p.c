@@ -4,7 +4,7 @@
 #include "engine/p2p_state.h"
 #include "random.h"
 
-enum { MOST = 3000000 }; /* bytes: more than a lane has */
+enum { MOST = LANE_SLOTS * LANE_SLOT + 30000 }; /* bytes: more than a lane has */
 
 /* One send or receive. */
 struct letter {
@@ -66,7 +66,7 @@ static void check_came(struct letter *l, int from, int number) {
 }
 
 static const size_t SIZES[] = {0, 1, 8 << 10, (8 << 10) + 1, 16 << 10, 50000, MOST};
-enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 3 * NSIZES };
+enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 2 * NSIZES };
 
 static size_t size_of(int number) { return SIZES[number % NSIZES]; }
 
