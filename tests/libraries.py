@@ -38,7 +38,7 @@ class Library:
     compiles = False  # TensorFlow checks a call, too
     prepares = False  # describes and checks an allreduce that comes again once
     compresses = False  # takes compression= with a call
-    loss_by = None  # the same library without its graphs, for the many losses of a gradient's check
+    graphs = False  # makes one for each shape, which takes longest: has fewer of all
     moved: tuple = ()  # dtypes that are moved, and not summed
     asks_for_rows = False  # a start waits until all ranks have told how many rows they have
     errors: tuple = ()
@@ -123,7 +123,10 @@ if mx:
 
     @library
     class NP(MXNet):
+        """By the same calls as NDArray: of the dtypes it has some."""
+
         module = mx.np
+        dtypes = ("float16", "float32", "int64", "bool")
 
     both_libraries = pytest.mark.parametrize(
         "lib", [lib for lib in LIBRARIES if not isinstance(lib, NP)], ids=str
@@ -192,10 +195,6 @@ if tf:
             loss, gradient = self.how(run, [values])
             return float(loss), self.read(gradient)
 
-        @property
-        def loss_by(self):
-            return next(lib for lib in LIBRARIES if isinstance(lib, Eager)).gradient
-
     @library
     class Eager(TensorFlow):
         @staticmethod
@@ -204,9 +203,7 @@ if tf:
 
     @library
     class InFunction(TensorFlow):
-        """Of dtypes, whose graphs are alike, it has some: to make a graph takes longest."""
-
-        dtypes = ("float16", "float32", "int64", "bool")
+        dtypes, graphs = ("float16", "bool"), True
 
         @staticmethod
         def how(run, arrays):
@@ -214,7 +211,7 @@ if tf:
 
     @library
     class InSession(TensorFlow):
-        dtypes, moved = ("float32", "int32"), ("uint16",)
+        dtypes, moved, graphs = ("float32", "int32"), ("uint16",), True
 
         @staticmethod
         def how(run, arrays):

@@ -9,7 +9,7 @@ import hvdlite as hvd
 from hvdlite.core.shared_memory import own_host
 
 # Without elements, with one, odd, of many dimensions, past the threshold between algorithms.
-SHAPES = ((), (0,), (1,), (17,), (3, 0, 2), (3, 5, 7), (1, 2, 1, 2, 1, 2), (70_001,))
+SHAPES = ((), (1,), (3, 0, 2), (0,), (3, 5, 7), (17,), (70_001,), (1, 2, 1, 2, 1, 2))
 MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-51}
 

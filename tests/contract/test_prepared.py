@@ -30,7 +30,7 @@ def forms_of(lib) -> list:
 @every_library
 def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
     results, n = [], size * (size - 1) // 2
-    for i in range(COMES):
+    for i in range(1 if lib.graphs else COMES):
         for shape in ((3,), (2, 2), (3,)):
             x = np.full(shape, rank + i, "float32")
             results.append((lib.call("allreduce", x, name="of", op=hvd.Sum), n + size * i))
