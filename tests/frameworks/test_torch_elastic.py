@@ -8,8 +8,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("where", ["after backward", "in backward"])
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
 def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(dead, where):
     job = script(3, "elastic_torch", str(dead), "5", where, options=["--with-ft", "ulfm"])
     results = assert_passed(job).results()
