@@ -49,8 +49,10 @@ def test_the_others_go_on_when_a_script_has_ended_well():
     assert {rank: each["size"] for rank, each in job.results().items()} == {0: 2, 2: 2}, job.output
 
 
-@pytest.mark.parametrize("trainer", ["DistributedTrainer", "ShardedTrainer", "optimizer"])
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize(
+    "trainer, dead",
+    [("DistributedTrainer", 0), ("DistributedTrainer", 1), ("ShardedTrainer", 0), ("optimizer", 1)],
+)
 def test_a_net_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(trainer, dead):
     job = script(3, "elastic_gluon", str(dead), "5", trainer, options=FAULT_TOLERANT)
     results = assert_passed(job).results()

@@ -49,13 +49,12 @@ def test_from_records_and_resumed(records, tmp_path):
     assert last[0] == last[1]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_benchmark(ranks):
+def test_benchmark():
     job = assert_passed(
-        mpirun(ranks, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", timeout=100)
+        mpirun(2, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", timeout=100)
     )
     assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", job.output, re.M)
-    assert ("scaling efficiency" in job.output) == (ranks > 1)
+    assert "scaling efficiency" in job.output
 
 
 def test_kvstore(records):

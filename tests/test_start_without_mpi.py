@@ -26,7 +26,7 @@ def results(jobs) -> dict:
     return {rank: values for job in jobs for rank, values in job.results().items()}
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 def test_results_are_mpis_bits_and_nothing_of_mpi_is_loaded(size):
     ours = results(ended(size, "bits"))
     theirs = assert_passed(script(size, "without_mpi", "bits")).results()
@@ -184,12 +184,9 @@ def on(hosts, size: int) -> dict:
     }
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_on_two_hosts(hosts, size):
-    found = results(ended(size, "bits", **on(hosts, size)))
-    half = size // 2
-    for rank, values in found.items():
-        assert values["where"] == [rank % half, half, rank // half, 2]
+def test_on_two_hosts(hosts):
+    for rank, values in results(ended(4, "bits", **on(hosts, 4))).items():
+        assert values["where"] == [rank % 2, 2, rank // 2, 2]
         assert not values["mpi"] and not values["listens"]
 
 
@@ -202,14 +199,14 @@ def test_a_rank_that_is_killed_on_another_host_is_named(hosts):
 def test_neither_a_stopped_rank_nor_a_short_loss_of_the_link_is_a_lost_host(hosts):
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
-        time.sleep(3)
+        time.sleep(5)
         started[1].send_signal(signal.SIGCONT)  # nsenter's, which continues the rank
         hosts.link("h1", up=False)
         time.sleep(1)
         hosts.link("h1", up=True)
 
     where = on(hosts, 2)
-    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "2"
+    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"  # TCP sends again a second after the loss
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
 
