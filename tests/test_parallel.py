@@ -45,8 +45,8 @@ ON_SEVERAL = [CONTRACT, *parallel(
 
 # What 4 ranks do otherwise than 3: algorithms for powers of two, two pairs, two hosts' worth.
 ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
-    "codec", "grouped", "numpy_out", "process_sets", "random_threads", "sharded",
-    "sharded_stripes", "sharded_weights", "sync_batch_norm",
+    "codec", "grouped", "numpy_out", "process_sets", "random_threads", "sharded_stripes",
+    "sharded_weights",
 )]  # fmt: skip
 
 # By messages, as between hosts.
