@@ -72,8 +72,8 @@ $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/launch/daemons
 mnist: install
 	mpirun -n $(RANKS) $(BIN)/python examples/mnist.py $(ARGS)
 
-# Two tests at a time: many of them wait. Groups of tests that can't: tests/conftest.py.
-PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+# Three tests at a time: many of them wait. Groups of tests that can't: tests/conftest.py.
+PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
 test: install test-c
 	$(PYTEST) $(ARGS)

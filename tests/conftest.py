@@ -11,7 +11,7 @@ LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
 if LEAN not in (PATH or ""):  # what all tests start imports faster so
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, PATH]))
 
-# With ``pytest -n 2``, as in ``make test``, tests of a group run one after the other. They share
+# With ``pytest -n 3``, as in ``make test``, tests of a group run one after the other. They share
 # emulated hosts, or what a fixture makes once for a file; or they need all cores or most memory.
 GROUPS = {
     "hosts": (
