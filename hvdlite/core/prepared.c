@@ -11,6 +11,8 @@ static int (*hvd_run)(void *plan, const void *in, void *out, double seconds);
 static PyObject *kept, *array_type, *empty, *unprepared, *moved; /* see setup */
 static PyObject *s_dtype, *s_shape, *s_set, *s_group, *s_idle, *s_pop, *s_in_place;
 static PyObject *s_enter_group, *s_new, *s_end;
+static PyObject *tensor_type, *strided, *empty_like; /* see setup_tensors */
+static PyObject *s_layout, *s_is_cpu, *s_is_contiguous, *s_is_neg, *s_data_ptr;
 
 /* setup(address of hvd_run, kept, ndarray, empty, unprepared, moved). */
 static PyObject *setup(PyObject *module, PyObject *args) {
@@ -22,6 +24,16 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     PyObject **lasting[] = {&kept, &array_type, &empty, &unprepared, &moved};
     for (size_t i = 0; i < sizeof lasting / sizeof *lasting; i++) Py_INCREF(*lasting[i]);
     hvd_run = (int (*)(void *, const void *, void *, double))(uintptr_t)address;
+    Py_RETURN_NONE;
+}
+
+/* setup_tensors(torch.Tensor, torch.strided, torch.empty_like). */
+static PyObject *setup_tensors(PyObject *module, PyObject *args) {
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO", &tensor_type, &strided, &empty_like)) return NULL;
+    Py_INCREF(tensor_type);
+    Py_INCREF(strided);
+    Py_INCREF(empty_like);
     Py_RETURN_NONE;
 }
 
@@ -225,7 +237,69 @@ static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     return result;
 }
 
+static bool is(PyObject *value, PyObject *expected) {
+    Py_XDECREF(value);
+    return value == expected;
+}
+
+/* Whether a tensor's memory may be taken as it lies. */
+static bool is_plain(PyObject *tensor) {
+    return (PyObject *)Py_TYPE(tensor) == tensor_type &&
+           is(PyObject_GetAttr(tensor, s_layout), strided) &&
+           is(PyObject_GetAttr(tensor, s_is_cpu), Py_True) &&
+           is(call0(tensor, s_is_contiguous), Py_True) && is(call0(tensor, s_is_neg), Py_False);
+}
+
+/* What is prepared for an allreduce of this tensor, or NULL. */
+static PyObject *find_of_tensor(PyObject *tensor, PyObject *call) {
+    PyObject *dtype = PyObject_GetAttr(tensor, s_dtype), *shape = PyObject_GetAttr(tensor, s_shape);
+    PyObject *key = dtype && shape ? PyTuple_Pack(3, call, dtype, shape) : NULL;
+    PyObject *known = key ? find(key) : NULL;
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    Py_XDECREF(key);
+    return known;
+}
+
+static void *memory_of(PyObject *tensor) {
+    PyObject *address = call0(tensor, s_data_ptr);
+    void *memory = address ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(address);
+    return memory;
+}
+
+static PyObject *run_tensor(PyObject *known, PyObject *tensor, PyObject *result) {
+    void *in = memory_of(tensor), *out = tensor == result ? in : memory_of(result);
+    PyObject *owner = PyErr_Occurred() ? NULL : PyTuple_Pack(2, tensor, result);
+    PyObject *ran = owner ? run_on(known, in, out, owner) : NULL;
+    Py_XDECREF(owner);
+    if (!ran) return NULL;
+    Py_DECREF(ran);
+    Py_INCREF(result);
+    return result;
+}
+
+/* again_tensor(tensor, call, in_place): see exchange.py of PyTorch. */
+static PyObject *again_tensor(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 3) return wrong_number();
+    PyObject *tensor = args[0], *known = is_plain(tensor) ? find_of_tensor(tensor, args[1]) : NULL;
+    if (PyErr_Occurred()) return NULL;
+    if (!known) Py_RETURN_NONE;
+    PyObject *result = args[2] == Py_True ? tensor : NULL, *done = NULL;
+    if (result)
+        Py_INCREF(result);
+    else
+        result = PyObject_CallFunctionObjArgs(empty_like, tensor, NULL);
+    if (result) done = run_tensor(known, tensor, result);
+    Py_XDECREF(result);
+    Py_DECREF(known);
+    return done;
+}
+
 static PyMethodDef methods[] = {
+    {"setup_tensors", setup_tensors, METH_VARARGS, NULL},
+    {"again_tensor", (PyCFunction)(void (*)(void))again_tensor, METH_FASTCALL, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, NULL},
     {"again", (PyCFunction)(void (*)(void))again, METH_FASTCALL, NULL},
@@ -246,6 +320,9 @@ PyMODINIT_FUNC PyInit__prepared(void) {
         {&s_idle, "_idle"},        {&s_pop, "pop"},
         {&s_in_place, "in_place"}, {&s_enter_group, "_enter_group"},
         {&s_new, "_new"},          {&s_end, "_end"},
+        {&s_layout, "layout"},     {&s_is_contiguous, "is_contiguous"},
+        {&s_is_cpu, "is_cpu"},     {&s_data_ptr, "data_ptr"},
+        {&s_is_neg, "is_neg"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].string = PyUnicode_InternFromString(names[i].text))) return NULL;

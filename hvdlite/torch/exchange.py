@@ -8,13 +8,12 @@ from typing import Callable, List, Optional, Tuple
 import numpy as np
 import torch
 
-from hvdlite.core import prepared
+from hvdlite.core import _prepared, prepared  # type: ignore[attr-defined]
 from hvdlite.core.arguments import op_of
 from hvdlite.core.collectives import Memory, Started, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
-from hvdlite.core.prepared import find
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import COPIED, dealt, part_shape, rows_of
 from hvdlite.torch.tensors import DTYPES, check, is_staged, memories_of, plain
@@ -28,29 +27,10 @@ def allreduce(names, tensors, op, scales, process_set: ProcessSet, in_place: boo
     return _start(lib.HVD_ALLREDUCE, names, ins, outs, [details] * len(names), tensors, in_place)
 
 
-def again(tensor, call: tuple, in_place: bool):
-    """Do an allreduce whose equal was noted before; return its result, or None if there was none.
-
-    :param call: average, name, op, both scales, process set.
-    """
-    if (
-        tensor.__class__ is not torch.Tensor
-        or tensor.layout is not torch.strided
-        or not (tensor.is_cpu and tensor.is_contiguous())
-        or tensor.is_neg()
-        or (tensor.requires_grad and not in_place and torch.is_grad_enabled())
-    ):
-        return None
-    try:
-        known = find((call, tensor.dtype, tensor.shape))
-    except TypeError:
-        return None
-    if not known:
-        return None
-    memory = tensor.data_ptr()
-    result = tensor if in_place else torch.empty_like(tensor)
-    prepared.run(known, memory, memory if in_place else result.data_ptr(), (tensor, result))
-    return result
+# again(tensor, call, in_place) does an allreduce whose equal was noted before, without a gradient,
+# and returns its result; None: there was none. call: average, name, op, both scales, process set.
+again = _prepared.again_tensor
+_prepared.setup_tensors(torch.Tensor, torch.strided, torch.empty_like)
 
 
 def note(tensor, call: tuple) -> None:

@@ -57,7 +57,8 @@ def allreduce(
         name = recurring_name("allreduce", process_set)
     call = average, name, op, prescale_factor, postscale_factor, process_set
     as_is = compression is NoneCompressor
-    result = exchange.again(tensor, call, False) if as_is else None
+    recorded = getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
+    result = exchange.again(tensor, call, False) if as_is and not recorded else None
     if result is None:
         result = _start_allreduce(tensor, average, name, compression, *call[2:]).synchronize()
         if as_is:
