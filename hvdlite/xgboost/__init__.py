@@ -4,7 +4,7 @@ try:
     import xgboost  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"hvdlite.xgboost needs XGBoost ({error}): run `pip install xgboost scipy`"
+        f"hvdlite.xgboost needs XGBoost ({error}): run `pip install xgboost scikit-learn`"
     ) from error
 
 from hvdlite.xgboost import rabit

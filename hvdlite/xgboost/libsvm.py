@@ -1,7 +1,7 @@
 """Each rank's part of a file in LibSVM's format: XGBoost would read the whole of it on each."""
 
+import io
 import os
-import re
 from typing import Any, Dict, Tuple
 
 import numpy as np
@@ -9,12 +9,6 @@ from scipy.sparse import csr_matrix
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import gather_numbers
-
-_COMMENT = re.compile(rb"#[^\n]*")
-_EMPTY = re.compile(rb"^[ \t\r]*\n", re.M)
-_NEW_LINE, _COLON = ord("\n"), ord(":")
-_SPACES = np.zeros(256, bool)
-_SPACES[list(b" \t\r\n:")] = True  # what stands between numbers
 
 
 def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
@@ -37,13 +31,13 @@ def load_libsvm(path: str) -> Tuple[csr_matrix, np.ndarray]:
     width = 0
     wrong: Dict[str, Any] = {}
     try:
-        text = _EMPTY.sub(b"", _COMMENT.sub(b"", _part(path, rank, size) + b"\n"))
-        labels, rows, columns, values = _parse(text)
-        width = columns.max() + 1 if len(columns) else 0
+        found, labels = _parse(_part(path, rank, size))
+        width = found.indices.max() + 1 if found.nnz else 0
     except (OSError, ValueError) as error:  # for all ranks: they wait for the widest part
         wrong["failed"] = f"{path}, part {rank} of {size}: {error}"
     width = int(gather_numbers([width], "libsvm.columns", **wrong).max())
-    return csr_matrix((values.astype(np.float32), (rows, columns)), (len(labels), width)), labels
+    shape = len(labels), width
+    return csr_matrix((found.data, found.indices, found.indptr), shape), labels.astype(np.float32)
 
 
 def _part(path: str, rank: int, ranks: int) -> bytes:
@@ -64,27 +58,13 @@ def _line_from(file, offset: int) -> int:
     return 0
 
 
-def _parse(text: bytes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return labels, and the row, column and value of each entry."""
-    byte = np.frombuffer(text, np.uint8)
-    gap = _SPACES[byte]
-    ends_number = gap[1:] & ~gap[:-1]
-    numbers = _at_line_ends(byte, np.concatenate([[False], ends_number]))
-    entries = _at_line_ends(byte, byte == _COLON)
-    odd = np.flatnonzero(numbers != 1 + 2 * entries)
-    if len(odd):
-        line = text.split(b"\n")[odd[0]].decode(errors="replace")
-        raise ValueError(f"the line '{line[:80]}' is not `label column:value ...`")
-    found = np.array(text.replace(b":", b" ").split(), np.float64)
-    firsts = np.cumsum(numbers) - numbers
-    pairs = np.delete(found, firsts).reshape(-1, 2)
-    columns = pairs[:, 0].astype(np.int64)
-    if (columns != pairs[:, 0]).any() or (columns < 0).any():
-        raise ValueError("a column is not a whole number from 0")
-    rows = np.repeat(np.arange(len(entries)), entries)
-    return found[firsts].astype(np.float32), rows, columns, pairs[:, 1]
+def _parse(lines: bytes) -> tuple:
+    """Return the matrix and the labels. (scikit-learn's own parts have a comment's next line twice
+    where the comment is at their border.)"""
+    from sklearn.datasets import load_svmlight_file  # takes a second to import
 
-
-def _at_line_ends(byte: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Return how many of the marks are in each line."""
-    return np.diff(np.cumsum(marks)[byte == _NEW_LINE], prepend=0)
+    options = {"dtype": np.float32, "zero_based": True, "query_id": True}
+    matrix, labels, queries = load_svmlight_file(io.BytesIO(lines), **options)
+    if len(queries):
+        raise ValueError("a line has qid:, expected `label column:value ...`")
+    return matrix, labels
