@@ -1,8 +1,7 @@
-"""Pictures of the pages; README.md's and docs/benchmarks.md's: times Horovod's speed."""
+"""The picture of README.md and docs/benchmarks.md: times Horovod's speed."""
 
-import contextlib
 from pathlib import Path
-from typing import Any, Iterator, Optional, Sequence
+from typing import Optional, Sequence
 
 from benchmarks import plan, shown
 
@@ -18,30 +17,24 @@ _STYLE = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def figure(path: Path, title: str, columns: int, sharey: bool = False) -> Iterator[Any]:
-    """Yield the panels of a picture, which is written at the end. Needs no display."""
+def ratios(results, path: Path) -> None:
+    """Draw a panel for each number of ranks, a bar for each work. Needs no display."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        made = Figure(figsize=(10, 5.2))
-        FigureCanvasAgg(made)
-        made.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-        yield made.subplots(1, columns, sharey=sharey)
-        path.parent.mkdir(exist_ok=True)
-        made.savefig(path)
-
-
-def ratios(results, path: Path) -> None:
-    """Draw a panel for each number of ranks, a bar for each work."""
-    with figure(path, "Horovod's time over hvdlite's", len(plan.RANKS), sharey=True) as panels:
+        figure = Figure(figsize=(10, 5.2))
+        FigureCanvasAgg(figure)
+        title = "Horovod's time over hvdlite's"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        panels = figure.subplots(1, len(plan.RANKS), sharey=True)
         for axes, ranks in zip(panels, plan.RANKS):
             panel(axes, results, ranks)
         for (_, color), text in zip(INK, ("Horovod as it comes", "Horovod tuned")):
             panels[-1].barh([0], [0], color=color, label=text)
         panels[-1].legend(loc="lower right", bbox_to_anchor=(1, 1.05), ncol=2)
+        figure.savefig(path)
 
 
 def panel(axes, results, ranks: int) -> None:

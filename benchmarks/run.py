@@ -11,9 +11,9 @@ and the next one starts.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -72,31 +72,22 @@ def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str
     return {contestant.name: kept}
 
 
-def execute(command: list, settings: Dict[str, str], timeout: float) -> Optional[str]:
-    """Run a command; return why it failed, or None. It is ended after ``timeout`` seconds."""
-    process = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **settings}, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace",
+def execute(command: List[str], settings: Dict[str, str], timeout: float) -> Optional[str]:
+    """Run a command; return why it failed, or None.
+
+    After ``timeout`` seconds it is told to end, so that mpirun ends its ranks; 10 later killed.
+    """
+    begin = time.monotonic()
+    limited = ["timeout", "--foreground", "--kill-after=10", str(timeout), *command]
+    done = subprocess.run(
+        limited, cwd=ROOT, env={**os.environ, **settings}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return f"not done after {timeout:.0f} s\n{end(process)[-1000:]}"
-    except BaseException:
-        end(process)
-        raise
-    return f"exit status {process.returncode}\n{output[-2000:]}" if process.returncode else None
-
-
-def end(process: subprocess.Popen) -> str:
-    """Let mpirun end its ranks; then, if it does not, kill it."""
-    process.terminate()
-    try:
-        return process.communicate(timeout=10)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[0]
+    if not done.returncode:
+        return None
+    is_late = time.monotonic() - begin >= timeout
+    why = f"not done after {timeout:.0f} s" if is_late else f"exit status {done.returncode}"
+    return f"{why}\n{done.stdout[-2000:]}"
 
 
 def main() -> None:

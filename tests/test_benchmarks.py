@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentTypeError
-from pathlib import Path
 
 import cluster
 import pytest
@@ -16,7 +15,6 @@ from jobs import ROOT, assert_passed, mpirun
 from benchmarks import harness, hosts, plan, report, shown, suites, update
 from benchmarks.results import Results
 from benchmarks.run import execute, run
-from benchmarks.sim import published
 from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
 
@@ -153,14 +151,6 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
     pictures = {path.name for path in (tmp_path / "docs" / "benchmarks").glob("*.png")}
     assert pictures and all(f"benchmarks/{name}" in text for name in pictures)
-
-
-def test_the_picture_of_published_figures_is_of_the_pages_tables(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(published, "PAGE", Path(shutil.copy(published.PAGE, tmp_path)))
-    assert published.main([]) is None
-    assert (tmp_path / "scaling" / "published.png").exists()
-    assert list(published.columns("workers")) == list(published.KINDS)
 
 
 def test_rounds_take_turns_and_add_up(tmp_path, monkeypatch):

@@ -4,9 +4,12 @@ Each model is a list of tensors in the order of the layers: elements, and the sh
 the additions and multiplications of a step.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Callable, Dict, List, Tuple
+
+from hvdlite.bench.models import bert_shapes
 
 Layers = List[Tuple[int, float]]  # elements and multiplications
 
@@ -49,22 +52,13 @@ def vgg16() -> Layers:
 
 
 def bert() -> Layers:
-    """Devlin et al., arXiv:1810.04805, BERT-base: 12 layers of 768."""
-    width, tokens = 768, 128
-    layers: Layers = [(30522 * width, 0.0), (512 * width, 0.0), (2 * width, 0.0), *_norm(width)]
-
-    def dense(inputs: int, outputs: int) -> None:
-        layers.extend([(inputs * outputs, float(inputs * outputs * tokens)), (outputs, 0.0)])
-
-    for _ in range(12):
-        for _ in range(4):
-            dense(width, width)
-        layers.extend(_norm(width))
-        dense(width, 4 * width)
-        dense(4 * width, width)
-        layers.extend(_norm(width))
-    dense(width, width)
-    return layers
+    """BERT-base, 128 tokens; the matrices of the embeddings multiply nothing."""
+    elements = [math.prod(shape) for shape in bert_shapes()]
+    is_matrix = [len(shape) == 2 for shape in bert_shapes()]
+    return [
+        (n, 128.0 * n if multiplies and i > 2 else 0.0)
+        for i, (n, multiplies) in enumerate(zip(elements, is_matrix))
+    ]
 
 
 MODELS: Dict[str, Callable[[], Layers]] = {"resnet50": resnet50, "vgg16": vgg16, "bert": bert}

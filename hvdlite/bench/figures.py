@@ -20,23 +20,15 @@ class Sample(NamedTuple):
     alone: Sequence[float] = ()
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which ``percent`` percent of the values lie, interpolated."""
-    return float(np.percentile(values, percent))
-
-
-def algbw(nbytes: int, seconds: float) -> float:
-    """Return bytes per second as the caller sees them."""
-    return nbytes / seconds
-
-
-def busbw(kind: str, ranks: int, nbytes: int, seconds: float) -> float:
+def busbw(kind: str, ranks: int, algbw: float) -> float:
     """Return bytes per second that each rank must send and receive, whatever the algorithm.
 
     Defined as in https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; comparable
     between different numbers of ranks.
+
+    :param algbw: bytes per second as the caller sees them.
     """
-    return algbw(nbytes, seconds) * KINDS[kind].wire(ranks)
+    return algbw * KINDS[kind].wire(ranks)
 
 
 def floor_seconds(
@@ -56,25 +48,22 @@ def floor_seconds(
 
 def columns(case: Case, ranks: int, sample: Sample, bandwidth: Optional[float]) -> Dict:
     """Return a flat row: seconds, bytes per second, CPU seconds per GB that ranks bring."""
-    p50 = percentile(sample.seconds, 50)
+    p50, p90, p99 = np.percentile(sample.seconds, (50, 90, 99)).tolist()
     row: Dict[str, Any] = {
         "name": case.name, "kind": case.kind, "memory": case.memory, "dtype": case.dtype,
         "label": case.label, "optimizer": case.optimizer, "arrays": len(case.shapes),
         "bytes": case.nbytes, "ranks": ranks, "repeats": len(sample.seconds),
-        "p50": p50,
-        "p90": percentile(sample.seconds, 90),
-        "p99": percentile(sample.seconds, 99),
-        "least": min(sample.seconds),
+        "p50": p50, "p90": p90, "p99": p99, "least": min(sample.seconds),
     }  # fmt: skip
     cpu = float(np.median(sample.cpu_seconds))
     if sample.alone:
-        row["alone"] = percentile(sample.alone, 50)
-        row["speed_kept"] = percentile(np.divide(sample.alone, sample.seconds).tolist(), 50)
+        row["alone"] = float(np.median(sample.alone))
+        row["speed_kept"] = float(np.median(np.divide(sample.alone, sample.seconds)))
     row["cpu_seconds"] = cpu
     if case.kind in KINDS:
         brought = KINDS[case.kind].gives(ranks) * case.nbytes * ranks
-        row["algbw"] = algbw(case.nbytes, p50)
-        row["busbw"] = busbw(case.kind, ranks, case.nbytes, p50)
+        row["algbw"] = case.nbytes / p50
+        row["busbw"] = busbw(case.kind, ranks, row["algbw"])
         row["cpu_seconds_per_gb"] = cpu / (brought / 1e9)
     if bandwidth and case.kind != "step":  # a training step moves no data worth a rate
         row["floor"] = floor_seconds(case.kind, ranks, case.nbytes, bandwidth, case.optimizer)

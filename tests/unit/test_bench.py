@@ -31,8 +31,7 @@ def row(case, seconds, ranks=2, cpu=0.0, bandwidth=90 * GB):
     ],
 )
 def test_busbw_is_algbw_times_the_factor_of_nccl_tests(kind, ranks, per_algbw):
-    assert figures.algbw(3 * GB, 0.5) == 6 * GB
-    assert figures.busbw(kind, ranks, 3 * GB, 0.5) == pytest.approx(6 * GB * per_algbw)
+    assert figures.busbw(kind, ranks, 6 * GB) == pytest.approx(6 * GB * per_algbw)
 
 
 def test_the_floor_of_an_allreduce_is_two_p_s_over_b():
