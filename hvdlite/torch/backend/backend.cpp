@@ -11,24 +11,18 @@ class HvdBackend : public Group {
 
     WorkPtr allreduce(Tensors &tensors, const AllreduceOptions &o) override {
         int op = op_on(tensors, o.reduceOp);
-        if (op == NO_OP)
-            return other(OpType::ALLREDUCE, "hvdlite:all_reduce", tensors,
-                         gloo().allreduce(tensors, o));
+        if (op == NO_OP) return gloo().allreduce(tensors, o);
         return reduce_all(OpType::ALLREDUCE, tensors, op, o);
     }
 
     WorkPtr allreduce_coalesced(Tensors &tensors, const AllreduceCoalescedOptions &o) override {
         int op = op_on(tensors, o.reduceOp);
-        if (op == NO_OP)
-            return other(OpType::ALLREDUCE_COALESCED, "hvdlite:all_reduce", tensors,
-                         gloo().allreduce_coalesced(tensors, o));
+        if (op == NO_OP) return gloo().allreduce_coalesced(tensors, o);
         return reduce_all(OpType::ALLREDUCE_COALESCED, tensors, op, o);
     }
 
     WorkPtr broadcast(Tensors &tensors, const BroadcastOptions &o) override {
-        if (!all_move(tensors))
-            return other(OpType::BROADCAST, "hvdlite:broadcast", tensors,
-                         gloo().broadcast(tensors, o));
+        if (!all_move(tensors)) return gloo().broadcast(tensors, o);
         return run(OpType::BROADCAST, "hvdlite:broadcast", tensors, tensors, o, [&](Start &start) {
             Tensors copies = dense_of(tensors);
             start.copy_back(tensors, copies);
@@ -40,8 +34,7 @@ class HvdBackend : public Group {
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
         int op = op_on(tensors, o.reduceOp);
         bool root = rank_ == o.rootRank;
-        if (op == NO_OP)
-            return other(OpType::REDUCE, "hvdlite:reduce", tensors, gloo().reduce(tensors, o));
+        if (op == NO_OP) return gloo().reduce(tensors, o);
         if (op == FOLD)
             return fold_all(OpType::REDUCE, "hvdlite:reduce", root ? tensors : Tensors(), tensors,
                             o);
@@ -57,9 +50,7 @@ class HvdBackend : public Group {
         TORCH_CHECK(ins.size() == 1 && outs.size() == 1,
                     "hvdlite: allgather takes one tensor a rank");
         check_alike(outs[0], ins[0], size_);
-        if (!all_move(ins) || !all_move(outs[0]))
-            return other(OpType::ALLGATHER, "hvdlite:all_gather", ins,
-                         gloo().allgather(outs, ins, o));
+        if (!all_move(ins) || !all_move(outs[0])) return gloo().allgather(outs, ins, o);
         return run(OpType::ALLGATHER, "hvdlite:all_gather", ins, outs[0], o,
                    [&](Start &start) { gather_list(start, outs[0], ins[0]); });
     }
@@ -68,9 +59,7 @@ class HvdBackend : public Group {
                                 const AllgatherOptions &o) override {
         for (const Tensors &list : outs) TORCH_CHECK(list.size() == ins.size(), ONE_EACH);
         TORCH_CHECK(static_cast<int>(outs.size()) == size_, ONE_EACH);
-        if (!all_move(ins))
-            return other(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins,
-                         gloo().allgather_coalesced(outs, ins, o));
+        if (!all_move(ins)) return gloo().allgather_coalesced(outs, ins, o);
         return run(OpType::ALLGATHER_COALESCED, "hvdlite:all_gather", ins, outs[0], o,
                    [&](Start &start) {
                        Tensors copies, flats;
@@ -91,9 +80,7 @@ class HvdBackend : public Group {
 
     WorkPtr _allgather_base(at::Tensor &out, at::Tensor &in, const AllgatherOptions &o) override {
         check_times(out, in, size_);
-        if (!moves(in) || !moves(out))
-            return other(OpType::_ALLGATHER_BASE, "hvdlite:_all_gather_base", {in},
-                         gloo()._allgather_base(out, in, o));
+        if (!moves(in) || !moves(out)) return gloo()._allgather_base(out, in, o);
         return gather_into(OpType::_ALLGATHER_BASE, {out}, {in}, o);
     }
 
@@ -111,8 +98,7 @@ class HvdBackend : public Group {
         TORCH_CHECK(ins.size() == 1 && outs.size() == 1, "hvdlite: reduce_scatter takes one list");
         check_alike(ins[0], outs[0], size_);
         if (op_on(ins[0], o.reduceOp) == NO_OP || !moves(outs[0]))
-            return other(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
-                         gloo().reduce_scatter(outs, ins, o));
+            return gloo().reduce_scatter(outs, ins, o);
         return scatter_sums(OpType::REDUCE_SCATTER, "hvdlite:reduce_scatter", outs,
                             {flat_of(ins[0])}, o);
     }
@@ -121,8 +107,7 @@ class HvdBackend : public Group {
                                  const ReduceScatterOptions &o) override {
         check_times(in, out, size_);
         if (op_on(in, o.reduceOp) == NO_OP || !moves(out))
-            return other(OpType::_REDUCE_SCATTER_BASE, "hvdlite:_reduce_scatter_base", {in},
-                         gloo()._reduce_scatter_base(out, in, o));
+            return gloo()._reduce_scatter_base(out, in, o);
         return scatter_sums(OpType::_REDUCE_SCATTER_BASE, "hvdlite:_reduce_scatter_base", {out},
                             {in}, o);
     }
@@ -145,8 +130,7 @@ class HvdBackend : public Group {
         check_type(out, in);
         if (out_splits.empty() && in_splits.empty()) check_alike(out, in);
         if (!moves(in) || !moves(out))
-            return other(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in},
-                         gloo().alltoall_base(out, in, out_splits, in_splits, o));
+            return gloo().alltoall_base(out, in, out_splits, in_splits, o);
         return run(OpType::ALLTOALL_BASE, "hvdlite:all_to_all", {in}, {out}, o, [&](Start &start) {
             // By elements: rows of the output may be of another length.
             std::vector<int64_t> splits = in_splits;
@@ -162,9 +146,7 @@ class HvdBackend : public Group {
         TORCH_CHECK(static_cast<int>(ins.size()) == size_ && outs.size() == ins.size(), ONE_EACH);
         for (size_t i = 0; i < ins.size(); i++)
             check_type(outs[i], ins[0]), check_type(ins[i], ins[0]);
-        if (!all_move(ins) || !all_move(outs))
-            return other(OpType::ALLTOALL, "hvdlite:all_to_all", ins,
-                         gloo().alltoall(outs, ins, o));
+        if (!all_move(ins) || !all_move(outs)) return gloo().alltoall(outs, ins, o);
         return run(OpType::ALLTOALL, "hvdlite:all_to_all", ins, outs, o, [&](Start &start) {
             std::vector<int64_t> splits;
             int64_t out_rows = 0;
@@ -183,8 +165,7 @@ class HvdBackend : public Group {
         TORCH_CHECK(outs.size() == (root ? 1 : 0),
                     "hvdlite: only the root of a gather gives a list");
         if (root) check_alike(outs[0], ins[0], size_);
-        if (!all_move(ins))
-            return other(OpType::GATHER, "hvdlite:gather", ins, gloo().gather(outs, ins, o));
+        if (!all_move(ins)) return gloo().gather(outs, ins, o);
         Tensors to = root ? outs[0] : Tensors();
         return run(OpType::GATHER, "hvdlite:gather", ins, to, o, [&](Start &start) {
             std::vector<int64_t> splits(size_);
@@ -203,8 +184,7 @@ class HvdBackend : public Group {
         TORCH_CHECK(ins.size() == (root ? 1 : 0),
                     "hvdlite: only the root of a scatter gives a list");
         if (root) check_alike(ins[0], outs[0], size_);
-        if (!all_move(outs))
-            return other(OpType::SCATTER, "hvdlite:scatter", outs, gloo().scatter(outs, ins, o));
+        if (!all_move(outs)) return gloo().scatter(outs, ins, o);
         return run(OpType::SCATTER, "hvdlite:scatter", outs, outs, o, [&](Start &start) {
             std::vector<int64_t> splits(size_, root ? 1 : 0);
             at::Tensor out = at::empty(outs[0].sizes(), host_options(outs[0]));

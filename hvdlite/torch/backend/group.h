@@ -110,10 +110,6 @@ class Group : public Backend {
         return *gloo_;
     }
 
-    WorkPtr other(OpType type, const char *title, const Tensors &tensors, WorkPtr work) {
-        return c10::make_intrusive<GlooWork>(rank_, type, title, tensors, std::move(work));
-    }
-
   private:
     // The messages of a monitored barrier.
     struct Signals {

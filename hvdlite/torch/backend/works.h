@@ -55,32 +55,4 @@ class HvdWork : public Work {
     std::atomic<bool> noted_{false};
 };
 
-// A work of Gloo's, by this backend's name in profiles.
-class GlooWork : public Work {
-  public:
-    GlooWork(int rank, OpType type, const char *title, const Tensors &inputs, WorkPtr work)
-        : Work(rank, type, title, inputs), work_(std::move(work)) {}
-
-    ~GlooWork() override {
-        if (recordFunctionEndCallback_) recordFunctionEndCallback_();
-    }
-
-    bool isCompleted() override { return work_->isCompleted() && note_end(); }
-    bool isSuccess() const override { return work_->isSuccess(); }
-    std::exception_ptr exception() const override { return work_->exception(); }
-    Tensors result() override { return work_->result(); }
-    c10::intrusive_ptr<Future> getFuture() override { return work_->getFuture(); }
-    void abort() override { work_->abort(); }
-    bool wait(Milliseconds timeout) override { return work_->wait(timeout) && note_end(); }
-
-  private:
-    bool note_end() {
-        if (!noted_.exchange(true)) finish();
-        return true;
-    }
-
-    const WorkPtr work_;
-    std::atomic<bool> noted_{false};
-};
-
 } // namespace hvdlite
