@@ -10,9 +10,9 @@
  * can get all sums, and each gets a CLOSED, as each rank's data goes to all. Who has come to the
  * round goes to the coordinator then, which knows of stalls, joins and disagreement. A rank that has
  * come can't withdraw, as others may have the sum. So a rank leaves or joins when its rounds are
- * over, and one that has joined closes a round when its first message comes. Who waits for long ASKs
- * the rank that it waits for, which, unless it has come, closes the round, or itself waits for
- * another that it asks.
+ * over, and one that has joined closes a round when its first message comes. A rank that has waited
+ * for long sends ASK to the rank that it waits for. That one closes the round, unless it has come:
+ * then it waits for a third rank, which it asks in turn.
  *
  * A rank may get messages of the next round, or of a generation that its engine has not opened yet:
  * they are kept as notes. */
