@@ -1,10 +1,12 @@
 """The only importer of the C library, and the only place that turns its codes into exceptions."""
 
+import collections
+import copy
 import functools
 import importlib
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from hvdlite.core import start
 
@@ -94,6 +96,7 @@ def exception_of(error) -> Exception:
     raised = _ERRORS.get(error.code, HvdliteError)(_text(error.text))
     if isinstance(raised, HvdliteError):
         raised.__dict__.update(_fields(error))
+        _recent.append(copy.copy(raised))  # without what its traceback keeps alive
     return raised
 
 
@@ -113,6 +116,7 @@ def _fields(error) -> Dict[str, Any]:
 
 
 _KINDS = ffi.typeof("hvd_code").elements
+_recent: Deque[HvdliteError] = collections.deque(maxlen=16)
 _found_by_text: List[Callable[[BaseException], Optional[HvdliteError]]] = []
 
 
@@ -132,7 +136,9 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    return next(filter(None, (find(error) for find in _found_by_text)), None)
+    text = str(error)  # TensorFlow and JAX put there what Python raises in their operations
+    quoted = next((each for each in reversed(_recent) if str(each) in text), None)
+    return quoted or next(filter(None, (find(error) for find in _found_by_text)), None)
 
 
 _own = threading.local()

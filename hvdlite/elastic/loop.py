@@ -74,8 +74,10 @@ def run(function: Callable) -> Callable:
                 vote = resets.ALL_IS_DONE
             except HostsUpdatedInterrupt:
                 vote = resets.LET_NEWCOMERS_IN
-            except RuntimeError as error:  # those of hvdlite, of MPI and of the frameworks are
+            except Exception as error:  # hvdlite's, MPI's and PyTorch's are RuntimeErrors
                 failed = failure_of(error)
+                if not failed and not isinstance(error, RuntimeError):
+                    raise
                 if failed and failed.kind == "rank left":
                     job.begin_to_leave()  # else that rank would wait for this one before it ends
                 if not members.have_caused(error):

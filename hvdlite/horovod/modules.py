@@ -9,6 +9,7 @@ VERSION = "0.28.1"  # of the Horovod whose names these are: programs ask for it
 _UTIL = "hvdlite.horovod.util"
 _COMMON = (_UTIL, "hvdlite.core.build_queries")
 _CALLBACKS = ("hvdlite.keras.callbacks",)
+_ELASTIC = ("hvdlite.keras.elastic",)
 _TORCH, _TENSORFLOW = "hvdlite.torch", "hvdlite.tensorflow"
 
 # A module that is not here is hvdlite's own of the same name, if there is one: horovod.torch is
@@ -36,7 +37,9 @@ MODULES = {
     "horovod.tensorflow.util": (_UTIL,),
     "horovod.tensorflow.keras": ("hvdlite.tensorflow.keras",),
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
+    "horovod.tensorflow.keras.elastic": _ELASTIC,
     "horovod.keras.callbacks": _CALLBACKS,
+    "horovod.keras.elastic": _ELASTIC,
 }
 
 # Why the others are not there.
@@ -45,9 +48,6 @@ ABSENT = {
     "horovod.ray": "hvdlite does not start jobs inside Ray",
     "horovod.tensorflow.data": "hvdlite has no service for tf.data",
     "horovod.tensorflow.gradient_aggregation": "backward_passes_per_step is inside the optimizers",
-    "horovod.tensorflow.elastic": "elastic training takes MXNet's and PyTorch's models",
-    "horovod.tensorflow.keras.elastic": "elastic training takes MXNet's and PyTorch's models",
-    "horovod.keras.elastic": "elastic training takes MXNet's and PyTorch's models",
 }
 _WAY_OUT = "start the ranks by hvdliterun, mpirun or hvdlite.run; docs/horovod.md has what is there"
 

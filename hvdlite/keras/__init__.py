@@ -33,5 +33,6 @@ _DEFINED_IN = {
     "hvdlite": (*NEUTRAL, "allgather_object", "broadcast_object"),
 }  # fmt: skip
 
-__all__ = [*(name for names in _DEFINED_IN.values() for name in names), "callbacks"]
-__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"callbacks": "hvdlite.keras.callbacks"})
+_MODULES = {each: f"hvdlite.keras.{each}" for each in ("callbacks", "elastic")}
+__all__ = [*(name for names in _DEFINED_IN.values() for name in names), *_MODULES]
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _MODULES)

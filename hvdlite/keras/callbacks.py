@@ -12,7 +12,7 @@ from hvdlite.keras.ops import broadcast_variables
 from hvdlite.monitor import counts
 
 
-def _synced(model):
+def synced(model):
     """Return the model when its variables hold what it has learned: JAX keeps that elsewhere."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
@@ -50,7 +50,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _broadcast(self) -> None:
         if self.broadcast_done:
             return
-        model = _synced(self.model)
+        model = synced(self.model)
         if not model.optimizer.built:  # on some ranks: there is no checkpoint
             model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
@@ -148,7 +148,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             logs["lr"] = self._rate()
 
     def _rate(self) -> float:
-        return float(keras.ops.convert_to_numpy(_synced(self.model).optimizer.learning_rate))
+        return float(keras.ops.convert_to_numpy(synced(self.model).optimizer.learning_rate))
 
     def _set(self, rate: float) -> None:
         old, optimizer = self._rate(), self.model.optimizer

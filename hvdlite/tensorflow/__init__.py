@@ -39,4 +39,5 @@ _DEFINED_IN = {
 }  # fmt: skip
 
 __all__ = [*(name for names in _DEFINED_IN.values() for name in names)]
-__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, {"keras": "hvdlite.tensorflow.keras"})
+_MODULES = {each: f"hvdlite.tensorflow.{each}" for each in ("elastic", "keras")}
+__getattr__, __dir__ = lazy_names(globals(), _DEFINED_IN, _MODULES)

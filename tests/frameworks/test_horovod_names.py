@@ -105,6 +105,9 @@ import horovod.torch as hvd
 import horovod.torch as hvd; hvd.elastic.run; hvd.elastic.TorchState; hvd.mpi_ops.allreduce
 from horovod.torch.compression import Compression
 from horovod.torch.elastic import run, TorchState, ElasticSampler
+from horovod.tensorflow.elastic import run, TensorFlowKerasState, TensorFlowState
+from horovod.keras.elastic import KerasState, CommitStateCallback
+from horovod.tensorflow.keras.elastic import UpdateBatchStateCallback, UpdateEpochStateCallback
 import horovod.torch.elastic as elastic
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
@@ -117,7 +120,7 @@ import horovod.torch.mpi_ops as mpi_ops
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 """
-ABSENT = ("horovod.spark", "horovod.ray", "horovod.tensorflow.elastic")
+ABSENT = ("horovod.spark", "horovod.ray", "horovod.tensorflow.data")
 TRY = """
 import json, sys
 import hvdlite.as_horovod

@@ -65,7 +65,11 @@ where = {"init_method": f"tcp://127.0.0.1:{port}", "rank": hvd.rank(), "world_si
 if not torch.distributed.is_initialized():
     torch.distributed.init_process_group("gloo", **where)
 """,
-    "tensorflow.md": "import numpy\nx, y = numpy.ones((64, 10)), numpy.ones((64, 1))\n",
+    "tensorflow.md": """
+import keras, numpy
+x, y = numpy.ones((64, 10)), numpy.ones((64, 1))
+model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
+""",
     "trees.md": """
 open("train.svm", "w").write("1 0:1.5 1:2\\n0 0:0.5\\n" * 20)
 parameters = {"objective": "binary:logistic"}

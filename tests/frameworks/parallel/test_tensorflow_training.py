@@ -1,5 +1,8 @@
 """Training with TensorFlow: tape, variables, Keras's and sessions' optimizers, batch statistics."""
 
+import contextlib
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -107,3 +110,26 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="goes with op=Average only"):
         tape = tf.GradientTape()
         hvd.DistributedGradientTape(tape, op=hvd.Sum, gradient_predivide_factor=2)
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+def test_variables_of_elastic_training(in_session, rank):
+    """They are rank 0's after sync, and those of the commit after restore."""
+    with contextlib.ExitStack() as stack:
+        if in_session:
+            stack.enter_context(tf.Graph().as_default())
+            v = v1.get_variable("v", initializer=[rank + 1.0])
+            session = stack.enter_context(v1.Session())
+            session.run(v.initializer)
+            read, add = partial(session.run, v), partial(session.run, v.assign_add([2.0]))
+        else:
+            v = tf.Variable([rank + 1.0])
+            read, add = v.numpy, partial(v.assign_add, [2.0])
+        state = hvd.elastic.TensorFlowState([v], step=rank)
+        state.sync()
+        assert read() == [1.0] and state.step == 0
+        add()
+        state.save()
+        add()
+        state.restore()
+        assert read() == [3.0]

@@ -1,4 +1,4 @@
-"""Ranks are killed and PyTorch's training goes on."""
+"""Ranks are killed and the training of PyTorch's and Keras's models goes on."""
 
 import pytest
 from jobs import assert_passed, script, survives_a_death
@@ -18,3 +18,17 @@ def test_a_model_is_trained_as_if_the_others_had_gone_on_from_the_commit_alone(d
     for result in results.values():
         assert result["went_on"] in commits
         assert result["size"] == 2
+
+
+@pytest.mark.parametrize("backend, dead", [("tensorflow", 0), ("jax", 2)])
+def test_keras_fits_as_if_the_others_had_gone_on_from_the_commit_alone(backend, dead):
+    """Killed after batch 3 of the second epoch; each second batch is committed.
+
+    On these backends the failure comes out of a graph. Training of 3 processes takes 25 s.
+    """
+    env = {"KERAS_BACKEND": backend}
+    how = {"options": ["--with-ft", "ulfm"], "timeout": 200, "env": env}
+    job = script(3, "elastic_keras", str(dead), "7", **how)
+    results = assert_passed(job).results()
+    left = {0, 1, 2} - {dead}
+    assert results == {rank: {"went_on": [[0, 0], [1, 2]], "size": 2} for rank in left}

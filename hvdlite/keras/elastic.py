@@ -1,0 +1,134 @@
+"""KerasState: models and optimizers of Keras in the state of elastic training; and callbacks."""
+
+from typing import Any
+
+import keras
+
+from hvdlite.elastic.loop import run
+from hvdlite.elastic.parts import Part
+from hvdlite.elastic.sampler import ElasticSampler
+from hvdlite.elastic.state import ObjectState, State
+from hvdlite.keras.callbacks import synced
+
+__all__ = [
+    "CommitStateCallback", "ElasticSampler", "KerasState", "ObjectState", "State",
+    "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run",
+]  # fmt: skip
+
+
+class KerasState(ObjectState):
+    """A state with a model and its optimizer, beside the values that ``ObjectState`` takes.
+
+    ::
+
+        state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+
+    Of the model it keeps the weights, of the optimizer all variables. ``sync`` makes them equal on
+    all ranks, so ``BroadcastGlobalVariablesCallback`` is not needed.
+
+    :param model: built, and compiled unless ``optimizer`` is given.
+    :param optimizer: by default the model's.
+    :param backend: ignored.
+    :param values: any others; the same names on every rank.
+    :raises ValueError: the model is not built, or there is no optimizer.
+    """
+
+    def __init__(self, model, optimizer=None, backend=None, **values) -> None:
+        optimizer = optimizer or model.optimizer
+        if not model.built or optimizer is None:
+            raise ValueError(
+                "the model is not built, or has no optimizer: expected both, so call "
+                "model.build(input_shape) and model.compile(optimizer, loss) before"
+            )
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        super().__init__(model=model, optimizer=optimizer, **values)
+
+    def _part(self, value) -> Part:
+        if isinstance(value, keras.Model):
+            return _Variables(lambda model: synced(model).weights)
+        if isinstance(value, keras.optimizers.Optimizer):
+            return _Variables(lambda optimizer: (synced(self.model), optimizer.variables)[1])
+        return super()._part(value)
+
+
+class _Variables(Part):
+    """What has variables, which ``variables_of`` returns in an order that all ranks share."""
+
+    def __init__(self, variables_of) -> None:
+        self._of = variables_of
+
+    def take(self, value) -> Any:
+        return [keras.ops.convert_to_numpy(each).copy() for each in self._of(value)]
+
+    def give(self, value, taken) -> Any:
+        for variable, array in zip(self._of(value), taken):
+            variable.assign(array)
+        return value
+
+    def reset(self, value) -> None:
+        if hasattr(value, "_plan"):
+            value._plan.forget()
+
+
+class _OfState(keras.callbacks.Callback):
+    def __init__(self, state) -> None:
+        super().__init__()
+        self.state = state
+
+
+class CommitStateCallback(_OfState):
+    """Commit every so many batches, and at the end of each epoch. The last of the callbacks.
+
+    :param state: a :class:`State`.
+    :param batches_per_commit: the same on every rank.
+    """
+
+    def __init__(self, state, batches_per_commit: int = 1) -> None:
+        super().__init__(state)
+        self.batches_per_commit = batches_per_commit
+
+    def on_train_begin(self, logs=None) -> None:
+        """Count from here."""
+        self._batches = 0
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        """Commit."""
+        self._batches += 1
+        if self._batches % self.batches_per_commit == 0:
+            self.state.commit()
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Commit."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(_OfState):
+    """Let ``state.batch`` count batches of the epoch that are done, also before the ranks changed.
+
+    ``fit`` does not know of the latter: give it the rows that are left.
+    """
+
+    def on_train_begin(self, logs=None) -> None:
+        """Count from here: Keras begins with 0 again."""
+        self._first = self.state.batch
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        """Set it."""
+        self.state.batch = self._first + batch + 1
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Set it."""
+        self.state.batch = self._first = 0
+
+
+class UpdateEpochStateCallback(_OfState):
+    """Let ``state.epoch`` count epochs that are done, also those before the ranks changed."""
+
+    def on_train_begin(self, logs=None) -> None:
+        """Count from here: Keras begins with 0 again."""
+        self._first = self.state.epoch
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        """Set it."""
+        self.state.epoch = self._first + epoch + 1

@@ -1,0 +1,50 @@
+"""TensorFlowState: variables in the state of elastic training; and Keras's models."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvdlite.elastic.loop import run
+from hvdlite.elastic.parts import Part
+from hvdlite.elastic.sampler import ElasticSampler
+from hvdlite.elastic.state import ObjectState, State
+from hvdlite.keras.elastic import KerasState as TensorFlowKerasState
+
+__all__ = [
+    "ElasticSampler", "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run",
+]  # fmt: skip
+
+
+class TensorFlowState(ObjectState):
+    """A state with variables, beside the values that ``ObjectState`` takes.
+
+    :param variables: in the same order on every rank; by default all global ones of the graph.
+    :param session: of a graph; by default the one that is open.
+    :param values: any others; the same names on every rank.
+    """
+
+    def __init__(self, variables=None, session=None, **values) -> None:
+        self._own = list(variables or tf.compat.v1.global_variables())
+        self._session = session or tf.compat.v1.get_default_session()
+        super().__init__(variables=self._own, **values)
+
+    def _part(self, value) -> Part:
+        return _Variables(self._session) if value is self._own else super()._part(value)
+
+
+class _Variables(Part):
+    def __init__(self, session) -> None:
+        self._session = session
+
+    def take(self, value) -> Any:
+        if self._session:
+            return self._session.run(value)
+        return [variable.numpy().copy() for variable in value]
+
+    def give(self, value, taken) -> Any:
+        for variable, array in zip(value, taken):
+            if self._session:
+                variable.load(array, self._session)
+            else:
+                variable.assign(array)
+        return value
