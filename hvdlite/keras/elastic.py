@@ -42,13 +42,14 @@ class KerasState(ObjectState):
             )
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
+        self._model = model
         super().__init__(model=model, optimizer=optimizer, **values)
 
     def _part(self, value) -> Part:
         if isinstance(value, keras.Model):
             return _Variables(lambda model: synced(model).weights)
         if isinstance(value, keras.optimizers.Optimizer):
-            return _Variables(lambda optimizer: (synced(self.model), optimizer.variables)[1])
+            return _Variables(lambda optimizer: (synced(self._model), optimizer.variables)[1])
         return super()._part(value)
 
 
