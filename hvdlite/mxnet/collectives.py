@@ -9,16 +9,16 @@ from typing import List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core.collectives import gather_numbers
+from hvdlite.core.collectives import DTYPES, gather_numbers
 from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of, split_rows
 from hvdlite.mxnet.push import (
+    InPlace,
     Settings,
     describe_allreduce,
     push,
     push_group,
-    push_group_in_place,
     push_in_place,
     validate,
 )
@@ -30,8 +30,8 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
     settings = Settings(op, prescale, postscale, priority, group_of(process_set))
     if len(names) == 1:
         push_in_place(describe_allreduce(names[0], settings), tensors[0])
-    else:
-        push_group_in_place(names, tensors, settings)
+    elif names:
+        InPlace(names, settings).push(tensors)
     return tensors
 
 
@@ -148,6 +148,17 @@ def reduction(op, scales: Sequence[float], priority: int, process_set: ProcessSe
 def module_of(tensor):
     """Return the array's module: ``mx.nd`` or ``mx.np``."""
     return mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
+
+
+def nbytes_of(array) -> int:
+    """Return how many bytes the array's values take."""
+    return array.size * np.dtype(array.dtype).itemsize
+
+
+def is_shareable(array) -> bool:
+    """Tell whether the array may lie in memory that ranks share, and that the core reduces."""
+    known = array.stype == "default" and np.dtype(array.dtype) in DTYPES
+    return known and array.size > 0 and array.context.device_type.startswith("cpu")
 
 
 def empty(shape: Sequence[int], tensor):

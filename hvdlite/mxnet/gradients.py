@@ -11,7 +11,7 @@ from hvdlite.core.native import lib
 from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
-from hvdlite.mxnet.collectives import allreduce_, reduction
+from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
 from hvdlite.mxnet.push import InPlace, Settings, push_group
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
@@ -150,7 +150,7 @@ class Gradients(Plan):
 
     def groups(self, grads: Dict[int, Any]) -> List[Sequence[int]]:
         """Return the indices of gradients, given in a common order, in runs that go as one."""
-        return self.reduction.groups(list(grads), lambda index: _bytes_of(grads[index]))
+        return self.reduction.groups(list(grads), lambda index: nbytes_of(grads[index]))
 
     def known_as(self, index: int) -> str:
         """Return the gradient's name, the same on every rank, without what is done to it."""
@@ -170,10 +170,6 @@ class _Layout(NamedTuple):
     dense: List[int]
     sparse: List[int]
     operations: List[_Operation]
-
-
-def _bytes_of(array) -> int:
-    return array.size * np.dtype(array.dtype).itemsize
 
 
 class Reducer:

@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core import shared_memory
-from hvdlite.core.collectives import DTYPES
 from hvdlite.core.native import lib
+from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 
 _STRIPE = lib.HVD_STRIPE // 4  # values of float32
 
@@ -89,10 +89,7 @@ def can_move(param) -> bool:
     """Tell whether the parameter's weight can exist once on a host."""
     if param.grad_req == "null" or not param._data or len(param._data) != 1:
         return False
-    data, grad = param._data[0], param._grad[0]
-    is_plain = data.stype == "default" and grad.stype == "default"
-    known = np.dtype(data.dtype) in DTYPES and data.size > 0
-    return is_plain and known and data.context.device_type.startswith("cpu")
+    return param._grad[0].stype == "default" and is_shareable(param._data[0])
 
 
 def arrays_of(states) -> list:
@@ -185,8 +182,7 @@ class _Layout:
 
     def add(self, array, alignment: int) -> int:
         start = -(-self.end // alignment) * alignment
-        nbytes = array.size * np.dtype(array.dtype).itemsize
-        self.end = -(-(start + nbytes) // alignment) * alignment
+        self.end = -(-(start + nbytes_of(array)) // alignment) * alignment
         self._pieces.append((start, array))
         return start
 

@@ -76,12 +76,6 @@ def push_in_place(described: Described, array) -> None:
         raise exception_of(error)
 
 
-def push_group_in_place(names, arrays, settings: Settings) -> None:
-    """Do what :func:`push_group` does for several allreduces with equal settings, in less time."""
-    if names:
-        InPlace(names, settings).push(arrays)
-
-
 class InPlace:
     """Several allreduces in place that every step does again as one operation: described once."""
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
-from hvdlite.core.collectives import DTYPES
 from hvdlite.core.names import owner_name
 from hvdlite.core.objects import agree
+from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
 
 _moved: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Parameter: its new gradient
@@ -115,7 +115,8 @@ class SharedGradients:
         """Move the parameter's gradient, with its value, into the memory."""
         assert self._memory is not None  # there is some for what moves
         offset = self._memory.used
-        memory = self._memory.take(_bytes(param))  # also if not used: offsets stay equal
+        # Also if it is not used: offsets stay equal.
+        memory = self._memory.take(nbytes_of(param._grad[0]))
         if memory is None or not (is_new or _is_free(param)):
             return
         old = param._grad[0]
@@ -147,14 +148,7 @@ def _check_new(param) -> None:
 def _can_move(param) -> bool:
     if param.grad_req == "null" or not param._grad or len(param._grad) != 1:
         return False
-    grad = param._grad[0]
-    is_plain = grad.stype == "default" and param._stype == "default"
-    known = np.dtype(grad.dtype) in DTYPES
-    return is_plain and known and grad.context.device_type.startswith("cpu") and grad.size > 0
-
-
-def _bytes(param) -> int:
-    return param._grad[0].size * np.dtype(param._grad[0].dtype).itemsize
+    return param._stype == "default" and is_shareable(param._grad[0])
 
 
 def _settle() -> None:
