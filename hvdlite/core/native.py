@@ -125,6 +125,16 @@ def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) ->
     _found_by_text.append(find)
 
 
+def find_failures_in(kind: type) -> None:
+    """Let :func:`failure_of` look into exceptions that quote what Python raises in a graph."""
+
+    def find(error: BaseException) -> Optional[HvdliteError]:
+        quoted = (each for each in reversed(_recent) if str(each) in str(error))
+        return next(quoted, None) if isinstance(error, kind) else None
+
+    find_failures_by(find)
+
+
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """Return the failure of a collective that an exception tells of; None: it tells of none.
 
@@ -136,9 +146,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    text = str(error)  # TensorFlow and JAX put there what Python raises in their operations
-    quoted = next((each for each in reversed(_recent) if str(each) in text), None)
-    return quoted or next(filter(None, (find(error) for find in _found_by_text)), None)
+    return next(filter(None, (find(error) for find in _found_by_text)), None)
 
 
 _own = threading.local()

@@ -18,6 +18,7 @@ import tensorflow as tf
 from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import call_name, calling_line
+from hvdlite.core.native import find_failures_in
 from hvdlite.core.process_set import checked
 
 _names_in: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # a Counter for each graph
@@ -54,6 +55,7 @@ def _within(graph) -> str:
     return found
 
 
+find_failures_in(tf.errors.OpError)
 _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 
 
