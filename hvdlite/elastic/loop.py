@@ -74,7 +74,7 @@ def run(function: Callable) -> Callable:
                 vote = resets.ALL_IS_DONE
             except HostsUpdatedInterrupt:
                 vote = resets.LET_NEWCOMERS_IN
-            except Exception as error:  # hvdlite's, MPI's and PyTorch's are RuntimeErrors
+            except Exception as error:  # TensorFlow's alone are no RuntimeErrors
                 failed = failure_of(error)
                 if not failed and not isinstance(error, RuntimeError):
                     raise
