@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs import MPI_SETTINGS, assert_passed, mpirun
+from jobs import MPI_SETTINGS, TESTS, Job, assert_passed, mpirun, script
 from places import WITHOUT_MPI
 
 SCRIPT = """
@@ -63,6 +63,16 @@ def test_torchrun_starts_a_job_without_mpi(tmp_path):
     total = 3 * [ranks * (ranks + 1) / 2]
     said = [f"SUM {rank} of {ranks}: {total}" for rank in range(ranks)]
     assert sorted(ended.stdout.splitlines()) == said
+
+
+def test_an_example_trains_to_mpis_bits():
+    line = ["examples/pytorch_mnist.py", "--epochs", "1"]
+    theirs = assert_passed(script(2, "example_bits", *line, timeout=120)).results()
+    example = str(TESTS / "scripts" / "example_bits.py")
+    path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
+    ended = torchrun("--standalone", "--nproc-per-node=2", example, *line, PYTHONPATH=path)
+    assert Job(ended.returncode, ended.stdout, 0).results() == theirs, ended.stderr
+    assert theirs[0] == theirs[1]
 
 
 def test_torchrun_starts_a_failed_job_anew(tmp_path):
