@@ -237,8 +237,10 @@ ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
     }
     OK(letter_start(&l, me, me->rank ? HVD_SEND : HVD_RECV, 1 - me->rank, "late", 0, 10));
     engine_rank_wait(me);
-    if (me->rank == 0)
-        CHECK_HAS(memory->trouble, "'late' has waited for 0 s on rank 0: a recv from rank 1");
+    if (me->rank == 0) { /* after 0.05 s, or a second where others have the core */
+        CHECK_HAS(memory->trouble, "'late' has waited for ");
+        CHECK_HAS(memory->trouble, " s on rank 0: a recv from rank 1");
+    }
     free(l.data);
 }
 
