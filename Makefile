@@ -42,9 +42,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks test-c c-programs peers horovod bench bench-update bench-pytorch bench-hosts sim sim-validate \
-        bench-small small-peers \
-        bench-report test-long fuzz soak wheel test-wheel docs lint format clean
+.PHONY: install mnist test test-frameworks frameworks-packages test-long test-c c-programs fuzz soak \
+        peers horovod bench bench-update bench-pytorch bench-small bench-hosts bench-report \
+        small-peers sim sim-validate wheel test-wheel docs lint format clean
 
 # ------------------------------------------------------------------------------------- set-up
 # A stamp is touched last, so that the next make does again what was interrupted.
@@ -89,10 +89,17 @@ FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-c
 test-frameworks: install $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/pytest -n 2 --dist loadgroup tests/frameworks $(ARGS)
 
-$(FRAMEWORKS_DEPS): requirements.txt requirements-frameworks.txt pyproject.toml constraints/mpi.txt
+# Its packages, which .ci/run installs while the other tests run, then hvdlite, which they use.
+FRAMEWORKS_PACKAGES := $(FRAMEWORKS)/.packages-$(MPI)
+frameworks-packages: $(FRAMEWORKS_PACKAGES)
+
+$(FRAMEWORKS_PACKAGES): requirements.txt requirements-frameworks.txt constraints/mpi.txt
 	tools/new-environment.sh "$(PYTHON)" $(FRAMEWORKS) 2
 	$(FRAMEWORKS_PIP) -r requirements.txt -r requirements-frameworks.txt \
 	    -c constraints/mpi.txt $(filter-out system,$(MPI))
+	touch $@
+
+$(FRAMEWORKS_DEPS): $(FRAMEWORKS_PACKAGES) pyproject.toml
 	$(FRAMEWORKS_PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
