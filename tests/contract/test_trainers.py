@@ -60,6 +60,16 @@ def test_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
 
 
 @every_trainer
+def test_a_predivide_factor_goes_with_averages_only(kind, rank):
+    """What else makes no sense: test_wrong_arguments.py."""
+    if "gradient_predivide_factor" not in kind.takes:
+        pytest.skip("takes no such option")
+    with pytest.raises(ValueError, match="it goes with op=Average only"):
+        trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
+        trainer.train(batch_of(rank, 0))
+
+
+@every_trainer
 @pytest.mark.parametrize("passes", [2, 3])
 def test_backward_passes_per_step(kind, passes, rank, size):
     if "backward_passes_per_step" not in kind.takes:

@@ -12,7 +12,7 @@ import gluon2  # noqa: F401
 import mxnet as mx
 import pytest
 from meeting import *  # noqa: F403
-from nets import largest_difference
+from trained import largest_difference
 
 
 @pytest.fixture(autouse=True)

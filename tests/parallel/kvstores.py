@@ -3,7 +3,8 @@
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
-from nets import backward, batch_of, dense_net, joined_batch, plain_trainer, sgd, weights
+from nets import backward, batch_of, dense_net, joined_batch, weights
+from optimizers import plain_trainer, sgd
 
 import hvdlite as hvd
 

@@ -2,7 +2,6 @@
 
 import mxnet as mx
 import numpy as np
-import pytest
 from mxnet import autograd, gluon
 
 import hvdlite as hvd
@@ -72,47 +71,3 @@ def train(net, trainer, steps: int = 4, joined=False, rows: int = 4, columns: in
         backward(net, x)
         trainer.step(len(x))
     return weights(net)
-
-
-def sgd(**more):
-    return mx.optimizer.SGD(learning_rate=0.1, momentum=0.9, wd=0.01, **more)
-
-
-def momentum_sgd(rate: float = 0.1):
-    return mx.optimizer.SGD(learning_rate=rate, momentum=0.9)
-
-
-both_kinds = pytest.mark.parametrize("kind", ["trainer", "optimizer"])
-
-
-def make_trainer(kind: str, params, optimizer, **options):
-    """One of hvdlite's two kinds: a trainer of its own, or Gluon's with its optimizer."""
-    if kind == "trainer":
-        return hvd.DistributedTrainer(params, optimizer, **options)
-    return gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **options), kvstore=None)
-
-
-def plain_trainer(net, optimizer, **arguments):
-    return gluon.Trainer(net.collect_params(), optimizer, arguments or None, kvstore=None)
-
-
-def assert_close(actual: dict, expected: dict, tolerance: float = 2e-5) -> None:
-    assert actual.keys() == expected.keys()
-    for name, value in actual.items():
-        np.testing.assert_allclose(value, expected[name], tolerance, tolerance, err_msg=name)
-
-
-def assert_equal_on_all_ranks(values: dict) -> None:
-    """Bit by bit."""
-    everyone = hvd.allgather_object(values)
-    for rank, theirs in enumerate(everyone):
-        for name, value in values.items():
-            np.testing.assert_array_equal(value, theirs[name], f"{name} of rank {rank}")
-
-
-def largest_difference(actual: dict, expected: dict) -> float:
-    """Relative to the weight, or to 0.01 where that is larger."""
-    return max(
-        float((np.abs(value - expected[name]) / (np.abs(expected[name]) + 0.01)).max())
-        for name, value in actual.items()
-    )

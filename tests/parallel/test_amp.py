@@ -5,17 +5,9 @@ import numpy as np
 import pytest
 from gluon2 import amp
 from mxnet import autograd
-from nets import (
-    assert_close,
-    assert_equal_on_all_ranks,
-    backward,
-    batch_of,
-    dense_net,
-    joined_batch,
-    momentum_sgd,
-    plain_trainer,
-    weights,
-)
+from nets import backward, batch_of, dense_net, joined_batch, weights
+from optimizers import momentum_sgd, plain_trainer
+from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 

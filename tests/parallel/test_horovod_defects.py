@@ -6,7 +6,8 @@ docs/horovod.md lists all such defects, and where the others' tests are.
 import mxnet as mx
 import numpy as np
 import pytest
-from nets import assert_equal_on_all_ranks, backward, batch_of, dense_net, weights
+from nets import backward, batch_of, dense_net, weights
+from trained import assert_equal_on_all_ranks
 
 import hvdlite as hvd
 from hvdlite.mxnet import push

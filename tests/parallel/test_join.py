@@ -2,22 +2,9 @@
 
 import mxnet as mx
 import numpy as np
-import pytest
 
 import hvdlite as hvd
 import hvdlite.numpy
-
-
-def test_epoch_after_epoch(rank, size):
-    for epoch in range(4):
-        steps = (rank + epoch) % size
-        for step in range(steps):
-            others = sum((r + epoch) % size > step for r in range(size))
-            total = hvd.numpy.allreduce(np.ones(1000), op=hvd.Sum, name=f"epoch{epoch % 2}")
-            assert (total == others).all()
-        last = hvd.join()
-        assert (last + epoch) % size == size - 1 or size == 1
-        assert hvd.allgather_object(last) == [last] * size
 
 
 def test_many_tensors_at_once_that_the_joined_ranks_have_never_seen(rank, size):
@@ -38,17 +25,6 @@ def test_pushed_and_not_waited_for(rank, size):
     hvd.join()
     for array in arrays:
         assert (array.asnumpy() == size).all()
-
-
-def test_ranks_that_still_have_data_may_disagree(rank, size):
-    """The error is theirs alone, and the job goes on."""
-    if size < 3:
-        pytest.skip("needs three ranks")
-    if rank:
-        with pytest.raises(hvd.HvdliteError, match="ranks disagree on the shape: rank 1"):
-            hvd.numpy.allreduce(np.ones(rank), name="other shapes")
-        assert (hvd.numpy.allreduce(np.ones(2), name="good") == 1).all()
-    hvd.join()
 
 
 def test_join_of_a_process_set(several, rank, size):

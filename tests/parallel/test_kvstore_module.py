@@ -5,7 +5,7 @@ import logging
 import mxnet as mx
 import numpy as np
 import pytest
-from nets import assert_close, assert_equal_on_all_ranks
+from trained import assert_close, assert_equal_on_all_ranks
 from versions import no_module
 
 import hvdlite as hvd

@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 from kvstores import expected_of, kv_trainer, sgd, train
 from mxnet import autograd, gluon
-from nets import (
-    assert_close,
-    assert_equal_on_all_ranks,
-    backward,
-    batch_of,
-    dense_net,
-    gradients,
-    move_to,
-    plain_trainer,
-    weights,
-)
+from nets import backward, batch_of, dense_net, gradients, move_to, weights
+from optimizers import plain_trainer
+from trained import assert_close, assert_equal_on_all_ranks
 from versions import MXNET2, no_sparse_gluon
 
 import hvdlite as hvd

@@ -4,7 +4,9 @@ import mxnet as mx
 import pytest
 from kvstores import expected_of, kv_trainer, train
 from mxnet import gluon
-from nets import assert_close, backward, batch_of, dense_net, plain_trainer, weights
+from nets import backward, batch_of, dense_net, weights
+from optimizers import plain_trainer
+from trained import assert_close
 from versions import no_sparse_gluon
 
 import hvdlite as hvd

@@ -4,14 +4,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
-from nets import (
-    both_kinds,
-    dense_net,
-    make_trainer,
-    momentum_sgd,
-    plain_trainer,
-    train,
-)
+from nets import dense_net, train
+from optimizers import make_trainer, momentum_sgd, plain_trainer
 
 import hvdlite as hvd
 from hvdlite.mxnet.push import InPlace
@@ -57,14 +51,6 @@ def test_each_gradient_is_sent_once_a_step(name):
     Scaled.calls = 0
     train(net, plain_trainer(net, optimizer), steps=3)
     assert Scaled.calls == 3 * len(net.collect_params().keys())
-
-
-@both_kinds
-def test_a_predivide_factor_goes_with_averages_only(kind):
-    """What else makes no sense: test_wrong_arguments.py."""
-    options = {"gradient_predivide_factor": 2.0, "op": hvd.Sum}
-    with pytest.raises(ValueError, match="it goes with op=Average only"):
-        make_trainer(kind, dense_net().collect_params(), momentum_sgd(), **options)
 
 
 KIB = 1024

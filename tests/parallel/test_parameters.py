@@ -4,7 +4,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
-from nets import assert_equal_on_all_ranks, batch_of, dense_net, weights
+from nets import batch_of, dense_net, weights
+from trained import assert_equal_on_all_ranks
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
@@ -59,17 +60,6 @@ def test_deferred_initialisation_happens_once(rank):
         net.initialize(mx.init.One(), force_reinit=True)
         net(mx.nd.array(batch_of(rank)))
         assert (net.weight.data().asnumpy() == 1).all()
-
-
-def test_blocks_built_before_on_one_rank(rank):
-    with mx.name.NameManager():
-        for _ in range(9 if rank == 0 else 0):
-            gluon.nn.Dense(1)
-        net = dense_net((6, 6), seed=rank + 1)
-    hvd.broadcast_parameters(net.collect_params())
-    expected = weights(dense_net((6, 6), seed=1))
-    for name, value in weights(net).items():
-        np.testing.assert_array_equal(value, expected[name])
 
 
 def test_the_same_prefix_again(rank):

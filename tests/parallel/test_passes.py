@@ -5,21 +5,17 @@ import numpy as np
 import pytest
 from mxnet import autograd
 from nets import (
-    assert_close,
-    assert_equal_on_all_ranks,
     backward,
     batch_of,
-    both_kinds,
     clear_gradients,
     dense_net,
     joined_batch,
-    make_trainer,
     move_to,
-    plain_trainer,
     set_weights,
-    sgd,
     weights,
 )
+from optimizers import both_kinds, make_trainer, plain_trainer, sgd
+from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 

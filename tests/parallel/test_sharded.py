@@ -4,16 +4,17 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import (
+from nets import backward, batch_of, clear_gradients, dense_net, train, weights
+from trained import (
+    RULES,
+    arrays,
     assert_equal_on_all_ranks,
-    backward,
-    batch_of,
-    clear_gradients,
-    dense_net,
-    train,
-    weights,
+    assert_same_bits,
+    bits,
+    gradients_of,
+    one_step,
+    trained_weights,
 )
-from trained import RULES, arrays, assert_same_bits, bits, gradients_of, one_step, trained_weights
 from versions import MXNET2, no_sparse_gluon
 
 import hvdlite as hvd

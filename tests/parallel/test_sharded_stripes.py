@@ -7,16 +7,17 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
-from nets import (
+from nets import batch_of, set_weights, train, weights
+from optimizers import sgd
+from trained import (
+    RULES,
+    arrays,
     assert_close,
     assert_equal_on_all_ranks,
-    batch_of,
-    set_weights,
-    sgd,
-    train,
-    weights,
+    assert_same_bits,
+    bits,
+    one_step,
 )
-from trained import RULES, arrays, assert_same_bits, bits, one_step
 from versions import MXNET2
 
 import hvdlite as hvd

@@ -7,7 +7,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import dense_net, sgd, train
+from nets import dense_net, train
+from optimizers import sgd
 from trained import assert_same_bits
 from versions import MXNET2
 

@@ -4,7 +4,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import assert_equal_on_all_ranks, both_kinds, make_trainer, plain_trainer, weights
+from nets import weights
+from optimizers import both_kinds, make_trainer, plain_trainer
+from trained import assert_equal_on_all_ranks
 from versions import no_sparse_gluon
 
 import hvdlite as hvd

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from batch_norm import check_far_from_zero
 from mxnet import autograd, gluon
-from nets import assert_equal_on_all_ranks
+from trained import assert_equal_on_all_ranks
 
 import hvdlite as hvd
 

@@ -1,19 +1,12 @@
 """DistributedTrainer: averages, clipping, names, and networks that differ between ranks."""
 
+import mxnet as mx
 import numpy as np
 import pytest
-from nets import (
-    assert_close,
-    backward,
-    batch_of,
-    dense_net,
-    gradients,
-    joined_batch,
-    plain_trainer,
-    sgd,
-    train,
-    weights,
-)
+from mxnet import gluon
+from nets import backward, batch_of, dense_net, gradients, joined_batch, set_weights, train, weights
+from optimizers import both_kinds, make_trainer, momentum_sgd, plain_trainer, sgd
+from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
@@ -25,6 +18,32 @@ def test_what_params_may_be(make):
     given = list(params.values()) if make is list else make(params)
     trained = train(net, hvd.DistributedTrainer(given, sgd()))
     assert_close(trained, train(alone, plain_trainer(alone, sgd()), joined=True))
+
+
+def convolutional_net():
+    """Smooth: where a maximum is pooled, rounding can decide which pixel gets the gradient."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(6, 5, in_channels=1, activation="tanh"), gluon.nn.AvgPool2D(2, 2))
+    net.add(gluon.nn.Conv2D(8, 3, in_channels=6, activation="tanh"), gluon.nn.Dense(4))
+    net.initialize()
+    net(mx.nd.zeros((1, 1, 14, 14)))
+    set_weights(net, seed=3)
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+@both_kinds
+def test_a_convolutional_net_is_trained_as_by_one_process(kind, parity):
+    net, alone = convolutional_net(), convolutional_net()
+    trainer = make_trainer(kind, net.collect_params(), momentum_sgd(0.01))
+    plain = plain_trainer(alone, momentum_sgd(0.01))
+    for step in range(8):
+        own, joined = batch_of(hvd.rank(), step, 4, 196), joined_batch(step, 4, 196)
+        for model, its_trainer, x in ((net, trainer, own), (alone, plain, joined)):
+            backward(model, x.reshape(-1, 1, 14, 14))
+            its_trainer.step(len(x))
+    assert_equal_on_all_ranks(weights(net))
+    parity(f"convolutions, {kind}", weights(net), weights(alone), 5e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 2.0}, {"num_groups": 2}])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gluon2 import as_gluon_takes_it, metric
 from mxnet import gluon
-from nets import backward, both_kinds, make_trainer
+from nets import backward
+from optimizers import both_kinds, make_trainer
 
 import hvdlite as hvd
 

@@ -1,4 +1,4 @@
-"""What a trainer has trained, as arrays to compare bit by bit."""
+"""What a trainer has trained, compared with what another has, or another rank."""
 
 import pickle
 
@@ -6,6 +6,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from nets import backward, weights
+
+import hvdlite as hvd
 
 # Optimizers with a rule of the core's own; test_sharded.py has others that MXNet runs.
 RULES = [
@@ -62,3 +64,25 @@ def assert_same_bits(got: dict, expected: dict) -> None:
         assert len(values) == len(got[name])
         for value, mine in zip(values, got[name]):
             np.testing.assert_array_equal(mine, value, name)
+
+
+def assert_close(actual: dict, expected: dict, tolerance: float = 2e-5) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        np.testing.assert_allclose(value, expected[name], tolerance, tolerance, err_msg=name)
+
+
+def assert_equal_on_all_ranks(values: dict) -> None:
+    """Bit by bit."""
+    everyone = hvd.allgather_object(values)
+    for rank, theirs in enumerate(everyone):
+        for name, value in values.items():
+            np.testing.assert_array_equal(value, theirs[name], f"{name} of rank {rank}")
+
+
+def largest_difference(actual: dict, expected: dict) -> float:
+    """Relative to the weight, or to 0.01 where that is larger."""
+    return max(
+        float((np.abs(value - expected[name]) / (np.abs(expected[name]) + 0.01)).max())
+        for name, value in actual.items()
+    )

@@ -107,9 +107,6 @@ def test_wrong_arguments():
         hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
     with pytest.raises(ValueError, match="backward_passes_per_step is 2: expected 1"):
         hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
-    with pytest.raises(ValueError, match="goes with op=Average only"):
-        tape = tf.GradientTape()
-        hvd.DistributedGradientTape(tape, op=hvd.Sum, gradient_predivide_factor=2)
 
 
 @pytest.mark.parametrize("in_session", [False, True])

@@ -128,9 +128,6 @@ def test_the_optimizer_is_the_one_that_was_given(rank):
         ({"named_parameters": ["a"]}, "expected pairs"),
         ({"groups": [[1]]}, "lists of parameters"),
         ({"op": hvd.Max}, "expected hvdlite.Average"),
-        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op=Average only"),
-        ({"backward_passes_per_step": 0}, "expected a number of passes"),
-        ({"compression": 3}, "expected hvd.Compression"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments, text):

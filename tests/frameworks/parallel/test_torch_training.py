@@ -172,15 +172,6 @@ def test_an_optimizer_knows_how_it_was_made(op):
     assert optimizer.backward_passes_per_step == 3
 
 
-def test_more_passes_than_were_said_is_an_error_that_names_the_parameter(rank):
-    model = multilayer()
-    optimizer = distributed(model)
-    loss_of(model, batch_of(rank, 0)).backward()
-    with pytest.raises(RuntimeError, match=r"'2\.\w+' was computed more often"):
-        loss_of(model, batch_of(rank, 1)).backward()
-    optimizer.step()  # the job goes on
-
-
 def test_a_group_of_parameters_that_is_added_later(rank, report_parity):
     def run(model, wrap, batches):
         optimizer = wrap(torch.optim.SGD(model[2].parameters(), 0.1, 0.9))
