@@ -257,7 +257,8 @@ def test_a_host_that_vanishes_is_told_of(tmp_path, monkeypatch):
     there = watching.There("far", "job", 0)
     there.wait(10)
     time.sleep(0.3)
-    assert top._notes([None, there]) == ["far: no answer for 0 s"]
+    (note,) = top._notes([None, there])
+    assert note.startswith("far: no answer for ")
     there.close()
 
 

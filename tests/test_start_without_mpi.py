@@ -102,7 +102,7 @@ def test_a_killed_rank_is_named_by_the_others(how, number):
     assert [job.status for job in jobs] == [1, -number, 1]
     for job in (jobs[0], jobs[2]):
         (values,) = job.results().values()
-        assert values["blamed"] == [1] and values["seconds"] < 5
+        assert values["blamed"] == [1] and values["seconds"] < 20
 
 
 def test_ctrl_c_ends_all():

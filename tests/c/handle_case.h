@@ -35,6 +35,20 @@ static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_in
     if (is_done(h)) atomic_fetch_add(driven, 1);
 }
 
+enum { TRIES = 100 };
+
+/* Tells whether all ranks' last tensors went express: where others have the core, a rank may be so late
+ * that one which waits asks the coordinator. All ranks call it. */
+static inline bool all_went_express(struct engine_rank *me) {
+    static atomic_int n;
+    ranks_meet(me->ranks);
+    if (!me->rank) atomic_store(&n, 0);
+    ranks_meet(me->ranks);
+    atomic_fetch_add(&n, !strcmp(engine_algorithm(me->engine), "express"));
+    ranks_meet(me->ranks);
+    return atomic_load(&n) == me->ranks->size;
+}
+
 /* All ranks spin, so that callers drive. */
 static inline void spin(struct ranks *ranks, int rank) {
     rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, 300e-6};

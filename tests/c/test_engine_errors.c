@@ -40,7 +40,7 @@ TEST(test_failed) {
 }
 
 /* Rank 1 never submits; later it submits alone. */
-ENGINES_BY(stall_main, arg, config.options.stall_failure = 1.5) { /* long beside usual delays */
+ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) { /* long beside usual delays */
     struct work w;
     for (int round = 0; round < 2; round++) {
         work_init(&w, me, plain_sum(5), "stuck", false);

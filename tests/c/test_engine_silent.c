@@ -102,10 +102,10 @@ TEST(test_a_silent_leader_keeps_no_error_from_its_host) {
     stop.lowest = TO_AND_FRO;
     for (int rank = 0; rank < 2; rank++) run_stop(rank, false, 0, 0.4);
     run_stop(1, false, 1, 300);
-    run_stop(1, true, 0, 3);
+    run_stop(1, true, 0, 6);
     stop.lowest = NULL;
 }
 
 TEST(test_a_rank_that_returns_in_time_goes_on) {
-    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 3);
+    for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, 6);
 }

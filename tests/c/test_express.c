@@ -208,7 +208,7 @@ ENGINES_BY(killed_main, arg, spin(ranks, rank)) {
     struct transport *t = rank_transport(me->ranks, me->rank);
     h->tensor.request = request_of("w", ONES);
     h->tensor.request.waited = true;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 3 || (!all_went_express(me) && i < TRIES); i++) {
         use_last(&last);
         engine_drive(me->engine, is_done, h);
         check_finished(h, PATIENCE, HVD_OK);

@@ -3,11 +3,9 @@
 #include "handle_case.h"
 #include "random.h"
 
-enum { N = 700 };
+enum { N = 700, OTHERS = 8 };
 
 static struct local_hub *hosts(int p) { return hub_of(p, 1, false); }
-
-static const char *way_of(struct engine_rank *me) { return engine_algorithm(me->engine); }
 
 static struct hvd_handle *named(const char *name) {
     struct hvd_handle *h = new_handle();
@@ -38,8 +36,11 @@ static void use(struct engine_rank *me, struct hvd_handle *h, int of) {
 
 /* The first use is negotiated whole, the second by a number: the third needs no coordinator. */
 static void open_rounds(struct engine_rank *me, struct hvd_handle *h) {
-    for (int i = 0; i < 3; i++) use(me, h, me->ranks->size);
-    CHECK_TEXT(way_of(me), "express");
+    int tries = 0;
+    for (int i = 0; i < 2; i++) use(me, h, me->ranks->size);
+    do use(me, h, me->ranks->size);
+    while (!all_went_express(me) && ++tries < TRIES);
+    CHECK(tries < TRIES);
 }
 
 /* ---- bits ---- */
@@ -52,19 +53,20 @@ ENGINES_BY(bits_main, arg, spin(ranks, rank)) {
                  {HVD_INT8, HVD_AVERAGE}, {HVD_FLOAT64, HVD_MAX},     {HVD_FLOAT32, HVD_AVERAGE}};
     for (int c = 0; c < 6; c++) {
         DROPPED struct hvd_handle *h = named(numbered("bits", c));
-        _Alignas(8) unsigned char in[N * 8], out[4][N * 8];
+        _Alignas(8) unsigned char in[N * 8], out[2][N * 8];
         uint64_t seed = (uint64_t)(me->rank * 10 + c + 1);
         h->tensor.request.dtype = CASES[c].dtype;
         h->tensor.request.op = CASES[c].op;
         h->tensor.request.prescale = c % 2 ? 1 : 0.3;
         h->tensor.request.dims[0] = N / 2;
         for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)random_next(&seed);
-        for (int use = 0; use < 4; use++) {
-            begin(me, h, in, out[use]);
+        for (int use = 0; use < 3 || (!all_went_express(me) && use < TRIES); use++) {
+            begin(me, h, in, out[use > 0]);
             end(me, h, HVD_OK);
-            CHECK_TEXT(way_of(me), use < 2 ? "recursive doubling" : "express");
-            CHECK(!memcmp(out[0], out[use], request_bytes(&h->tensor.request)));
+            if (use < 2) CHECK_TEXT(engine_algorithm(me->engine), "recursive doubling");
+            if (use) CHECK(!memcmp(out[0], out[1], request_bytes(&h->tensor.request)));
         }
+        CHECK_TEXT(engine_algorithm(me->engine), "express");
     }
 }
 
@@ -75,16 +77,16 @@ TEST(test_rounds_have_the_bits_of_the_engine) {
 /* ---- one rank does something else ---- */
 
 ENGINES_BY(late_main, arg, spin(ranks, rank)) {
-    static const struct {
-        double seconds;
-        const char *way;
-    } CASES[] = {{0.05, "express"}, {0.6, "recursive doubling"}, {0, "express"}};
+    static const double LATE[] = {0.05, 0.6, 0}; /* the second one is awaited for too long */
     DROPPED struct hvd_handle *h = named("late");
     open_rounds(me, h);
     for (int i = 0; i < 3; i++) {
-        if (me->rank == *(int *)arg) clock_nap(CASES[i].seconds);
-        use(me, h, me->ranks->size);
-        CHECK_TEXT(way_of(me), CASES[i].way);
+        int tries = 0;
+        do {
+            if (me->rank == *(int *)arg) clock_nap(LATE[i]);
+            use(me, h, me->ranks->size);
+        } while (all_went_express(me) != (i != 1) && ++tries < TRIES);
+        CHECK_CASE(tries < TRIES, "%g s", LATE[i]);
     }
 }
 
@@ -111,11 +113,16 @@ TEST(test_who_waits_in_a_round_hears_of_a_rank_that_leaves) {
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Returns how long the others needed; a rank that waits in a round asks after 0.25 s. */
-static double use_without_one(struct engine_rank *me, struct hvd_handle *h) {
-    double begin = clock_now();
-    use(me, h, me->ranks->size - 1);
-    return clock_now() - begin;
+/* Returns how long the fastest of some tensors took the others; a rank that waits in a round asks after
+ * 0.25 s. */
+static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
+    double least = PATIENCE;
+    for (int i = 0; i < n; i++) {
+        double begin = clock_now();
+        use(me, tensors[i], me->ranks->size - 1);
+        least = fmin(least, clock_now() - begin);
+    }
+    return least;
 }
 
 /* The others may have its data: it leaves, or joins, when the round is over. */
@@ -123,13 +130,12 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     float in[N] = {1}, out[N];
     int64_t last = -1;
     bool first = me->rank == 1, joins = *(bool *)arg;
-    DROPPED struct hvd_handle *h = named("coming"), *other = named("other"), *join = named("join"),
-                              *third = named("third");
+    DROPPED struct hvd_handle *h = named("coming"), *join = named("join");
+    struct hvd_handle *others[OTHERS];
     join->tensor.request.kind = HVD_JOIN;
     join->tensor.request.dtype = HVD_INT64;
     join->tensor.request.ndim = 0;
-    open_rounds(me, other);
-    open_rounds(me, third);
+    for (int i = 0; i < OTHERS; i++) open_rounds(me, others[i] = named(numbered("other", i)));
     open_rounds(me, h);
     if (first) begin(me, h, in, out);
     if (first && joins) begin(me, join, NULL, &last);
@@ -139,10 +145,11 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     if (!first) begin(me, h, in, out);
     end(me, h, HVD_OK);
     CHECK(out[0] == (float)me->ranks->size);
-    if (joins && !first) CHECK(fmin(use_without_one(me, other), use_without_one(me, third)) < 0.2);
+    if (joins && !first) CHECK(use_without_one(me, others, OTHERS) < 0.2);
     if (joins && !first) begin(me, join, NULL, &last);
     if (joins) end(me, join, HVD_OK);
     if (joins) use(me, h, me->ranks->size);
+    for (int i = 0; i < OTHERS; i++) handle_drop(others[i]);
 }
 
 TEST(test_who_has_come_to_a_round_leaves_or_joins_after_it) {

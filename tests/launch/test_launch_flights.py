@@ -71,14 +71,13 @@ print(text)
 """
 
 
-def test_a_client_that_asks_without_end_holds_up_no_end(capsys):
+def test_a_client_that_asks_without_end_holds_up_no_end(capsys, monkeypatch):
+    monkeypatch.setattr(metrics, "_PATIENCE", 1e4)
     with metrics.served("0", str):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
         client = socket.create_connection(("127.0.0.1", port))
         client.send(b"GET /")
         time.sleep(0.5)
-        began = time.monotonic()
-    assert time.monotonic() - began < metrics._PATIENCE - 1
     client.close()
 
 

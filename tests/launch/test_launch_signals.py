@@ -101,7 +101,7 @@ def test_sigterm_reaches_what_the_launcher_waits_for(commands, line, told):
     launcher.send_signal(signal.SIGTERM)
     began = time.monotonic()
     _, err = launcher.communicate(timeout=TIMEOUT)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # the commands take 60
     assert (launcher.returncode, err.splitlines()[-1]) == (
         143, "hvdliterun: interrupted by SIGTERM: the job was ended"
     )  # fmt: skip
