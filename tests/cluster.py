@@ -247,9 +247,7 @@ class Cluster:
         return pid
 
     def _start_switch(self) -> None:
-        switch = self._start(
-            ["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"],
-        )
+        switch = self._start(["unshare", "--net", "--fork", "--kill-child", "sleep", "infinity"])
         wait_for(lambda: _comm(switch) == "sleep", "the switch")
         self._switch = switch
         _run([*self._on_switch(), "ip", "link", "add", "br0", "type", "bridge"])

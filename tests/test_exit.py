@@ -174,9 +174,7 @@ def test_a_rank_that_raises_ends_the_job_though_its_threads_wait():
 
 
 @pytest.mark.parametrize(
-    "how, code",
-    [("True", 1), ("256", 1), ("[sys.stdout.close(), 3][1]", 3)],
-    ids=str,
+    "how, code", [("True", 1), ("256", 1), ("[sys.stdout.close(), 3][1]", 3)], ids=str
 )
 def test_a_failed_exit_is_no_orderly_end_that_waits_for_those_who_compute_on(how, code):
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}

@@ -43,22 +43,29 @@ def test_each_call_takes_its_own_values_and_arguments(lib, rank, size):
         np.testing.assert_allclose(got, np.full(got.shape, expected), rtol=1e-6)
 
 
+def watched(function, *arguments, **options) -> tuple:
+    """What it returns; None for each call of Python in it, and what makes a description."""
+    calls = []
+
+    def profile(_frame, event, arg):
+        if event == "call" or (event == "c_call" and arg.__name__ == "new"):
+            calls.append(arg)
+
+    sys.setprofile(profile)
+    result = function(*arguments, **options)
+    sys.setprofile(None)
+    return result, calls
+
+
 @preparing
-def test_it_makes_few_calls_of_python_and_no_descriptions(lib, rank, size):
+@pytest.mark.parametrize("name, most", [("few", 4), (None, 7)])
+def test_it_makes_few_calls_of_python_and_no_descriptions(lib, name, most, rank, size):
     for form in forms_of(lib):
-        calls = []
-
-        def profile(_frame, event, arg, calls=calls):
-            if event == "call" or (event == "c_call" and arg.__name__ == "new"):
-                calls.append(arg)
-
-        for i in range(COMES):
+        for i in range(COMES if name else 2 * names._RECURRING + 2):
             x = lib.make(np.full(3, rank + i))
-            sys.setprofile(profile if i == COMES - 1 else None)
-            y = form(x, name="few", op=hvd.Sum)
-            sys.setprofile(None)
+            y, calls = watched(form, x, name=name, op=hvd.Sum)
             assert (lib.read(y) == size * (size - 1) // 2 + size * i).all()
-        assert calls and len(calls) <= 4 and not any(calls)
+        assert 0 < calls.count(None) <= most and (not any(calls) or not name)
 
 
 @preparing
@@ -140,23 +147,6 @@ def test_a_process_set_that_is_removed_and_another(lib, rank, size):
         hvd.remove_process_set(some)
         with pytest.raises(ValueError, match="not registered"):
             form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
-
-
-@preparing
-def test_calls_without_a_name_are_prepared_too(lib, rank, size):
-    for form in forms_of(lib):
-        calls = []
-
-        def profile(_frame, event, _arg, calls=calls):
-            calls.append(event == "call")
-
-        for i in range(2 * names._RECURRING + 2):
-            x, before = lib.make(np.full(3, rank + i)), len(calls)
-            sys.setprofile(profile)
-            y = form(x, op=hvd.Sum)
-            sys.setprofile(None)
-            assert (lib.read(y) == size * (size - 1) // 2 + size * i).all()
-        assert 0 < sum(calls[before:]) <= 7
 
 
 def test_into_another_array(rank, size):
@@ -294,24 +284,17 @@ VERBS = {  # of NumPy: the call, and its result on this rank, in the use i
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("rows", [1, 2000])
 def test_other_verbs_come_again_with_few_calls_of_python(verb, rows, rank, size):
-    calls = []
-
-    def profile(_frame, event, arg):
-        if event == "call" or (event == "c_call" and arg.__name__ == "new"):
-            calls.append(arg)
-
     results = []
     for i in range(3 * COMES):
         x = np.full((rows * size, 2), float(rank + i))
         expected = VERBS[verb](x, i, size)
         out = np.empty_like(expected) if i % 2 else None
-        sys.setprofile(profile if i == 2 * COMES else None)
-        results.append((getattr(hvd.numpy, verb)(x, name=f"again{rows}", out=out), expected))
-        sys.setprofile(None)
-        assert out is None or results[-1][0] is out
+        got, calls = watched(getattr(hvd.numpy, verb), x, name=f"again{rows}", out=out)
+        results.append((got, expected))
+        assert out is None or got is out
+        assert i != 2 * COMES or (len(calls) <= 5 and not any(calls))
     for got, expected in results:
         np.testing.assert_array_equal(got, expected)
-    assert len(calls) <= 5 and not any(calls)
 
 
 def test_rows_of_one_rank_change(rank, size):

@@ -101,8 +101,7 @@ def test_empty_parts_under_record(rank, size):
             x.grad.asnumpy()
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_ranks_that_disagree_in_backward(rank):
+def test_ranks_that_disagree_in_backward(rank, several, asynchronous):
     x = leaf(mx.nd, np.ones((2, 2)))
     with autograd.record():
         y = hvd.allreduce(x, name="forward agrees", op=hvd.Sum)

@@ -40,8 +40,7 @@ def test_an_error_of_any_member_is_raised_by_the_first_wait(bad, waited, rank, s
     assert (hvd.allreduce(mx.nd.ones(3), op=hvd.Sum).asnumpy() == size).all()
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_a_group_is_sent_when_all_of_it_is_written(rank, size):
+def test_a_group_is_sent_when_all_of_it_is_written(rank, size, several, asynchronous):
     """Each of its tensors waits for the one that MXNet has still to compute."""
     batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1  # set to 1, it lets nothing be fused
     late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # not so large that it is cut
@@ -57,8 +56,7 @@ def test_a_group_is_sent_when_all_of_it_is_written(rank, size):
     assert hvd.stats()["batches"] == before + batches
 
 
-@pytest.mark.usefixtures("several")
-def test_numpy_tells_of_all_errors_and_of_no_other(rank, size):
+def test_numpy_tells_of_all_errors_and_of_no_other(rank, size, several):
     arrays = [np.ones(3 + (rank == 0 and i != 1)) for i in range(3)]
     with pytest.raises(hvd.HvdliteError) as caught:
         hvd.numpy.grouped_allreduce(arrays, name="w")
@@ -83,8 +81,7 @@ def test_nothing_is_sent_when_one_member_can_not_be_right(rank, size):
     assert (y.asnumpy() == size).all()
 
 
-@pytest.mark.usefixtures("several")
-def test_groups_of_different_lengths(rank, size):
+def test_groups_of_different_lengths(rank, size, several):
     """All are told at once, and nothing of the longer list is left to wait for."""
     arrays = [np.ones(2)] * (3 if rank == 0 else 2)
     text = r"'%s.w.*': ranks disagree on the number of tensors: rank 0: 3; rank.*: 2"

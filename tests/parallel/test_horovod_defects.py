@@ -39,8 +39,7 @@ def test_0d_among_others_leaves_elements_unreduced(grouped, rank, size):
             np.testing.assert_array_equal(y.asnumpy(), expected)
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_group_with_a_name_under_way_is_sent_in_part(rank, size):
+def test_group_with_a_name_under_way_is_sent_in_part(rank, size, several, asynchronous):
     """Rank 0 alone sends its group twice: of the second nothing is sent, and the first is right."""
 
     def group(start):
@@ -91,8 +90,7 @@ def test_gradient_that_failed_on_one_rank_hangs_the_others(grouped, rank, size):
         assert expected.replace("gradient", place, 1) in str(caught.value)
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_step_after_a_failed_one_is_paired_with_it(rank, size):
+def test_step_after_a_failed_one_is_paired_with_it(rank, size, several, asynchronous):
     """The rank that failed has nothing to wait for: it comes to the next step before the others."""
     ahead = rank == size - 1
     gradient = gradient_of(rank, fails=ahead)
@@ -110,8 +108,7 @@ def test_step_after_a_failed_one_is_paired_with_it(rank, size):
     np.testing.assert_array_equal(gradient.asnumpy(), size)
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_step_after_a_failed_one_overtakes_it(rank, size):
+def test_step_after_a_failed_one_overtakes_it(rank, size, several, asynchronous):
     """MXNet tells of a failure before the step that failed is submitted, without its data."""
     failing = size - 1
     for step in range(300):
@@ -126,8 +123,7 @@ def test_step_after_a_failed_one_overtakes_it(rank, size):
             np.testing.assert_array_equal(gradient.asnumpy(), expected)
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_layer_that_fails_on_one_rank_hangs_a_training(rank):
+def test_layer_that_fails_on_one_rank_hangs_a_training(rank, several, asynchronous):
     """The step is left out on all ranks, which hear why, and training goes on."""
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})

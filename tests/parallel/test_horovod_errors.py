@@ -8,8 +8,6 @@ import pytest
 
 import hvdlite as hvd
 
-several = pytest.mark.usefixtures("several")
-
 # Every collective of whose result the shape is only known from all ranks, or is in Horovod.
 NEGOTIATED = {
     "allgather": lambda x: hvd.allgather(x, name="w"),
@@ -33,11 +31,10 @@ def dtype(rank: int, size: int):
     return mx.nd.ones((size, 3), dtype="int32" if rank == 0 else "float32")
 
 
-@several
 @pytest.mark.parametrize("recording", [False, True], ids=["", "recording"])
 @pytest.mark.parametrize("differing", [columns, dimensions, dtype])
 @pytest.mark.parametrize("kind", NEGOTIATED)
-def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, size):
+def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, size, several):
     what = "dtype" if differing is dtype else "shape"
     with mx.autograd.record(recording), pytest.raises(
         mx.MXNetError, match=f"ranks disagree on the {what}: rank 0: "
@@ -66,8 +63,7 @@ def test_what_horovod_raises_as_mxnet_error_is_one_and_a_value_error(call):
             call()
 
 
-@several
-def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank):
+def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank, several):
     """Not by way of an array of MXNet's."""
     with pytest.raises(mx.MXNetError, match="ranks disagree") as caught:
         hvd.numpy.allreduce(np.ones(3 + (rank == 0)), name="w")

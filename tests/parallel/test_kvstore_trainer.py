@@ -91,9 +91,8 @@ def test_first_gradient_is_that_of_rank_0s_weights(shapes, on_store, rank):
     assert_equal_on_all_ranks(weights(nets[0]))
 
 
-@pytest.mark.usefixtures("several")
 @pytest.mark.parametrize("shapes", ["known", "deferred"])
-def test_gradients_are_summed_where_they_lie(shapes, rank):
+def test_gradients_are_summed_where_they_lie(shapes, rank, several):
     """As with DistributedTrainer: in memory that the ranks of a host share."""
     net = gluon.nn.Dense(4, in_units=6 if shapes == "known" else 0)
     net.initialize()

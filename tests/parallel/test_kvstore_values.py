@@ -139,8 +139,7 @@ def test_half_precision_weights_with_float32_masters(kv, size):
     np.testing.assert_array_equal(weight.asnumpy(), np.float16(1 - size * 2**-10))
 
 
-@pytest.mark.usefixtures("several")
-def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank):
+def test_an_optimizer_that_draws_noise_keeps_ranks_equal(kv, rank, several):
     mx.random.seed(rank)
     kv.set_optimizer(mx.optimizer.SGLD(learning_rate=0.1))
     kv.init("x", filled(0))

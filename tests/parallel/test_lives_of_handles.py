@@ -57,8 +57,7 @@ def test_what_a_call_brings_outlives_its_handle_and_job(rank, size):
     assert all((other.reshape(size, -1) == np.arange(size)[:, None] + 1).all() for other in others)
 
 
-@pytest.mark.usefixtures("asynchronous")
-def test_a_handle_may_be_forgotten(size):
+def test_a_handle_may_be_forgotten(size, asynchronous):
     """The memory stays until the work in it is done; then it is let go."""
     polled = []
     for i in range(40):

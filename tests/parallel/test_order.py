@@ -2,7 +2,6 @@
 
 import mxnet as mx
 import numpy as np
-import pytest
 from mpi4py import MPI
 
 import hvdlite as hvd
@@ -12,8 +11,7 @@ def expected_sum(size: int, i: int) -> float:
     return sum(r + i for r in range(size))
 
 
-@pytest.mark.usefixtures("asynchronous")
-def test_one_more_unnamed_call_shifts_no_other(rank, size):
+def test_one_more_unnamed_call_shifts_no_other(rank, size, asynchronous):
     """Horovod counts unnamed calls, so one more on some rank shifts all later ones."""
 
     def extra():

@@ -95,15 +95,13 @@ def test_row_sparse_weights(rank, size):
     assert rows.data.asnumpy().tolist() == [[size, 2]]
 
 
-@pytest.mark.usefixtures("several")
-def test_dense_on_one_rank_and_sparse_on_another(rank):
+def test_dense_on_one_rank_and_sparse_on_another(rank, several):
     array = mx.nd.ones((2, 2)).tostype("default" if rank == 0 else "row_sparse")
     with pytest.raises(hvd.HvdliteError, match="rank 0: w .*default.*; rank 1: w .*row_sparse"):
         hvd.broadcast_parameters({"w": array})
 
 
-@pytest.mark.usefixtures("several")
-def test_networks_that_differ(rank):
+def test_networks_that_differ(rank, several):
     net = dense_net((8,) if rank == 0 else (8, 4))
     with pytest.raises(hvd.HvdliteError, match="ranks disagree on entry 2: rank 0: nothing; rank"):
         hvd.broadcast_parameters(net.collect_params())
@@ -112,8 +110,7 @@ def test_networks_that_differ(rank):
         hvd.broadcast_parameters({"w": other})
 
 
-@pytest.mark.usefixtures("several")
-def test_shapes_that_differ(rank):
+def test_shapes_that_differ(rank, several):
     net = dense_net((8,) if rank == 0 else (9,))
     with pytest.raises((hvd.HvdliteError, mx.MXNetError), match=r"disagree.*\(8,.*\(9,"):
         hvd.broadcast_parameters(net.collect_params())

@@ -33,9 +33,8 @@ def a_new_job():
     hvd.init()
 
 
-@pytest.mark.usefixtures("a_new_job")
 @pytest.mark.parametrize("setting", NO_SENSE)
-def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch):
+def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch, a_new_job):
     """The others must not wait in init() for the one that has raised there."""
     name, _, value = setting.partition("=")
     monkeypatch.delenv(name.replace("HOROVOD", "HVDLITE"), raising=False)
@@ -47,8 +46,7 @@ def test_one_that_makes_no_sense_on_one_rank(setting, rank, monkeypatch):
         assert f"{name} is '{value}': {NO_SENSE[setting]}" in str(caught.value)
 
 
-@pytest.mark.usefixtures("a_new_job")
-def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd):
+def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd, a_new_job):
     if rank == 1:
         monkeypatch.setenv("HVDLITE_WINDOW", "0")
     hvd.init()
@@ -61,8 +59,7 @@ def test_a_window_that_only_some_ranks_want_is_told(rank, monkeypatch, capfd):
     assert "everything goes through MPI, which is slower" in told
 
 
-@pytest.mark.usefixtures("a_new_job")
-def test_a_timeline_on_a_full_disk_is_told(rank, monkeypatch, capfd):
+def test_a_timeline_on_a_full_disk_is_told(rank, monkeypatch, capfd, a_new_job):
     monkeypatch.setenv("HVDLITE_TIMELINE", "/dev/full")
     hvd.init()
     hvd.numpy.barrier()

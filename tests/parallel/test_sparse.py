@@ -115,8 +115,7 @@ def test_other_operations_are_refused_before_others_wait():
             allreduce_rows([sparse], "x", op)
 
 
-@pytest.mark.usefixtures("several")
-def test_heights_that_differ(rank, size):
+def test_heights_that_differ(rank, size, several):
     array = mx.nd.ones((4 + (rank == 1), 2)).tostype("row_sparse")
     with pytest.raises(hvd.HvdliteError, match="disagree on the number of rows.*rank 1: 5"):
         allreduce_rows([array], "x")
@@ -125,8 +124,7 @@ def test_heights_that_differ(rank, size):
     )
 
 
-@pytest.mark.usefixtures("several")
-def test_columns_that_differ(rank):
+def test_columns_that_differ(rank, several):
     array = mx.nd.ones((4, 2 + (rank == 1))).tostype("row_sparse")
     with pytest.raises(hvd.HvdliteError, match="disagree on the shape"):
         allreduce_rows([array], "x")
@@ -200,8 +198,7 @@ def test_only_rows_that_are_hit_stay_in_the_gradient(rank, size):
 
 
 @no_sparse_gluon
-@pytest.mark.usefixtures("several")
-def test_one_rank_with_dense_gradients(rank):
+def test_one_rank_with_dense_gradients(rank, several):
     net = gluon.nn.Embedding(5, 2, sparse_grad=rank == 0)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
@@ -213,8 +210,7 @@ def test_one_rank_with_dense_gradients(rank):
 
 
 @no_sparse_gluon
-@pytest.mark.usefixtures("several")
-def test_sparse_layers_that_ranks_number_differently(rank):
+def test_sparse_layers_that_ranks_number_differently(rank, several):
     """Ranks would wait for each other's embedding."""
     with mx.name.NameManager():  # counts from 0
         for _ in range(9 if rank == 0 else 0):

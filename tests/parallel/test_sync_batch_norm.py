@@ -176,8 +176,7 @@ def test_several_contexts_are_refused():
         block(mx.nd.ones((2, 3)))
 
 
-@pytest.mark.usefixtures("several", "asynchronous")
-def test_ranks_that_disagree_on_the_channels(rank):
+def test_ranks_that_disagree_on_the_channels(rank, several, asynchronous):
     block = hvd.SyncBatchNorm(in_channels=3 + (rank == 0))
     block.initialize()
     with autograd.record():

@@ -181,8 +181,7 @@ def test_not_with_compression(rank):
     assert trainer.zero_copy_parameters == []
 
 
-@pytest.mark.usefixtures("several")
-def test_ranks_that_want_different_things(rank):
+def test_ranks_that_want_different_things(rank, several):
     net = convnet({})
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)
     train(net, trainer)
@@ -230,8 +229,7 @@ def test_too_early_and_too_late():
         hvd.share_gradients(net.collect_params().values())
 
 
-@pytest.mark.usefixtures("several")
-def test_ranks_with_other_networks():
+def test_ranks_with_other_networks(several):
     net = gluon.nn.Dense(2 + hvd.rank(), in_units=300)
     net.initialize()
     with pytest.raises(hvd.HvdliteError, match=r"gradients\d+: ranks disagree.*rank 1"):
