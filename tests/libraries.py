@@ -128,10 +128,6 @@ if mx:
         module = mx.np
         dtypes = ("float16", "float32", "int64", "bool")
 
-    both_libraries = pytest.mark.parametrize(
-        "lib", [lib for lib in LIBRARIES if not isinstance(lib, NP)], ids=str
-    )
-
 
 torch = imported("torch")
 if torch:

@@ -38,7 +38,7 @@ SHORT = [
 # several do to them.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "join", "numpy",
-    "numpy_out", "objects", "optimizer", "order", "parts", "process_sets",
+    "numpy_out", "objects", "optimizer", "order", "process_sets",
     "random_threads", "settings", "sharded", "sharded_stripes", "sharded_weights",
     "sync_batch_norm", "trainer", "zero_copy",
 )]  # fmt: skip

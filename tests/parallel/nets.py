@@ -57,10 +57,15 @@ def joined_batch(step: int = 0, rows: int = 4, columns: int = 6):
 
 def backward(net, x) -> None:
     """The gradient of a sum over the batch, as a Trainer expects it."""
-    x = x if isinstance(x, mx.nd.NDArray) else mx.nd.array(x)
+    backward_of([(net, x)])
+
+
+def backward_of(pairs) -> None:
+    """The same of the losses of several nets, or batches, together."""
+    pairs = [(net, x if isinstance(x, mx.nd.NDArray) else mx.nd.array(x)) for net, x in pairs]
     with autograd.record():
-        loss = (net(x) ** 2).sum()
-    loss.backward()
+        losses = [(net(x) ** 2).sum() for net, x in pairs]
+    autograd.backward(losses)
 
 
 def train(net, trainer, steps: int = 4, joined=False, rows: int = 4, columns: int = 6) -> dict:

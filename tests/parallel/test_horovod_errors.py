@@ -48,6 +48,7 @@ def test_a_disagreement_is_raised_by_the_call(kind, differing, recording, rank, 
 SIZE = hvd.size()
 REFUSED = {
     "float splits": lambda: hvd.alltoall(mx.nd.ones(SIZE), splits=mx.nd.ones(SIZE)),
+    "float splits of NumPy": lambda: hvd.numpy.alltoall(np.ones(SIZE), mx.nd.ones(SIZE)),
     "too long splits": lambda: hvd.alltoall(mx.nd.ones(SIZE), splits=[SIZE + 1] + [0] * (SIZE - 1)),
     "an average of bools": lambda: hvd.allreduce(mx.nd.ones(3, dtype="bool")),
     "a root that there is not": lambda: hvd.broadcast(mx.nd.ones(3), root_rank=SIZE),
@@ -70,3 +71,12 @@ def test_an_error_that_comes_by_itself_is_an_mxnet_error_too(rank, several):
     assert isinstance(caught.value, hvd.HvdliteError)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert type(copy) is type(caught.value) and str(copy) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [tuple, np.array, lambda s: list(map(float, s)), lambda s: mx.nd.array(s, dtype="int32")],
+)
+def test_splits_of_any_other_kind_are_taken(make, rank, size):
+    y, _ = hvd.alltoall(mx.nd.full((size, 2), rank), splits=make([1] * size))
+    np.testing.assert_array_equal(y.asnumpy()[:, 0], np.arange(size))

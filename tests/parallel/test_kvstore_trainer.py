@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from kvstores import expected_of, kv_trainer, sgd, train
 from mxnet import autograd, gluon
-from nets import backward, batch_of, dense_net, gradients, move_to, weights
+from nets import backward, backward_of, batch_of, dense_net, gradients, move_to, weights
 from optimizers import plain_trainer
 from trained import assert_close, assert_equal_on_all_ranks
 from versions import MXNET2, no_sparse_gluon
@@ -45,8 +45,7 @@ def test_the_first_step_does_not_lose_statistics():
         trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore="dist_sync_mpi")
         mean = net[1].running_mean.data()
         with autograd.record():
-            loss = net(mx.nd.ones((64, 500))).sum()
-        loss.backward()
+            net(mx.nd.ones((64, 500))).sum().backward()
         trainer.step(1)
         assert mean.norm().asscalar() > 0
 
@@ -113,9 +112,7 @@ def test_several_contexts(on_store, size, parity):
     trainer = kv_trainer(net, update_on_kvstore=on_store)
     for step in range(3):
         parts = gluon.utils.split_and_load(mx.nd.array(batch_of(hvd.rank(), step)), CONTEXTS)
-        with autograd.record():
-            losses = [(net(part) ** 2).sum() for part in parts]
-        autograd.backward(losses)
+        backward_of([(net, part) for part in parts])
         trainer.step(4 * size)
     expected = expected_of()
     for context in CONTEXTS:
@@ -191,9 +188,7 @@ def test_sparse_parameters(stype, optimizer, name, rank, size, parity):
         own = words_of(rank, step)
         joined = np.concatenate([words_of(r, step) for r in range(size)])
         for model, its_trainer, words in ((net, trainer, own), (alone, plain, joined)):
-            with autograd.record():
-                loss = (model(mx.nd.array(words)) ** 2).sum()
-            loss.backward()
+            backward(model, words)
             its_trainer.step(4 * size + step)  # another batch size each time
     trained, expected = {"weight": all_rows(net)}, {"weight": all_rows(alone)}
     parity(f"Trainer, sparse {stype} weights, {optimizer}", trained, expected, BOUND)

@@ -3,9 +3,9 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
 from nets import (
     backward,
+    backward_of,
     batch_of,
     clear_gradients,
     dense_net,
@@ -83,14 +83,6 @@ def two_context_net(rank):
     return net
 
 
-def backward_on_both(net, parts) -> None:
-    with autograd.record():
-        losses = [
-            (net(mx.nd.array(x, ctx=context)) ** 2).sum() for x, context in zip(parts, CONTEXTS)
-        ]
-    autograd.backward(losses)
-
-
 def everywhere(param) -> list:
     return [data.asnumpy() for data in param.list_data()]
 
@@ -104,7 +96,8 @@ def test_several_contexts_in_a_process(kind, passes, rank, size):
     for step in range(3):
         for i in range(passes):
             x = batch_of(rank, 10 * step + i, rows=7)
-            backward_on_both(net, [x[:2], x[2:]])
+            parts = zip((x[:2], x[2:]), CONTEXTS)
+            backward_of([(net, mx.nd.array(part, ctx=context)) for part, context in parts])
             trainer.step(7)
     expected = alone(3, lambda step: [joined_batch(10 * step + i, 7) for i in range(passes)])
     for name, param in net._collect_params_with_prefix().items():
@@ -133,12 +126,7 @@ def test_a_layer_that_only_some_passes_use(rank, size):
         for i, model in enumerate((net, net[0])):
             backward(model, batch_of(rank, 2 * step + i))
             trainer.step(4)
-        with autograd.record():
-            losses = [
-                (model(mx.nd.array(joined_batch(2 * step + i))) ** 2).sum()
-                for i, model in enumerate((twin, twin[0]))
-            ]
-        autograd.backward(losses)
+        backward_of([(twin, joined_batch(2 * step)), (twin[0], joined_batch(2 * step + 1))])
         plain.step(8 * size)
     assert_close(weights(net), weights(twin))
 
@@ -159,16 +147,9 @@ def test_a_layer_that_adds_keeps_its_sum_when_stale(rank, size):
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
     plain = plain_trainer(twin, sgd())
     for step in range(3):  # never cleared
-        with_second = (step + rank) % 2 == 0
-        backward(net if with_second else net[0], batch_of(rank, step))
+        backward(net[0] if (step + rank) % 2 else net, batch_of(rank, step))
         trainer.step(4, ignore_stale_grad=True)
-        with autograd.record():
-            losses = [
-                (
-                    (twin if (step + r) % 2 == 0 else twin[0])(mx.nd.array(batch_of(r, step))) ** 2
-                ).sum()
-                for r in range(size)
-            ]
-        autograd.backward(losses)
+        models = [twin[0] if (step + r) % 2 else twin for r in range(size)]
+        backward_of([(model, batch_of(r, step)) for r, model in enumerate(models)])
         plain.step(4 * size, ignore_stale_grad=True)
     assert_close(weights(net), weights(twin), 1e-4)

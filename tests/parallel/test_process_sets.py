@@ -91,10 +91,8 @@ def test_members_that_disagree_are_called_by_their_global_ranks(sets, rank):
         assert (after == 1).all()
 
 
-def test_memory_of_a_set_exists_once_it_is_used(size):
+def test_memory_of_a_set_exists_once_it_is_used(size, several):
     """Its window has 2 MiB a rank, and sets may be many."""
-    if size == 1:
-        return  # its set of all ranks is the job
 
     def kilobytes():
         return int(re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())[1])

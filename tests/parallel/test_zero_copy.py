@@ -134,8 +134,7 @@ def test_a_gradient_that_the_script_holds_stays_where_it_is(holds, shares, rank,
         }[holds]()
     trainer = distributed(net.collect_params())
     with autograd.record():
-        loss = (net(mx.nd.ones((2, 3))) * (rank + 1)).sum()
-    loss.backward()
+        (net(mx.nd.ones((2, 3))) * (rank + 1)).sum().backward()
     trainer.allreduce_grads()
     average = net.weight.grad().asnumpy()
     np.testing.assert_allclose(average, size + 1)  # two rows of ones
@@ -223,8 +222,7 @@ def test_too_early_and_too_late():
     with pytest.raises(ValueError, match=f"'{net.weight.name}' is not initialised"):
         hvd.share_gradients(net.collect_params().values())
     with autograd.record():
-        loss = net(mx.nd.ones((1, 2))).sum()
-    loss.backward()
+        net(mx.nd.ones((1, 2))).sum().backward()
     with pytest.raises(ValueError, match="before the first backward"):
         hvd.share_gradients(net.collect_params().values())
 

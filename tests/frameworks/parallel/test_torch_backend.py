@@ -249,9 +249,7 @@ def test_groups_of_some_ranks_and_several_at_once(groups):
 
 
 @pytest.mark.parametrize("wrong", ["shape", "type", "call"])
-def test_a_disagreement_is_an_error_on_every_rank(wrong, groups):
-    if dist.get_world_size() == 1:
-        return
+def test_a_disagreement_is_an_error_on_every_rank(wrong, groups, several):
     odd = dist.get_rank() == 1
     t = torch.ones(3 if odd and wrong == "shape" else 4)
     t = t.int() if odd and wrong == "type" else t
@@ -283,9 +281,7 @@ def test_wrong_arguments_are_errors_at_once(groups):
         dist.all_to_all_single(torch.ones(size), torch.ones(size), [2] * size, group=groups[0])
 
 
-def test_a_late_rank_is_an_error_within_the_time_and_no_loss(groups):
-    if dist.get_world_size() == 1:
-        return
+def test_a_late_rank_is_an_error_within_the_time_and_no_loss(groups, several):
     short = dist.new_group(backend="hvdlite", timeout=datetime.timedelta(seconds=0.3))
     t = torch.ones(3)
     if dist.get_rank() == 0:
@@ -301,10 +297,8 @@ def test_a_late_rank_is_an_error_within_the_time_and_no_loss(groups):
 
 
 @pytest.mark.parametrize("call", ["all_reduce", "recv", "monitored_barrier"])
-def test_abort_ends_at_once_what_waits_for_a_rank_that_never_comes(call, groups):
+def test_abort_ends_at_once_what_waits_for_a_rank_that_never_comes(call, groups, several):
     """All three groups have the same ranks, so one engine moves their data."""
-    if dist.get_world_size() == 1:
-        return
     hangs, other = (dist.new_group(backend="hvdlite") for _ in range(2))
     ours = torch.ones(3)
     if dist.get_rank() == 0:
