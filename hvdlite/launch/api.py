@@ -3,6 +3,7 @@
 import argparse
 import os
 import pickle
+import signal
 import sys
 from multiprocessing import spawn
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence
@@ -47,6 +48,7 @@ def run(
         ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
     :raises ValueError: the function can't be sent, or an option is wrong.
     :raises JobFailed: a rank raised or died; all others have been ended.
+    :raises BrokenPipeError: nobody reads what the ranks print; all have been ended.
 
     >>> import hvdlite as hvd
     >>> def where():
@@ -63,7 +65,7 @@ def run(
     plan = BACKENDS[job.launcher].plan(job)
     outcome = prepared(job, plan, Console(sys.stdout, sys.stderr), task)
     if outcome.signal is not None:
-        raise KeyboardInterrupt
+        raise BrokenPipeError if outcome.signal == signal.SIGPIPE else KeyboardInterrupt
     if outcome.code:
         raise JobFailed(outcome.code, outcome.report)
     return [result and pickle.loads(result) for result in outcome.results]

@@ -39,6 +39,19 @@ def test_an_exception_is_reported():
     assert caught.value.code == 1
 
 
+def test_a_reader_that_goes_is_no_ctrl_c():
+    """It was a KeyboardInterrupt."""
+    there, here = os.pipe()
+    os.close(there)
+    code = "import hvdlite as hvd; hvd.run(print, ('here',), np=2)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=here, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    os.close(here)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("BrokenPipeError"), done.stderr
+
+
 def test_what_cannot_be_sent_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="pip install cloudpickle"):
