@@ -9,7 +9,8 @@ import random
 import time
 
 import pytest
-from jobs import assert_passed, script
+from jobs import assert_passed, mpirun, script
+from test_exit import survives_a_death
 
 FREEZES = int(os.environ.get("FREEZES", "2"))
 SILENT = "has not answered for"
@@ -63,3 +64,32 @@ def test_random_freezes_are_named_or_do_no_harm():
         back, after = i % 2 == 0, 0.1 + random.random() / 2
         _, seconds = freeze(ranks, frozen, back, size, window, after)
         print(f"rank {frozen} of {ranks}, {size} values, window {window}, {back=}: {seconds:.2f} s")
+
+
+ELASTIC = """if True:
+    import os, subprocess
+    import numpy as np
+    import hvdlite as hvd
+    from jobs import report
+    hvd.init()
+    rank, calls = hvd.rank(), []
+    @hvd.elastic.run
+    def train(state):
+        calls.append(hvd.size())
+        for step in range(5 if len(calls) > 1 else 10**9):
+            hvd.numpy.allreduce(np.ones(1000), name="x")
+            state.commit()
+            if rank == 1 and not step and len(calls) < 2:
+                pid = os.getpid()
+                subprocess.Popen(["sh", "-c", f"kill -STOP {pid}; sleep 4; kill -CONT {pid}"])
+    train(hvd.elastic.ObjectState())
+    report(rank, calls=calls)
+"""
+
+
+@pytest.mark.skipif(not survives_a_death(), reason="this mpirun ends the job with a rank")
+def test_one_that_wakes_too_late_trains_with_the_others_and_not_alone():
+    """The others ended with an error; the rank that woke took them for dead and trained on."""
+    env = {**limits("1", "2"), "HVDLITE_ELASTIC": "1"}
+    job = assert_passed(mpirun(3, "-c", ELASTIC, options=["--with-ft", "ulfm"], env=env))
+    assert job.results() == {rank: {"calls": [3, 3]} for rank in range(3)}, job.output

@@ -73,10 +73,15 @@ def is_seen(seconds: float) -> bool:
 
 
 def have_caused(error: BaseException) -> bool:
-    """Tell whether deaths have caused the error, by MPI's news; wait for the news."""
+    """Tell whether deaths have caused the error, by MPI's news; wait for the news.
+
+    Of a rank that stands still there is none: the others wait for it in :func:`agreed`.
+    """
     failed = failure_of(error)
-    certain = failed is not None and failed.kind in ("rank dead", "rank left")
-    return is_seen(CERTAIN_SECONDS if certain else NEWS_SECONDS)
+    kind = failed.kind if failed else None
+    if kind == "rank dead":
+        return survive()
+    return is_seen(CERTAIN_SECONDS if kind == "rank left" else NEWS_SECONDS)
 
 
 def revoke() -> None:
