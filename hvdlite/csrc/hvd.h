@@ -43,6 +43,7 @@ typedef struct hvd_tensor {
      * in [0], [1], ... 0: it is alone. */
     int grouped;
     int waited; /* 1: the caller calls hvd_finish at once, which does the engine's work */
+    int last;   /* 1: this rank starts no other before its end: else what waits for it fails */
     int queued; /* 1: waits behind one of its name that is under way; 0: that is an error */
     /* 2bit, 1bit: the codec's threshold; topk: the ratio of the values that are sent */
     double parameter;

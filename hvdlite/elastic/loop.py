@@ -3,13 +3,16 @@
 import functools
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from hvdlite.core import frameworks, names, registry, topology
-from hvdlite.core.native import HvdliteError, failure_of
+from hvdlite.core.collectives import run as run_collective
+from hvdlite.core.native import HvdliteError, failure_of, lib
 from hvdlite.core.objects import allgather_object
+from hvdlite.core.reduce_ops import Sum
 from hvdlite.elastic.exceptions import HostsUpdatedInterrupt
 from hvdlite.elastic.state import State
 from hvdlite.lifecycle import job, resets
-from hvdlite.numpy import barrier
 
 members, newcomers = job.door.members, job.door.newcomers
 
@@ -70,7 +73,7 @@ def run(function: Callable) -> Callable:
                 has_state = True
                 result = function(state, *args, **kwargs)
                 frameworks.wait_all()
-                barrier()
+                _return_together()
                 vote = resets.ALL_IS_DONE
             except HostsUpdatedInterrupt:
                 vote = resets.LET_NEWCOMERS_IN
@@ -97,6 +100,13 @@ def run(function: Callable) -> Callable:
             members.shrink()
 
     return wrapper
+
+
+def _return_together() -> None:
+    """Wait for all ranks' return; an error on all, if others wait for a rank that is here."""
+    nothing = np.empty(0, np.uint8)
+    name = "end of the function of hvd.elastic.run"
+    run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)
 
 
 class _Left:

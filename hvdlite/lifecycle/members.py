@@ -75,12 +75,13 @@ def is_seen(seconds: float) -> bool:
 def have_caused(error: BaseException) -> bool:
     """Tell whether deaths have caused the error, by MPI's news; wait for the news.
 
-    Of a rank that stands still there is none: the others wait for it in :func:`agreed`.
+    Of a rank that stands still there is none: the others wait for it in :func:`agreed`. Nor is
+    there of a disagreement, which all ranks raise.
     """
     failed = failure_of(error)
     kind = failed.kind if failed else None
-    if kind == "rank dead":
-        return survive()
+    if kind in ("rank dead", "mismatch"):
+        return kind == "rank dead" and survive()
     return is_seen(CERTAIN_SECONDS if kind == "rank left" else NEWS_SECONDS)
 
 

@@ -7,6 +7,14 @@ static struct coordinator_config config_of(int size) {
                   .stall_failure = 60);
 }
 
+SCENE(test_who_waits_for_a_rank_in_its_last_tensor_hears_of_it, config_of(3)) {
+    struct request last = request_of("last", 0);
+    last.last = true;
+    says(s, 1, last, 0);
+    STORY(s, "-> ; 2+a 2+b -> Flast Fa Fb ? 'a' & rank 1 has come to the last & rows 1");
+    STORY(s, "0+a -> Fa ? 'a' & rank 1 has come to the last & rows 0");
+}
+
 TEST(test_leave_before_submission) {
     CHECK_STORY(config_of(3), "0+waits ->; 1- -> Fwaits ? 'waits' & rank 1 left & out of data;"
                               "2+new -> Fnew ? 'new' & rank 1 left & out of data; ->");

@@ -81,6 +81,24 @@ def test_a_new_rank_without_the_state_does_not_train_alone(options):
     assert "all ranks that had the state of training have died" in done.err
 
 
+@pytest.mark.parametrize("options", [[], TCP], ids=["mpi", "tcp"])
+def test_an_early_return_on_one_rank_ends_the_wait_of_the_others(options):
+    """They waited for ever."""
+    program = """if True:
+        import hvdlite as hvd
+        hvd.init()
+        @hvd.elastic.run
+        def train(state):
+            for step in range(9 - 3 * hvd.rank()):
+                hvd.numpy.allreduce(hvd.numpy.np.ones(1), name="x")
+                state.commit()
+        train(hvd.elastic.ObjectState())
+    """
+    done = call(*options, "-n", 2, *python(program))
+    assert done.code == 1, done.err
+    assert "'allreduce.x' can't complete: rank 1 has come to the end of the function" in done.err
+
+
 def test_a_new_rank_that_hangs_holds_up_no_end():
     """MPI may hold one for ever whose job has ended meanwhile."""
     done = elastic("-n", 3, "1", 5, 2, NEWCOMERS_HANG="1")

@@ -41,6 +41,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     r->failed = from->failed;
     r->uneven = from->kind == HVD_ALLTOALL && from->splits;
     r->waited = from->waited != 0;
+    r->last = from->last != 0;
     to->queued = from->queued != 0;
     r->ndim = from->ndim;
     if (from->ndim) memcpy(r->dims, from->dims, (size_t)from->ndim * sizeof *r->dims);

@@ -80,6 +80,7 @@ static int submit(struct coordinator *c, int rank, const struct request *request
         p->turn = c->turns++;
     }
     HVD_TRY(pending_add(p, rank, request, id, err));
+    c->look_for_last |= request->last;
     if (*why) HVD_TRY(pending_refused(p, rank, why, err));
     if (request->kind == HVD_JOIN) return join(c, rank, err);
     return is_ready(c, p) ? add_ready(c, p, err) : HVD_OK;

@@ -15,6 +15,8 @@ struct coordinator {
     uint64_t last_id;       /* ids are never used twice */
     struct waiting waiting; /* tensors that some rank has not submitted */
     bool look_again;        /* a rank has left since all waiting tensors were checked */
+    bool look_for_last;     /* there may be a last tensor among them */
+    hvd_error over;         /* why all of them fail from now on; HVD_OK: they do not */
     uint64_t turns;         /* numbers given to tensors so far */
     struct ready ready;     /* submitted by all, not decided yet */
     struct ahead ahead;

@@ -47,6 +47,21 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
+/* Once a tensor waits for a rank that waits in its last one, all fail. */
+static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
+    struct pending *last = c->look_for_last ? c->waiting.first : NULL;
+    while (last && !last->request.last) last = last->next;
+    c->look_for_last = last;
+    for (struct pending *p = last ? c->waiting.first : NULL; p && !c->over.code; p = p->next) {
+        int i = 0;
+        while (i < p->size && (!last->submitted[i] || p->submitted[i] || c->owed[i])) i++;
+        if (i < p->size) pending_explain_last(p, i, last, &c->over);
+    }
+    while (c->over.code && c->waiting.first)
+        HVD_TRY(fail_pending(c, c->waiting.first, &c->over, out, err));
+    return HVD_OK;
+}
+
 /* Fails tensors that have waited longer than stall_failure. The oldest come first. */
 static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
                           hvd_error *err) {
@@ -205,6 +220,7 @@ void coordinator_finished(struct coordinator *c, double now) {
 
 int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     HVD_TRY(decide_ready(c, now, out, err));
+    HVD_TRY(decide_last(c, out, err));
     HVD_TRY(decide_left(c, out, err));
     HVD_TRY(decide_stalled(c, now, out, err));
     bool all_left = c->nleft == c->config.size && !c->nowed && c->ready.first == c->ready.n;

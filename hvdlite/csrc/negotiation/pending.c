@@ -213,6 +213,17 @@ void pending_explain_left(const struct pending *p, int first, const char *reason
     error_blame(err, job_rank(p->job_ranks, first));
 }
 
+void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
+                          hvd_error *err) {
+    int missing = job_rank(p->job_ranks, rank);
+    error_set(
+        err, HVD_MISMATCH,
+        "tensor '%s' can't complete: rank %d has come to the %s without submitting it. Submit "
+        "the same tensors on every rank before.",
+        p->request.name, missing, last->request.name);
+    error_blame(err, missing);
+}
+
 void pending_explain_joined(const struct pending *p, hvd_error *err) {
     char joined[200];
     ranks_text(p->submitted, false, p->size, p->job_ranks, joined, sizeof joined);

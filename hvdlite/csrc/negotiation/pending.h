@@ -61,6 +61,9 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err);
 /* Names only the first rank that left without submitting it, so that all ranks get one text. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
+/* A rank that has submitted `last` has not submitted it. */
+void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
+                          hvd_error *err);
 /* Some ranks have joined, and zeros can't stand in for their tensors. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 

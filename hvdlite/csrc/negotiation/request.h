@@ -27,6 +27,7 @@ struct request {
     bool failed;    /* this rank has no data for the tensor */
     bool uneven;    /* an alltoall: this rank chooses how many rows go to each rank */
     bool waited;    /* a caller waits for the tensor, and steps the engine meanwhile */
+    bool last;      /* until its end this rank submits no other */
     int64_t dims[HVD_MAX_DIMS];
     /* The same on every rank; has kind and owner: "allreduce.trainer0.3" */
     char name[HVD_MAX_NAME];

@@ -102,6 +102,7 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_bool(s, &q->failed));
     HVD_TRY(pass_bool(s, &q->uneven));
     HVD_TRY(pass_bool(s, &q->waited));
+    HVD_TRY(pass_bool(s, &q->last));
     HVD_TRY(pass_int(s, &q->root, 4));
     HVD_TRY(pass_int(s, &q->priority, 4));
     HVD_TRY(pass_int(s, &q->grouped, 4));
