@@ -58,55 +58,13 @@ TEST(test_rows_of_an_allgather) {
                               "0#g 2#g 1+g:7x5 -> Tg R ? new & rows 0 7 4; *#g -> T#g R");
 }
 
-struct conflict {
-    struct request usual, odd;
-    const char *field, *usual_value, *odd_value;
-};
-
-static void check_conflict(const struct conflict *row, int odd_rank) {
-    struct scene s;
-    scene_open(&s, config_of(4));
-    for (int i = 0; i < 4; i++) says(&s, i, i == odd_rank ? row->odd : row->usual, 0);
-    all_say(&s, 4, request_of("good", 3));
-    STORY(&s, "-> Fw Tgood R");
-    const hvd_error *why = &s.got[0].item.error;
-    char odd[32], others[32];
-    snprintf(odd, sizeof odd, "rank %d: %s", odd_rank, row->odd_value);
-    snprintf(others, sizeof others, odd_rank == 0 ? "ranks 1-3: %s" : "ranks 0-2: %s",
-             row->usual_value);
-    CHECK_INT(why->code, HVD_MISMATCH);
-    CHECK_HAS(why->text, "'w'");
-    CHECK_HAS(why->text, row->field);
-    CHECK_HAS(why->text, odd);
-    CHECK_HAS(why->text, others);
-    all_say(&s, 4, row->usual);
-    STORY(&s, "-> Tw R");
-    scene_close(&s);
-}
-
-TEST(test_conflicts) {
-    struct request sum = request_of("w", 3), from = broadcast_of("w", 3, 0);
-    struct conflict rows[] = {
-        {sum, from, "kind", "allreduce", "broadcast"},
-        {sum, sum, "dtype", "float32", "int64"},
-        {sum, sum, "shape", "(3,)", "(4,)"},
-        {sum, sum, "op", "Sum", "Average"},
-        {sum, sum, "prescale_factor", "1 and 1", "0.5"},
-        {sum, sum, "postscale_factor", "1 and 1", "1 and 2"},
-        {from, from, "root_rank", "0", "3"},
-        {gather_of("w", 3, 4), gather_of("w", 3, 5), "shape", "(3, 4)", "(3, 5)"},
-        {sum, sum, "compression", "none", "2bit(0.5)"}};
-    rows[1].odd.dtype = HVD_INT64;
-    rows[2].odd.dims[0] = 4;
-    rows[3].odd.op = HVD_AVERAGE;
-    rows[4].odd.prescale = 0.5;
-    rows[5].odd.postscale = 2;
-    rows[6].odd.root = 3;
-    rows[8].odd.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        check_conflict(&rows[i], 0);
-        check_conflict(&rows[i], 3);
-    }
+/* Other fields: tests/contract/test_refusals.py. */
+SCENE(test_ranks_that_do_different_things, config_of(2)) {
+    says(s, 0, request_of("w", 3), 0);
+    says(s, 1, broadcast_of("w", 3, 0), 0);
+    STORY(s, "*+good -> Fw Tgood R ? 'w' & kind & rank 0: allreduce & rank 1: broadcast");
+    CHECK_INT(s->got[0].item.error.code, HVD_MISMATCH);
+    STORY(s, "*+w -> Tw R");
 }
 
 /* Rows may differ among ranks; the text must give each rank the shape that it has. */

@@ -103,26 +103,6 @@ ENGINES_TEST(test_changing_tensor, ranks_run, 1, 4) {
     }
 }
 
-/* Rows that change on one rank only: the others send the id, this one all of it. */
-ENGINES(growing_main, arg) {
-    hvd_kind kind = *(hvd_kind *)arg;
-    for (size_t round = 0; round < 12; round++) {
-        size_t parts[MOST_RANKS * MOST_RANKS];
-        int each = kind == HVD_ALLTOALL ? me->ranks->size : 1;
-        for (int i = 0; i < me->ranks->size * each; i++) parts[i] = i / each == 1 ? round / 2 : 2;
-        struct coll_case c = {.kind = kind, .dtype = HVD_INT32, .n = 5, .parts = parts};
-        check_one(me, c, "growing", false);
-    }
-}
-
-TEST(test_growing_rows) {
-    hvd_kind kinds[] = {HVD_ALLGATHER, HVD_ALLTOALL};
-    for (int i = 0; i < 2; i++) {
-        ranks_run(2, growing_main, &kinds[i]);
-        ranks_run(5, growing_main, &kinds[i]);
-    }
-}
-
 /* Bigger than segments, fused, alone and in pieces; the later rounds by the cache. */
 TEST(test_long_tensors) {
     static const size_t AHEAD[] = {AHEAD_UNLIMITED, 1, 300000, AHEAD_MEASURED};

@@ -99,20 +99,6 @@ def test_several_contexts(count, update_on_kvstore, parity):
 
 
 @on_store
-def test_weights_are_in_step_before_the_first_forward(update_on_kvstore, rank):
-    module = mx.mod.Module(lenet())
-    data = iterator(joined=False)
-    module.bind(data.provide_data, data.provide_label)
-    module.set_params(start_weights(seed=rank), {})
-    module.init_optimizer(kvstore="dist_sync_mpi")
-    first = {name: array.asnumpy() for name, array in start_weights(seed=0).items()}
-    assert_close(weights_of(module), first, tolerance=0)
-    module.forward(data.next())
-    for name, (array,) in zip(module._exec_group.param_names, module._exec_group.param_arrays):
-        np.testing.assert_array_equal(array.asnumpy(), first[name])
-
-
-@on_store
 @pytest.mark.filterwarnings("ignore:Parameters already initialized")
 def test_checkpoints(update_on_kvstore, tmp_path_factory, parity):
     """Saved half-way by each rank, resumed with and without hvdlite."""
