@@ -225,7 +225,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Say that this rank has no more data; wait for all ranks, and return the last to say so.
+    """Join: this rank has no more data. Wait for all ranks, and return the last that joined.
 
     Until the last rank joins, this rank contributes zeros to the other ranks' allreduces with op
     Sum, Average (over the ranks that still have data) or Adasum. Other collectives are an error on

@@ -127,11 +127,11 @@ def run(
     """Simulate a job; return what it prints.
 
     ``steps``: seconds of each; ``ranks``: of each rank the bytes and messages of data that it sends
-    to other hosts in a step, and the messages of the negotiation that it sends and hears.
+    to other hosts in a step, and the messages of the negotiation that it sends and receives.
 
     :param algorithm: of ALGORITHMS, where messages are chosen from; None: as hvdlite chooses.
     :param settings: of job.c: steps, warm, compute, forward, meet, fifo, ahead, fusion, ...
-    :raises Failed: with what the program says.
+    :raises Failed: with what the program prints.
     """
     given = {"hosts": place.hosts, "ranks": place.ranks, **place.costs._asdict()}
     given.update(servers=place.servers, apart=int(place.apart), rate=place.carried, **settings)

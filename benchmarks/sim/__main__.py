@@ -96,7 +96,7 @@ def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
         return
     print(f"a message costs {found['alpha'] * 1e6:.0f} us, a byte {found['beta'] * 1e9:.3f} ns, as "
           f"the ranks have measured; {found['choices']}")  # fmt: skip
-    names = ["bytes sent", "messages sent", "negotiation's sent", "negotiation's heard"]
+    names = ["bytes sent", "messages sent", "negotiation's sent", "negotiation's received"]
     for name, column in zip(names, zip(*found["ranks"])):
         print(f"{name + ', a step':28} rank 0 {column[0]:,.1f}, mean "
               f"{statistics.mean(column):,.1f}, most {max(column):,.1f}")  # fmt: skip

@@ -132,7 +132,7 @@ static bool start(struct way way, const char *name, void (*run)(int, char **)) {
 static void count(struct sim_network *n, const struct parcel *p) {
     struct sim_counts *from = &n->ranks[p->from].counts;
     if (!p->message) from->data++, from->bytes += p->size;
-    if (p->message) from->sent++, n->ranks[p->to].counts.heard++;
+    if (p->message) from->sent++, n->ranks[p->to].counts.received++;
 }
 
 /* What its rank does with a message, at either end. Data between ranks of a host goes by windows. */

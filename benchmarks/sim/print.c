@@ -29,7 +29,7 @@ static void print_counts(void) {
         struct sim_counts c = job.after[r], b = job.before[r];
         printf("%s[%.0f, %.2f, %.2f, %.2f]", r ? ", " : "", (double)(c.bytes - b.bytes) / steps,
                (double)(c.data - b.data) / steps, (double)(c.sent - b.sent) / steps,
-               (double)(c.heard - b.heard) / steps);
+               (double)(c.received - b.received) / steps);
     }
     printf("]");
 }

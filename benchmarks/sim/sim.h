@@ -21,7 +21,8 @@ struct sim_costs {
 };
 
 struct sim_counts {
-    size_t bytes, data, sent, heard; /* between hosts: data's bytes and messages; negotiation's */
+    size_t bytes, data, sent,
+        received; /* between hosts: data's bytes and messages; negotiation's */
 };
 
 struct sim_network;

@@ -2,7 +2,7 @@
 
     python -m hvdlite.launch.agent -- python train.py
 
-The agent sends the program's output and exit code to the launcher. If the launcher says stop or is
+The agent sends the program's output and exit code to the launcher. If the launcher sends stop or is
 gone, or if the backend ends the job, the agent ends the program and its children. Without a
 launcher (HVDLITE_LAUNCHER is not set) the agent becomes the program.
 """
@@ -118,7 +118,7 @@ class Agent:
         self._elastic = False  # the others go on when the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
-        self._selector.register(link.sock, selectors.EVENT_READ, self._hear)
+        self._selector.register(link.sock, selectors.EVENT_READ, self._receive)
 
     def run(self, command: list[str], order: dict) -> int:
         """Run the program to its end; return its exit code, or minus the signal that ended it."""
@@ -140,7 +140,7 @@ class Agent:
         """Send the result of the task, if there is one; return the exit code."""
         size = os.path.getsize(path) if os.path.exists(path) else 0
         if size > channel.MOST_DATA:
-            self._say(f"the result is too large to be returned: {size} bytes when pickled")
+            self._report(f"the result is too large to be returned: {size} bytes when pickled")
             return 1
         if size:
             with open(path, "rb") as file:
@@ -156,7 +156,7 @@ class Agent:
         for good if ranks of several hosts fail in the same moment.
 
         The agent of an elastic job ends at once, with 0: then mpirun tells the other ranks that the
-        program is dead. Of an agent with another exit code it would say nothing.
+        program is dead. It would not tell of an agent with another exit code.
         """
         failed = code != 0 or bool(self._joined)
         if failed and self._elastic:
@@ -182,7 +182,7 @@ class Agent:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: list[str], order: dict) -> None:
-        # While output is under way the kernel asks ever more rarely: it may hear of a link that
+        # While output is under way the kernel asks ever more rarely: it may find that a link
         # is back after twice the time that the link was down.
         self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
@@ -222,10 +222,10 @@ class Agent:
         return [self._child.stdout, self._child.stderr]
 
     def _could_not_start(self, error: OSError) -> int:
-        self._say(f"{socket.gethostname()} cannot start '{error.filename}': {error.strerror}")
+        self._report(f"{socket.gethostname()} cannot start '{error.filename}': {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._send(channel.OUTPUT, b"\1" + f"hvdliterun: {text}\n".encode(errors="replace"))
 
     def _listen_to_signals(self) -> None:
@@ -247,7 +247,7 @@ class Agent:
         if any(number != signal.SIGCHLD for number in os.read(reader, 512)):
             self._end()
 
-    def _hear(self, _) -> None:
+    def _receive(self, _) -> None:
         if not self._link:
             return
         try:

@@ -18,8 +18,8 @@ EXPORTED void *PMIx_Info_create(size_t n) {
     return create && n ? create(n + 1) : NULL;
 }
 
-/* A daemon of a job on one host listens for daemons of other hosts, on all addresses: no option of its
- * own says where. With HVDLITE_LOOPBACK set it listens on the loopback. */
+/* A daemon of a job on one host listens for daemons of other hosts, on all addresses: it has no
+ * option for this. With HVDLITE_LOOPBACK set it listens on the loopback. */
 EXPORTED int bind(int sock, const struct sockaddr *address, socklen_t length) {
     int (*next)(int, const struct sockaddr *, socklen_t) = NULL;
     void *found = dlsym(RTLD_NEXT, "bind");

@@ -73,7 +73,7 @@ class Door:
         """Drop the connections that have not sent a HELLO in time."""
         due = time.monotonic() - PATIENCE
         for link in [link for link, came in self._strangers.items() if came < due]:
-            self._drop(link, "it said nothing of this job")
+            self._drop(link, "it sent nothing of this job")
 
     def complain(self, link: Channel, why: object) -> None:
         """Tell the user about a connection, once for each reason."""
@@ -99,9 +99,9 @@ class Door:
         except OSError:  # the peer has closed it already
             return
         self._strangers[link] = time.monotonic()
-        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(link))
+        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._receive(link))
         if len(self._strangers) > self._most:
-            self._drop(next(iter(self._strangers)), "there are too many that say nothing")
+            self._drop(next(iter(self._strangers)), "there are too many that send nothing")
 
     def _wrapped(self, sock: socket.socket) -> socket.socket:
         if not self._key:
@@ -110,7 +110,7 @@ class Door:
 
         return encryption.from_agent(sock, self._key)
 
-    def _hear(self, link: Channel) -> None:
+    def _receive(self, link: Channel) -> None:
         if link not in self._strangers:  # dropped a moment ago, for a newer one
             return
         try:

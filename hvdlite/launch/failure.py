@@ -69,10 +69,10 @@ class Signs:
 def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
-    A rank that raised tells the others and waits for them, so it may end last, but it has said so
+    A rank that raised tells the others and waits for them, so it may end last, but its report comes
     first. The first sign of a killed rank is its end. A rank whose collective another rank has made
-    fail comes after the others, whatever was heard first; last, if that rank ended by itself. It
-    is none if the backend had ended that rank before: then the backend tells why.
+    fail comes after the others, whatever came first; last, if that rank ended by itself. It is none
+    if the backend had ended that rank before: then the backend tells why.
     """
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):

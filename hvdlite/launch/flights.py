@@ -30,7 +30,7 @@ class Held:
             self._file = file
 
     def read(self, stacks: bool = True) -> bytes:
-        """Return what the recorder says, with the stacks of a rank that lives; empty: none."""
+        """Return what the recorder holds, with the stacks of a rank that lives; empty: none."""
         if self._file is None:
             return b""
         from hvdlite.monitor import memory, report

@@ -1,4 +1,4 @@
-"""``--metrics-port``: answers HTTP with what the job's recorders say, for Prometheus.
+"""``--metrics-port``: answers HTTP with what the job's recorders hold, for Prometheus.
 
 Threads of the launcher answer. The recorders come through the
 agents, by the job's own connections.
@@ -31,7 +31,7 @@ def address(text: str) -> Tuple[str, int]:
 
 @contextlib.contextmanager
 def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
-    """Answer with what ``read`` returns, and say on stderr where.
+    """Answer with what ``read`` returns, and print on stderr where.
 
     :param where: as ``--metrics-port``; None: nothing listens.
     :raises LaunchError: nothing can listen there.

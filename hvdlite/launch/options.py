@@ -84,7 +84,7 @@ OPTIONS = {
         Option("--summary", "print at the end what the steps lost time to, as hvdlite why does"),
         Option("--metrics-port", "tell Prometheus the same, and what each rank counts, at "
                "http://127.0.0.1:PORT/metrics", str, "[ADDRESS:]PORT", "metrics"),
-        Option("--verbose", "say what is run"),
+        Option("--verbose", "print what is run"),
         Option("--dry-run", "print what would be run"),
         Option("--mpi-args", "more options for mpirun, quoted as one word",
                str, "ARGS", default=""),

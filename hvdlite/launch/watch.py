@@ -121,7 +121,7 @@ class Watch:
             raise BadFrame("a rank that is there already, or is none of the job's")
         rank = self._links[link] = self._ranks[number] = ranks.Rank(number, link, **hello)
         rank.takes_part = number < self._job.processes
-        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._hear(rank))
+        self._selector.register(link.sock, selectors.EVENT_READ, lambda _: self._receive(rank))
         if self._ending:
             self._send(link, channel.STOP)
         elif self._start_time is not None:
@@ -129,7 +129,7 @@ class Watch:
         elif len(self._ranks) == self._job.processes:
             self._start()
 
-    def _hear(self, rank: ranks.Rank) -> None:
+    def _receive(self, rank: ranks.Rank) -> None:
         try:
             for kind, data in rank.link.receive():
                 self._told(rank, kind, data)

@@ -46,7 +46,7 @@ class Arrivals:
             raise HvdliteError(f"{self._text(waited)}. {INIT} sets how long init() waits")
         if now >= self._warns:
             self._warns = float("inf")
-            if self._rank == min(self.here):  # of those that know of each other one says it
+            if self._rank == min(self.here):  # one of those that know of each other warns
                 logger.warning("%s", self._text(waited))
 
     def _text(self, waited: float) -> str:

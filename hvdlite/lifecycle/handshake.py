@@ -108,7 +108,7 @@ class Visitor:
         self._own, self._key = own, key
         self._client = self._server = self._received = b""
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Take what has come; return the other side's Hello when it is proved, None before.
 
         :raises Stranger: it is none of the job.
@@ -148,7 +148,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def say(connection: socket.socket, value: Any) -> None:
+def send(connection: socket.socket, value: Any) -> None:
     """Send a value; both sides are known."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
@@ -156,7 +156,7 @@ def say(connection: socket.socket, value: Any) -> None:
     connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
-def hear(connection: socket.socket) -> Any:
+def receive(connection: socket.socket) -> Any:
     """Return the next value.
 
     :raises OSError: the connection is broken, or nothing has come within its timeout.

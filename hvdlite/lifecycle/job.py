@@ -57,10 +57,10 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
     failed = failure_of(error)
     others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
     if not (failed and failed.ranks and others):
-        watched.say_raised()
+        watched.report_raised()
         return None
     how = {"stalled": watched.STALLED, "rank dead": watched.SILENT}.get(failed.kind or "", 0)
-    watched.say_raised(how, failed.ranks)
+    watched.report_raised(how, failed.ranks)
     if os.environ.get(FOLD) != "1":
         return None
     text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
@@ -81,7 +81,7 @@ def _enter(process_sets, world: World) -> None:
         _watch_end_of_a_worker()
     _joined = True
     recorder.begin(world, door.TRANSPORT)
-    watched.say(watched.JOINED)
+    watched.report(watched.JOINED)
     registry.begin(process_sets)
     if "hvdlite.horovod.variables" in sys.modules:  # this program is one for Horovod
         sys.modules["hvdlite.horovod.variables"].set_all()
@@ -121,7 +121,7 @@ def _leave(reason: str, patience: float = float("inf")) -> bool:
     lib.hvd_flight_bell(-1, b"")
     lib.hvd_close()
     recorder.end()
-    watched.say(watched.LEFT)
+    watched.report(watched.LEFT)
     topology.leave(sound)
     return sound
 
@@ -165,7 +165,7 @@ def at_exit() -> None:
     """Leave the job, or end it, as the script has ended. The interpreter calls this."""
     failed = script_end.failure()
     if failed and failed.error:
-        watched.say_raised()  # again: a user's own sys.excepthook may have replaced the one here
+        watched.report_raised()  # again: a user's own sys.excepthook may have replaced the one here
     if failed:
         door.members.end_alone()
     clean = True
@@ -181,7 +181,7 @@ def at_exit() -> None:
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False  # the others wait in init(), and the usual end would wait for them
     elif not _joined and door.has_others():
-        door.say_gone()
+        door.report_gone()
     if not clean or (failed and failed.unsaid and door.has_others()):
         _end_job(failed.code if failed else 1)
     script_end.call_for_later_failures(_end_of_a_later_failure)

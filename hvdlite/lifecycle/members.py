@@ -63,7 +63,7 @@ def is_seen(seconds: float) -> bool:
     until = time.monotonic() + seconds
     while survive():
         with contextlib.suppress(MPI.Exception):
-            _comm.Iprobe()  # lets MPI hear of deaths
+            _comm.Iprobe()  # lets MPI find deaths
         if _comm.Is_revoked() or _comm.Get_failed().size:
             return True
         if time.monotonic() > until:

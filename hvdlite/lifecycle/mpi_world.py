@@ -226,7 +226,7 @@ def rank() -> int:
     return MPI.COMM_WORLD.rank
 
 
-def say_gone() -> None:
+def report_gone() -> None:
     """Tell those who wait for this process in init(), now or later; the others never look."""
     for other in range(MPI.COMM_WORLD.size):
         if other != MPI.COMM_WORLD.rank:

@@ -36,7 +36,7 @@ _INFO = 255  # bytes of a value in an MPI_Info of Open MPI
 
 _READY, _PORT, _WELCOME, _NEVER = range(4)  # tags of messages
 
-_came_in = threading.Event()  # a newcomer has said that it is ready
+_came_in = threading.Event()  # a newcomer has reported that it is ready
 _active = False  # elastic training has begun
 _homes: List[str] = []  # the hosts of the ranks that the job began with
 _present: List[str] = []  # the hosts of the present ranks
@@ -149,7 +149,7 @@ def come_in() -> None:
     comm, first = MPI.COMM_WORLD, MPI.Comm.Get_parent()
     try:
         if not comm.rank:
-            _say_ready(first)
+            _report_ready(first)
         port = _word_of(first, _PORT) if not comm.rank else ""
         meeting = _Meeting(lambda: comm.Connect(port, root=0), True)
         everyone = meeting.wait(lambda: _is_dead(first))
@@ -160,12 +160,12 @@ def come_in() -> None:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
     members.take(everyone)
-    watched.say(watched.LET_IN)
+    watched.report(watched.LET_IN)
 
 
-def _say_ready(first: MPI.Intercomm) -> None:
-    said = first.Isend([None, 0, MPI.BYTE], 0, _READY)
-    while not said.Test():
+def _report_ready(first: MPI.Intercomm) -> None:
+    sent = first.Isend([None, 0, MPI.BYTE], 0, _READY)
+    while not sent.Test():
         first.Iprobe(0, _NEVER)  # raises if it is dead: a send to the dead may never end
         time.sleep(1e-3)
 

@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.core.log import logger
 from hvdlite.lifecycle.arrivals import ended, ended_without
-from hvdlite.lifecycle.handshake import GONE, Hello, Stranger, Visitor, introduce, say
+from hvdlite.lifecycle.handshake import GONE, Hello, Stranger, Visitor, introduce, send
 
 VISITOR_SECONDS = 10.0  # from a connection to its proof
 CONNECT_SECONDS = 3.0
@@ -89,7 +89,7 @@ class Reception:
         if connection is self._listener:
             self._admit()
         elif connection in self._visitors:
-            self._hear(self._visitors[connection])
+            self._receive(self._visitors[connection])
         elif connection in self.guests.values():  # else it was turned away a moment ago
             self._look_after(connection)
 
@@ -103,9 +103,9 @@ class Reception:
         if len(self._visitors) > MOST_VISITORS + len(self._expected):
             self._turn_away(next(iter(self._visitors.values())), "too many come at once")
 
-    def _hear(self, visitor: Visitor) -> None:
+    def _receive(self, visitor: Visitor) -> None:
         try:
-            hello = visitor.hear()
+            hello = visitor.receive()
             if hello:
                 self._let_in(visitor, hello)
         except BlockingIOError:
@@ -126,7 +126,7 @@ class Reception:
             why = f"rank {hello.rank} is here already, or is not expected here"
         if why:
             with contextlib.suppress(OSError):
-                say(visitor.connection, {"error": why})
+                send(visitor.connection, {"error": why})
             raise Stranger(why)
         del self._visitors[visitor.connection]
         self.guests[guest] = visitor.connection
@@ -153,7 +153,7 @@ class Reception:
     def _end_the_slow(self) -> None:
         now = time.monotonic()
         for visitor in [v for v in self._visitors.values() if v.deadline < now]:
-            self._turn_away(visitor, f"it has not said who it is within {VISITOR_SECONDS:g} s")
+            self._turn_away(visitor, f"it has not proved who it is within {VISITOR_SECONDS:g} s")
 
     def _turn_away(self, visitor: Visitor, why: str) -> None:
         self._turned_away += 1

@@ -44,7 +44,7 @@ def begin(world: World, transport: str) -> None:
     lib.hvd_flight_describe(job.encode(), transport.encode(), signal_number)
     _State.neighbours = list(_open(card for card in cards if card[0] == own[0] and card[2] >= 0))
     if watched.by_an_agent():
-        watched.say_recorder(f"/proc/{os.getpid()}/fd/{file}")
+        watched.report_recorder(f"/proc/{os.getpid()}/fd/{file}")
         _State.bell = watched.open_pipe()
         word = watched.line_of(watched.TROUBLE)
     else:

@@ -18,7 +18,16 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.core.native import HvdliteError
-from hvdlite.lifecycle.handshake import NEW, READY, Hello, Stranger, Visitor, hear, introduce, say
+from hvdlite.lifecycle.handshake import (
+    NEW,
+    READY,
+    Hello,
+    Stranger,
+    Visitor,
+    introduce,
+    receive,
+    send,
+)
 from hvdlite.lifecycle.limits import PATIENCE, limit_of
 from hvdlite.lifecycle.reception import Guest, Reception, bound
 
@@ -57,7 +66,7 @@ class RollCall:
         self._limit, self._lost = limit, lost
         self._doors = {**doors, **coming}
         self._silent: Set[int] = set()
-        self._asked: Set[int] = set()  # whatever the watch says of them
+        self._asked: Set[int] = set()  # whatever the watch finds of them
         self._dead: Set[int] = set()
         self._questions: Dict[int, socket.socket] = {}  # connections to doors
         self._unanswered: Dict[int, float] = {}  # since when
@@ -107,21 +116,21 @@ class RollCall:
             try:
                 connection.settimeout(self._patience if number in self._old else NEWCOMER_SECONDS)
                 bound(connection, self._limit)
-                told[number], came[number] = tuple(hear(connection)), connection
+                told[number], came[number] = tuple(receive(connection)), connection
             except OSError:  # it has died since, or stands still
                 connection.close()
         members = sorted(told)
         try:
             self._check_majority(members)
         except HvdliteError as error:
-            _say_all(came, {"error": str(error)})
+            _send_all(came, {"error": str(error)})
             raise
         votes = [told[number][0] for number in self._old if number in told]
         verdict = functools.reduce(operator.and_, votes) if len(votes) == len(self._old) else 0
         doors = [told[number][2] for number in members]
         epoch = max(each[1] for each in told.values()) + 1
         agreed = (verdict, epoch, members, doors, resets)
-        _say_all(came, {"value": agreed})
+        _send_all(came, {"value": agreed})
         return _met(agreed, {members.index(number): each for number, each in came.items()})
 
     def _receive(self) -> Dict[int, socket.socket]:
@@ -188,8 +197,8 @@ class RollCall:
             purpose = READY if self._own in self._old else NEW
             introduce(question, Hello(purpose, self._own, 0, 0), self._key)
             question.settimeout(patience)
-            say(question, [vote, epoch, self._listener.getsockname()[:2]])
-            told = hear(question)
+            send(question, [vote, epoch, self._listener.getsockname()[:2]])
+            told = receive(question)
         except (OSError, Stranger):
             question.close()
             self._doubt(doubted)
@@ -206,7 +215,7 @@ class RollCall:
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:
-        """Ask at their doors, whatever the watch says."""
+        """Ask at their doors, whatever the watch finds."""
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
@@ -289,7 +298,7 @@ def _is_open(question: socket.socket) -> bool:
         return False
 
 
-def _say_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:
+def _send_all(connections: Dict[int, socket.socket], value: Dict[str, Any]) -> None:
     for connection in connections.values():
         with contextlib.suppress(OSError):
-            say(connection, value)
+            send(connection, value)

@@ -76,7 +76,7 @@ def begin(world: Any) -> None:
         _self.number = world.members()[world.rank]
         _self.world, _self.key = world, world.key()
         if not is_newcomer():
-            watched.say_door(*door)
+            watched.report_door(*door)
     world.watch.set_limit(limit)
 
 
@@ -125,7 +125,7 @@ def come_in() -> None:
     assert _self.listener is not None
     doors = {int(number): (at[0], at[1]) for number, at in _told()["doors"].items()}
     call = _roll_call(doors, {})
-    watched.say_door(*_self.listener.getsockname()[:2])
+    watched.report_door(*_self.listener.getsockname()[:2])
     _self.met = call.meet(0, 0, 0)
     if _self.met.verdict & resets.ALL_IS_DONE:
         raise HvdliteError("the others have ended")
@@ -166,7 +166,7 @@ def go_on() -> None:
     assert _self.met is not None
     gone = sorted(set(_self.doors) - set(_self.met.members))
     if gone and _self.number == _self.met.members[0]:
-        watched.say_gone(gone)
+        watched.report_gone(gone)
     _self.epoch, _self.doors = _self.met.epoch, _self.met.doors
 
 

@@ -2,7 +2,7 @@
 
 The launcher starts them, and tells them where the doors of the others are. One that is ready opens
 its own door and comes to the next roll call; the launcher tells the others of that door. At a
-commit they hold a roll call, if the first of them has heard of one.
+commit they hold a roll call, if the first of them knows of one.
 """
 
 import os
@@ -44,4 +44,4 @@ def come_in() -> None:
     except HvdliteError as error:
         print(f"hvdlite: a new rank comes too late: {error}", file=sys.stderr, flush=True)
         sys.exit(TOO_LATE)
-    watched.say(watched.LET_IN)
+    watched.report(watched.LET_IN)

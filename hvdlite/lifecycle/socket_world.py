@@ -204,13 +204,13 @@ def rank() -> int:
     return _place().rank
 
 
-def say_gone() -> None:
+def report_gone() -> None:
     """Tell those who wait for this process in init() now, or soon."""
-    star.say_gone(_place(), _joined, GONE_SECONDS)
+    star.report_gone(_place(), _joined, GONE_SECONDS)
 
 
 def end_all(code: int, patience: float) -> None:
     """End this process; the others see that it is gone, or are told so within these seconds."""
     if not _joined:
-        star.say_gone(_place(), _joined, patience)
+        star.report_gone(_place(), _joined, patience)
     os._exit(code)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Set
 from hvdlite.core import start
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.lifecycle.arrivals import Arrivals, ended, ended_without
-from hvdlite.lifecycle.handshake import GONE, STAR, Hello, hear, key_of, say
+from hvdlite.lifecycle.handshake import GONE, STAR, Hello, key_of, receive, send
 from hvdlite.lifecycle.limits import LIMIT, limit_of
 from hvdlite.lifecycle.reception import RETRY_SECONDS, Reception, bound, listen, reach
 
@@ -75,13 +75,13 @@ class Star:
 
     def send(self, value: Any, rank: int) -> None:
         try:
-            say(self.connections[rank], {"value": value})
+            send(self.connections[rank], {"value": value})
         except OSError:
             raise ended(rank) from None
 
     def receive(self, rank: int) -> Any:
         try:
-            told = hear(self.connections[rank])
+            told = receive(self.connections[rank])
         except socket.timeout as error:
             if error.errno == errno.ETIMEDOUT:  # the kernel has given the other host up
                 raise ended(rank) from None
@@ -100,7 +100,7 @@ class Star:
         told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
         for connection in self.connections.values():
             try:
-                say(connection, told)
+                send(connection, told)
             except OSError:
                 continue
 
@@ -180,7 +180,7 @@ def _door(place: start.Place) -> socket.socket:
         ) from error
 
 
-def say_gone(place: start.Place, joined: int, seconds: float) -> None:
+def report_gone(place: start.Place, joined: int, seconds: float) -> None:
     """Tell the ranks that wait in init(), now or within these seconds, of this process's end."""
     hello, key = Hello(GONE, place.rank, place.size, joined), key_of(place.job)
     seconds = max(seconds, RETRY_SECONDS[0])  # 0 would be no limit

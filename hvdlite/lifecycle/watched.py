@@ -41,34 +41,34 @@ def by_an_agent() -> bool:
     return VARIABLE in os.environ
 
 
-def say(word: bytes) -> None:
+def report(word: bytes) -> None:
     """Report what has happened to this process: it has joined the job, left it, come into one."""
     _write(line_of(word))
 
 
-def say_recorder(path: str) -> None:
+def report_recorder(path: str) -> None:
     """Report the path of this process's flight recorder: the agent keeps it open."""
     _write(RECORDER + path.encode() + b"\n")
 
 
-def say_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
+def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report an exception that the script does not catch; its traceback follows.
 
     :param ranks: other ranks to which that is due.
     :param how: ``STALLED`` or ``SILENT``, else 0.
     """
-    say(RAISED)
+    report(RAISED)
     if ranks:
         numbers = " ".join(map(str, (how, len(ranks), *ranks)))
         _write(BLAME + numbers.encode() + b"\n")
 
 
-def say_door(address: str, port: int) -> None:
+def report_door(address: str, port: int) -> None:
     """Report where this process's door is: a newcomer is ready then."""
     _write(DOOR + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 
-def say_gone(ranks: Sequence[int]) -> None:
+def report_gone(ranks: Sequence[int]) -> None:
     """Report the ranks, by number, without which the others go on."""
     _write(GONE + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""What the recorders of several ranks say together: who waits for whom, and how fast it goes."""
+"""What the recorders of several ranks show together: who waits for whom, and how fast it goes."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
@@ -6,7 +6,7 @@ from hvdlite.monitor import steps
 from hvdlite.monitor.memory import ALONE, MESSAGES, Op, Snapshot
 from hvdlite.monitor.traces import Note, Tensor
 
-_MOST_RANKS = 1 << 20  # a damaged recorder may say any number
+_MOST_RANKS = 1 << 20  # a damaged recorder may hold any number
 
 
 class Wait(NamedTuple):

@@ -45,7 +45,7 @@ class NoRecorder(Exception):
 
 
 class Snapshot(NamedTuple):
-    """What one rank's recorder said. Times are seconds of its host's monotonic clock."""
+    """What one rank's recorder held. Times are seconds of its host's monotonic clock."""
 
     head: Dict[str, Any]  # the fields of struct flight_memory
     ops: List[Op]  # the last operations, the oldest first

@@ -28,7 +28,7 @@ def shares(one: verdict.Ways) -> Dict[str, float]:
 
 
 def text(ranks: Sequence[Snapshot]) -> str:
-    """Return what the recorders of a job's ranks say; none: there are no samples."""
+    """Return what the recorders of a job's ranks hold; none: there are no samples."""
     samples = list(_samples(ranks)) if ranks else []
     lines: List[str] = []
     for name, told in _HELP.items():

@@ -25,7 +25,7 @@ _MOST_STALLS = 5  # reports of one process; the log has the texts of all
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
     """Write one report for this host's ranks; do nothing if another rank of it does.
 
-    The path is said on stderr. Nothing is raised: the report must not be another failure.
+    The path is printed on stderr. Nothing is raised: the report must not be another failure.
     """
     own = next((r.head() for r in recorders if r.head()["pid"] == os.getpid()), None)
     if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):

@@ -54,7 +54,7 @@ def of_trace(trace: traces.Trace) -> str:
 
 
 def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = None) -> str:
-    """Return the verdict about what the recorders of ranks say."""
+    """Return the verdict about what the recorders of ranks hold."""
     if not ranks:
         return "no rank could be read"
     job = f"job {ranks[0].head['job']}"

@@ -208,7 +208,7 @@ def _of_dtype(tensor, dtype: tf.DType):
 
 
 def join(process_set: ProcessSet = global_process_set):
-    """Say that this rank has no more data; return the last rank to say so, when all have."""
+    """Join: this rank has no more data. Return the last rank that joined, when all have."""
     if topology.size() == 1:
         return tf.constant(0)
 

@@ -276,7 +276,7 @@ broadcast_async_ = broadcast_.start
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Say that this rank has no more data; return the last rank to say so, when all have.
+    """Join: this rank has no more data. Return the last rank that joined, when all have.
 
     Until then zeros stand in for this rank in the other ranks' allreduces, as
     ``hvdlite.numpy.join`` has it.

@@ -105,7 +105,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return _distribute(optimizer, DistributedOptimizer, gradients, known)
 
     _synchronized: bool
-    _asked: bool  # the script itself has said synchronize() since the last step
+    _asked: bool  # the script itself has called synchronize() since the last step
     _parameter_names: Dict[torch.Tensor, str]
 
     def __init__(self, *args, **kwargs) -> None:

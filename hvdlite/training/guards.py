@@ -1,4 +1,4 @@
-"""Guards: find weights that have come apart and gradients that are no numbers, and say where.
+"""Guards: find weights that have come apart and gradients that are no numbers, and report where.
 
 Neutral: a framework's binding names the arrays. Off unless a script makes a guard, or
 HVDLITE_GUARD_STEPS is set.

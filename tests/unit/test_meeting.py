@@ -47,23 +47,23 @@ def met(place, patience=30.0, joined=0) -> tuple:
     own = star.meet(place, joined, patience)
     all_values = own.allgather({"rank": own.rank})
     own_mesh = mesh.connect(own)
-    heard = []
+    received = []
     for kind, descriptors in (("data", own_mesh.data), ("messages", own_mesh.messages)):
         streams = {r: socket.socket(fileno=fd) for r, fd in enumerate(descriptors) if fd >= 0}
         for rank, stream in streams.items():
-            handshake.say(stream, [kind, own.rank, rank])
-        heard += [handshake.hear(stream) for stream in streams.values()]
+            handshake.send(stream, [kind, own.rank, rank])
+        received += [handshake.receive(stream) for stream in streams.values()]
         for stream in streams.values():
             stream.close()
     own.allgather(None)  # none is gone before all are done
     own.close()
-    return all_values, own_mesh.lowest, sorted(heard)
+    return all_values, own_mesh.lowest, sorted(received)
 
 
 def expected(rank: int, size: int) -> tuple:
     others = [r for r in range(size) if r != rank]
-    heard = [[kind, other, rank] for kind in ("data", "messages") for other in others]
-    return [{"rank": r} for r in range(size)], [0] * size, heard
+    received = [[kind, other, rank] for kind in ("data", "messages") for other in others]
+    return [{"rank": r} for r in range(size)], [0] * size, received
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -200,7 +200,7 @@ def test_a_rank_that_ends_without_init(gone, monkeypatch):
             return met(place)
         if place.rank:
             assert is_in.wait(30)  # rank 2 waits at rank 0's
-        star.say_gone(place, 0, 10)
+        star.report_gone(place, 0, 10)
 
     monkeypatch.setattr(reception.Reception, "_let_in", noted)
     raised = as_threads(run, [(place,) for place in places(3)])

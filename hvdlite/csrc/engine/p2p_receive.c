@@ -78,7 +78,7 @@ static bool all_left(const struct p2p *p) {
     return true;
 }
 
-/* Those from which a receive may come are to say if they leave. */
+/* Asks each rank that may be the sender to report when it leaves. */
 static int greet(struct p2p *p, int from, hvd_error *err) {
     for (int r = 0; r < p->t->at.size; r++)
         if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].knows)

@@ -18,7 +18,7 @@ enum {
 enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
-    P2P_HELLO, /* this rank waits for that one, which is to say if it leaves */
+    P2P_HELLO, /* this rank waits for that one, which reports it when it leaves */
     P2P_OFFER, /* name, bytes in all, data if it is short, else perhaps the address of a lane */
     /* of a send: its bytes up to this one; all of them: it has been met; code 1: by the lane */
     P2P_WANT,
@@ -38,7 +38,7 @@ struct p2p_head {
 /* A lane: memory of a sender's that another rank of its host maps, for long data between the two.
  *
  * Data passes through slots. The sender takes a free one, fills it and tells the receiver, which
- * copies it and says so; then the slot is free. A zeroed lane is none. */
+ * copies it and frees the slot by a message. A zeroed lane is none. */
 enum { LANE_SLOTS = 4, LANE_SLOT = 256 << 10 };
 
 struct lane {
@@ -59,7 +59,7 @@ static inline char *lane_slot(const struct lane *l, int slot) {
 }
 
 struct p2p_peer {
-    bool knows; /* has sent something, or was sent something: it waits for word of this one's end */
+    bool knows; /* a message has passed between the two: this rank's end must be reported to it */
     bool left;
     struct lane to, from;
     char reason[256];

@@ -39,7 +39,7 @@ void timeline_forked(struct timeline *t);
 /* Overwrites the file. Fails when the timeline is on, or the file can't be written. */
 int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cycles, double now,
                    hvd_error *err);
-/* Ends the file. *err says so if a write failed, as on a full disk. Does nothing when it is off. */
+/* Ends the file. An error if a write failed, as on a full disk. Does nothing when it is off. */
 int timeline_stop(struct timeline *t, hvd_error *err);
 
 static inline bool timeline_on(struct timeline *t) {

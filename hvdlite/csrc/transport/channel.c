@@ -189,7 +189,7 @@ int channel_cut(int peer, hvd_error *err) {
                      peer);
 }
 
-/* It has said farewell, which was its last word. */
+/* It has sent its farewell, and no message of it is left. */
 static bool is_silent(const struct channel *c, int peer) {
     const struct parcel *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;

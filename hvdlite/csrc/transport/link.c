@@ -73,7 +73,7 @@ void parcels_drain(struct parcels *q) {
 
 /* A link that has been down is used at most 2 s after it is up again; by default the kernel tries
  * ever more rarely, for as long again as it was down. It also gives up after some tries, unless told
- * for how long to go on: who is lost is for others to say. Kernels below 6.15 have no such option. */
+ * for how long to go on: the watch decides who is lost. Kernels below 6.15 have no such option. */
 static void try_often(int file) {
     enum { TCP_RTO_MAX_MS = 44 /* of linux/tcp.h */, EVERY = 2000, A_DAY = 24 * 3600 * 1000 };
     if (!setsockopt(file, IPPROTO_TCP, TCP_RTO_MAX_MS, &(int){EVERY}, sizeof(int)))

@@ -58,7 +58,7 @@ struct link {
     /* The frame that is arriving: */
     struct frame head;
     size_t got; /* bytes, with the head */
-    bool begun; /* its reader has said where it goes */
+    bool begun; /* its reader has set where it goes */
     char *into; /* NULL: nowhere */
     struct piece *piece;
     struct parcel *parcel; /* whose data `into` is */

@@ -161,7 +161,7 @@ static void wait_until(struct net *n, bool (*done)(const struct net *), double s
 
 static bool all_sent(const struct net *n) { return !net_sends(n); }
 
-static void say_farewell(struct net *n) {
+static void send_farewell(struct net *n) {
     for (int r = 0; r < n->size; r++) {
         struct piece *p = n->peers[r].links[LANE_MESSAGES].mute ? NULL : malloc(sizeof *p);
         if (!p || r == n->rank) {
@@ -184,7 +184,7 @@ void net_close(struct net *n, bool clean) {
     net_lock(n);
     for (int r = 0; r < n->size; r++)
         if (r != n->rank) net_pull(n, r, LANE_DATA); /* it may have stood still */
-    if (clean) say_farewell(n);
+    if (clean) send_farewell(n);
     wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
     for (int r = 0; r < n->size; r++)
         for (int lane = 0; lane < LANES; lane++)

@@ -2,7 +2,7 @@
  *
  * Two streams a pair, one for data and one for messages, so that neither waits behind the other.
  * Whoever looks at the streams delivers for all groups (channel.h). Ranks are
- * those of the job. The end of a data stream says nothing; that of a message stream without a
+ * those of the job. The end of a data stream means nothing; that of a message stream without a
  * farewell is a death. Every function but open, close and those of the lock is called with it. */
 #ifndef HVDLITE_TRANSPORT_NET_H
 #define HVDLITE_TRANSPORT_NET_H
@@ -27,7 +27,7 @@ struct net_reader {
 
 struct peer {
     struct link links[LANES];
-    bool left;   /* it has said farewell */
+    bool left;   /* its farewell has come */
     bool gone;   /* it is dead, or its host is lost */
     bool failed; /* its job has failed there: for another's end, of which this rank learns, too */
     double ended[LANES]; /* when each stream has; 0: it has not */
@@ -44,15 +44,15 @@ struct net {
     struct peer *peers; /* [rank] */
     int epoll;
     const struct net_reader *reader;
-    struct channel *channels; /* the reader's: all that this rank has ever heard of, and how many */
-    int nopen;                /* of them are open */
+    struct channel *channels; /* the reader's: each that has ever had a frame here */
+    int nopen;                /* those of them that are open */
 };
 
 /* Connected sockets: [size], -1 at `rank`. The net owns them from now on, also if it fails. */
 int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
              const int *messages, hvd_error *err);
 void net_close_files(int rank, int size, const int *files);
-/* clean: says farewell; else the others take this rank for dead. All channels are closed. */
+/* clean: sends a farewell; else the others take this rank for dead. All channels are closed. */
 void net_close(struct net *n, bool clean);
 /* In a forked child: closes its copies of the sockets, so that they end with the parent. */
 void net_let_go(const struct net *n);

@@ -28,7 +28,7 @@ struct peer {
     _Atomic int door;         /* the socket that its nudges come to */
     uint64_t sent;            /* nudges for it */
     uint64_t count;           /* of the last nudge that came from it */
-    double heard;             /* when the last message came from it; 0: none did */
+    double met;               /* when the last message came from it; 0: none did */
     int nudged;               /* how often this rank has nudged it, up to ENOUGH */
 };
 
@@ -194,7 +194,7 @@ static bool needs_none(struct peer *p, double now) {
     enum { ENOUGH = 3 };
     if (p->nudged < ENOUGH)
         p->nudged++;
-    else if (now - p->heard < AWAKE)
+    else if (now - p->met < AWAKE)
         return true;
     return !p->card.ports[0];
 }
@@ -219,13 +219,13 @@ void nudges_send(struct nudges *n, int to, double now) {
 }
 
 void nudges_heard(struct nudges *n, int from, double now) {
-    if (n) n->peers[from].heard = now;
+    if (n) n->peers[from].met = now;
 }
 
 bool nudges_missing(const struct nudges *n) {
     bool missing = !n;
     for (int i = 0; n && i < n->size; i++)
-        missing |= n->peers[i].heard > 0 && !atomic_load(&n->peers[i].answers);
+        missing |= n->peers[i].met > 0 && !atomic_load(&n->peers[i].answers);
     return missing;
 }
 

@@ -76,14 +76,14 @@ class Group : public Backend {
         return receive(OpType::RECVANYSOURCE, "hvdlite:recvAnySource", only(tensors), -1, tag);
     }
 
-    // Rank 0 hears all ranks, and then tells them.
+    // Rank 0 waits for a signal of each rank, and then answers all.
     void monitoredBarrier(const BarrierOptions &o, bool all) override {
         auto limit = o.timeout == kUnsetTimeout ? options_->timeout : o.timeout;
         Signals signals{*this, name_ + ".monitored" + std::to_string(++barriers_), limit};
         if (rank_ == 0)
-            signals.hear_all(all);
+            signals.gather(all);
         else
-            signals.tell_first();
+            signals.report();
     }
 
   protected:
@@ -127,16 +127,16 @@ class Group : public Backend {
             return group.exchange(OpType::RECV, "hvdlite:recv", t, name, limit,
                                   [&](Start &start) { start.receive(t, from); });
         }
-        void hear_all(bool all) {
-            std::vector<WorkPtr> heard;
+        void gather(bool all) {
+            std::vector<WorkPtr> received;
             std::string late;
             int number = 0;
-            for (int r = 1; r < group.size_; r++) heard.push_back(receive(r));
+            for (int r = 1; r < group.size_; r++) received.push_back(receive(r));
             for (int r = 1; r < group.size_; r++) {
                 TORCH_CHECK_WITH(DistBackendError, all || Clock::now() < until,
                                  "hvdlite: [Rank 0]: Rank 0 timed out in monitoredBarrier after ",
-                                 limit.count(), " ms, before it heard of rank ", r);
-                if (comes(*heard[r - 1])) continue;
+                                 limit.count(), " ms, before a signal came from rank ", r);
+                if (comes(*received[r - 1])) continue;
                 late += (number++ ? ", " : "") + std::to_string(r);
                 if (!all) break;
             }
@@ -145,9 +145,9 @@ class Group : public Backend {
                              limit.count(), " ms");
             for (int r = 1; r < group.size_; r++) send(r)->wait(left());
         }
-        void tell_first() {
-            auto told = send(0), heard = receive(0);
-            TORCH_CHECK_WITH(DistBackendError, comes(*told) && comes(*heard), "hvdlite: [Rank ",
+        void report() {
+            auto sent = send(0), received = receive(0);
+            TORCH_CHECK_WITH(DistBackendError, comes(*sent) && comes(*received), "hvdlite: [Rank ",
                              group.rank_, "]: Rank ", group.rank_,
                              " successfully reached monitoredBarrier, but received errors while "
                              "waiting for send/recv from rank 0. Please check rank 0 logs for "

@@ -116,9 +116,9 @@ class Keeper {
 inline Keeper &keeper = *new Keeper; // for ever: its threads are not joined
 
 // The engine's thread: hands over the operation's own reference.
-inline void Operation::hear(void *operation) {
+inline void Operation::on_end(void *operation) {
     auto o = static_cast<Operation *>(operation);
-    if (--o->unheard_ == 0) keeper.take(o);
+    if (--o->unended_ == 0) keeper.take(o);
 }
 
 inline void Operation::watch() {
@@ -129,9 +129,9 @@ inline void Operation::watch() {
         watched_ = true;
     }
     poll();
-    unheard_ = handles_.size();
+    unended_ = handles_.size();
     c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
-    for (hvd_handle *h : handles_) core.watch(h, hear, this);
+    for (hvd_handle *h : handles_) core.watch(h, on_end, this);
 }
 
 inline void Operation::abort() {

@@ -127,7 +127,7 @@ class Operation : public Call {
     }
 
   private:
-    static void hear(void *operation);
+    static void on_end(void *operation);
     bool begin_end(); // true: the caller's, who goes on with:
     void end_with(std::exception_ptr error);
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365}; // a later time may overflow
@@ -186,7 +186,7 @@ class Operation : public Call {
     std::atomic<int> state_{RUNNING};
     std::exception_ptr error_; // set before ENDED
     std::atomic<bool> told_{false};
-    std::atomic<size_t> unheard_{0}; // tensors of the core of whose end the keeper has not heard
+    std::atomic<size_t> unended_{0}; // tensors of the core of whose end the keeper does not know
     std::mutex mutex_;               // guards what follows, and those who wait for ENDED
     std::condition_variable ended_;
     c10::intrusive_ptr<Future> future_;
