@@ -236,6 +236,7 @@ def signal_when_ready(folder, ranks: int, number: int):
     return send
 
 
+@pytest.mark.xdist_group("hosts")  # an mpirun does not start while another test ends a host
 @pytest.mark.parametrize(
     "what, shell", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
 )
