@@ -195,12 +195,6 @@ def test_an_exception_in_an_exit_function_is_a_failure(when):
     assert job.seconds < SECONDS
 
 
-def test_a_rank_that_exits_before_init():
-    """As by argparse, of options that only one rank was given."""
-    job = script(3, "exits", "one_exits_before_init", timeout=40)
-    assert job.status == 2, job.output
-
-
 def test_a_rank_that_ends_well_before_init():
     """It waits for the others when MPI ends, and they would for it in init()."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
@@ -221,11 +215,14 @@ def test_a_process_and_what_it_has_spawned_meet_in_init():
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
 
 
-def test_a_rank_that_raises_before_init():
-    """The others wait for it in init(), where only MPI could tell them."""
-    job = script(3, "exits", "one_raises_before_init", timeout=40)
-    assert job.status != 0
-    assert "RuntimeError: no data here" in job.output
+@pytest.mark.parametrize(
+    "how, status, text",
+    [("raises", 1, "RuntimeError: no data here"), ("exits", 2, "error: no such option")],
+)
+def test_a_rank_that_fails_before_init(how, status, text):
+    """The others wait for it in init(), where only MPI could tell them. It exits as by argparse."""
+    job = script(3, "exits", f"one_{how}_before_init", timeout=40)
+    assert job.status == status and text in job.output, job.output
 
 
 def signal_when_ready(folder, ranks: int, number: int):

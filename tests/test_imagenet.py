@@ -49,19 +49,9 @@ def test_from_records_and_resumed(records, tmp_path):
     assert last[0] == last[1]
 
 
-def test_benchmark():
-    job = assert_passed(
-        mpirun(2, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", timeout=100)
-    )
-    assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", job.output, re.M)
-    assert "scaling efficiency" in job.output
-
-
-def test_kvstore(records):
-    job = assert_passed(
-        mpirun(
-            2, "examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4",
-            "--kvstore", "dist_sync_mpi", timeout=100,
-        )
-    )  # fmt: skip
-    assert "on 2 ranks" in job.output
+@pytest.mark.parametrize("options", [[], ["--kvstore", "dist_sync_mpi"]], ids=["", "kvstore"])
+def test_benchmark(options):
+    line = ["examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", *options]
+    output = assert_passed(mpirun(2, *line, timeout=100)).output
+    assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", output, re.M)
+    assert "on 2 ranks" in output and "scaling efficiency" in output

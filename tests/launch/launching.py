@@ -23,6 +23,10 @@ class Run(NamedTuple):
     err: str
     seconds: float
 
+    def passed(self):
+        assert self.code == 0, self.out + self.err
+        return self
+
 
 def call(*argv, prefix=(), **options):
     """Run hvdliterun to its end."""

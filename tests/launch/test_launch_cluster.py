@@ -55,8 +55,7 @@ def test_hosts_share_the_states_of_a_trainer(on_cluster):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tests = "tests/parallel/test_sharded_stripes.py"
     root = SCRIPTS.parent.parent.parent
-    done = on_cluster("-n", 3, "-H", "h0:2,h1:1", *command, tests, cwd=root)
-    assert done.code == 0, done.out + done.err
+    done = on_cluster("-n", 3, "-H", "h0:2,h1:1", *command, tests, cwd=root).passed()
     assert "[100%]" in done.out
 
 
@@ -65,8 +64,7 @@ def test_the_current_folder_is_copied(cluster, on_cluster):
     target = cluster.disk / "a copy"
     code = "import os; print(os.getcwd(), os.path.exists('fails.py'))"
     line = ["-n", 4, "-H", cluster.hostfile, "--launcher", "ssh", "--sync-dst-dir", target]
-    done = on_cluster(*line, "--mode", "mpi", *python(code), cwd=SCRIPTS)
-    assert done.code == 0, done.err
+    done = on_cluster(*line, "--mode", "mpi", *python(code), cwd=SCRIPTS).passed()
     assert sorted(done.out.splitlines()) == [f"[{i}] {target} True" for i in range(4)]
 
 
@@ -179,8 +177,7 @@ def test_a_rank_comes_back_on_its_host_or_on_another_one(on_cluster, hosts, size
     """On one that has ranks left: Open MPI can't start more on a host without any."""
     last = size - 1
     script = [sys.executable, SCRIPTS / "elastic.py", last, 5, size]
-    done = on_cluster("--elastic", "-n", size, "-H", hosts, *script)
-    assert done.code == 0, done.err
+    done = on_cluster("--elastic", "-n", size, "-H", hosts, *script).passed()
     ends = sorted(re.findall(r"ends (\d of \d)", done.out))
     assert ends == [f"{rank} of {size}" for rank in range(size)]
     assert f"rank {last} on h{hosts.count('h') - 1} was killed by SIGKILL" in done.err
@@ -223,8 +220,7 @@ def test_random_kills_on_several_hosts(on_cluster):
 def test_without_mpi_ssh_alone_starts_the_ranks(on_cluster):
     code = f"import sys; sys.modules['mpi4py'] = None; {WHERE}"
     env = {"HVDLITE_MPIRUN": "/nowhere"}
-    done = on_cluster(*TCP, "-n", 6, "-H", "h1:2,h0:1,h2:3", *python(code), env=env)
-    assert done.code == 0, done.err
+    done = on_cluster(*TCP, "-n", 6, "-H", "h1:2,h0:1,h2:3", *python(code), env=env).passed()
     places = ["h1 0 0", "h1 1 1", "h0 2 0", "h2 3 0", "h2 4 1", "h2 5 2"]
     assert sorted(done.out.splitlines()) == [f"[{i}] {at}" for i, at in enumerate(places)]
 

@@ -41,8 +41,7 @@ TCP = ["--transport", "tcp"]
 
 @pytest.mark.parametrize(("dead", "options"), [("0", []), ("0,2", []), ("0,2", TCP)])
 def test_new_ranks_come_in_for_those_that_died(dead, options):
-    done = elastic(*options, "-n", 3, dead, 5, 3)
-    assert done.code == 0, done.err
+    done = elastic(*options, "-n", 3, dead, 5, 3).passed()
     lines = sorted(line.split("] ", 1)[1] for line in done.out.splitlines())
     assert len(lines) == 3, done.out
     assert places(done) == {"0 of 3", "1 of 3", "2 of 3"}
@@ -55,8 +54,7 @@ def test_new_ranks_come_in_for_those_that_died(dead, options):
 
 
 def test_a_job_grows_to_its_full_size():
-    done = elastic("-n", 1, "--max-np", 2, "-", 1, 2)
-    assert done.code == 0, done.err
+    done = elastic("-n", 1, "--max-np", 2, "-", 1, 2).passed()
     assert places(done) == {"0 of 2", "1 of 2"}
 
 
@@ -101,8 +99,7 @@ def test_an_early_return_on_one_rank_ends_the_wait_of_the_others(options):
 
 def test_a_new_rank_that_hangs_holds_up_no_end():
     """MPI may hold one for ever whose job has ended meanwhile."""
-    done = elastic("-n", 3, "1", 5, 2, NEWCOMERS_HANG="1")
-    assert done.code == 0, done.err
+    done = elastic("-n", 3, "1", 5, 2, NEWCOMERS_HANG="1").passed()
     assert places(done) == {"0 of 2", "1 of 2"}
     assert not left_with(MARKER)
 
@@ -127,8 +124,7 @@ def test_where_ssh_never_answers_another_host_gets_the_new_rank():
 def test_the_example_goes_on_with_a_death_in_each_epoch():
     pytest.importorskip("sklearn.datasets")
     example = [sys.executable, ROOT / "examples" / "elastic_mnist.py"]
-    done = call("--elastic", "-n", 3, *example, "--epochs", 5, "--kill-each-epoch")
-    assert done.code == 0, done.err
+    done = call("--elastic", "-n", 3, *example, "--epochs", 5, "--kill-each-epoch").passed()
     found = re.search(r"accuracy (\S+), .* s, ranks: \d, died: (\d)", done.out)
     assert found, done.out + done.err
     assert float(found[1]) > 0.9

@@ -74,8 +74,7 @@ def test_an_exception_in_a_thread_is_shown_and_ends_nobody():
     raises = "    raise RuntimeError('rank 0 left the job')\n"
     thread = "thread = threading.Thread(target=f); thread.start(); thread.join()\n"
     ends = "hvd.numpy.allreduce(np.ones(1))"
-    done = call("-n", 2, *python(f"{BEGIN}def f():\n{raises}{thread}{ends}"))
-    assert done.code == 0, done.err
+    done = call("-n", 2, *python(f"{BEGIN}def f():\n{raises}{thread}{ends}")).passed()
     for rank in range(2):
         assert "RuntimeError: rank 0 left the job" in of_rank(rank, done.err)
 
@@ -114,8 +113,7 @@ print(hvd.failure_of(mx.MXNetError("tensor 'm' can't complete: rank 2 left the j
 
 def test_errors_have_fields_also_those_that_mxnet_raises():
     pids = "import pickle, socket\npids = hvd.allgather_object(os.getpid())\n"
-    done = call("-n", 3, *python(BEGIN + pids + FIELDS))
-    assert done.code == 0, done.err
+    done = call("-n", 3, *python(BEGIN + pids + FIELDS)).passed()
     for rank in range(2):
         assert of_rank(rank, done.out) == [
             "rank left allreduce.m 2 (2,) True True",

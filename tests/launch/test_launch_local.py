@@ -28,8 +28,7 @@ print(h.rank(), h.size(), os.getcwd(), *given, repr(sys.stdin.read()), ascii(sys
 def test_ranks_are_told_apart_and_get_what_the_user_has(tmp_path):
     """Folder, environment and arguments as given; nothing to read; each line with its rank."""
     env = {**os.environ, "MINE": "x\ny; z"}
-    done = call("-n", 2, "--env", "B=1:2", *python(TELLS), *WORDS, cwd=tmp_path, env=env)
-    assert done.code == 0, done.err
+    done = call("-n", 2, "--env", "B=1:2", *python(TELLS), *WORDS, cwd=tmp_path, env=env).passed()
     ends = f"y; z 1:2 mpi '' {ascii(WORDS)}"
     expected = [line for r in (0, 1) for line in (f"[{r}] {r} 2 {tmp_path} x", f"[{r}] {ends}")]
     assert sorted(done.out.splitlines()) == sorted(expected)
@@ -54,8 +53,7 @@ h.barrier()
 def test_a_job_on_one_host_listens_on_the_loopback_alone(window):
     helper = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     helper += "from launching import family, listening\n"
-    done = call("--env", f"HVDLITE_WINDOW={window}", "-n", 2, *python(helper + LISTENS))
-    assert done.code == 0, done.err
+    done = call("--env", f"HVDLITE_WINDOW={window}", "-n", 2, *python(helper + LISTENS)).passed()
     addresses, own = set(done.out.split()[1:]), "0100007F"  # 127.0.0.1
     assert own in addresses  # hvdliterun's
     assert addresses <= {own, "01000000".zfill(32)}, done.out  # ::1
@@ -81,8 +79,7 @@ def test_a_job_that_fails_starts_again(tmp_path):
     for folder in (enough, too_few):
         folder.mkdir()
     logs = tmp_path / "logs"
-    done = call("-n", 2, "--restarts", 2, "--output-filename", logs, *python(code), enough)
-    assert done.code == 0, done.err
+    done = call("-n", 2, "--restarts", 2, "--output-filename", logs, *python(code), enough).passed()
     assert [(logs / f"rank.{i}" / "stdout").read_text() for i in range(2)] == 2 * ["0\n1\n2\n"]
     assert "rank 1 on" in done.err
     assert "the job starts again (1 restarts left)" in done.err
@@ -212,8 +209,7 @@ files = [open("/dev/null") for _ in range(1024)]
 
 def test_an_exit_after_the_goodbye_is_a_success():
     code = "import hvdlite as hvd, sys; hvd.init(); hvd.shutdown(); hvd.init(); sys.exit(0)"
-    done = call("-n", 2, *python(code))
-    assert done.code == 0, done.err
+    call("-n", 2, *python(code)).passed()
 
 
 def test_a_file_whose_name_begins_like_ours_is_not_deleted():

@@ -10,8 +10,7 @@ SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_an_unmodified_script_runs_to_its_end(kind):
-    done = call("-n", 2, "-s", 2, "--mode", "ps", *SCRIPT, kind)
-    assert done.code == 0, done.err
+    done = call("-n", 2, "-s", 2, "--mode", "ps", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0] for line in done.out.splitlines())
     assert lines == ["[worker 0] worker 0 of 2 ends", "[worker 1] worker 1 of 2 ends"]
 
@@ -21,16 +20,14 @@ def test_a_workers_prefix_is_its_rank_in_the_kvstore(workers, servers):
     code = (
         "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('rank', kv.rank); kv._barrier()"
     )
-    done = call("-n", workers, "-s", servers, sys.executable, "-c", code)
-    assert done.code == 0, done.err
+    done = call("-n", workers, "-s", servers, sys.executable, "-c", code).passed()
     assert sorted(done.out.splitlines()) == [f"[worker {i}] rank {i}" for i in range(workers)]
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
 def test_the_same_script_without_servers(kind):
     """hvdlite's kvstore, though nothing in the script imports it."""
-    done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind)
-    assert done.code == 0, done.err
+    done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())
     assert lines == ["worker 0 of 2 ends", "worker 1 of 2 ends"]
 
@@ -41,8 +38,7 @@ def test_a_worker_is_no_rank_of_an_mpi_job():
         "import mxnet as mx, hvdlite as hvd; kv = mx.kv.create('dist_sync'); hvd.init(); "
         "print(kv.num_workers, hvd.size())"
     )
-    done = call("-n", 2, "-s", 1, sys.executable, "-c", code)
-    assert done.code == 0, done.err
+    done = call("-n", 2, "-s", 1, sys.executable, "-c", code).passed()
     assert sorted(done.out.splitlines()) == ["[worker 0] 2 1", "[worker 1] 2 1"]
 
 

@@ -24,8 +24,7 @@ def on_grid(grid, folder, *argv):
 
 
 def test_ranks_on_the_hosts_that_it_gave(grid, tmp_path):
-    done = on_grid(grid, tmp_path, "-n", 4, sys.executable, "-c", WHERE, "a 'b'")
-    assert done.code == 0, done.out + done.err
+    done = on_grid(grid, tmp_path, "-n", 4, sys.executable, "-c", WHERE, "a 'b'").passed()
     hosts = sorted(done.out.split()[1::4])
     assert hosts == ["h0", "h0", "h1", "h1"], done.out + done.err
     assert sorted(done.out.split()[2::4]) == ["0", "1", "2", "3"]

@@ -33,16 +33,14 @@ def on_slurm(slurm, *argv, inside=()):
 
 
 def test_outside_an_allocation_it_gets_one(slurm):
-    done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE)
-    assert done.code == 0, done.err
+    done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE).passed()
     expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
     assert sorted(done.out.splitlines()) == expected
 
 
 def test_inside_an_allocation_it_is_the_default(slurm):
     line = ["-n", 2, sys.executable, "-c", WHERE]
-    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=2"])
-    assert done.code == 0, done.err
+    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=2"]).passed()
     assert sorted(done.out.splitlines()) == ["[0] h0 0 2", "[1] h0 1 2"]
 
 
@@ -57,8 +55,7 @@ def test_a_failure_has_its_exit_code_and_its_host(slurm):
 def test_a_batch_job(slurm, tmp_path):
     line = ["--launcher", "slurm", "--batch", "--jobname", "j", "-n", 2, sys.executable, "-c"]
     prefix = slurm.cluster.command([], cwd=str(tmp_path))
-    done = call(*line, WHERE, prefix=prefix, env=slurm.environment())
-    assert done.code == 0, done.err
+    call(*line, WHERE, prefix=prefix, env=slurm.environment()).passed()
     (log,) = clusters.wait_for(lambda: list(tmp_path.glob("j-*.out")), "the log", 30)
     whole = lambda: len(log.read_text().splitlines()) == 2 and log.read_text()  # noqa: E731
     lines = clusters.wait_for(whole, "a line of each rank", 30)
@@ -98,8 +95,7 @@ def test_srun_starts_a_job_without_mpi(slurm):
 def test_the_launcher_uses_srun_where_ranks_need_no_mpi(slurm):
     code = f"import sys; sys.modules['mpi4py'] = None\n{WHERE}"
     line = ["--transport", "tcp", "-n", 4, *python(code)]
-    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=4"])
-    assert done.code == 0, done.err
+    done = on_slurm(slurm, *line, inside=["salloc", "--quiet", "--ntasks=4"]).passed()
     expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
     assert sorted(done.out.splitlines()) == expected
 

@@ -9,7 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 from nets import dense_net, train
 from optimizers import sgd
-from trained import assert_same_bits
+from trained import assert_close
 from versions import MXNET2
 
 import hvdlite as hvd
@@ -108,9 +108,9 @@ def test_weights_that_a_script_writes_count(shares):
             for param in net.collect_params().values():
                 param.data()[:] = param.data() * 0.5 + step
         hvd.broadcast_parameters(net.collect_params())
-        return {n: [w] for n, w in train(net, trainer, 2).items()}
+        return train(net, trainer, 2)
 
-    assert_same_bits(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer))
+    assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
 def test_whoever_holds_a_weight_sees_the_new_one():

@@ -43,27 +43,19 @@ def bits(net, trainer) -> dict:
     # Trainers number parameters by names that count the blocks of the process.
     names = {param.name: name for name, param in net._collect_params_with_prefix().items()}
     flat = {
-        f"state of {names[trainer._params[i].name]}": [a.asnumpy() for a in arrays(each)]
+        f"state {k} of {names[trainer._params[i].name]}": array.asnumpy()
         for i, each in states.items()
+        for k, array in enumerate(arrays(each))
     }
-    return {**{name: [w] for name, w in trained_weights(net).items()}, **flat}
+    return {**trained_weights(net), **flat}
 
 
 def arrays(states) -> list:
     if states is None:
         return []
-    return (
-        [states] if isinstance(states, mx.nd.NDArray) else [a for each in states for a in
-                                                            arrays(each)]
-    )  # fmt: skip
-
-
-def assert_same_bits(got: dict, expected: dict) -> None:
-    assert got.keys() == expected.keys()
-    for name, values in expected.items():
-        assert len(values) == len(got[name])
-        for value, mine in zip(values, got[name]):
-            np.testing.assert_array_equal(mine, value, name)
+    if isinstance(states, mx.nd.NDArray):
+        return [states]
+    return [array for each in states for array in arrays(each)]
 
 
 def assert_close(actual: dict, expected: dict, tolerance: float = 2e-5) -> None:
