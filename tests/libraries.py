@@ -220,8 +220,15 @@ if tf:
                     return session.run(outputs, dict(zip(inputs, arrays)))
 
 
-every_library = pytest.mark.parametrize("lib", LIBRARIES, ids=str)
-differentiable = pytest.mark.parametrize("lib", [lib for lib in LIBRARIES if lib.gradient], ids=str)
+def libraries_that(suit):
+    """Of these the test is."""
+    return pytest.mark.parametrize("lib", [lib for lib in LIBRARIES if suit(lib)], ids=str)
+
+
+every_library = libraries_that(lambda lib: True)
+differentiable = libraries_that(lambda lib: lib.gradient)
+in_place = libraries_that(lambda lib: lib.in_place)
+of_frameworks = libraries_that(lambda lib: not isinstance(lib, NumPy))
 
 
 def every_dtype_of(dtypes=None, moved=False):

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from libraries import LIBRARIES
+from libraries import in_place, libraries_that
 from threads import outcomes
 
 import hvdlite as hvd
 
-every_handle = pytest.mark.parametrize(
-    "lib", [lib for lib in LIBRARIES if hasattr(lib.hvd, "allreduce_async")], ids=str
-)
+every_handle = libraries_that(lambda lib: hasattr(lib.hvd, "allreduce_async"))
 SUM = {"op": hvd.Sum}
 OPTIONS = {
     "allreduce": SUM, "grouped_allreduce": SUM, "reducescatter": SUM, "grouped_reducescatter": SUM,
@@ -40,10 +38,8 @@ def test_the_result_is_that_of_the_call_that_waits(lib, verb, rank, size):
         np.testing.assert_equal(lib.read_all(got), lib.read_all(expected))
 
 
-@every_handle
+@in_place
 def test_in_place(lib, rank, size):
-    if not lib.in_place:
-        pytest.skip("has no such call")
     x, y, z = (lib.make(np.full(3, rank)) for _ in range(3))
     assert hvd.synchronize(lib.hvd.allreduce_async_(x, op=hvd.Sum)) is x
     assert hvd.synchronize(lib.hvd.broadcast_async_(y, root_rank=size - 1)) is y

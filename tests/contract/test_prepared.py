@@ -10,14 +10,14 @@ import weakref
 import numpy as np
 import pytest
 from jobs import wait_until
-from libraries import LIBRARIES, every_library
+from libraries import every_library, libraries_that
 from threads import in_threads
 
 import hvdlite as hvd
 from hvdlite.core import names, prepared
 
 COMES = 4  # times: first unknown, then noted, then prepared
-preparing = pytest.mark.parametrize("lib", [each for each in LIBRARIES if each.prepares], ids=str)
+preparing = libraries_that(lambda lib: lib.prepares)
 
 
 def forms_of(lib) -> list:

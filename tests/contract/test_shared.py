@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
-from libraries import LIBRARIES, every_dtype_of
+from libraries import every_dtype_of, libraries_that
 from numbers_of_ranks import check, model, numbers
 
 import hvdlite as hvd
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.shared_memory import SharedMemory
 
-sharing = pytest.mark.parametrize(
-    "lib", [each for each in LIBRARIES if hasattr(each.hvd, "empty_shared")], ids=str
-)
+sharing = libraries_that(lambda lib: hasattr(lib.hvd, "empty_shared"))
 
 
 def reduce_in_place(library, x, op):

@@ -11,7 +11,14 @@ from trainers import Halved, wanted_trainers
 
 import hvdlite as hvd
 
-every_trainer = pytest.mark.parametrize("kind", wanted_trainers(), ids=lambda kind: kind.__name__)
+
+def trainers_that(suit):
+    """Of these the test is."""
+    kinds = [kind for kind in wanted_trainers() if suit(kind)]
+    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: kind.__name__)
+
+
+every_trainer = trainers_that(lambda kind: True)
 TOLERANCE = 2e-5
 
 
@@ -59,21 +66,17 @@ def test_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
     report_parity(kind.__name__, largest_difference(trainer, expected), TOLERANCE)
 
 
-@every_trainer
+@trainers_that(lambda kind: "gradient_predivide_factor" in kind.takes)
 def test_a_predivide_factor_goes_with_averages_only(kind, rank):
     """What else makes no sense: test_wrong_arguments.py."""
-    if "gradient_predivide_factor" not in kind.takes:
-        pytest.skip("takes no such option")
     with pytest.raises(ValueError, match="it goes with op=Average only"):
         trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
         trainer.train(batch_of(rank, 0))
 
 
-@every_trainer
+@trainers_that(lambda kind: "backward_passes_per_step" in kind.takes)
 @pytest.mark.parametrize("passes", [2, 3])
 def test_backward_passes_per_step(kind, passes, rank, size):
-    if "backward_passes_per_step" not in kind.takes:
-        pytest.skip("has one")
     trainer = kind(start_weights(), backward_passes_per_step=passes)
     expected = OneProcess(start_weights())
     for step in range(3):
@@ -104,12 +107,10 @@ def test_compression_of_gradients(kind, codec, size):
         assert largest_difference(trainer, OneProcess(start_weights())) > 1e-3, "it has not trained"
 
 
-@every_trainer
+@trainers_that(lambda kind: kind.freezes)
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 3)])
 def test_frozen_and_late_parameters(kind, numbers):
     """Trained from the third step on, with others that were there from the first."""
-    if not kind.freezes:
-        pytest.skip("freezes nothing")
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.freeze(numbers)
     expected.frozen = numbers
@@ -124,11 +125,9 @@ def test_frozen_and_late_parameters(kind, numbers):
         check(trainer, expected)
 
 
-@every_trainer
+@trainers_that(lambda kind: kind.skips_layers)
 def test_a_layer_that_only_some_ranks_use(kind, rank, size):
     """It is updated on all of them, by the gradients of those that used it."""
-    if not kind.skips_layers:
-        pytest.skip("uses all layers")
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for step in range(4):
         layers = [2 if r == step % size else 1 for r in range(size)]
@@ -137,12 +136,10 @@ def test_a_layer_that_only_some_ranks_use(kind, rank, size):
     check(trainer, expected)
 
 
-@every_trainer
+@trainers_that(lambda kind: kind.scales_loss)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(kind, bad, rank, size):
     """With the loss scaler of the framework: its scale stays alike, too."""
-    if not kind.scales_loss:
-        pytest.skip("knows no loss scaler")
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.scale_loss()
     for step in range(5):
@@ -168,11 +165,9 @@ def test_two_trainers_at_once(kind, rank):
         check(each, alone)
 
 
-@every_trainer
+@trainers_that(lambda kind: kind.joins)
 def test_uneven_batches_with_join(kind, rank, size):
     """The last rank to join has taken every step: the others get from it what they have missed."""
-    if not kind.joins:
-        pytest.skip("its ranks have equally many batches")
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     for epoch in range(3):
         steps = [2 + 3 * ((r + epoch) % size) for r in range(size)]
@@ -185,10 +180,8 @@ def test_uneven_batches_with_join(kind, rank, size):
     check(trainer, expected)
 
 
-@every_trainer
+@trainers_that(lambda kind: kind.names_of_both)
 def test_other_networks_are_named(kind, rank, size, several):
-    if not kind.names_of_both:
-        pytest.skip("its framework compares them")
     with pytest.raises(kind.errors) as caught:
         trainer = kind(start_weights(hidden=8 + (rank == 0)))
         trainer.train(batch_of(rank, 0))
@@ -200,11 +193,9 @@ def test_other_networks_are_named(kind, rank, size, several):
     assert texts == texts[:1] * size or not kind.one_error
 
 
-@every_trainer
+@trainers_that(lambda kind: "process_set" in kind.takes)
 def test_a_process_set(kind, rank, size, several):
     """The ranks outside of it train alone, and nobody waits for them."""
-    if "process_set" not in kind.takes:
-        pytest.skip("takes none")
     some = hvd.add_process_set(range(1, size))
     ranks = some.ranks if some.included() else [rank]
     try:
@@ -215,10 +206,8 @@ def test_a_process_set(kind, rank, size, several):
         hvd.remove_process_set(some)
 
 
-@every_trainer
+@trainers_that(lambda kind: "process_set" in kind.takes)
 def test_halves_that_train_networks_of_their_own(kind, rank, size, several):
-    if "process_set" not in kind.takes:
-        pytest.skip("takes none")
     halves = [hvd.add_process_set(part) for part in (range(size // 2), range(size // 2, size))]
     own = next(half for half in halves if half.included())
     try:

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 from finite_differences import check_gradient, every_case
-from libraries import FLOATS, LIBRARIES, NumPy, differentiable, every_dtype_of, every_library
+from libraries import (
+    FLOATS,
+    LIBRARIES,
+    NumPy,
+    differentiable,
+    every_dtype_of,
+    every_library,
+    in_place,
+    libraries_that,
+    of_frameworks,
+)
 from numbers_of_ranks import (
     EPSILON,
     MODEL,
@@ -94,20 +104,16 @@ def test_adasum_is_of_each_tensor_alone(lib, rank, size):
         np.testing.assert_allclose(y, adasum(v), 1e-5, 1e-5)
 
 
-@every_library
+@of_frameworks
 def test_average_is_the_older_spelling_of_op(lib, rank):
-    if isinstance(lib, NumPy):
-        pytest.skip("it has only op")
     x = np.array([rank, 1.0], "float32")
     for average, op in ((True, hvd.Average), (False, hvd.Sum)):
         old, new = (lib.call("allreduce", x, **how) for how in ({"average": average}, {"op": op}))
         np.testing.assert_array_equal(old, new)
 
 
-@every_library
+@libraries_that(lambda lib: lib.compresses)
 def test_compression_of_a_call(lib, rank, size):
-    if not lib.compresses:
-        pytest.skip("takes none")
     for kind in filter(None, (getattr(lib.hvd.Compression, c, None) for c in ("fp16", "bf16"))):
         x = np.linspace(-1, 1, 40, dtype="float32")
         got = lib.call("allreduce", x, compression=kind)
@@ -128,10 +134,8 @@ def test_grouped(lib, verb, rank, size):
     assert list(getattr(lib.hvd, f"grouped_{verb}")([])) == []
 
 
-@every_library
+@in_place
 def test_grouped_in_place(lib, rank, size):
-    if not lib.in_place:
-        pytest.skip("has no such call")
     shapes = ((3,), (2, 2), (0,), (1000,))
     arrays = [lib.make(numbers("float32", shape, rank)) for shape in shapes]
     for x, result in zip(arrays, lib.hvd.grouped_allreduce_(arrays)):
@@ -236,11 +240,9 @@ def test_gradient(lib, verb, options, rank, size):
     check_gradient(lib, verb, options, rank, size)
 
 
-@differentiable
+@libraries_that(lambda lib: lib.gradient and lib.has_0d)
 @pytest.mark.parametrize("verb", ["allreduce", "broadcast", "allgather"])
 def test_gradient_of_0d(lib, verb, rank, size):
-    if not lib.has_0d:
-        pytest.skip("has no 0-d arrays")
     options = {"root_rank": 0} if verb == "broadcast" else {}
     shapes = []
 
@@ -286,10 +288,8 @@ def test_averages_are_over_the_ranks_that_have_not_joined(lib, rank, size):
     assert lib.hvd.join() == size - 1
 
 
-@every_library
+@of_frameworks
 def test_objects(lib, rank, size):
-    if isinstance(lib, NumPy):
-        pytest.skip("hvdlite's own")
     assert lib.hvd.broadcast_object({"of": rank}, root_rank=size - 1) == {"of": size - 1}
     assert lib.hvd.allgather_object(rank) == list(range(size))
     lib.hvd.barrier()

@@ -239,14 +239,6 @@ def test_a_closure_that_is_called_many_times(as_number, rank, report_parity):
     assert same_everywhere(*model.parameters())
 
 
-def test_a_compiled_model(rank, report_parity):
-    model, alone = multilayer(), multilayer()
-    compiled = torch.compile(model, backend="aot_eager")
-    train(compiled, distributed(model), own_batches(rank))
-    train(alone, torch.optim.SGD(alone.parameters(), 0.1, 0.9), joined_batches())
-    report_parity("PyTorch, torch.compile", difference(model, alone), 5e-6)
-
-
 def test_a_compiled_step(rank, report_parity):
     model, alone = multilayer(), multilayer()
     optimizer = distributed(model)
