@@ -199,8 +199,8 @@ def test_ctrl_c_while_it_waits(rank, size, several):
         x[:] = 1
         if rank == 0:
             alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-            alarm.start()
             with pytest.raises(KeyboardInterrupt):
+                alarm.start()
                 call()
             alarm.join()
         hvd.numpy.barrier()

@@ -111,7 +111,7 @@ for turn in range(3):
     dist.init_process_group("hvdlite")
     rank = dist.get_rank()
     if turn == 1 and rank == 0:
-        threading.Timer(0.2, dist.distributed_c10d._abort_process_group).start()
+        threading.Timer(1, dist.distributed_c10d._abort_process_group).start()
         try:
             dist.all_reduce(torch.ones(4))
         except dist.DistBackendError as error:

@@ -82,7 +82,7 @@ def test_a_client_that_asks_without_end_holds_up_no_end(capsys, monkeypatch):
 
 
 def test_summary_and_metrics_name_the_slow_rank():
-    code = OPERATIONS.replace("    hvd", "    time.sleep(0.04 * hvd.rank())\n    hvd") + SCRAPE
+    code = OPERATIONS.replace("    hvd", "    time.sleep(0.08 * hvd.rank())\n    hvd") + SCRAPE
     code = code.replace("range(12)", "range(48)")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -32,8 +32,8 @@ def test_ctrl_c_ends_a_wait_beside_another_thread(size, rank):
         other = threading.Thread(target=handle.synchronize)
         other.start()
         alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-        alarm.start()
         with pytest.raises(KeyboardInterrupt):
+            alarm.start()
             handle.synchronize()
         alarm.join()
     hvd.barrier()

@@ -96,9 +96,10 @@ def test_monitored_barrier(groups):
     groups[0].monitored_barrier(datetime.timedelta(minutes=1), wait_all_ranks=True)
     if size == 1:
         return
-    short, late = datetime.timedelta(seconds=0.3), size - 1
+    short, late = datetime.timedelta(seconds=1.7), size - 1
+    dist.barrier(group=groups[0])
     if rank == 0:
-        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 3"):
+        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 1"):
             groups[0].monitored_barrier(short)
     elif rank != late:
         with pytest.raises(RuntimeError, match="check rank 0 logs for faulty rank"):
