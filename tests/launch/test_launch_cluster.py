@@ -49,6 +49,19 @@ def test_slots_and_a_list_of_hosts(on_cluster):
     assert sorted(done.out.splitlines()) == ["[0] h1 0 0", "[1] h1 1 1", "[2] h3 2 0"]
 
 
+def test_an_option_of_some_ranks_does_not_end_the_job(on_cluster):
+    """It was: a message from rank 0 for a round is damaged."""
+    code = """if True:
+        import os, numpy as np, hvdlite as hvd
+        os.environ["HVDLITE_DETERMINISTIC"] = os.environ["OMPI_COMM_WORLD_RANK"]
+        hvd.init()
+        for _ in range(20):
+            hvd.numpy.allreduce(np.ones(1), name="x")
+    """
+    done = on_cluster("-n", 2, "-H", "h0:1,h1:1", *python(code))
+    assert done.code == 0, done.err
+
+
 @pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 def test_hosts_share_the_states_of_a_trainer(on_cluster):
     """Two ranks and one: all states exist once."""

@@ -180,11 +180,14 @@ static void log_choices(const struct job *j, const struct transport *t, double s
 static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
+    bool *fixed = &j->config.options.deterministic;
+    struct coll_args order = {.kind = HVD_BROADCAST, .data = fixed, .bytes = sizeof *fixed};
     double begin = clock_now();
     t->patience = patience_of(j, t);
     t->pace = PACE_DEFAULT;
     HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
-    if (j->config.options.deterministic) j->cost = COST_FIXED;
+    HVD_TRY(coll_tree(&t->all, &order, err));
+    if (*fixed) j->cost = COST_FIXED;
     if (!j->config.options.segments_in_flight) j->pace.depth = coll_depth(j->cost, j->pace.segment);
     HVD_TRY(coll_tree(&t->all, &pace, err));
     HVD_TRY(coll_tree(&t->all, &cost, err));
