@@ -69,6 +69,7 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
 
 def _enter(process_sets, world: World) -> None:
     global _joined
+    limits.check_alike(world)
     world.init()
     topology.enter(world)
     if not world.rank:

@@ -1,9 +1,10 @@
-"""How long processes wait for lost hosts and ranks, and how many may be lost."""
+"""How long processes wait for lost hosts and ranks, how many may be lost; what ranks set alike."""
 
 import contextlib
 import os
 
-from hvdlite.lifecycle.watched import FEWEST, MOST, RESETS
+from hvdlite.core.world import World
+from hvdlite.lifecycle.watched import ELASTIC, FEWEST, MOST, RESETS
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # how long a silent host is waited for
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same, in elastic training
@@ -12,6 +13,8 @@ INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # how long init() waits for other ranks; 
 EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"  # how long a failed script waits for them to learn of it
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
+# What decides which collectives a rank begins.
+_ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
 def limit_of(variable: str) -> float:
@@ -36,3 +39,15 @@ def check() -> None:
         text = os.environ.get(variable) or "0"
         if not text.isdecimal():
             raise ValueError(f"{variable} is '{text}': expected a whole number")
+
+
+def check_alike(world: World) -> None:
+    """Raise ValueError on all ranks if they would wait for each other for ever. Collective."""
+    everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
+    for variable, values in zip(_ALIKE, zip(*everyone)):
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+        if other:
+            raise ValueError(
+                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set it "
+                "alike on all ranks; mpirun passes it on to other hosts by -x"
+            )

@@ -61,6 +61,17 @@ def test_an_exception_raised_from_anothers_is_the_users_own():
     assert "hvdliterun: rank 1 on " in done.err
 
 
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+@pytest.mark.parametrize("variable", ["HVDLITE_GUARD_STEPS", "HVDLITE_ELASTIC"])
+def test_an_option_that_must_be_alike_is_named_if_it_is_not(variable, transport):
+    """The ranks waited for each other in init(), or later."""
+    rank = "os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['RANK']"
+    code = f"import os; os.environ['{variable}'] = {rank}; import hvdlite as hvd; hvd.init()"
+    done = call("-n", 2, "--transport", transport, *python(code))
+    assert done.code == 1, done.err
+    assert f"{variable} is 0 on rank 0, and 1 on rank 1: set it alike on all ranks" in done.err
+
+
 def test_files_have_tracebacks_whole(tmp_path):
     code = f"{BEGIN}if rank == 1: raise KeyError('x')\n{WAIT}"
     call("-n", 2, "--output-filename", tmp_path, *python(code))
