@@ -56,7 +56,11 @@ class Group : public Backend {
         auto type = c10::typeMetaToScalarType(options.dtype());
         double seconds = options_->timeout.count() / 1e3;
         try {
-            return py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
+            auto made = py::handle(bucket)(size, py::cast(type), seconds).cast<at::Tensor>();
+            c10::StorageImpl *storage = made.storage().unsafeGetStorageImpl();
+            storage->set_allocator(c10::GetAllocator(c10::kCPU)); // for hooks that make a bucket longer
+            storage->set_resizable(true);
+            return made;
         } catch (py::error_already_set &error) {
             std::rethrow_exception(failure(std::string("hvdlite: ") + error.what()));
         }

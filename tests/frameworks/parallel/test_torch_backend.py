@@ -193,6 +193,15 @@ def test_buckets_lie_in_shared_memory(groups, staged):
         dist.barrier(group=groups[0])
 
 
+def test_a_hook_makes_a_bucket_longer(groups):
+    """As PowerSGD's hook by batches does, which pads a bucket to a square."""
+    backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
+    if dist.get_world_size() > 1:
+        t = backend.allocate_tensor(1000, dtype=torch.float32, device=cpu).fill_(1).resize_(1024)
+        dist.all_reduce(t, group=groups[0])
+        assert (t[:1000] == dist.get_world_size()).all()
+
+
 def test_futures_and_what_follows_them(groups, staged):
     def start(value):
         return dist.all_reduce(torch.full((4,), value), group=groups[0], async_op=True)
